@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 ADVICE: Final = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists lets it be",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "ask for no more replicas than there are brokers",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "give --replication-factor no more than there are brokers",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "use at most 249 letters of English, digits, and '.', '_' or '-'",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask as a user who may, or have the topic's ACLs changed",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "ask as a user who may, or have the group's ACLs changed",

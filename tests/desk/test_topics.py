@@ -102,7 +102,7 @@ def test_what_cannot_be_done_is_one_sentence(desk: Desk) -> None:
     assert "did you mean 'orders-there'?" in desk("topics", "delete", "orders-ther").sentence
     assert desk("topics", "delete", "orders-ther", "--if-exists").status == 0
     assert (
-        "no more replicas than there are brokers"
+        "give --replication-factor no more than there are brokers"
         in desk("topics", "create", "wide", "--replication-factor", "3").sentence
     )
     assert "partition" in desk("topics", "alter", "orders-there", "--partitions", "1").sentence
