@@ -189,9 +189,12 @@ class Cluster:
 
     # --- patience
 
-    def retried(self, attempt: Callable[[], T]) -> T:
-        """What an attempt comes to, which is repeated while it meets what passes. ApiError, Lost."""
-        deadline = self._now() + self.timeout_seconds
+    def retried(self, attempt: Callable[[], T], seconds: float | None = None) -> T:
+        """What an attempt comes to, which is repeated while it meets what passes. ApiError, Lost.
+
+        `seconds` is for how long, instead of the timeout.
+        """
+        deadline = self._now() + (self.timeout_seconds if seconds is None else seconds)
         while True:
             try:
                 return attempt()

@@ -101,8 +101,17 @@ class Client:
             for number, value in enumerate(values)
         ]
 
-    def records(self, topic: str, partition: int | None, offset: int, *, committed: bool) -> Iterator[Record]:
-        ends = self.end_offsets(topic, committed=committed)
+    def records(
+        self,
+        topic: str,
+        partition: int | None,
+        offset: int,
+        *,
+        committed: bool,
+        topic_within_s: float | None = None,
+    ) -> Iterator[Record]:
+        """`topic_within_s` is how long a topic may take to be there, instead of the timeout."""
+        ends = self.end_offsets(topic, committed=committed, topic_within_s=topic_within_s)
         firsts = find_offsets(self._cluster, dict.fromkeys(ends, EARLIEST))
         starts = {one: max(offset, firsts[one]) for one in sorted(firsts) if partition in (None, one[1])}
         reader = Reader(self._cluster, starts, committed=committed)
@@ -115,14 +124,17 @@ class Client:
                         yield Record(*one, told.offset, told.timestamp, told.key, told.value, told.headers)
                 before, position = position, reader.positions[one]
 
-    def end_offsets(self, topic: str, *, committed: bool = False) -> dict[Partition, int]:
+    def end_offsets(
+        self, topic: str, *, committed: bool = False, topic_within_s: float | None = None
+    ) -> dict[Partition, int]:
         """`committed` ends partitions where the first open transaction begins."""
-        partitions = self._cluster.retried(lambda: self._partitions(topic))
+        partitions = self._cluster.retried(lambda: self._partitions(topic), topic_within_s)
         return _named(find_offsets(self._cluster, dict.fromkeys(partitions, LATEST), committed=committed))
 
     def _partitions(self, topic: str, *, create: bool = False) -> list[Partition]:
         [told] = self._cluster.metadata([topic], create=create).topics
-        check(told.error_code, None, f"topic {topic}")
+        is_missing = told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        check(told.error_code, None, f"there is no topic {topic}" if is_missing else f"topic {topic}")
         return [Partition(topic, one.partition_index) for one in told.partitions]
 
     # --- groups

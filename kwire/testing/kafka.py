@@ -148,18 +148,21 @@ class Kafka:
         """All records of the topic from `offset` on, partition by partition: what consumers may see of them.
 
         With `count` wait until there are so many, and fail (AssertionError) where they do not come in time,
-        or are more. `uncommitted` has those of transactions that are under way or aborted, too.
+        or are more. `uncommitted` has those of transactions that are under way or aborted, too. A topic that
+        somebody else is to make is waited for as well: ApiError, where there is none when time is over.
         """
         __tracebackhide__ = True  # a failure is the caller's, for pytest
         if count is None:
             return self._records(topic, partition, offset, uncommitted)
         found: list[Record] = []
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + timeout_s
 
         def enough() -> bool:
-            found[:] = self._records(topic, partition, offset, uncommitted)
+            left_s = max(0.0, deadline - time.monotonic())
+            found[:] = self._records(topic, partition, offset, uncommitted, left_s)
             return len(found) >= count
 
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         is_there = _waited(enough, timeout_s)
         if not is_there or len(found) > count:
             after = "" if is_there else f" after {timeout_s:g} s"
@@ -168,9 +171,20 @@ class Kafka:
             raise AssertionError(f"{topic} has {len(found)} records{after}, and not {count}{shown}{more}")
         return found
 
-    def _records(self, topic: str, partition: int | None, offset: int, uncommitted: bool) -> list[Record]:
+    def _records(
+        self,
+        topic: str,
+        partition: int | None,
+        offset: int,
+        uncommitted: bool,
+        topic_within_s: float | None = None,
+    ) -> list[Record]:
         return self._ask(
-            lambda client: list(client.records(topic, partition, offset, committed=not uncommitted))
+            lambda client: list(
+                client.records(
+                    topic, partition, offset, committed=not uncommitted, topic_within_s=topic_within_s
+                )
+            )
         )
 
     def end_offsets(self, topic: str) -> dict[int, int]:

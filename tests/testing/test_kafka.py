@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -83,6 +85,21 @@ def test_more_or_fewer_records_than_expected_are_told(broker: Broker) -> None:
         broker.records(topic, count=1)
     with pytest.raises(AssertionError, match="has 2 records after 0 s, and not 3"):
         broker.records(topic, count=3, timeout_s=0)
+
+
+def test_a_topic_that_is_not_there_is_waited_for_as_long_as_records_are(broker: Broker) -> None:
+    begun = time.monotonic()
+    with pytest.raises(ApiError, match=r"there is no topic missing$") as refused:
+        broker.records("missing", count=1, timeout_s=0.1)
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert 0.1 <= time.monotonic() - begun < 5
+    with Kafka(broker.bootstrap_servers, timeout_s=0.1) as kafka:
+        with pytest.raises(ApiError, match=r"there is no topic missing$"):
+            kafka.records("missing")
+        later = threading.Timer(0.2, lambda: broker.produce("later", "came"))
+        later.start()
+        assert [one.value for one in kafka.records("later", count=1, timeout_s=10)] == [b"came"]
+        later.join()
 
 
 def test_what_is_refused_raises_its_code(broker: Broker) -> None:
