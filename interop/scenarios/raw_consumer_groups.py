@@ -272,7 +272,7 @@ def subscriptions(broker: Broker) -> Any:
         # New topics are matched once the last matching is ten seconds old.
         time.sleep(10)
         topics.create("raw-848-topics-bb", 1)
-        # Apache Kafka's coordinator hears of a topic after it is created, and would match without it once more.
+        # Apache Kafka's coordinator hears of a topic once it is created: it would match without it again.
         time.sleep(INTERVAL_S)
         seen.append(member.send(SubscribedTopicRegex="raw-848-topics-[ab]+"))
         seen.append(settled(member, other))
