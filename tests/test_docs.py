@@ -19,12 +19,17 @@ from kwire.testing import Broker
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ADDRESS = "127.0.0.1:9092"
+
+
+def examples_of(page: Path) -> list[str]:
+    """The examples in Python of a page, in their order."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
 EXAMPLES = {
     f"{page.relative_to(DOCS)}:{number}": code
     for page in sorted(DOCS.glob("*.md"))
-    for number, code in enumerate(
-        re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    )
+    for number, code in enumerate(examples_of(page))
     if "spark" not in code
 }
 CONTAINER = (
@@ -53,8 +58,21 @@ def told_by_pytest(code: str, place: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_there_are_examples() -> None:
-    assert any(name.startswith("start.md") for name in EXAMPLES)
+def test_who_starts_has_an_example_for_every_client() -> None:
+    found = "\n".join(
+        code for name, code in EXAMPLES.items() if name.startswith("start.md") and ADDRESS in code
+    )
+    assert set(re.findall(r"^from (\w+) import", found, re.MULTILINE)) == {
+        "kafka",
+        "aiokafka",
+        "confluent_kafka",
+    }
+
+
+def test_no_example_stands_without_what_it_needs() -> None:
+    """What only defines a test, and cannot run it, would pass here whatever it says."""
+    tests = {name for name, code in EXAMPLES.items() if re.search(r"^def test_", code, re.MULTILINE)}
+    assert tests == {name for name, code in EXAMPLES.items() if TESTS.search(code)}
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != PLANTED])
