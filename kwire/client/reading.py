@@ -136,8 +136,9 @@ class Reader:
         try:
             for position, header in batches(data, may_be_cut=True):
                 void = aborted is not None and aborted.has(header, data, position)
-                for record in () if void or header.is_control else self._records_of(data, position, header):
-                    if record.offset >= self.positions[partition]:
+                if not void and not header.is_control:
+                    at = self.positions[partition]
+                    for record in self._records_of(data, position, header, from_offset=at):
                         self.positions[partition] = record.offset + 1
                         yield Found(partition, record)
                 self.positions[partition] = max(self.positions[partition], header.next_offset)

@@ -58,11 +58,16 @@ class Batch(NamedTuple):
     data: Buffer
     position: int
 
-    def records(self) -> Iterator[Record]:
+    def records(self, from_offset: int = 0) -> Iterator[Record]:
         """Failure."""
         try:
             yield from records(
-                self.data, self.position, self.header, max_bytes=MAX_BATCH_BYTES, max_headers=MAX_HEADERS
+                self.data,
+                self.position,
+                self.header,
+                from_offset=from_offset,
+                max_bytes=MAX_BATCH_BYTES,
+                max_headers=MAX_HEADERS,
             )
         except CorruptBatch as error:
             raise Failure(
@@ -151,9 +156,7 @@ def messages(
     while True:
         fetched = fetch(cluster, topic, partition, offset)
         for batch in fetched.batches:
-            for record in batch.records():
-                if record.offset < offset:
-                    continue
+            for record in batch.records(offset):
                 # Not before one was seen, so that who goes on from there gets on.
                 is_late = seen and seen % RECORDS_AT_ONCE == 0 and is_time_over()
                 if is_late or is_full():

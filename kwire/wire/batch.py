@@ -53,6 +53,7 @@ _UINT32 = Struct(">I")
 _INT64 = Struct(">q")
 _CONTROL = Struct(">hh")
 _64_BITS = (1 << 64) - 1
+_LEAST_DELTA = -(1 << 63)
 
 
 class CorruptBatch(Exception):
@@ -257,14 +258,20 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
     CorruptBatch where they do not end with the batch, or a compressed batch exceeds `max_bytes`.
     """
     payload = _payload(buffer, position, header, max_bytes)
+    count, at = _walk(payload, header.records_count)
+    return count if at == len(payload) else count + 1
+
+
+def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
+    """Pass over so many records by their lengths, or all: how many they were, and where they end.
+
+    CorruptBatch where one reaches beyond the batch.
+    """
     at, end = 0, len(payload)
     count = start = 0
-    limit = header.records_count
     wait = 1
     look_at = 1 if limit > _LEAST_ALIKE else limit
-    while at < end:
-        if count >= limit:
-            return count + 1
+    while at < end and count < limit:
         if count == look_at:
             same = _alike(payload, at, at - start, min(limit - count, (end - at) // (at - start)))
             count += same
@@ -303,9 +310,9 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
             at += length >> 1
         else:
             count = stop
-    if at != end:
+    if at > end:
         raise CorruptBatch(f"record {count - 1} reaches beyond the batch")
-    return count
+    return count, at
 
 
 def _varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
@@ -331,11 +338,13 @@ def records(
     position: int,
     header: BatchHeader,
     *,
+    from_offset: int | None = None,
     max_bytes: int = 0x7FFFFFFF,
     max_headers: int = 0x7FFFFFFF,
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, in their order.
+    """The records of the batch at `position`, or those of them from an offset on, in their order.
 
+    Those before that offset are passed over by their lengths, and what is in them is not looked at.
     CorruptBatch where they are not what they say, unpack to more than `max_bytes`, or one has more than
     `max_headers`: a header may have two bytes, and its objects a hundred.
     """
@@ -343,7 +352,14 @@ def records(
     end = len(data)
     at = 0
     append_time = header.max_timestamp if header.has_log_append_time else None
-    for _ in range(header.records_count):
+    left, least_delta = header.records_count, _LEAST_DELTA
+    if from_offset is not None:
+        least_delta = from_offset - header.base_offset
+        # Compaction has taken some records: each is by so many offsets, at most, behind its number.
+        gaps = max(0, header.last_offset_delta + 1 - left)
+        passed, at = _walk(data, min(left, least_delta - gaps))
+        left -= passed
+    for _ in range(left):
         length, at = _varint(data, at, end)
         stop = at + length
         if length < 0 or stop > end:
@@ -352,6 +368,9 @@ def records(
             raise CorruptBatch("an empty record")
         timestamp_delta, at = _varint(data, at + 1, stop)
         offset_delta, at = _varint(data, at, stop)
+        if offset_delta < least_delta:
+            at = stop
+            continue
         key, at = _field(data, at, stop)
         value, at = _field(data, at, stop)
         count, at = _varint(data, at, stop)

@@ -391,6 +391,36 @@ def test_runs_of_records_of_one_length() -> None:
     assert seen == {"as built", "too many", "damaged"}
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_records_from_an_offset_on(codec: Codec) -> None:
+    """They are those of all that have the offset, or one behind it, whatever compaction has taken."""
+    choose = random.Random(f"from {codec}")
+    for number in range(150):
+        count = choose.choice((1, 2, 20, 300))
+        sizes = choose.choice(([0], [0, 1], [5, 63, 64, 200], range(100)))
+        new = [(number, None, bytes(choose.choice(sizes)), [("h", None)]) for _ in range(count)]
+        deltas = sorted(choose.sample(range(count + choose.choice((0, 0, 1, 40, 1000))), count))
+        deltas.append(deltas[-1] + choose.choice((0, 0, 3)))
+        batch = build(new, base_offset=1000, codec=codec, offset_deltas=deltas)
+        header = read_header(batch)
+        whole = list(records(batch, 0, header))
+        for at in (0, 1000, 1001, *choose.choices(range(1000, header.next_offset + 2), k=10)):
+            wanted = [record for record in whole if record.offset >= at]
+            assert list(records(batch, 0, header, from_offset=at)) == wanted
+
+
+@pytest.mark.parametrize("payload", ["0c 00 00 00 01 01 00 0c", "01", "ff ff ff ff ff", ""])
+def test_what_is_passed_over_is_within_the_batch(payload: str) -> None:
+    batch, header = with_payload(bytes.fromhex(payload), 3)
+    header = header._replace(last_offset_delta=2)
+    for at in range(5):
+        with pytest.raises(CorruptBatch):
+            list(records(batch, 0, header, from_offset=at))
+    packed = build(RECORDS, codec=Codec.ZSTD)
+    with pytest.raises(CorruptBatch, match="does not decompress"):
+        list(records(packed, 0, read_header(packed), from_offset=3, max_bytes=5))
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 def test_noise(codec: Codec) -> None:
     """A batch changed anywhere reads as records, or is refused as corrupt."""
@@ -405,7 +435,8 @@ def test_noise(codec: Codec) -> None:
                 assert position + header.size_bytes <= len(changed)
                 count = count_records(changed, position, header, MOST)
                 assert 0 <= count <= max(header.records_count, 0) + 1
-                for record in records(changed, position, header, max_bytes=MOST):
+                at = choose.choice((None, header.base_offset + 2))
+                for record in records(changed, position, header, from_offset=at, max_bytes=MOST):
                     assert len(record.value or b"") <= MOST
         except CorruptBatch:
             continue
