@@ -285,6 +285,8 @@ class Listening(Standing):
                 return []
             case VoteResponse() if self._tally is not None and not is_news:
                 self._tally.count(call.key, is_granted=heard.is_granted)
+                if not heard.is_granted:
+                    self._stand_again_soon(now_ms)
                 return self._count(now_ms)
             case BeginQuorumEpochResponse() if self.role is Role.LEADER:
                 self._calls.succeeded(call.key)
@@ -303,6 +305,7 @@ class Listening(Standing):
         except Contradiction as error:
             return self._contradicted(str(error))
         self._leader_has_ended = False
+        self._refusals = 0
         self._fetch_due_ms = now_ms + self._terms.fetch_timeout_ms
         return outputs
 

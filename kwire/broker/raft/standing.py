@@ -7,6 +7,7 @@ ends (a leader appends nothing more), then what is to be remembered, then what o
 from __future__ import annotations
 
 import random
+from typing import Final
 
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.calls import Calls
@@ -23,6 +24,10 @@ from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey, Voter
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import ZERO_UUID
+
+LEAST_BACKOFF_MS: Final = 20
+FIRST_BACKOFF_MS: Final = 200
+"""Of the wait after a first refusal. It doubles, up to `controller.quorum.election.backoff.max.ms`."""
 
 
 class Standing:
@@ -47,6 +52,8 @@ class Standing:
         self._voted: ReplicaKey | None = None
         """Who has this node's vote in this epoch."""
         self._tally: Tally | None = None
+        self._refusals = 0
+        """How often somebody has refused this node since it has last heard of a leader, or was one."""
         self._leading: Leading | None = None
         self._membership: Membership | None = None
         self._successors: list[ReplicaKey] = []
@@ -117,6 +124,13 @@ class Standing:
 
     def _random_timeout_ms(self) -> int:
         return self._terms.election_timeout_ms + self._rng.randrange(max(1, self._terms.election_timeout_ms))
+
+    def _stand_again_soon(self, now_ms: int) -> None:
+        """Somebody has refused. Those who do not have answered by then, and the more refusals the later."""
+        backoff_ms = min(self._terms.election_backoff_max_ms, FIRST_BACKOFF_MS << min(self._refusals, 16))
+        self._refusals += 1
+        due_ms = now_ms + LEAST_BACKOFF_MS + self._rng.randrange(1 + backoff_ms)
+        self._election_due_ms = min(self._election_due_ms, due_ms)
 
     # --- from one role to another
 
@@ -213,6 +227,7 @@ class Standing:
         """Lead. It appends nothing before its lead is durable: it must not begin an epoch twice."""
         assert self._tally is not None
         granted = self._tally.granted
+        self._refusals = 0
         outputs = self._leave(Event.ELECTED)
         self.leader_id, self._voted = self._terms.node_id, None
         me = self._joining.me

@@ -12,6 +12,7 @@ from kwire.broker.raft.fetching import FETCH_WAIT_MS
 from kwire.broker.raft.outputs import Advance, AppendControls, Complain, Send, Unlead
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.roles import MOVES, Event, Role
+from kwire.broker.raft.standing import FIRST_BACKOFF_MS, LEAST_BACKOFF_MS
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from kwire.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
@@ -300,6 +301,16 @@ class TestElections:
         assert rig.machine.role is Role.CANDIDATE
         rig.passes(2 * ELECTION_TIMEOUT_MS)
         assert rig.machine.epoch == 1
+
+    def test_a_candidate_that_is_refused_asks_again_soon_whoever_else_is_silent(self) -> None:
+        rig = Rig()
+        asked = rig.candidate()
+        began_ms = rig.now_ms
+        rig.hears(asked[0], voted(1, granted=False))
+        assert rig.machine.role is Role.CANDIDATE
+        while rig.machine.role is Role.CANDIDATE:
+            rig.due()
+        assert rig.now_ms - began_ms <= LEAST_BACKOFF_MS + FIRST_BACKOFF_MS < ELECTION_TIMEOUT_MS
 
     def test_a_sole_voter_leads_at_once_with_one_promise(self) -> None:
         rig = Rig(voters=(1,), remembered=QuorumState(leader_epoch=4, leader_id=1))
