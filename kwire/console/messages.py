@@ -6,6 +6,7 @@ import time
 from typing import Any, Final
 from urllib.parse import quote
 
+from kwire.client.offsets import LATEST, find_offsets
 from kwire.console.asked import MAX_NUMBER, Answer, Asked, Page, Redirect
 from kwire.console.reading import Bounds, Fate, Message, bounds_of, messages
 from kwire.console.shown import LIST_BYTES, PAGE_BYTES, shown, visible
@@ -30,15 +31,23 @@ def messages_page(asked: Asked) -> Answer:
     topic, partition = asked.topic, asked.partition
     key_text, form = asked.text("key"), asked.text("form") or "text"
     key = _key(key_text, form)
-    bounds = bounds_of(asked.cluster, topic, partition)
-    at, note = _offset(asked, bounds, forwards=key is not None)
-    found, next_offset, bounds = _read(asked, at, key)
+    at, note = _offset(asked, forwards=key is not None), ""
+    try:
+        found, next_offset, bounds = _read(asked, at, key)
+        is_there = at <= bounds.high_watermark  # and not of what replicas do not have yet
+    except ApiError as error:
+        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise
+        bounds = bounds_of(asked.cluster, topic, partition)
+        is_there = False
+    if not is_there:
+        at, note = _nearest(at, bounds)
+        found, next_offset, bounds = _read(asked, at, key)
     return Page(
         "messages.html",
         {
             "topic": topic,
             "partition": partition,
-            "partitions": _count(asked),
             "bounds": bounds,
             "rows": [row_of(topic, message) for message in found],
             "at": at,
@@ -49,7 +58,7 @@ def messages_page(asked: Asked) -> Answer:
             "form": form,
             "is_search": key is not None,
             "searched_to": next_offset,
-            "note": note,
+            "note": note if asked.text("from") else "",
             "fate": Fate,
         },
     )
@@ -151,13 +160,16 @@ def _read(asked: Asked, at: int, key: bytes | None) -> tuple[list[Message], int,
     )
 
 
-def _offset(asked: Asked, bounds: Bounds, *, forwards: bool) -> tuple[int, str]:
-    """Where to begin, and what to say of it. UsageError."""
-    given = asked.text("from")
-    if not given:
-        return bounds.log_start if forwards else max(bounds.log_start, bounds.high_watermark - AT_ONCE), ""
+def _offset(asked: Asked, *, forwards: bool) -> int:
+    """Where to begin, which may be where nothing is. UsageError."""
     one = asked.topic, asked.partition
-    at = offsets_of(asked.cluster, given, [one], asked.now_ms, "from")[one]
+    if given := asked.text("from"):
+        return offsets_of(asked.cluster, given, [one], asked.now_ms, "from")[one]
+    return 0 if forwards else max(0, find_offsets(asked.cluster, {one: LATEST})[one] - AT_ONCE)
+
+
+def _nearest(at: int, bounds: Bounds) -> tuple[int, str]:
+    """The nearest offset that there is, and what to say where that is another one."""
     if at < bounds.log_start:
         return (
             bounds.log_start,

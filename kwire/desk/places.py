@@ -15,6 +15,9 @@ from kwire.desk.failure import UsageError
 BEGINNING, END = "beginning", "end"
 PLACES: Final = "'beginning', 'end', an offset, -5 for the last five, 10m for ten minutes ago, or a time"
 AGE: Final = "10m for ten minutes (or ms, s, h, d), or a time"
+MAX_OFFSET: Final = (1 << 63) - 1
+MAX_CHARS: Final = 40
+"""Of a place; Python refuses to look at thousands of digits."""
 _AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -33,6 +36,10 @@ def offsets_of(
     `committed`: a partition ends where its first open transaction begins.
     """
     wanted = list(partitions)
+    if len(place) > MAX_CHARS or (place.isdecimal() and int(place) > MAX_OFFSET):
+        raise UsageError(
+            f"{option} {place[:MAX_CHARS]}: expected {PLACES}, with an offset up to {MAX_OFFSET}"
+        )
     if place == BEGINNING:
         return find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
     if place.isdecimal():

@@ -63,6 +63,30 @@ async def test_messages_by_page(
     assert "There are no messages" in await console.page("/topics/paged/1")
 
 
+async def test_messages_of_a_log_whose_beginning_is_gone(
+    console: Client, broker: Broker, admin: AdminClient, producer: Producer
+) -> None:
+    written(broker, admin, producer, "trimmed", 60)
+    admin.delete_records([TopicPartition("trimmed", 0, 55)])[TopicPartition("trimmed", 0)].result(10)
+    gone = "is gone: this begins at 55, the first there is."
+    for query, notes in (
+        ("", 0),
+        ("?key=key%201", 0),
+        ("?from=beginning", 0),
+        ("?from=55", 0),
+        ("?from=3", 1),
+    ):
+        page = await console.page(f"/topics/trimmed/0{query}")
+        assert ("value 55" in page, "value 54" in page, page.count(gone)) == (True, False, notes), query
+    assert "Offset 3 is gone" in await console.page("/topics/trimmed/0?from=3&key=key%201")
+    for digits in (str(1 << 63), "9" * 5000):
+        told = await console.page(f"/topics/trimmed/0?from={digits}", 400)
+        assert f"from {digits[:40]}: expected 'beginning', 'end', an offset" in told
+    beyond = await console.page(f"/topics/trimmed/0?from={(1 << 63) - 1}")
+    assert "is not there yet: the next one is 60" in beyond
+    assert "There are no messages from offset 60 on" in beyond
+
+
 async def test_messages_by_time(
     console: Client, broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
