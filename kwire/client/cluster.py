@@ -61,6 +61,8 @@ class Cluster:
         """
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
+        self.has_lost = False
+        """Whether anything went wrong on a connection that there was."""
         self._servers = tuple(servers)
         self._client_id = client_id
         self._waits_for_first = waits_for_first
@@ -86,6 +88,10 @@ class Cluster:
         """Give the connections back. They are made anew where something else is asked."""
         while self._connections:
             self._connections.popitem()[1].close()
+
+    def forget(self) -> None:
+        """Know nobody any more, as before anything was asked. The connections stay."""
+        self._brokers, self._controller, self._told = {}, -1, ()
 
     @property
     def request_timeout_ms(self) -> int:
@@ -226,6 +232,7 @@ class Cluster:
         except ApiError:  # the request was not sent
             raise
         except BaseException:
+            self.has_lost = True
             self._connections.pop(address, None)
             connection.close()
             raise

@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 async def _serve(place: Place, config: Config) -> None:
-    console = Console(place, secrets.token_urlsafe(24))
-    await serve(console.app(), config)  # type: ignore[arg-type]
+    with Console(place, secrets.token_urlsafe(24)) as console:
+        await serve(console.app(), config)  # type: ignore[arg-type]
 
 
 def _end_with_input() -> None:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 from urllib.parse import parse_qsl, quote
 
 import trio
@@ -23,7 +24,8 @@ from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
-from kwire.console.asked import REFUSALS, Asked, Page, PageFunction, Place, Redirect, number, refusal
+from kwire.console.asked import REFUSALS, Answer, Asked, Page, PageFunction, Place, Redirect, number, refusal
+from kwire.console.clusters import Clusters
 from kwire.console.configs import configs_page
 from kwire.console.groups import group_page, groups_page, reset
 from kwire.console.guard import TOKEN_FIELD, Guarded, why_not_read, why_not_write
@@ -71,21 +73,30 @@ POST: Final[Mapping[str, PageFunction]] = {
 
 
 class Console:
-    """The pages of one console."""
+    """The pages of one console. It keeps connections until it is left."""
 
     def __init__(self, place: Place, token: str) -> None:
         """`token` is what forms have to bring, a secret of this process."""
         self.place = place
         self._token = token
-        self._settings = ClientSettings(
+        settings = ClientSettings(
             servers_of(place.bootstrap_servers), CLIENT_ID, timeout_seconds=TIMEOUT_SECONDS
         )
+        self._clusters = Clusters(settings, MAX_PAGES_AT_ONCE)
         self._rates = Rates(time.monotonic)
         self._threads = trio.CapacityLimiter(MAX_PAGES_AT_ONCE)
         self._tail_threads = trio.CapacityLimiter(MAX_TAILS)
         self._tails = 0
         self._templates = _templates()
         self._templates.globals |= {"place": place, "token": token, "prefix": PREFIX}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clusters.close()
 
     def app(self) -> ASGIApp:
         """What a server serves."""
@@ -116,20 +127,32 @@ class Console:
                 if reason := why_not_write(request.headers, form.get(TOKEN_FIELD, ""), self._token):
                     return self._sorry(403, reason)
             work = functools.partial(
-                self._answer, page, request.path_params, dict(request.query_params), form
+                self._answer, page, request.path_params, dict(request.query_params), form, request.method
             )
             return await trio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
 
         return endpoint
 
     def _answer(
-        self, page: PageFunction, path: Mapping[str, Any], query: Mapping[str, str], form: Mapping[str, str]
+        self,
+        page: PageFunction,
+        path: Mapping[str, Any],
+        query: Mapping[str, str],
+        form: Mapping[str, str],
+        method: str,
     ) -> Response:
         """The page, or a sentence on why there is none. In a thread."""
+
+        def asked(cluster: Cluster) -> Answer:
+            now_ms = time.time_ns() // 1_000_000
+            return page(Asked(self.place, cluster, self._rates, path, query, form, now_ms))
+
         try:
-            with Cluster(self._settings) as cluster:
-                now_ms = time.time_ns() // 1_000_000
-                answer = page(Asked(self.place, cluster, self._rates, path, query, form, now_ms))
+            if method == "POST":  # what changes something is not done twice
+                with self._clusters.fresh() as cluster:
+                    answer = asked(cluster)
+            else:
+                answer = self._clusters.ask(asked)
         except REFUSALS as error:
             return self._sorry(*refusal(error))
         if isinstance(answer, Redirect):
@@ -144,7 +167,7 @@ class Console:
             return self._sorry(503, f"{MAX_TAILS} tails are followed already: close one of them")
         self._tails += 1
         topic = request.path_params["topic"]
-        cluster = Cluster(self._settings)
+        cluster = self._clusters.fresh()
         tail: Tail | None = None
         try:
             partition = number("partition", request.query_params.get("partition", ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import httpx
@@ -51,6 +52,15 @@ def text_of(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
+@asynccontextmanager
+async def console_at(place: Place) -> AsyncIterator[Client]:
+    """Who asks a console of one's own."""
+    with Console(place, TOKEN) as console:
+        transport = httpx.ASGITransport(console.app())
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, timeout=60) as client:
+            yield Client(client)
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     with Broker({"num.partitions": 2, "offsets.topic.num.partitions": 2}) as running:
@@ -69,6 +79,7 @@ def producer(broker: Broker) -> Producer:
 
 @pytest.fixture
 async def console(broker: Broker) -> AsyncIterator[Client]:
-    app = Console(Place(broker.bootstrap_servers, 1, (str(broker.log_dir),), may_write=True), TOKEN).app()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as client:
-        yield Client(client)
+    async with console_at(
+        Place(broker.bootstrap_servers, 1, (str(broker.log_dir),), may_write=True)
+    ) as asked:
+        yield asked

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import httpx
 import pytest
 import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kwire.console.app import Console
 from kwire.console.asked import Place
 from kwire.console.drawing import WIDTH, Segment, detail, overview
 from kwire.console.rates import Rates
@@ -16,7 +14,7 @@ from kwire.console.reading import Batch, Bounds, Fate
 from kwire.testing import Broker
 from kwire.testing.brokers import Cluster
 from kwire.wire.batch import build, read_header
-from tests.console.conftest import BASE, Client, text_of
+from tests.console.conftest import Client, console_at, text_of
 
 
 async def test_configurations_with_source_and_documentation(
@@ -131,9 +129,8 @@ async def test_a_log_of_which_another_broker_has_the_replica_is_drawn_without_it
     admin.create_topics([NewTopic("elsewhere", 1, 1)])["elsewhere"].result(10)
     producer.produce("elsewhere", "x", partition=0)
     producer.flush(10)
-    app = Console(Place(broker.bootstrap_servers, 7, ("/none",), may_write=False), "").app()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:
-        source = (await http.get("/console/topics/elsewhere/0/log")).text
+    async with console_at(Place(broker.bootstrap_servers, 7, ("/none",), may_write=False)) as console:
+        source = await console.source("/topics/elsewhere/0/log")
     assert "Broker 7 keeps no replica of this partition" in text_of(source)
     assert "broker 1 has one" in text_of(source)
     assert 'class="segment' not in source
@@ -146,17 +143,16 @@ async def test_what_is_left_of_a_cluster_is_shown() -> None:
         for partition in range(3):
             cluster.produce(topic, "x", partition=partition)
         place = Place(cluster.bootstrap_servers, 1, (), may_write=False)
-        app = Console(place, "").app()
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE, timeout=60) as http:
+        async with console_at(place) as console:
             cluster.brokers[2].crash()
-            before = text_of((await http.get(f"/console/topics/{topic}")).text)
+            before = await console.page(f"/topics/{topic}")
             assert "2 not in sync" in before or "Broker 2 did not answer" in before
             with trio.fail_after(30):
-                while "fenced" not in (page := text_of((await http.get("/console/cluster")).text)):
+                while "fenced" not in (page := await console.page("/cluster")):
                     await trio.sleep(0.2)
             assert "did not answer" in page
             with trio.fail_after(30):  # until others lead what it led
-                while f"{topic} 3 3 3 " not in (listed := text_of((await http.get("/console/")).text)):
+                while f"{topic} 3 3 3 " not in (listed := await console.page("/")):
                     assert f"{topic} 3 3 " in listed
                     await trio.sleep(0.2)
             assert "or more" not in listed

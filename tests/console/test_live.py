@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kwire.console.app import Console
 from kwire.console.asked import Place
 from kwire.console.live import Tail, partitions_of
 from kwire.desk.cluster import Cluster
@@ -21,7 +19,7 @@ from kwire.desk.settings import ClientSettings, servers_of
 from kwire.testing import Broker
 from kwire.wire.batch import CorruptBatch
 from tests.broker.observe.conftest import Observed, observed
-from tests.console.conftest import BASE, TOKEN, Client
+from tests.console.conftest import Client, console_at
 
 
 class Heard:
@@ -169,7 +167,6 @@ def test_a_batch_that_unpacks_to_much_is_not_followed(broker: Broker, admin: Adm
 
 
 async def test_who_finds_no_broker_is_told_as_on_other_pages() -> None:
-    app = Console(Place("127.0.0.1:1", -1, (), may_write=False), TOKEN).app()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as client:
+    async with console_at(Place("127.0.0.1:1", -1, (), may_write=False)) as console:
         for path in ("/topics/orders/live", "/topics/orders/live/events"):
-            assert "no broker answers" in await Client(client).page(path, 502)
+            assert "no broker answers" in await console.page(path, 502)

@@ -6,16 +6,15 @@ import random
 import re
 from urllib.parse import quote
 
-import httpx
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kwire.console.app import GET, Console
+from kwire.console.app import GET
 from kwire.console.asked import Place
 from kwire.console.shown import shown, visible
 from kwire.testing import Broker
-from tests.console.conftest import BASE, TOKEN, Client, text_of
+from tests.console.conftest import BASE, TOKEN, Client, console_at, text_of
 
 OWN = {"origin": BASE, "sec-fetch-site": "same-origin"}
 WRITE = "/console/topics/mine/messages"
@@ -87,10 +86,9 @@ async def test_every_answer_forbids_what_is_not_ours(console: Client, path: str)
 
 
 async def test_a_console_that_only_shows_has_no_forms_and_takes_none(broker: Broker) -> None:
-    app = Console(Place(broker.bootstrap_servers, 1, (), may_write=False), TOKEN).app()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:
-        assert 'method="post"' not in (await http.get("/console/topics/mine")).text
-        answer = await http.post(WRITE, data={"token": TOKEN, "value": "x"}, headers=OWN)
+    async with console_at(Place(broker.bootstrap_servers, 1, (), may_write=False)) as console:
+        assert 'method="post"' not in await console.source("/topics/mine")
+        answer = await console.http.post(WRITE, data={"token": TOKEN, "value": "x"}, headers=OWN)
         assert answer.status_code == 403
         assert "shows and does not change" in answer.text
     assert broker.records("mine") == []

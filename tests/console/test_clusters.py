@@ -1,0 +1,160 @@
+"""Connections that one page after the other uses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from kwire.client.failure import Lost
+from kwire.console.app import CLIENT_ID
+from kwire.console.asked import Place
+from kwire.console.clusters import KEPT_SECONDS, Clusters
+from kwire.desk.cluster import Cluster
+from kwire.desk.failure import Failure
+from kwire.desk.settings import ClientSettings, servers_of
+from kwire.testing import Broker
+from tests.console.conftest import Client, console_at
+
+IDLE_MS = 11 * 60_000
+"""By when a broker has closed a connection on which nothing is asked (connections.max.idle.ms)."""
+
+
+@pytest.fixture
+def own() -> Iterator[Broker]:
+    """A broker of this test's alone."""
+    with Broker() as running:
+        running.create_topic("kept")
+        running.produce("kept", *(f"value {number}" for number in range(60)))
+        yield running
+
+
+@pytest.fixture
+async def pages(own: Broker) -> AsyncIterator[Client]:
+    async with console_at(Place(own.bootstrap_servers, 1, (), may_write=True)) as asked:
+        yield asked
+
+
+def connections(broker: Broker) -> int:
+    """How many a console, or a test, has made: each begins with this."""
+    return len(broker.requests.of("ApiVersions", client_id=CLIENT_ID))
+
+
+def asked(broker: Broker) -> list[str]:
+    return [one.api for one in broker.requests if one.client_id == CLIENT_ID]
+
+
+async def test_pages_use_one_connection_and_ask_what_they_show(pages: Client, own: Broker) -> None:
+    assert "value 7" in await pages.page("/topics/kept/0?from=7")
+    assert asked(own) == ["ApiVersions", "Metadata", "Fetch"]
+    await pages.page("/topics/kept/0?from=7")
+    await pages.page("/topics/kept/0/7")
+    assert asked(own)[3:] == ["Metadata", "Fetch"] * 2
+    for path in ("/", "/topics/kept", "/topics/kept/0", "/groups", "/transactions", "/configs"):
+        await pages.page(path)
+    assert connections(own) == 1
+
+
+async def test_a_page_is_made_by_a_new_connection_where_the_kept_one_has_ended(
+    pages: Client, own: Broker
+) -> None:
+    for path, said in (("/", "kept 1 1 60"), ("/topics/kept", "0 60"), ("/topics/kept/0", "value 59")):
+        assert said in await pages.page(path)
+        made = connections(own)
+        own.advance(IDLE_MS)
+        assert said in await pages.page(path)
+        assert connections(own) == made + 1
+        own.restart()
+        assert said in await pages.page(path)
+        assert connections(own) == made + 2
+
+
+async def test_a_page_that_makes_the_best_of_a_lost_answer_is_made_again(pages: Client, own: Broker) -> None:
+    await pages.page("/")
+    fault = own.faults.cut_answer("DescribeLogDirs")
+    assert "did not answer" not in await pages.page("/")
+    assert fault.is_over
+    own.faults.cut_answer("DescribeLogDirs", times=2)
+    assert "Broker 1 did not answer" in await pages.page("/")
+    before = len(asked(own))
+    await pages.page("/")
+    assert asked(own)[before:].count("DescribeLogDirs") == 1, "what has lost an answer is not kept"
+
+
+async def test_a_broker_that_is_gone_is_told(pages: Client, own: Broker) -> None:
+    await pages.page("/topics/kept/0")
+    own.crash()
+    assert "no broker answers" in await pages.page("/topics/kept/0", 502)
+    own.start()
+    assert "value 59" in await pages.page("/topics/kept/0")
+
+
+async def test_what_is_sent_is_sent_once(pages: Client, own: Broker) -> None:
+    await pages.page("/topics/kept")
+    fault = own.faults.lose_answer("Produce")
+    await pages.sent("/topics/kept/messages", value="sent", partition="0")
+    assert [one.value for one in own.records("kept", offset=60)] == [b"sent"]
+    assert fault.is_over
+
+
+def clusters_of(broker: Broker, most: int = 8, clock: list[float] | None = None) -> Clusters:
+    settings = ClientSettings(servers_of(broker.bootstrap_servers), CLIENT_ID)
+    return Clusters(settings, most, now=lambda: clock[0] if clock else 0.0)
+
+
+def one_question(cluster: Cluster) -> int:
+    return len(cluster.brokers())
+
+
+def test_pages_at_the_same_time_share_none(own: Broker) -> None:
+    clusters = clusters_of(own, most=1)
+
+    def two(one: Cluster) -> int:
+        def other(other: Cluster) -> int:
+            assert other is not one
+            return one_question(one) + one_question(other)
+
+        return clusters.ask(other)
+
+    assert clusters.ask(two) == 2
+    assert connections(own) == 2
+    assert clusters.ask(one_question) == 1
+    assert connections(own) == 2
+    assert clusters.ask(two) == 2
+    assert connections(own) == 3, "one alone was kept of two"
+    clusters.close()
+    assert clusters.ask(one_question) == 1
+    assert connections(own) == 4
+    clusters.close()
+
+
+def test_none_is_kept_for_long_nor_after_an_error(own: Broker) -> None:
+    clock = [0.0]
+    clusters = clusters_of(own, clock=clock)
+    for at, made in ((0, 1), (KEPT_SECONDS - 1, 1), (KEPT_SECONDS, 2)):
+        clock[0] = at
+        clusters.ask(one_question)
+        assert connections(own) == made
+
+    def failing(cluster: Cluster) -> None:
+        one_question(cluster)
+        raise Failure("no such page")
+
+    with pytest.raises(Failure):
+        clusters.ask(failing)
+    assert connections(own) == 2, "nothing was lost that a new connection would bring"
+    clusters.ask(one_question)
+    assert connections(own) == 3
+    clusters.close()
+
+
+def test_what_is_lost_again_is_raised(own: Broker) -> None:
+    clusters = clusters_of(own)
+    clusters.ask(one_question)
+    fault = own.faults.cut_answer("Metadata", times=2)
+    with pytest.raises(Lost):
+        clusters.ask(one_question)
+    assert fault.is_over
+    assert connections(own) == 2
+    assert clusters.ask(one_question) == 1
+    clusters.close()
