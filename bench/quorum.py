@@ -31,7 +31,7 @@ PARTITIONS_PER_TOPIC = 100
 TOPICS = 100
 AT_ONCE = 1_000
 """Partitions of one CreateTopics."""
-ENDS = {"killed": 20, "stopped": 10}
+ENDS = {"killed": 40, "stopped": 10}
 MANY_ENDS = 3
 SETTLE_SECONDS = 4.0
 """A controller that is back has caught up by then."""

@@ -386,6 +386,17 @@ class Cluster:
 
         eventually(is_so, f"the replicas of {topic} are not all in sync")
 
+    def until_out_of_sync(self, node_id: int) -> None:
+        """Whoever is in sync may lead; a replica that is lost must not."""
+        for topic, partitions in self.all_partitions().items():
+            for index in range(partitions):
+                eventually(
+                    lambda topic=topic, index=index: (  # type: ignore[misc]
+                        node_id not in self.partition(topic, index)["IsrNodes"]
+                    ),
+                    f"{node_id} is still in sync of {topic}-{index}",
+                )
+
     def until_all_in_sync(self) -> None:
         """The replicas of every topic, internal ones too."""
         for topic, partitions in self.all_partitions().items():

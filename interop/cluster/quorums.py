@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -118,6 +119,12 @@ def metadata_batches(cluster: Cluster, node_id: int) -> dict[int, bytes]:
 def voters(cluster: Cluster) -> list[int]:
     found = cluster.quorum(cluster.active_controller())["CurrentVoters"]
     return sorted(each["ReplicaId"] for each in found)
+
+
+def voting_directories(cluster: Cluster) -> list[str]:
+    """Of which directories the voters are, as `directory_id` has them."""
+    found = cluster.quorum(cluster.active_controller())["CurrentVoters"]
+    return [base64.urlsafe_b64encode(each["ReplicaDirectoryId"]).decode().rstrip("=") for each in found]
 
 
 def add(cluster: Cluster, node_id: int) -> None:

@@ -17,7 +17,6 @@ from interop.cluster.nodes import (
     Cluster,
     Member,
     SmallKafka,
-    eventually,
     formatted,
 )
 from interop.cluster.quorums import SNAPSHOTS_OFTEN, add, at_work, directory_id, goes_on, remove, voters
@@ -49,15 +48,7 @@ def test_wiped(makeup: str, voters_in_log: bool) -> None:
                 lost_id = directory_id(cluster, victim)
                 node.kill()
                 cluster.active_controller(than=victim)
-                # Whoever is in sync may lead; a replica that is lost must not.
-                for topic, partitions in cluster.all_partitions().items():
-                    for index in range(partitions):
-                        eventually(
-                            lambda topic=topic, index=index, victim=victim: (  # type: ignore[misc]
-                                victim not in cluster.partition(topic, index)["IsrNodes"]
-                            ),
-                            f"{victim} is still in sync of {topic}-{index}",
-                        )
+                cluster.until_out_of_sync(victim)
                 shutil.rmtree(node.log_dir)
                 formatted(node, *FEATURES, *(("--no-initial-controllers",) if voters_in_log else ()))
                 cluster.start_again(victim)
