@@ -15,7 +15,7 @@ import random
 import threading
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
-from kwire.testing.recorder import names
+from kwire.testing.recorder import check_api, names
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -191,6 +191,8 @@ class Faults:
         **meant: Unpack[Meant],
     ) -> Fault:
         """Take the request up so much later (of the broker's time), and what comes behind it."""
+        if not seconds >= 0:
+            raise ValueError(f"a delay of {seconds:g} s: say 0 or more")
         fault = Fault(
             "delay",
             api,
@@ -271,15 +273,7 @@ class Faults:
         return None
 
     def _add(self, fault: Fault) -> Fault:
-        from difflib import get_close_matches
-
-        from kwire.wire.registry import API_VERSIONS
-
-        known = [api.name for api in API_VERSIONS.values()]
-        if fault.api not in known:
-            near = get_close_matches(fault.api, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(known))}"
-            raise ValueError(f"there is no API {fault.api!r}: {hint}")
+        check_api(fault.api)
         return self._keep(fault)
 
     def _keep(self, fault: Fault) -> Fault:

@@ -119,7 +119,7 @@ class Kafka:
         *values: bytes | str | None,
         key: bytes | str | None = None,
         partition: int = 0,
-        headers: Mapping[str, bytes] | None = None,
+        headers: Mapping[str, bytes | str | None] | None = None,
         timestamp_ms: int | None = None,
     ) -> list[Record]:
         """Append a record for each value (text in UTF-8; None deletes the key), and say where they are.
@@ -129,7 +129,7 @@ class Kafka:
         if not values:
             raise ValueError("give produce at least one value")
         at_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        with_headers = list((headers or {}).items())
+        with_headers = [(name, _bytes(value)) for name, value in (headers or {}).items()]
         encoded = [_bytes(value) for value in values]
         return self._ask(
             lambda client: client.produce(topic, partition, encoded, _bytes(key), with_headers, at_ms)
@@ -258,7 +258,9 @@ def _bytes(text: bytes | str | None) -> bytes | None:
         return text.encode()
     if text is None or isinstance(text, bytes):
         return text
-    raise TypeError(f"keys and values are str, bytes or None, and not {type(text).__name__}: {text!r:.100}")
+    raise TypeError(
+        f"keys, values and headers are str, bytes or None, and not {type(text).__name__}: {text!r:.100}"
+    )
 
 
 def _shown(record: Record) -> str:

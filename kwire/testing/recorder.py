@@ -53,7 +53,9 @@ class Recorder:
         """Those of one API, as "Produce", in order.
 
         Perhaps only those of one client, for a topic or a partition, or since a time in seconds since 1970.
+        ValueError where Kafka has no such API.
         """
+        check_api(api)
         return [
             one
             for one in self
@@ -101,3 +103,16 @@ def names(partitions: frozenset[tuple[str, int]], topic: str | None, partition: 
     if topic is None and partition is None:
         return True
     return any(topic in (None, of) and partition in (None, number) for of, number in partitions)
+
+
+def check_api(api: str) -> None:
+    """ValueError, with the one that is meant, where Kafka has no API of that name."""
+    from difflib import get_close_matches
+
+    from kwire.wire.registry import API_VERSIONS
+
+    known = [one.name for one in API_VERSIONS.values()]
+    if api not in known:
+        near = get_close_matches(api, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(known))}"
+        raise ValueError(f"there is no API {api!r}: {hint}")

@@ -167,6 +167,11 @@ def test_what_cannot_be_is_refused_with_a_sentence(api: str, error: Any, times: 
         Broker().faults.refuse(api, error, times=times)
 
 
+def test_no_delay_is_less_than_none() -> None:
+    with pytest.raises(ValueError, match="a delay of -1 s: say 0 or more"):
+        Faults().delay("Fetch", -1)
+
+
 def test_what_narrows_nothing_down_is_refused() -> None:
     mistyped: dict[str, Any] = {"tpoic": "orders"}
     with pytest.raises(TypeError, match="times, client_id, topic, partition, not tpoic"):

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,15 @@ def test_any_kafka_is_asked_by_its_address(broker: Broker) -> None:
         assert kafka.end_offsets(topic) == {0: 0, 1: 0, 2: 1}
         assert topic in broker.topics()
         assert kafka.new_topic("elsewhere") != topic
+
+
+def test_headers_may_be_text_as_keys_and_values_may(broker: Broker) -> None:
+    topic = broker.new_topic()
+    broker.produce(topic, "v", headers={"source": "shop", "none": None, "raw": b"\xff"})
+    assert broker.records(topic)[0].headers == [("source", b"shop"), ("none", None), ("raw", b"\xff")]
+    number: Any = 3
+    with pytest.raises(TypeError, match="keys, values and headers are str, bytes or None, and not int: 3"):
+        broker.produce(topic, "v", headers={"n": number})
 
 
 def test_records_are_read_from_where_one_says(broker: Broker) -> None:

@@ -127,3 +127,9 @@ def test_a_long_message_is_cut_and_a_code_of_a_newer_kafka_is_a_number(broker: B
     assert first.endswith(" in all)")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in second
     assert len(first) < 1200
+
+
+def test_an_api_that_there_is_not_is_no_empty_answer() -> None:
+    """Else a test that holds nobody to have asked so passes for a slip of the pen."""
+    with pytest.raises(ValueError, match="there is no API 'Prodce': did you mean 'Produce'"):
+        Recorder().of("Prodce")

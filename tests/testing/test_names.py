@@ -1,0 +1,182 @@
+"""What users write in their tests stays: the public names, and what each takes.
+
+From version 1.0 on nothing of this list goes, and nothing takes less, within a major version.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import kwire.testing
+
+KAFKA = """
+    bootstrap_servers
+    close()
+    committed(group)
+    create_topic(name, partitions, replication_factor, config)
+    end_offsets(topic)
+    group(name)
+    lag(group, topic)
+    new_name(prefix)
+    new_topic(prefix, partitions, replication_factor, config)
+    produce(topic, values, key, partition, headers, timestamp_ms)
+    records(topic, partition, offset, count, uncommitted, timeout_s)
+    topics()
+    wait_until(condition, timeout_s, what)
+"""
+NAMES = {
+    "Kafka": KAFKA,
+    "Broker": f"""
+    {KAFKA}
+    advance(delay_ms)
+    crash()
+    faults
+    fill_disk()
+    free_disk()
+    hang()
+    is_running
+    log_dir
+    requests
+    restart()
+    resume()
+    start()
+    stop()
+""",
+    "Cluster": f"""
+    {KAFKA}
+    advance(delay_ms)
+    brokers
+    coordinator(group)
+    cut(one, other)
+    heal()
+    isolate(broker_id)
+    leader(topic, partition)
+    log_dir
+    move_leader(topic, to, partition)
+    outages(seed)
+    start()
+    stop()
+""",
+    "SimulatedCluster": """
+    advance(delay_ms)
+    bootstrap_servers
+    brokers
+    calm()
+    check()
+    create_topic(name, partitions, config)
+    heal()
+    isolate(broker_id)
+    leader(topic, partition)
+    now_s
+    records(topic)
+    report()
+    run(program, within_s, kill_after_s)
+    start()
+    stop()
+""",
+    "Faults": """
+    by_seed(seed, share, meant)
+    clear()
+    cut_answer(api, meant)
+    delay(api, seconds, meant)
+    ignore(api, meant)
+    lose_answer(api, meant)
+    refuse(api, error, meant)
+""",
+    "Fault": """
+    cancel()
+    hits
+    is_over
+""",
+    "Recorder": """
+    clear()
+    of(api, client_id, topic, partition, since_s)
+    text(since_s, most)
+""",
+    "History": """
+    acknowledged(value, offset)
+    acknowledged_count
+    assigned(group, member, places)
+    check(at_least_once)
+    committed(group, place, offset, may_go_back)
+    ends(transaction, committed)
+    ends_with(records)
+    findings(at_least_once)
+    longest_gap_s(producer)
+    polled(reader, records)
+    reads_all(readers)
+    reads_to_the_end(reader, records)
+    refused(value)
+    revoked(group, member, places)
+    sends(producer, place, value, is_idempotent, transaction)
+    starts(reader, place, offset)
+""",
+    "Group": """
+    members
+    state
+""",
+    "Member": """
+    client_id
+    id
+    partitions
+""",
+    "Partition": """
+    partition
+    topic
+""",
+    "Record": """
+    headers
+    key
+    offset
+    partition
+    timestamp_ms
+    topic
+    value
+""",
+}
+MADE = {
+    "Broker": kwire.testing.Broker(),
+    "Cluster": kwire.testing.Cluster(),
+    "Fault": kwire.testing.Faults().lose_answer("Produce"),
+    "SimulatedCluster": kwire.testing.SimulatedCluster(0),
+}
+"""Those that have more than their class says."""
+
+
+def listed(name: str) -> set[str]:
+    return {line.strip() for line in NAMES[name].splitlines() if line.strip()}
+
+
+def shown(kind: type, name: str) -> str:
+    """A name as the list has it, with what it takes."""
+    member = getattr(kind, name, None)
+    if not inspect.isfunction(member):
+        return name
+    return f"{name}({', '.join(list(inspect.signature(member).parameters)[1:])})"
+
+
+def test_the_module_has_these_names_and_gives_each() -> None:
+    assert set(kwire.testing.__all__) == {*NAMES, "wait_until"}
+    assert all(hasattr(kwire.testing, name) for name in kwire.testing.__all__)
+    assert not hasattr(kwire.testing, "Nothing")
+    assert list(inspect.signature(kwire.testing.wait_until).parameters) == ["condition", "timeout_s", "what"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_public_is_there_and_takes_what_it_took(name: str) -> None:
+    kind: type = getattr(kwire.testing, name)
+    there = {shown(kind, member) for member in dir(MADE.get(name, kind)) if not member.startswith("_")}
+    assert listed(name) <= there
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_public_says_what_it_does(name: str) -> None:
+    kind: type = getattr(kwire.testing, name)
+    assert kind.__doc__
+    for line in listed(name):
+        member = getattr(kind, line.partition("(")[0], None)
+        if inspect.isfunction(member) or isinstance(member, property):
+            assert inspect.getdoc(member), f"{name}.{line}"
+            assert "return" in inspect.get_annotations(getattr(member, "fget", member)), f"{name}.{line}"
