@@ -6,18 +6,25 @@ The wheel is built from the sdist, as an index would have it, by the build backe
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
+import venv
+from importlib.metadata import distribution
 from pathlib import Path
+from urllib.request import urlopen
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 THEIRS = ("broker", "coordinator", "pipeline")
+CLIENTS = ("kafka-python", "aiokafka", "confluent-kafka")
 DIST_INFO = f"kwire-{PROJECT['version']}.dist-info"
 
 LOOK = """\
@@ -109,6 +116,60 @@ def installed(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "site-packages"
 
 
+def needed_by(*requirements: str) -> set[str]:
+    """The distributions that a package index would give with these, by what each declares."""
+    found: set[str] = set()
+    left = [Requirement(text) for text in requirements]
+    while left:
+        one = left.pop()
+        if one.name in found:
+            continue
+        found.add(one.name)
+        for text in distribution(one.name).requires or ():
+            needed, extras = Requirement(text), one.extras or {""}
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
+                left.append(needed)
+    return found
+
+
+class Empty:
+    """A virtual environment with a wheel and what that declares, and no more."""
+
+    def __init__(self, place: Path, wheel: Path) -> None:
+        venv.create(place, symlinks=True)
+        self.bin = place / "bin"
+        [self._packages] = place.glob("lib/*/site-packages")
+        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install"]
+        subprocess.run([*pip, "--quiet", "--no-index", "--no-deps", str(wheel)], check=True)
+        self.gets(*PROJECT["dependencies"])
+
+    def gets(self, *requirements: str) -> None:
+        """As `pip install` does, but from what the tests are run with: nothing is fetched."""
+        for name in needed_by(*requirements):
+            for file in distribution(name).files or ():
+                if ".." not in file.parts and "__pycache__" not in file.parts:
+                    (self._packages / file).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file.locate(), self._packages / file)
+
+    def told(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """What a command of it says, which sees nothing of ours."""
+        return subprocess.run(
+            [self.bin / command[0], *command[1:]],
+            cwd=cwd,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))
+        }
+
+
 def files_below(place: Path) -> set[str]:
     return {
         str(path.relative_to(place))
@@ -175,3 +236,39 @@ def test_packages_of_the_same_names_stay_what_they_are(installed: Path, tmp_path
         told += ran.stdout.splitlines()
     ours = str(installed / "kwire" / "__init__.py")
     assert told == [f"kwire {PROJECT['version']}", ours, "theirs theirs theirs"]
+
+
+def test_an_empty_environment_has_all_that_a_user_is_promised(sdist: Path, tmp_path: Path) -> None:
+    empty = Empty(tmp_path / "env", built("build_wheel", sdist, tmp_path))
+    assert empty.told("kwire", "--version", cwd=tmp_path).stdout == f"kwire {PROJECT['version']}\n"
+    lacking = empty.told("kwire", "serve", "--console", cwd=tmp_path)
+    assert (lacking.returncode, lacking.stderr.count("\n")) == (1, 1)
+    assert "pip install 'kwire[console]'" in lacking.stderr
+    empty.gets(*PROJECT["optional-dependencies"]["console"], "pytest", *CLIENTS)
+    (tmp_path / "test_it.py").write_text(SUITE)
+    ran = empty.told("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    with subprocess.Popen(
+        [
+            empty.bin / "kwire",
+            "serve",
+            "--console",
+            "--http",
+            "0",
+            "--set",
+            "listeners=PLAINTEXT://127.0.0.1:0",
+        ],
+        cwd=tmp_path,
+        env=empty.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as broker:
+        assert broker.stdout is not None
+        try:
+            found = re.search(r"http://\S+", broker.stdout.readline() + broker.stdout.readline())
+            assert found
+            with urlopen(found[0], timeout=60) as page:
+                assert "<h1>Topics</h1>" in page.read().decode()
+        finally:
+            broker.terminate()
+        assert broker.wait(30) == 0
