@@ -188,6 +188,8 @@ def _places(path: str) -> Iterator[Place]:
 
 def _entries(path: str, entry: Struct) -> Iterator[tuple[int, int]]:
     content = read_file(path)
+    if len(content) > entry.size and not content.strip(b"\0"):
+        return  # of a segment that is written: room for entries, and none yet
     yield from entry.iter_unpack(content[: len(content) // entry.size * entry.size])
 
 

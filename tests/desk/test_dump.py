@@ -134,6 +134,19 @@ def _problems(ran: Ran) -> list[str]:
     return [line.strip() for line in ran.out.splitlines() if "PROBLEM" in line]
 
 
+def test_nothing_is_wrong_with_what_a_broker_still_writes(offline: Desk) -> None:
+    """Its indexes are made of room for entries."""
+    with Broker() as broker:
+        broker.produce("written", "one")
+        place = Path(broker.log_dir) / "written-0"
+        assert (place / f"{FIRST}.timeindex").stat().st_size > 1_000
+        ran = offline("dump", str(place), "--json")
+    assert ran.status == 0, ran.out
+    files = [Path(json.loads(line)["file"]).name for line in ran.out.splitlines()]
+    assert f"{FIRST}.log" in files
+    assert f"{FIRST}.timeindex" not in files
+
+
 def test_a_batch_that_has_changed_is_found(offline: Desk, damaged: Path) -> None:
     log = damaged / f"{FIRST}.log"
     content = bytearray(log.read_bytes())

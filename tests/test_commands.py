@@ -1,0 +1,152 @@
+"""Every block of commands in the README and the pages for users runs as it stands.
+
+Only what would collide is another: ports are free ones, a broker ends as soon as it serves, and so does what
+would be watched for ever. Blocks with Apache Kafka's own tools, Spark, or words to fill in are not run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from kwire.testing import Kafka
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = re.compile(r"(echo .*\| |[A-Z_]+=\w+ )?kwire \w|pip install")
+NOT_RUN = re.compile(r"<\w|\.sh\b|/etc/|\bpipeline\b")
+INSTALLS = re.compile(r"^pip install .*\n", re.MULTILINE)
+BLOCKS = {
+    f"{page.name}:{number}": INSTALLS.sub("", block)
+    for page in PAGES
+    for number, block in enumerate(
+        re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    )
+    if COMMANDS.match(block) and not NOT_RUN.search(block)
+}
+INSTEAD = "kwire cluster up --controllers 3 --brokers 3 "
+FILTER = " | jq .value"
+[ALTERNATIVES] = (name for name, block in BLOCKS.items() if block.startswith(INSTEAD))
+"""Its lines are not meant to be run one after the other."""
+
+KWIRE = f"""#!{sys.executable}
+import os, signal, subprocess, sys
+arguments = sys.argv[1:]
+ends = signal.SIGTERM if arguments[0] == "serve" else signal.SIGINT if "--watch" in arguments else None
+if arguments[0] == "serve":
+    if "server.properties" not in arguments:
+        arguments += ["--set", "listeners=PLAINTEXT://127.0.0.1:0"]
+    if "--console" in arguments:
+        arguments += ["--http", "0"]
+    arguments += ["--data", "of-another"]
+elif arguments[:2] == ["cluster", "up"]:
+    arguments += ["--port", os.environ["CLUSTER_PORT"]]
+elif arguments[0] == "consume" and "--until" not in arguments:
+    arguments += ["--until", "end"]
+if arguments[0] not in ("serve", "cluster", "completion", "doctor", "dump"):
+    arguments += ["--bootstrap-server", os.environ["BOOTSTRAP"]]
+command = [sys.executable, "-m", "kwire", *arguments]
+if ends is None:
+    sys.exit(subprocess.run(command).returncode)
+with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    seen = process.stdout.readline()
+    process.send_signal(ends)
+    sys.exit(process.wait() or not seen)
+"""
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{0}
+listeners=PLAINTEXT://127.0.0.1:{1},CONTROLLER://127.0.0.1:{0}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+"""
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports, one after the other, that nobody has."""
+    while True:
+        first = random.randrange(20_000, 30_000)
+        with ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Of somebody who has a broker running in this folder, and has used it."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    (place / "kwire").write_text(KWIRE)
+    (place / "kwire").chmod(0o755)
+    (tmp_path / "orders.txt").write_text('customer 7:{"order": 1}\ncustomer 8:{"order": 2}\n')
+    controller = free_ports(2)
+    (tmp_path / "server.properties").write_text(PROPERTIES.format(controller, controller + 1))
+    environment = {
+        **os.environ,
+        "PATH": f"{place}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "CLUSTER_PORT": str(free_ports(10)),
+    }
+    command = [sys.executable, "-m", "kwire", "serve", "--set", "listeners=PLAINTEXT://127.0.0.1:0"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as broker:
+        assert broker.stdout is not None
+        try:
+            found = re.search(r"serves on ([\d.:]+),", broker.stdout.readline())
+            assert found
+            yield {**environment, "BOOTSTRAP": found[1]}
+        finally:
+            broker.send_signal(signal.SIGTERM)
+            assert broker.wait(30) == 0
+            if (tmp_path / "kwire-cluster").exists():
+                subprocess.run(
+                    [place / "kwire", "cluster", "down"], cwd=tmp_path, env=environment, check=False
+                )
+
+
+def use(bootstrap: str, *, has_orders: bool) -> None:
+    """Topics with a record each, and a group that has read one of them."""
+    with Kafka(bootstrap) as kafka:
+        for topic in ("orders", "old") if has_orders else ("old",):
+            kafka.produce(topic, '{"order": 0}', key="customer 7")
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers"})
+    consumer.commit(offsets=[TopicPartition("old", 0, 1)], asynchronous=False)
+    consumer.close()
+
+
+def test_pages_have_blocks_to_run() -> None:
+    assert {name.partition(":")[0] for name in BLOCKS} >= {"README.md", "start.md", "desk.md", "cluster.md"}
+
+
+@pytest.mark.parametrize("name", [name for name in BLOCKS if name != ALTERNATIVES])
+def test_a_block_of_commands_runs(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+    use(environment["BOOTSTRAP"], has_orders="topics create orders" not in BLOCKS[name])
+    block = BLOCKS[name] if shutil.which("jq") else BLOCKS[name].replace(FILTER, "")
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
