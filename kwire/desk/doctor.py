@@ -75,7 +75,7 @@ def _findings(options: Namespace) -> Iterator[Finding]:
     except ConfigError as error:
         yield problem(_CONFIGURATION, str(error), "a broker does not start with it: correct this first")
     except OSError as error:
-        raise Failure(f"{options.properties}: {error.strerror}") from error
+        raise Failure(f"{options.properties}: {error.strerror}: give the path of a broker's file") from error
     finally:
         logger.removeHandler(said)
         logger.propagate = propagated

@@ -32,6 +32,17 @@ from kwire.wire.messages.offset_delete import (
 )
 
 CURRENT: Final = "current"
+STATES: Final = (
+    "Empty",
+    "Stable",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Dead",
+)
+"""Of groups of any protocol."""
 NOT_DONE: Final = "nothing is changed: --execute does it"
 
 
@@ -91,6 +102,9 @@ def _add_topics(parser: ArgumentParser) -> None:
 
 
 def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    for state in options.state:
+        if not any(_passes(one, [state]) for one in STATES):
+            raise UsageError(f"--state {state} is no state: say one of {', '.join(STATES)}")
     rows = [
         {
             "group": one.group_id,
@@ -200,7 +214,7 @@ def _chosen(
     """The partitions that are named; all that the group has offsets of where none is."""
     if not topics:
         if not committed:
-            raise Failure(f"group {group} has committed nothing: name the topics that it is to read")
+            raise Failure(f"group {group} has committed nothing: name what it is to read, by --topic")
         return sorted(committed)
     chosen: list[Partition] = []
     for text in topics:

@@ -72,7 +72,7 @@ def read_properties(path: str) -> dict[str, str]:
         with open(path, encoding="utf-8", errors="replace") as file:
             return load(file.read())
     except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from error
+        raise Failure(f"{path}: {error.strerror}: give the path of a client's properties file") from error
     except ValueError as error:
         raise Failure(f"{path}: {error}") from error
 

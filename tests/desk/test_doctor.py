@@ -68,7 +68,10 @@ def test_a_file_is_read_as_serve_reads_it(offline: Desk, tmp_path: Path) -> None
                     f"log.dirs={tmp_path}\nlisteners=PLAINTEXT://127.0.0.1:1\n")  # fmt: skip
     ran = offline("doctor", str(path))
     assert "did you mean num.partitions?" in ran.out
-    assert "No such file" in offline("doctor", str(tmp_path / "none")).sentence
+    assert (
+        "No such file or directory: give the path of a broker's file"
+        in offline("doctor", str(tmp_path / "none")).sentence
+    )
     bad = offline("doctor", "--set", "num.partitions=x")
     assert bad.status == 1
     assert "XX  configuration" in bad.out

@@ -134,7 +134,10 @@ def test_wrong_use(desk: Desk, broker: Broker, topic: str) -> None:
         in desk("groups", "reset", "wrongly", "--to", "end", "--topic", "fill:9").sentence
     )
     assert (
-        "name the topics that it is to read" in desk("groups", "reset", "unheard-of", "--to", "end").sentence
+        "name what it is to read, by --topic" in desk("groups", "reset", "unheard-of", "--to", "end").sentence
     )
     assert "say --to PLACE" in desk("groups", "reset", "new-one", "--by", "1", "--topic", "fill").sentence
     assert desk("groups", "list", "--state", "dead", "--type", "classic").status == 0
+    assert "--state idle is no state: say one of Empty, Stable, " in (
+        desk("groups", "list", "--state", "stable", "--state", "idle").sentence
+    )

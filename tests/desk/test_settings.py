@@ -54,7 +54,9 @@ def test_a_file_is_what_kafkas_tools_take(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
-    with pytest.raises(Failure, match="No such file"):
+    with pytest.raises(
+        Failure, match="No such file or directory: give the path of a client's properties file"
+    ):
         _settings(command_config=str(path))
     path.write_text("security.protocol=SASL_SSL")
     with pytest.raises(Failure, match=r"SASL_SSL in .* is not supported yet"):

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
+MISSING: Final = "Missing required configuration"
+"""How Kafka's words for it begin."""
+A_FILE: Final = "give the path of a broker's configuration file"
 
 
 class Failure(Exception):
@@ -28,9 +31,14 @@ def configuration(options: argparse.Namespace) -> BrokerConfig:
     try:
         return load(options.properties, os.environ, overrides)
     except ConfigError as error:
-        raise Failure(str(error)) from error
+        if options.properties is None or not str(error).startswith(MISSING):
+            raise Failure(str(error)) from error
+        told = str(error).removesuffix(".")
+        raise Failure(
+            f"{told}: add it to {options.properties}, or give no file, and keys by --set"
+        ) from error
     except OSError as error:
-        raise Failure(f"{options.properties}: {error.strerror}") from error
+        raise Failure(f"{options.properties}: {error.strerror}: {A_FILE}") from error
 
 
 def parse_overrides(given: Iterable[str]) -> dict[str, str]:

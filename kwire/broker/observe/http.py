@@ -53,7 +53,9 @@ class HttpPort:
         missing = [name for name in made_of if find_spec(name) is None]
         if missing:
             option = "--console" if console else "--http"
-            raise NoHttp(f"{option} needs {' and '.join(missing)}: pip install 'kwire[console]'")
+            *others, last = missing
+            names = f"{', '.join(others)} and {last}" if others else last
+            raise NoHttp(f"{option} needs {names}: pip install 'kwire[console]'")
         host, port = http_address(address)
         self._listener = bind("--http", host, port, settings)
         self.url = f"http://{self._listener.address}"

@@ -29,7 +29,7 @@ def _collector() -> Iterator[None]:
         (["serve", "--set", "num.partition=3"], "did you mean num.partitions?"),
         (["serve", "--http", ""], "--http : expected PORT or HOST:PORT"),
         (["serve", "--http", "0", "--console-writes"], "which is not asked for: add --console"),
-        (["serve", "no-such.properties"], "no-such.properties: No such file or directory"),
+        (["serve", "no-such.properties"], "no-such.properties: No such file or directory: give the path"),
         (["format"], "--cluster-id is missing"),
         (["format", "-t", "x", "--standalone", "--no-initial-controllers"], "exclude each other"),
     ],
@@ -42,6 +42,17 @@ def test_what_is_wrong_is_one_line(
     assert told.startswith("kwire: ")
     assert said in told
     assert told.count("\n") == 1
+
+
+def test_a_file_that_says_too_little_is_told_with_the_way_without_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=3\n")
+    assert main(["serve", str(path)]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith('kwire: Missing required configuration "process.roles"')
+    assert told.endswith(f": add it to {path}, or give no file, and keys by --set")
 
 
 def test_a_port_in_use_is_told_with_the_way_to_another(

@@ -141,12 +141,12 @@ def test_where_the_extra_is_not_installed_one_line_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "kwire.broker.observe.http.find_spec", lambda name: None if name == "jinja2" else name
+        "kwire.broker.observe.http.find_spec", lambda name: None if name != "hypercorn" else name
     )
     assert main(["serve", "--console"]) == 1
     gc.enable()
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "kwire: --console needs jinja2: pip install 'kwire[console]'"
+        "kwire: --console needs starlette and jinja2: pip install 'kwire[console]'"
     )
 
 
