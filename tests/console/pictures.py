@@ -45,6 +45,9 @@ PICTURES = (
     Picture("configs", "/configs?kind=topic&name=orders", (1100, 600), dark=True),
     Picture("messages-phone", "/topics/orders/0", PHONE, dark=False),
     Picture("live", "/topics/orders/live", (1100, 520), dark=False),
+    Picture("topic", "/topics/orders", (1100, 1000), dark=True),
+    Picture("transactions", "/transactions", (1100, 330), dark=False),
+    Picture("cluster", "/cluster", (1100, 800), dark=True),
 )
 
 

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -298,10 +298,16 @@ def test_a_page_of_another_site_gets_nothing(site: Site, other_site: str) -> Non
     tab.close()
 
 
-def test_pictures_are_taken(site: Site, tmp_path: Path) -> None:
-    for number, (size, dark) in enumerate(((DESK, False), (PHONE, True))):
-        tab = site.tab("/", size, dark=dark)
+@pytest.mark.parametrize("path", PAGES)
+def test_pictures_are_taken_of_each_page_at_two_widths_in_light_and_dark(
+    site: Site, path: str, tmp_path: Path
+) -> None:
+    taken = set()
+    for number, (size, dark) in enumerate(product((DESK, PHONE), (False, True))):
+        tab = site.tab(path, size, dark=dark)
         picture = tmp_path / f"{number}.png"
         tab.screenshot(picture)
+        taken.add(picture.read_bytes())
         assert picture.read_bytes()[16:24] == size[0].to_bytes(4) + size[1].to_bytes(4)
         tab.close()
+    assert len(taken) == 4, "each is another"
