@@ -34,6 +34,7 @@ from kwire.broker.storage.checkpoints import META_PROPERTIES
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.wire.primitives import uuid_to_text
 
+DEFAULT_PORT: Final = 9092
 MAX_PORT: Final = 65_535
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 90
@@ -215,11 +216,11 @@ class ClusterFolder:
         known = ", ".join(str(node.node_id) for node in nodes)
         raise Failure(f"there is no node {node_id} in {self.path}: there are {known}")
 
-    def make(self, wanted: Wanted, port: int, settings: Mapping[str, str]) -> list[int]:
+    def make(self, wanted: Wanted, wanted_port: int | None, settings: Mapping[str, str]) -> list[int]:
         """Write properties and format directories, of what is not there yet; the ids of that. Failure.
 
-        Brokers listen on `port` and those behind it, controllers behind them, and what is added later behind
-        all that is there.
+        Brokers listen on `wanted_port` and those behind it, controllers behind them, and what is added later
+        behind all that is there.
         """
         for key in OF_A_NODE:
             if key in settings:
@@ -239,8 +240,16 @@ class ClusterFolder:
         known = {node.node_id for node in nodes}
         missing = {each: all_nodes[each] for each in all_nodes if each not in known}
         if not missing:
+            if wanted_port is not None and all(node.fault is None for node in nodes):
+                ports = [each for node in nodes for each in node.ports]
+                if wanted_port not in ports:
+                    raise Failure(
+                        f"--port {wanted_port}: this cluster has its ports, from {min(ports)} on: "
+                        f"'kwire cluster down' first, or --dir for another one"
+                    )
             return []
         self._forget_unfinished()
+        port = DEFAULT_PORT if wanted_port is None else wanted_port
         if nodes:
             port = 1 + max(each for node in nodes for each in node.ports)
         most = MAX_PORT + 1 - sum(map(len, missing.values()))

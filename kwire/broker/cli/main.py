@@ -262,9 +262,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--brokers", type=int, metavar="N", help="how many brokers (default: 3, where --controllers is given)"
     )
-    up.add_argument(
-        "--port", type=int, default=9092, help="the first broker's port; the others' follow (default: 9092)"
-    )
+    up.add_argument("--port", type=int, help="the first broker's port; the others' follow (default: 9092)")
     up.add_argument(
         "--set",
         dest="overrides",

@@ -19,6 +19,7 @@ from kwire.broker.cli import cluster_folder
 from kwire.broker.cli.cluster_folder import NOT_SERVED, ClusterFolder
 from kwire.broker.cli.cluster_plan import Wanted
 from kwire.broker.cli.main import main
+from kwire.broker.cli.settings import Failure
 from kwire.broker.config import load
 from kwire.broker.node.format import Beginning, format_directories
 from kwire.broker.storage.disk import RealDisk
@@ -292,7 +293,9 @@ def test_properties_are_such_as_apache_kafka_takes(desk: Desk) -> None:
 def test_a_broker_that_is_added_has_a_port_of_its_own(desk: Desk) -> None:
     folder = ClusterFolder(str(desk.folder))
     folder.make(Wanted(2), 20_001, {})
-    folder.make(Wanted(4), 9092, {})  # where the port was not given again
+    folder.make(Wanted(4), None, {})
+    with pytest.raises(Failure, match="--port 9092: this cluster has its ports, from 20001 on"):
+        folder.make(Wanted(4), 9092, {})
     assert {node.node_id: node.address for node in folder.nodes()} == {
         100: "127.0.0.1:20003",
         1: "127.0.0.1:20001",
@@ -362,7 +365,7 @@ def test_a_beginning_that_was_cut_short_at_its_end_is_finished(desk: Desk) -> No
     folder.make(Wanted(combined=3), 20_001, {})
     meta = (desk.folder / "node-2" / "meta.properties").read_text()
     (desk.folder / "node-2.properties").rename(desk.folder / "node-2.unfinished")
-    assert folder.make(Wanted(), 9092, {}) == []
+    assert folder.make(Wanted(), None, {}) == []
     assert desk.states() == {1: "stopped", 2: "stopped", 3: "stopped"}
     assert (desk.folder / "node-2" / "meta.properties").read_text() == meta
 
