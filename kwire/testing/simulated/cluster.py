@@ -47,6 +47,10 @@ CONVERGES_MS: Final = 30_000
 """How long a cluster may take to be whole again."""
 REST_MS: Final = 100, 2_500
 """How long it is from one trouble to the next, at least and at most."""
+UNREACHED: Final = (
+    "no program has connected: only asyncio's connections lead here, as aiokafka's do, from within `run`; "
+    "kafka-python and confluent-kafka have sockets and threads of their own"
+)
 SHOWN: Final = 40
 """How many lines of what has happened a failure has."""
 CREATE_TOPICS_VERSION: Final = 7
@@ -92,11 +96,16 @@ class SimulatedCluster:
         self.brokers = {node_id: SimulatedBroker(self._world, node_id) for node_id in roles}
         """By id, from 1 on: those that have crashed, too."""
         self._trouble: Trouble | None = None
+        self._is_reached = False
         self._open = ExitStack()
 
     def _new_ledger(self, epoch_led: EpochLed) -> Acknowledged:
         self._ledger = Acknowledged(epoch_led)
         return self._ledger
+
+    def _new_conversation(self) -> Conversation:
+        self._is_reached = True
+        return Conversation(self._ledger, lambda: self._world.watch.image)
 
     def _chance(self, purpose: str) -> random.Random:
         return random.Random(f"kwire simulated cluster {self.seed}: {purpose}")
@@ -167,7 +176,7 @@ class SimulatedCluster:
             world.network,
             "program",
             self._chance(f"pieces from {world.now_ms} on"),
-            lambda: Conversation(self._ledger, lambda: world.watch.image),
+            self._new_conversation,
             ends_ms=world.events.clock.monotonic_ms() + int(lasts_s * 1000),
             is_killed=kill_after_s is not None,
         )
@@ -293,7 +302,8 @@ class SimulatedCluster:
         """The seed, and the last of what has happened, for a person."""
         said = self._world.transcript
         more = [f"({len(said) - SHOWN} lines before)"] if len(said) > SHOWN else []
-        return "\n".join([f"kwire simulated this with seed {self.seed}:", *more, *said[-SHOWN:]])
+        last = [] if self._is_reached else [UNREACHED]
+        return "\n".join([f"kwire simulated this with seed {self.seed}:", *more, *said[-SHOWN:], *last])
 
 
 def _text(value: object) -> str:

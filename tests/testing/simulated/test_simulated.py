@@ -261,6 +261,17 @@ def test_who_blocks_its_loop_stands_still_and_who_has_a_thread_wait_does_not() -
     assert time.monotonic() - began_s >= 0.01
 
 
+def test_who_has_not_reached_it_is_told_who_can() -> None:
+    async def connect() -> None:
+        _, writer = await asyncio.open_connection("n1", 9092)
+        writer.close()
+
+    with SimulatedCluster(3, size=1, trouble=False) as cluster:
+        assert "kafka-python and confluent-kafka have sockets" in cluster.report().splitlines()[-1]
+        cluster.run(connect())
+        assert "kafka-python" not in cluster.report()
+
+
 def test_what_cannot_be_simulated_is_refused_with_a_sentence() -> None:
     async def serve() -> None:
         await asyncio.start_server(lambda reader, writer: None, "here", 1)
