@@ -75,6 +75,8 @@ class Answered:
         self.last: deque[tuple[RequestHeader, str, int, int, int, float, float]] = deque(maxlen=KEPT_REQUESTS)
         """The fields of `Answer`, the last one at the end. Plain tuples: they are made for each request."""
 
+        self.keep: Callable[[RequestHeader, str, int, int, int, float, float], None] | None = None
+        """Who else keeps these fields of each answer, where they outlive the process."""
         self._slow_seconds = math.inf
         self._on_slow: Callable[[Answer], None] = lambda answer: None
 
@@ -95,6 +97,8 @@ class Answered:
         """A request is answered, or has come to its end without an answer."""
         seconds = self.clock() - began
         self.last.append((header, peer_host, connection, size_bytes, reply_bytes, began, seconds))
+        if self.keep is not None:
+            self.keep(header, peer_host, connection, size_bytes, reply_bytes, began, seconds)
         key = FROM_FOLLOWERS if by_follower else header[0], header[1]
         times = self.apis.get(key)
         if times is None:

@@ -74,6 +74,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
         crash.tell(f"unhandled {type(error).__name__}: {error}", traceback.format_exc())
         raise
     finally:
+        crash.end()
         if http is not None:
             http.close()
     if failure:
@@ -187,6 +188,7 @@ class _Crash:
     def watch(self, broker: RunningNode) -> None:
         """From now on there is something to tell. SIGABRT is how systemd ends a service that hangs."""
         self._recorder = FlightRecorder(broker)
+        self._recorder.begin()
         faulthandler.enable()  # for signals after which no Python runs
         signal.signal(signal.SIGABRT, self._aborted)
 
@@ -194,6 +196,11 @@ class _Crash:
         """The broker ends for this reason."""
         if self._recorder is not None:
             self._recorder.write(reason, trace)
+
+    def end(self) -> None:
+        """The broker has ended, and what there was to tell of it is told."""
+        if self._recorder is not None:
+            self._recorder.end()
 
     def _aborted(self, number: int, frame: FrameType | None) -> None:
         self.tell("SIGABRT", "".join(traceback.format_stack(frame)))

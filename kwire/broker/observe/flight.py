@@ -1,14 +1,17 @@
 """The flight recorder: what a node was asked last, written where its data is when it comes to a bad end.
 
-The requests are remembered anyway (`broker.api.answered`), so that a node which lives pays nothing for it.
-The file has JSON lines, one for the end and one for each request, those that were under way last: `jq` reads
-it, and so do people. What is imported here is imported when there is something to write.
+The requests are remembered anyway (`broker.api.answered`); a ring in a file has them, too, for who starts
+after a process that was killed. What is written has JSON lines, one for the end and one for each request,
+those that were under way last: `jq` reads it, and so do people. What is imported here is imported when there
+is something to write.
 """
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any, Final
+
+from kwire.broker.observe.ring import Noted, Ring, read_ring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "kwire-flight-"
 SUFFIX: Final = ".jsonl"
+RING: Final = "kwire-flight.ring"
+"""Where a process that runs keeps them. It is there after one that could not tell of its end."""
+KILLED: Final = "killed, or without its machine: this was found when it started again"
 KEPT_FILES: Final = 5
 """Older ones are removed."""
 MAX_UNDER_WAY: Final = 1_000
@@ -27,17 +33,51 @@ class FlightRecorder:
 
     def __init__(self, running: RunningNode) -> None:
         self._running = running
+        self._ring: Ring | None = None
+
+    def begin(self) -> None:
+        """Tell of the process before, if it was killed; from now on keep a ring. Never raises."""
+        running = self._running
+        for directory in running.node.config.log_dirs:
+            path = os.path.join(directory, RING)
+            try:
+                if os.path.exists(path):
+                    self._write([*self._head(KILLED), *map(_told_of, read_ring(path))])
+                    os.remove(path)
+                if self._ring is None:
+                    answered = running.server.answered
+                    self._ring = Ring(path, now_ms=running.clock.now_ms(), clock=answered.clock())
+                    answered.keep = self._ring.note
+            except OSError as error:
+                running.loop.logger("kwire.node").warning("no ring of requests is kept: %s", error)
+
+    def end(self) -> None:
+        """There is nothing to tell, or it is told."""
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            self._running.server.answered.keep = None
+            ring.remove()
 
     def write(self, reason: str, trace: str = "") -> str | None:
         """Write a file into the first log directory that takes it. Its path, or None. Never raises."""
+        now_ms = self._running.clock.now_ms()
+        try:
+            lines = [*self._head(reason, trace), *self._answered(now_ms), *self._under_way(now_ms)]
+            path = self._write(lines)
+            self.end()
+        except Exception:
+            self._running.loop.logger("kwire.node").exception("what was asked last cannot be told")
+            return None
+        return path
+
+    def _write(self, lines: list[dict[str, Any]]) -> str | None:
+        import json
+
         running = self._running
         logger = running.loop.logger("kwire.node")
+        lines[0]["requests"] = len(lines) - 1
+        text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
         now_ms = running.clock.now_ms()
-        try:
-            text = "".join(f"{line}\n" for line in self._lines(reason, trace, now_ms))
-        except Exception:
-            logger.exception("what was asked last cannot be told")
-            return None
         name = f"{PREFIX}{_time(now_ms).replace(':', '')}{SUFFIX}"
         for directory in running.node.config.log_dirs:
             try:
@@ -52,20 +92,9 @@ class FlightRecorder:
             return path
         return None
 
-    def _lines(self, reason: str, trace: str, now_ms: int) -> Iterator[str]:
-        import json
-
-        requests = [*self._answered(now_ms), *self._under_way(now_ms)]
-        head: dict[str, Any] = {
-            "time": _time(now_ms),
-            "node": self._running.loop.name,
-            "end": reason,
-            "requests": len(requests),
-        }
-        if trace:
-            head["trace"] = trace
-        for told in (head, *requests):
-            yield json.dumps(told, ensure_ascii=False)
+    def _head(self, reason: str, trace: str = "") -> list[dict[str, Any]]:
+        told = {"time": _time(self._running.clock.now_ms()), "node": self._running.loop.name, "end": reason}
+        return [told | ({"trace": trace} if trace else {})]
 
     def _answered(self, now_ms: int) -> Iterator[dict[str, Any]]:
         answered = self._running.server.answered
@@ -101,6 +130,23 @@ class FlightRecorder:
             "client": header.client_id,
             "peer": peer_host,
         }
+
+
+def _told_of(noted: Noted) -> dict[str, Any]:
+    """As `FlightRecorder` tells of what it remembers itself."""
+    from kwire.broker.observe.slow import api_name
+
+    return {
+        "time": _time(int(noted.time_ms)),
+        "request": f"{noted.connection}-{noted.correlation_id}",
+        "api": api_name(noted.api_key),
+        "version": noted.api_version,
+        "client": noted.client_id,
+        "peer": noted.peer_host,
+        "bytes": noted.size_bytes,
+        "reply_bytes": noted.reply_bytes,
+        "ms": _ms(noted.seconds),
+    }
 
 
 def _ms(seconds: float) -> float:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import trio
 
-from kwire.broker.observe.flight import KEPT_FILES, PREFIX, FlightRecorder
+from kwire.broker.observe.flight import KEPT_FILES, KILLED, PREFIX, RING, FlightRecorder
+from kwire.broker.observe.ring import MAGIC, SLOTS, Ring, read_ring
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kwire.wire.registry import encode_request
+from kwire.wire.registry import RequestHeader, encode_request
 from tests.broker.observe.conftest import observed
 from tests.broker.observe.test_metrics import produce
 
@@ -58,6 +59,66 @@ async def test_the_last_requests_are_written_and_those_under_way() -> None:
     assert (last["api"], last["version"], last["client"]) == ("Fetch", 12, "poller")
     assert re.fullmatch(r"\d+-17", last["request"])
     assert all(told["time"].endswith("Z") for told in requests)
+
+
+def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path)]
+
+    def start() -> tuple[subprocess.Popen[str], str]:
+        broker = subprocess.Popen(
+            [*command, "--set", "listeners=PLAINTEXT://127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+        )
+        assert broker.stdout is not None
+        found = re.search(r"serves on ([\d.:]+),", broker.stdout.readline())
+        assert found
+        return broker, found[1]
+
+    def end(broker: subprocess.Popen[str], number: signal.Signals) -> None:
+        broker.send_signal(number)
+        broker.wait(30)
+        assert broker.stdout is not None
+        broker.stdout.close()
+
+    broker, bootstrap = start()
+    produce(bootstrap, "orders", 1)
+    end(broker, signal.SIGKILL)
+    assert not list(tmp_path.glob(f"{PREFIX}*"))
+    broker, _ = start()
+    [path] = tmp_path.glob(f"{PREFIX}*")
+    head, *requests = lines_of(path)
+    assert (head["end"], head["requests"]) == (KILLED, len(requests))
+    last = requests[-1]
+    assert (last["api"], last["peer"]) == ("Produce", "127.0.0.1")
+    assert last["bytes"] > 100
+    assert 0 < last["ms"] < 10_000
+    assert requests[0]["time"] <= last["time"] <= head["time"]
+    # One that stops leaves nothing to tell.
+    end(broker, signal.SIGTERM)
+    assert not (tmp_path / RING).exists()
+    broker, _ = start()
+    assert list(tmp_path.glob(f"{PREFIX}*")) == [path]
+    end(broker, signal.SIGTERM)
+
+
+def test_a_ring_has_the_last_ones(tmp_path: Path) -> None:
+    ring = Ring(str(tmp_path / RING), now_ms=5_000, clock=2.0)
+    for number in range(SLOTS + 10):
+        ring.note(RequestHeader(0, 9, number, "é" * 99), "::1", 7, 10, 20, 3.0, 0.5)
+    found = read_ring(ring.path)
+    ring.remove()
+    assert [one.correlation_id for one in found] == list(range(10, SLOTS + 10))
+    told = found[-1]
+    assert (told.time_ms, told.seconds, told.connection) == (6_000, 0.5, 7)
+    assert (told.client_id, told.peer_host) == ("é" * 32, "::1")
+    assert (told.size_bytes, told.reply_bytes, told.api_key, told.api_version) == (10, 20, 0, 9)
+    assert not (tmp_path / RING).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no ring", MAGIC, b"\0" * 200_000])
+def test_what_is_no_ring_is_passed_over(tmp_path: Path, content: bytes) -> None:
+    place = tmp_path / RING
+    place.write_bytes(content)
+    assert read_ring(str(place)) == []
 
 
 async def test_few_files_are_kept_and_where_none_can_be_written_that_is_told(
