@@ -8,6 +8,7 @@ is something to write.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,7 +43,7 @@ class FlightRecorder:
             path = os.path.join(directory, RING)
             try:
                 if os.path.exists(path):
-                    self._write([*self._head(KILLED), *map(_told_of, read_ring(path))])
+                    self._write([*self._head(KILLED), *map(_told_of, read_ring(path))], logging.INFO)
                     os.remove(path)
                 if self._ring is None:
                     answered = running.server.answered
@@ -63,14 +64,14 @@ class FlightRecorder:
         now_ms = self._running.clock.now_ms()
         try:
             lines = [*self._head(reason, trace), *self._answered(now_ms), *self._under_way(now_ms)]
-            path = self._write(lines)
+            path = self._write(lines, logging.CRITICAL)
             self.end()
         except Exception:
             self._running.loop.logger("kwire.node").exception("what was asked last cannot be told")
             return None
         return path
 
-    def _write(self, lines: list[dict[str, Any]]) -> str | None:
+    def _write(self, lines: list[dict[str, Any]], level: int) -> str | None:
         import json
 
         running = self._running
@@ -88,7 +89,7 @@ class FlightRecorder:
             except OSError as error:
                 logger.warning("what was asked last cannot be written: %s", error)
                 continue
-            logger.critical("what was asked last is in %s", path)
+            logger.log(level, "what was asked last is in %s", path)
             return path
         return None
 

@@ -219,7 +219,7 @@ def test_a_new_leader_gives_every_broker_a_whole_session(kind: str) -> None:
     while not any(node.node.quorum.leads for node in three.voters()):
         three.events.advance(50)
     active_ms = three.events.clock.monotonic_ms()
-    assert active_ms - began_ms >= 5_000
+    assert active_ms - began_ms >= 4_500, "the last answer may be half a second older than the death"
 
     def is_fenced(node_id: int) -> bool:
         return three.leader().node.image.brokers[node_id].fenced
