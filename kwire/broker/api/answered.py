@@ -18,6 +18,8 @@ from kwire.wire.named_tuple import NamedTuple
 if TYPE_CHECKING:
     from kwire.wire.registry import RequestHeader
 
+Fields = tuple["RequestHeader", str, int, int, int, float, float]
+"""Those of `Answer`, in their order."""
 KEPT_TIMES: Final = 1_000
 """So many times of an API are kept for its quantiles. Kafka's reservoir has about as many."""
 KEPT_REQUESTS: Final = 1_000
@@ -72,11 +74,11 @@ class Answered:
         self.clock = clock
         self.apis: dict[tuple[int, int], Times] = {}
         """By API key and version; fetches of followers under `FROM_FOLLOWERS`."""
-        self.last: deque[tuple[RequestHeader, str, int, int, int, float, float]] = deque(maxlen=KEPT_REQUESTS)
+        self.last: deque[Fields] = deque(maxlen=KEPT_REQUESTS)
         """The fields of `Answer`, the last one at the end. Plain tuples: they are made for each request."""
 
-        self.keep: Callable[[RequestHeader, str, int, int, int, float, float], None] | None = None
-        """Who else keeps these fields of each answer, where they outlive the process."""
+        self.keep: Callable[[Fields], None] | None = None
+        """Who else keeps each answer, where it outlives the process."""
         self._slow_seconds = math.inf
         self._on_slow: Callable[[Answer], None] = lambda answer: None
 
@@ -96,9 +98,10 @@ class Answered:
     ) -> None:
         """A request is answered, or has come to its end without an answer."""
         seconds = self.clock() - began
-        self.last.append((header, peer_host, connection, size_bytes, reply_bytes, began, seconds))
+        fields = (header, peer_host, connection, size_bytes, reply_bytes, began, seconds)
+        self.last.append(fields)
         if self.keep is not None:
-            self.keep(header, peer_host, connection, size_bytes, reply_bytes, began, seconds)
+            self.keep(fields)
         key = FROM_FOLLOWERS if by_follower else header[0], header[1]
         times = self.apis.get(key)
         if times is None:

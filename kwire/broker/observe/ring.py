@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from kwire.wire.registry import RequestHeader
+    from kwire.broker.api.answered import Fields
 
 SLOTS: Final = 1_000
 CLIENT_BYTES: Final = 64
@@ -53,17 +53,9 @@ class Ring:
             self._map = mmap.mmap(file.fileno(), _BYTES)
         _HEAD.pack_into(self._map, 0, MAGIC, now_ms, clock)
 
-    def note(
-        self,
-        header: RequestHeader,
-        peer_host: str,
-        connection: int,
-        size_bytes: int,
-        reply_bytes: int,
-        began: float,
-        seconds: float,
-    ) -> None:
-        """Note an answer, as `Answered` has it."""
+    def note(self, answer: Fields) -> None:
+        """Note an answer, as `Answered` keeps it."""
+        header, peer_host, connection, size_bytes, reply_bytes, began, seconds = answer
         count = self._count
         self._count = count + 1
         _SLOT.pack_into(

@@ -103,7 +103,7 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
 def test_a_ring_has_the_last_ones(tmp_path: Path) -> None:
     ring = Ring(str(tmp_path / RING), now_ms=5_000, clock=2.0)
     for number in range(SLOTS + 10):
-        ring.note(RequestHeader(0, 9, number, "é" * 99), "::1", 7, 10, 20, 3.0, 0.5)
+        ring.note((RequestHeader(0, 9, number, "é" * 99), "::1", 7, 10, 20, 3.0, 0.5))
     found = read_ring(ring.path)
     ring.remove()
     assert [one.correlation_id for one in found] == list(range(10, SLOTS + 10))
