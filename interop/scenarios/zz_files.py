@@ -8,6 +8,7 @@ The same requests must give the same segments and the same index entries, not on
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,12 @@ def read(log_dir: Path) -> Any:
     directory = log_dir / f"{TOPIC}-0"
     seen: dict[str, Any] = {"files": sorted(path.name for path in directory.iterdir())}
     seen["sizes"] = {path.name: path.stat().st_size for path in sorted(directory.glob("*.*index"))}
-    seen["around"] = sorted(path.name for path in log_dir.iterdir() if path.is_file())
+    # What kwire writes of a broker that was killed (an earlier scenario may) is its own: docs/operations.md.
+    seen["around"] = sorted(
+        path.name
+        for path in log_dir.iterdir()
+        if path.is_file() and not fnmatch(path.name, "kwire-flight-*.jsonl")
+    )
     for kind in ("log", "index", "timeindex"):
         files = sorted(directory.glob(f"*.{kind}"))
         # Deep iteration reads every record; for indexes each entry is checked against its segment.
