@@ -15,6 +15,7 @@ import pytest
 
 from interop.brokers import CLUSTER_ID, Kwire
 from interop.cluster.complaints import NOT_ENOUGH
+from interop.cluster.load import ALL_CLIENTS
 from interop.cluster.nodes import (
     COMBINED,
     CONTROLLER,
@@ -30,6 +31,10 @@ from interop.wire import Fields
 
 ELECTIONS = int(os.environ.get("INTEROP_ELECTIONS", "100"))
 KILLING_S = 60.0 * float(os.environ.get("INTEROP_MINUTES", "1"))
+BESIDE = tuple(
+    kind for kind in ALL_CLIENTS if kind.name in os.environ.get("INTEROP_CLIENTS", kind.name).split(",")
+)
+"""Who is at work while leaders are killed, by names: with fewer clients more are killed in the time."""
 QUORUMS = {
     "kwire": (Member(Kwire, COMBINED),) * 3,
     "two of kwire": (Member(Kwire, COMBINED), Member(SmallKafka, COMBINED), Member(Kwire, COMBINED)),
@@ -56,6 +61,8 @@ FIVE = {
 SOON_ELECTED = {
     "controller.quorum.fetch.timeout.ms": "600",
     "controller.quorum.election.timeout.ms": "300",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "250",
 }
 """So that there are more rounds in the time. A JVM that starts may find nobody who leads for long then."""
 KEPT = 5
@@ -199,7 +206,7 @@ def test_leaders_are_killed_again_and_again(quorum: str) -> None:
     settings = SOON_ELECTED if quorum == "kwire" else {}
     with Cluster(QUORUMS[quorum], settings, voters_in_log=True).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        with at_work(cluster) as load:
+        with at_work(cluster, clients=BESIDE) as load:
             deadline = time.monotonic() + KILLING_S
             for number in count():
                 load.until_all_write()

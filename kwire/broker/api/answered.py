@@ -78,7 +78,9 @@ class Answered:
         """The fields of `Answer`, the last one at the end. Plain tuples: they are made for each request."""
 
         self.keep: Callable[[Fields], None] | None = None
-        """Who else keeps each answer, where it outlives the process."""
+        """Who else keeps each answer, where it outlives the process; `hand_on` gives it what was noted."""
+        self.unkept = 0
+        """How many answers were noted since."""
         self._slow_seconds = math.inf
         self._on_slow: Callable[[Answer], None] = lambda answer: None
 
@@ -100,8 +102,7 @@ class Answered:
         seconds = self.clock() - began
         fields = (header, peer_host, connection, size_bytes, reply_bytes, began, seconds)
         self.last.append(fields)
-        if self.keep is not None:
-            self.keep(fields)
+        self.unkept += 1
         key = FROM_FOLLOWERS if by_follower else header[0], header[1]
         times = self.apis.get(key)
         if times is None:
@@ -110,6 +111,15 @@ class Answered:
         times.recent.append(seconds)
         if seconds > self._slow_seconds and key[0] not in WAITS:
             self._on_slow(Answer(*self.last[-1]))
+
+    def hand_on(self) -> None:
+        """Have the answers kept that were noted: once they are sent, so that no client waits for it."""
+        last, keep = self.last, self.keep
+        count = min(self.unkept, len(last))
+        self.unkept = 0
+        if keep is not None:
+            for back in range(-count, 0):
+                keep(last[back])
 
     def last_answers(self) -> list[Answer]:
         """The last requests, the newest one at the end."""
