@@ -155,7 +155,7 @@ class Reader:
         self.positions[partition] = (
             first if at < first else find_offsets(self._cluster, {partition: LATEST})[partition]
         )
-        self._note(f"{_name(partition)} has no offset {at} any more: going on at {self.positions[partition]}")
+        self._note(f"{_name(partition)} has no offset {at}: going on at {self.positions[partition]}")
 
 
 def _name(partition: Partition) -> str:

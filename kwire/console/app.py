@@ -195,6 +195,8 @@ class Console:
 
     async def _no_page(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code in (404, 405):  # routes say no more than the name of the status
+            return self._sorry(error.status_code, f"there is no page {request.url.path} to {request.method}")
         return self._sorry(error.status_code, str(error.detail))
 
     async def _failed(self, request: Request, error: Exception) -> Response:

@@ -63,6 +63,8 @@ def run(options: Namespace, output: Output) -> int:
             if options.until is None
             else offsets_of(cluster, options.until, partitions, now_ms, "--until", committed=committed)
         )
+        if ends is not None and all(starts[one] >= ends[one] for one in partitions):
+            output.note(f"there is nothing from {options.start} until {options.until}")
         reader = Reader(cluster, starts, committed=committed, note=output.note)
         left = options.max if options.max is not None else -1
         last = time.monotonic()

@@ -234,6 +234,7 @@ def _reset(cluster: Cluster, options: Namespace, output: Output) -> None:
     if (options.to is None) == (options.by is None):
         raise UsageError("say where the group is to go on: either --to PLACE or --by N")
     now_ms = time.time_ns() // 1_000_000
+    known = listed(cluster)
     output.show(
         reset_offsets(
             cluster,
@@ -246,6 +247,9 @@ def _reset(cluster: Cluster, options: Namespace, output: Output) -> None:
         ),
         empty="",
     )
+    if options.group not in known:
+        near = suggestion(options.group, known) or ", and this begins it"
+        output.note(f"there is no group '{options.group}' yet{near}")
     if not options.execute:
         output.note(NOT_DONE)
 

@@ -116,7 +116,9 @@ def test_an_offset_that_is_gone_is_told(desk: Desk) -> None:
     desk("produce", "gone", "a", "b", "c")
     desk("topics", "trim", "gone", "--before", "2")
     ran = desk("consume", "gone", "--from", "0", "--until", "end", "--values")
-    assert (ran.out, ran.err) == ("c\n", "gone-0 has no offset 0 any more: going on at 2\n")
+    assert (ran.out, ran.err) == ("c\n", "gone-0 has no offset 0: going on at 2\n")
+    ran = desk("consume", "gone", "--from", "99", "--until", "end")
+    assert (ran.out, ran.err) == ("", "there is nothing from 99 until end\n")
 
 
 def test_what_is_not_json_is_shown_as_it_is(desk: Desk) -> None:

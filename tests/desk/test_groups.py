@@ -100,7 +100,9 @@ def test_a_group_is_moved_only_when_it_is_meant(
 
 
 def test_a_new_group_may_be_given_offsets(desk: Desk, admin: AdminClient, topic: str) -> None:
-    assert desk("groups", "reset", "fresh", "--topic", "fill", "--to", "2", "--execute").status == 0
+    ran = desk("groups", "reset", "fresh", "--topic", "fill", "--to", "2", "--execute")
+    assert ran.status == 0
+    assert ran.err == "there is no group 'fresh' yet, and this begins it\n"
     assert _committed(admin, "fresh") == [2]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, cast
 
 from kwire.broker.cli.cluster_answers import ask_brokers, ask_quorum
@@ -39,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:
     wanted = Wanted(options.brokers, options.controllers, options.combined)
-    made = folder.make(wanted, options.port, parse_overrides(options.overrides))
+    settings = parse_overrides(options.overrides)
+    made = folder.make(wanted, options.port, settings)
     nodes = folder.nodes()
     try:
         start(nodes)
@@ -53,8 +54,9 @@ def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:
         f"{serve} on {bootstrap(nodes)}, all that is of the cluster is in {folder.path}; "
         f"'kwire cluster status' tells how it is, 'kwire cluster stop' stops it"
     )
-    if told := _few_replicas(nodes):
-        print(told)
+    for told in (_few_replicas(nodes), _set_otherwise(nodes, settings)):
+        if told:
+            print(told)
     return 0
 
 
@@ -69,6 +71,23 @@ def _few_replicas(nodes: Sequence[ClusterNode]) -> str | None:
         f"topics keep the replicas that they have, kafka-reassign-partitions gives them more; nodes "
         f"{', '.join(behind)} make new ones with fewer than {most}, too, until the replication factors in "
         f"their properties are raised and 'kwire cluster restart' is run for each"
+    )
+
+
+def _set_otherwise(nodes: Sequence[ClusterNode], settings: Mapping[str, str]) -> str | None:
+    """What is to be done where nodes that were there before have other settings than are wanted now."""
+    known = [node for node in nodes if node.fault is None]
+    keys = [key for key in settings if any(node.config.given.get(key) != settings[key] for node in known)]
+    if not keys:
+        return None
+    behind = [
+        str(node.node_id)
+        for node in known
+        if any(node.config.given.get(key) != settings[key] for key in keys)
+    ]
+    return (
+        f"nodes {', '.join(behind)} were there before and keep what their properties say of "
+        f"{', '.join(keys)}: set it there and run 'kwire cluster restart' for each"
     )
 
 

@@ -239,14 +239,14 @@ class ClusterFolder:
         all_nodes = wanted.nodes({node.node_id: node.known_roles for node in nodes})
         known = {node.node_id for node in nodes}
         missing = {each: all_nodes[each] for each in all_nodes if each not in known}
+        if nodes and wanted_port is not None and all(node.fault is None for node in nodes):
+            ports = [each for node in nodes for each in node.ports]
+            if wanted_port not in ports:
+                raise Failure(
+                    f"--port {wanted_port}: this cluster has its ports, from {min(ports)} on: "
+                    f"'kwire cluster down' first, or --dir for another one"
+                )
         if not missing:
-            if wanted_port is not None and all(node.fault is None for node in nodes):
-                ports = [each for node in nodes for each in node.ports]
-                if wanted_port not in ports:
-                    raise Failure(
-                        f"--port {wanted_port}: this cluster has its ports, from {min(ports)} on: "
-                        f"'kwire cluster down' first, or --dir for another one"
-                    )
             return []
         self._forget_unfinished()
         port = DEFAULT_PORT if wanted_port is None else wanted_port

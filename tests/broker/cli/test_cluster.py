@@ -209,6 +209,8 @@ def test_who_lets_a_cluster_grow_is_told_of_the_replicas(desk: Desk) -> None:
         edited = desk.folder / f"node-{node_id}.properties"
         edited.write_text(edited.read_text().replace("replication.factor=1", "replication.factor=2"))
     assert desk.says("up", "--brokers", "2").count("\n") == 1
+    told = desk.says("up", "--brokers", "2", "--set", "min.insync.replicas=2")
+    assert "nodes 100, 1, 2 were there before" in told
 
 
 def test_a_node_that_fails_before_it_serves_is_told_of(desk: Desk) -> None:
