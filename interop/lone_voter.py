@@ -134,10 +134,12 @@ class LoneVoter:
         return without_words(answer)
 
     def look(self) -> tuple[int, int]:
-        """Its epoch, and who leads that, as it answers a voter of an epoch that is long over."""
+        """Its epoch, and who leads that, as it answers a voter of an epoch that is long over. OSError."""
         partition = {"PartitionIndex": 0, "ReplicaEpoch": 0, "ReplicaId": 3, "PreVote": True}
         topics = [{"TopicName": METADATA, "Partitions": [partition]}]
         answer = self.ask("Vote", 2, {"ClusterId": None, "Topics": topics})
+        if isinstance(answer, str):
+            raise OSError(f"{self.node.name}, voter {self.node_id}: {answer}")
         told = answer["Topics"][0]["Partitions"][0]
         return told["LeaderEpoch"], told["LeaderId"]
 

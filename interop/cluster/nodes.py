@@ -30,7 +30,6 @@ COMBINED: Final = "broker,controller"
 FEATURES: Final = ("--feature", "share.version=0", "--feature", "streams.version=0")
 """What kwire does not serve yet: a cluster that has it finalized would refuse its brokers."""
 WAIT_SECONDS: Final = 60.0
-TOPIC_ALREADY_EXISTS: Final = 36
 KEPT_LOG_BYTES: Final = 2 << 20
 """How much of a node's log is kept where a scenario fails: some ten thousand lines."""
 SETTINGS: Final = {

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from interop.cluster.images import image_at
 from interop.cluster.load import ALL_CLIENTS, Client, Load
-from interop.cluster.nodes import TOPIC_ALREADY_EXISTS, Cluster, eventually
+from interop.cluster.nodes import Cluster, eventually
+from interop.raw import TOPIC_ALREADY_EXISTS
 from interop.tools import TOOLS, a_file, run
 
 QUORUM = f"{TOOLS}.MetadataQuorumCommand"

@@ -19,13 +19,13 @@ from interop.cluster.load import ALL_CLIENTS
 from interop.cluster.nodes import (
     COMBINED,
     CONTROLLER,
-    TOPIC_ALREADY_EXISTS,
     Cluster,
     Member,
     SmallKafka,
     eventually,
 )
 from interop.cluster.quorums import at_work, goes_on
+from interop.raw import TOPIC_ALREADY_EXISTS
 from interop.raw_client import RawClient
 from interop.wire import Fields
 
