@@ -77,6 +77,10 @@ class Answered:
         self.last: deque[Fields] = deque(maxlen=KEPT_REQUESTS)
         """The fields of `Answer`, the last one at the end. Plain tuples: they are made for each request."""
 
+        self.take_up: Callable[[RequestHeader, str, int, int, float], None] | None = None
+        """Who is told of each request before it is handled, where that outlives the process: its header, its
+        peer, connection and bytes, and when it came in.
+        """
         self.keep: Callable[[Fields], None] | None = None
         """Who else keeps each answer, where it outlives the process; `hand_on` gives it what was noted."""
         self.unkept = 0

@@ -77,7 +77,7 @@ class Channel:
         role: ListenerRole = ListenerRole.BROKER,
         answered: Answered | None = None,
     ) -> None:
-        """`answered` is told of each reply that leaves."""
+        """`answered` is told of each request, and of each reply that leaves."""
         self.id = channel_id
         self.peer_host = peer_host
         self.peer_port = peer_port
@@ -115,6 +115,9 @@ class Channel:
 
     def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
         """Take the next place in the order of replies, for a request of `size_bytes`."""
+        answered = self.answered
+        if answered is not None and answered.take_up is not None:
+            answered.take_up(header, self.peer_host, self.id, size_bytes, self.began)
         context = RequestContext(header, self, arrived_ms, size_bytes)
         self.slots.append(context)
         self.pending_bytes += size_bytes

@@ -48,7 +48,7 @@ class FlightRecorder:
                 if self._ring is None:
                     answered = running.server.answered
                     self._ring = Ring(path, now_ms=running.clock.now_ms(), clock=answered.clock())
-                    answered.keep = self._ring.note
+                    answered.take_up, answered.keep = self._ring.take_up, self._ring.note
             except OSError as error:
                 running.loop.logger("kwire.node").warning("no ring of requests is kept: %s", error)
 
@@ -56,7 +56,8 @@ class FlightRecorder:
         """There is nothing to tell, or it is told."""
         ring, self._ring = self._ring, None
         if ring is not None:
-            self._running.server.answered.keep = None
+            answered = self._running.server.answered
+            answered.take_up = answered.keep = None
             ring.remove()
 
     def write(self, reason: str, trace: str = "") -> str | None:
@@ -137,7 +138,7 @@ def _told_of(noted: Noted) -> dict[str, Any]:
     """As `FlightRecorder` tells of what it remembers itself."""
     from kwire.broker.observe.slow import api_name
 
-    return {
+    told = {
         "time": _time(int(noted.time_ms)),
         "request": f"{noted.connection}-{noted.correlation_id}",
         "api": api_name(noted.api_key),
@@ -145,9 +146,10 @@ def _told_of(noted: Noted) -> dict[str, Any]:
         "client": noted.client_id,
         "peer": noted.peer_host,
         "bytes": noted.size_bytes,
-        "reply_bytes": noted.reply_bytes,
-        "ms": _ms(noted.seconds),
     }
+    if noted.seconds is None:
+        return told | {"under_way": True}
+    return told | {"reply_bytes": noted.reply_bytes, "ms": _ms(noted.seconds)}
 
 
 def _ms(seconds: float) -> float:

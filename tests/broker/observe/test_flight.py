@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -17,10 +18,29 @@ import trio
 
 from kwire.broker.observe.flight import KEPT_FILES, KILLED, PREFIX, RING, FlightRecorder
 from kwire.broker.observe.ring import MAGIC, SLOTS, Ring, read_ring
+from kwire.testing import wait_until
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.registry import RequestHeader, encode_request
 from tests.broker.observe.conftest import observed
 from tests.broker.observe.test_metrics import produce
+
+POLL = encode_request(
+    FetchRequest(
+        max_wait_ms=60_000,
+        min_bytes=1,
+        max_bytes=100,
+        topics=[
+            FetchTopic(
+                topic="orders",
+                partitions=[FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=100)],
+            )
+        ],
+    ),
+    12,
+    17,
+    "poller",
+)
+"""What is not answered for a minute."""
 
 
 def lines_of(path: str | Path) -> list[dict[str, Any]]:
@@ -33,14 +53,7 @@ async def test_the_last_requests_are_written_and_those_under_way() -> None:
         await trio.to_thread.run_sync(partial(produce, running.bootstrap, "orders", 1))
         host, port = running.bootstrap.split(":")
         async with await trio.open_tcp_stream(host, int(port)) as stream:
-            partition = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=100)
-            poll = FetchRequest(
-                max_wait_ms=60_000,
-                min_bytes=1,
-                max_bytes=100,
-                topics=[FetchTopic(topic="orders", partitions=[partition])],
-            )
-            await stream.send_all(encode_request(poll, 12, 17, "poller"))
+            await stream.send_all(POLL)
             with trio.fail_after(5):
                 while not any(c.channel.slots for c in running.server.connections.values()):
                     await trio.lowlevel.checkpoint()
@@ -81,17 +94,26 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
 
     broker, bootstrap = start()
     produce(bootstrap, "orders", 1)
-    end(broker, signal.SIGKILL)
+    host, port = bootstrap.split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(POLL)
+        wait_until(lambda: read_ring(str(tmp_path / RING))[-1].client_id == "poller")
+        end(broker, signal.SIGKILL)
     assert not list(tmp_path.glob(f"{PREFIX}*"))
     broker, _ = start()
     [path] = tmp_path.glob(f"{PREFIX}*")
     head, *requests = lines_of(path)
     assert (head["end"], head["requests"]) == (KILLED, len(requests))
-    last = requests[-1]
-    assert (last["api"], last["peer"]) == ("Produce", "127.0.0.1")
-    assert last["bytes"] > 100
-    assert 0 < last["ms"] < 10_000
-    assert requests[0]["time"] <= last["time"] <= head["time"]
+    *_, produced, last = requests
+    assert (produced["api"], produced["peer"]) == ("Produce", "127.0.0.1")
+    assert produced["bytes"] > 100
+    assert 0 < produced["ms"] < 10_000
+    assert "under_way" not in produced
+    assert (last["api"], last["version"], last["peer"]) == ("Fetch", 12, "127.0.0.1")
+    assert last["bytes"] == len(POLL) - 4
+    assert last["under_way"] is True
+    assert re.fullmatch(r"\d+-17", last["request"])
+    assert requests[0]["time"] <= produced["time"] <= last["time"] <= head["time"]
     # One that stops leaves nothing to tell.
     end(broker, signal.SIGTERM)
     assert not (tmp_path / RING).exists()
@@ -112,6 +134,23 @@ def test_a_ring_has_the_last_ones(tmp_path: Path) -> None:
     assert (told.client_id, told.peer_host) == ("é" * 32, "::1")
     assert (told.size_bytes, told.reply_bytes, told.api_key, told.api_version) == (10, 20, 0, 9)
     assert not (tmp_path / RING).exists()
+
+
+def test_a_ring_has_what_was_taken_up_last_until_it_is_answered(tmp_path: Path) -> None:
+    ring = Ring(str(tmp_path / RING), now_ms=5_000, clock=2.0)
+    assert read_ring(ring.path) == []
+    for number in range(3):
+        header = RequestHeader(0, 9, number, "shop")
+        ring.take_up(header, "::1", 7, 10, 3.0)
+        *before, last = read_ring(ring.path)
+        assert (last.correlation_id, last.seconds, last.time_ms) == (number, None, 6_000)
+        assert (last.api_key, last.api_version, last.client_id) == (0, 9, "shop")
+        assert (last.connection, last.peer_host, last.size_bytes) == (7, "::1", 10)
+        ring.note((header, "::1", 7, 10, 20, 3.0, 0.5))
+        *others, answered = read_ring(ring.path)
+        assert others == before
+        assert (answered.correlation_id, answered.seconds) == (number, 0.5)
+    ring.remove()
 
 
 @pytest.mark.parametrize("content", [b"", b"no ring", MAGIC, b"\0" * 200_000])
