@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kwire.client.cluster import Cluster as AnyCluster
-from kwire.desk.failure import Failure, suggestion
+from kwire.desk.failure import Failure, no_topic
 from kwire.desk.settings import ClientSettings
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.metadata import MetadataResponseTopic
@@ -42,8 +42,7 @@ class Cluster(AnyCluster):
                 raise
         there = {topic.name for topic in self.metadata(None).topics}
         missing = next((name for name in names if name not in there), names[0])
-        near = suggestion(missing, filter(None, there)) or ": list those there are with kwire topics list"
-        raise Failure(f"there is no topic '{missing}'{near}")
+        raise no_topic(missing, filter(None, there))
 
     def broker(self, node_id: int) -> int:
         """The id of a broker that must be there. Failure."""

@@ -9,10 +9,11 @@ from typing import Final
 from kwire.client.failure import check
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, UsageError
+from kwire.desk.failure import Failure, UsageError, sentence_of
 from kwire.desk.options import command_parser
 from kwire.desk.output import Output, Row, plural
 from kwire.desk.settings import pairs
+from kwire.wire.errors import ApiError
 from kwire.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -226,15 +227,22 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
         raise UsageError("say what to change: --set, --delete, --append or --subtract")
     if len(keys) > len(set(keys)):
         raise UsageError("a key can be changed in one way at a time")
-    alter_configs(
-        cluster,
-        KINDS[options.kind],
-        options.name,
-        {**set_, **dict.fromkeys(options.delete)},
-        appended=appended,
-        subtracted=subtracted,
-        dry_run=options.dry_run,
-    )
+    try:
+        alter_configs(
+            cluster,
+            KINDS[options.kind],
+            options.name,
+            {**set_, **dict.fromkeys(options.delete)},
+            appended=appended,
+            subtracted=subtracted,
+            dry_run=options.dry_run,
+        )
+    except ApiError as error:
+        if "dynamically" not in (error.message or ""):
+            raise
+        raise Failure(
+            f"{sentence_of(error)}; set it where the broker is started, and start it again"
+        ) from error
     could = "could have" if options.dry_run else "has"
     name = f"{options.kind} {options.name}" if options.name else "each broker"
     output.say(f"{name} {could} {plural(len(keys), 'changed configuration')}")

@@ -65,3 +65,9 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """A name that was perhaps meant, as the end of a sentence; empty where none is near."""
     near = get_close_matches(name, list(known), 1)
     return f", did you mean '{near[0]}'?" if near else ""
+
+
+def no_topic(name: str, known: Iterable[str]) -> Failure:
+    """There is none of that name."""
+    near = suggestion(name, known) or ": 'kwire topics list' names those that there are"
+    return Failure(f"there is no topic '{name}'{near}")

@@ -13,7 +13,7 @@ from kwire.client.offsets import EARLIEST, LATEST, find_offsets
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
 from kwire.desk.configs import TOPIC, alter_configs, described
-from kwire.desk.failure import Failure, UsageError, suggestion
+from kwire.desk.failure import Failure, UsageError, no_topic
 from kwire.desk.options import command_parser
 from kwire.desk.output import RED, YELLOW, Output, Row, plural
 from kwire.desk.settings import pairs
@@ -270,8 +270,7 @@ def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
     there = {topic.name for topic in cluster.metadata(None).topics}
     missing = [name for name in options.topics if name not in there]
     if missing and not options.if_exists:
-        near = suggestion(missing[0], filter(None, there))
-        raise Failure(f"there is no topic '{missing[0]}'{near}; nothing is deleted")
+        raise Failure(f"{no_topic(missing[0], filter(None, there))}; nothing is deleted")
     for name in (name for name in options.topics if name in there):
         request = DeleteTopicsRequest(topic_names=[name], topics=[], timeout_ms=cluster.request_timeout_ms)
 
@@ -325,7 +324,7 @@ def _matching(cluster: Cluster, patterns: Sequence[str]) -> list[MetadataRespons
     names = [topic.name or "" for topic in topics]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise Failure(f"there is no topic '{pattern}'{suggestion(pattern, names)}")
+            raise no_topic(pattern, names)
     return [
         topic
         for topic in topics

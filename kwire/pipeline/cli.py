@@ -84,9 +84,7 @@ def main(
         os.environ[METRICS_VARIABLE] = options.metrics
     missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
-        return _fail(
-            f"the pipeline needs {', '.join(missing)}: install kwire with its extra, kwire[pipeline]"
-        )
+        return _fail(f"the pipeline needs {', '.join(missing)}: pip install 'kwire[pipeline]'")
     from confluent_kafka import KafkaException
 
     from kwire.pipeline.archive.manifest import ArchiveError

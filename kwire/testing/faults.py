@@ -290,7 +290,11 @@ def _error(given: str | int) -> tuple[int, str]:
     try:
         code = ErrorCode[given] if isinstance(given, str) else ErrorCode(given)
     except (KeyError, ValueError):
-        raise ValueError(f"{given!r} is no error of Kafka's: name one as in NOT_LEADER_OR_FOLLOWER") from None
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(given), ErrorCode.__members__, 1) or ["NOT_LEADER_OR_FOLLOWER"]
+        hint = f"did you mean {near[0]!r}?" if isinstance(given, str) else f"name one as in {near[0]}"
+        raise ValueError(f"{given!r} is no error of Kafka's: {hint}") from None
     if code is ErrorCode.NONE:
         raise ValueError("NONE is no error: leave the request alone")
     return int(code), code.name

@@ -153,7 +153,7 @@ class Kafka:
         """
         __tracebackhide__ = True  # a failure is the caller's, for pytest
         if count is None:
-            return self._records(topic, partition, offset, uncommitted)
+            return self._records(topic, partition, offset, uncommitted, timeout_s)
         found: list[Record] = []
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s

@@ -85,5 +85,8 @@ def test_what_is_wrong_is_one_sentence(desk: Desk, admin: AdminClient) -> None:
     assert "the cluster has 1" in desk("configs", "describe", "broker", "7").sentence
     assert desk("configs", "describe", "topic").status == 2
     assert desk("configs", "describe", "nothing").status == 2
+    assert desk("configs", "alter", "broker", "1", "--set", "log.dirs=elsewhere").sentence.endswith(
+        "; set it where the broker is started, and start it again"
+    )
     assert desk("configs", "alter", "topic", "wrongly-set").status == 2
     assert desk("configs", "alter", "topic", "wrongly-set", "--set", "a=1", "--delete", "a").status == 2

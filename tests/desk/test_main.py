@@ -56,7 +56,10 @@ def test_every_command_is_a_command_of_kwire_and_in_the_documentation() -> None:
 
 def test_kwire_runs_them(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert kwire(["topics", "list", "--json", "nothing-*", "-b", broker.bootstrap_servers]) == 1
-    assert "there is no topic 'nothing-*'" in capsys.readouterr().err
+    assert (
+        "there is no topic 'nothing-*': 'kwire topics list' names those that there are"
+        in capsys.readouterr().err
+    )
 
 
 def test_what_nobody_reads_any_more_is_no_error(broker: Broker, desk: Desk) -> None:

@@ -28,7 +28,7 @@ def test_what_is_not_installed_is_named(
     monkeypatch.setitem(cli.NEEDED, "no_such_module", "no-such-package")
     assert main(["pipeline", "audit", "--config", "job.toml"]) == FAILED
     told = capsys.readouterr().err
-    assert "no-such-package: install kwire with its extra, kwire[pipeline]" in told
+    assert "no-such-package: pip install 'kwire[pipeline]'" in told
     assert told.count("\n") == 1
 
 

@@ -157,6 +157,7 @@ def test_a_produce_that_asks_for_no_answer_is_refused_by_closing(broker: Broker)
         ("Prodce", "INVALID_RECORD", 1, "there is no API 'Prodce': did you mean 'Produce'"),
         ("Xyz", "INVALID_RECORD", 1, "there is no API 'Xyz': name one of .*Produce"),
         ("Produce", "BAD_LUCK", 1, "'BAD_LUCK' is no error of Kafka's"),
+        ("Produce", "NOT_LEADER", 1, "is no error of Kafka's: did you mean 'NOT_LEADER_OR_FOLLOWER'?"),
         ("Produce", 4711, 1, "4711 is no error of Kafka's"),
         ("Produce", "NONE", 1, "NONE is no error"),
         ("Produce", "INVALID_RECORD", 0, "say how many requests"),

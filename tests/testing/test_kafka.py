@@ -101,6 +101,8 @@ def test_a_topic_that_is_not_there_is_waited_for_as_long_as_records_are(broker: 
     begun = time.monotonic()
     with pytest.raises(ApiError, match=r"there is no topic missing$") as refused:
         broker.records("missing", count=1, timeout_s=0.1)
+    with pytest.raises(ApiError, match=r"there is no topic missing$"):
+        broker.records("missing", timeout_s=0.1)
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert 0.1 <= time.monotonic() - begun < 5
     with Kafka(broker.bootstrap_servers, timeout_s=0.1) as kafka:

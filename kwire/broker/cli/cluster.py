@@ -34,7 +34,13 @@ CLEAR: Final = "\x1b[H\x1b[2J"
 def run(options: argparse.Namespace) -> int:
     """Run the command, and give its exit status. Failure."""
     folder = ClusterFolder(options.dir)
-    return _ACTIONS[cast(str, options.action)](folder, options)
+    try:
+        return _ACTIONS[cast(str, options.action)](folder, options)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise Failure(
+            f"{error.filename or folder.path}: {why}: give a folder of your own by --dir"
+        ) from error
 
 
 def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:

@@ -274,6 +274,13 @@ def test_what_is_wrong_is_one_line(desk: Desk, arguments: list[str], said: str) 
     assert told.count("\n") == 1
 
 
+def test_a_folder_that_cannot_be_is_told_of(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    desk.folder = tmp_path / "file" / "cluster"
+    told = desk.says("up", status=1)
+    assert told == f"kwire: {desk.folder}: Not a directory: give a folder of your own by --dir\n"
+
+
 def test_a_folder_of_somebody_elses_is_left_alone(desk: Desk) -> None:
     desk.folder.mkdir()
     (desk.folder / "thesis.tex").touch()

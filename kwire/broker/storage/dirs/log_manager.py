@@ -563,7 +563,7 @@ class LogManager:
         if all(directory.offline for directory in self._directories):
             self._release()
             told = "; ".join(f"{directory.path}: {directory.failure}" for directory in self._directories)
-            raise StartRefused(f"none of the log directories can be used: {told}")
+            raise StartRefused(f"none of the log directories can be used: {told}: name another in log.dirs")
 
     def _release(self) -> None:
         for directory in self._directories:

@@ -65,7 +65,7 @@ def read_owners(disk: Disk, directories: Sequence[str], otherwise: MetaPropertie
             failures[directory] = error
             continue
         if properties is None and disk.exists(directory) and not disk.is_directory(directory):
-            failures[directory] = StorageError(f"{directory} is not a directory")
+            failures[directory] = StorageError(f"{directory} is not a directory: name one in log.dirs")
         elif properties is None:
             unformatted.append(directory)
         else:
