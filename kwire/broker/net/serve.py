@@ -163,9 +163,9 @@ async def serve(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(loop.run)
             running = RunningNode(loop, node, server, failure)
-            company = trio.CancelScope()
-            for one in beside:
-                nursery.start_soon(_keep_company, one, running, company)
+            company = [(one, trio.CancelScope()) for one in beside]
+            for one, scope in company:
+                nursery.start_soon(_keep_company, one, running, scope)
             try:
                 # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
                 await _wait_for_any(known, known if stop is None else stop)
@@ -185,7 +185,8 @@ async def serve(
                         node.finish_shutdown()
                     peers.close()
                     loop.stop()
-                company.cancel()
+                for _, scope in company:
+                    scope.cancel()
     finally:
         connections.close()
         for listener in listeners:

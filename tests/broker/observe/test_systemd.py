@@ -30,8 +30,11 @@ def heard(tmp_path: Path) -> Iterator[socket.socket]:
         yield sock
 
 
-def test_a_service_says_when_it_is_ready_lives_and_stops(heard: socket.socket, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path / "data")]
+@pytest.mark.parametrize("also", [[], ["--http", "0"], ["--console", "--http", "0"]])
+def test_a_service_says_when_it_is_ready_lives_and_stops(
+    also: list[str], heard: socket.socket, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path / "data"), *also]
     with subprocess.Popen(
         [*command, "--set", "listeners=PLAINTEXT://127.0.0.1:0", "--log-level", "error"],
         stdout=subprocess.DEVNULL,
