@@ -192,6 +192,9 @@ class Broker(Running):
                 running.loop.call_from_thread(running.loop.stop_advancing)
                 raise
 
+    def _now_ms(self) -> int:
+        return super()._now_ms() if self._clock is None else self._clock.now_ms()
+
     @property
     def _running(self) -> RunningNode:
         if self._thread is None or self._thread.running is None:

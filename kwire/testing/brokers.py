@@ -136,6 +136,9 @@ class Cluster(Running):
             _at_once(partial(node.live, step_ms) for node in self.brokers.values())
             delay_ms -= step_ms
 
+    def _now_ms(self) -> int:
+        return max((node._now_ms() for node in self.brokers.values()), default=super()._now_ms())
+
     def outages(self, seed: int) -> Outages:
         """Brokers that fail, one at a time, as the seed decides, while the context lasts that this is."""
         return Outages(seed, self.brokers, self.isolate, self.heal)

@@ -125,10 +125,11 @@ class Kafka:
         """Append a record for each value (text in UTF-8; None deletes the key), and say where they are.
 
         All go to one partition, in one batch. A topic that is not there is made where brokers make such.
+        Records are of now, by the time of a `Broker` or a `Cluster`, where no `timestamp_ms` is given.
         """
         if not values:
             raise ValueError("give produce at least one value")
-        at_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        at_ms = self._now_ms() if timestamp_ms is None else timestamp_ms
         with_headers = [(name, _bytes(value)) for name, value in (headers or {}).items()]
         encoded = [_bytes(value) for value in values]
         return self._ask(
@@ -214,6 +215,9 @@ class Kafka:
         """As `wait_until` of this module, with this one's timeout."""
         __tracebackhide__ = True
         return wait_until(condition, timeout_s=self._timeout_s if timeout_s is None else timeout_s, what=what)
+
+    def _now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
     def _ask(self, question: Callable[[Client], T]) -> T:
         with self._asking:

@@ -191,6 +191,24 @@ def test_two_never_share_a_directory(tmp_path: Path) -> None:
         pass
 
 
+def test_what_a_test_appends_is_of_the_time_that_it_has_let_pass() -> None:
+    with Broker({"log.retention.check.interval.ms": MINUTE_MS}) as broker:
+        broker.create_topic("kept", config={"retention.ms": 10 * MINUTE_MS})
+        broker.create_topic(
+            "compacted",
+            config={"cleanup.policy": "compact", "segment.ms": MINUTE_MS, "max.compaction.lag.ms": MINUTE_MS},
+        )
+        broker.produce("compacted", "old", "new", key="k")
+        broker.advance(60 * MINUTE_MS)
+        broker.produce("kept", "first")
+        broker.produce("compacted", "last", key="another")  # begins a segment: the one before is closed
+        broker.advance(5 * MINUTE_MS)
+        assert [one.value for one in broker.records("kept")] == [b"first"]
+        assert [one.value for one in broker.records("compacted")] == [b"new", b"last"]
+        broker.advance(10 * MINUTE_MS)
+        assert broker.records("kept") == []
+
+
 @pytest.mark.parametrize(("delay_ms", "error"), [(-1, ValueError), (1.5, TypeError), ("x", TypeError)])
 def test_time_that_is_none_is_refused_and_breaks_nothing(delay_ms: Any, error: type[Exception]) -> None:
     with Broker() as broker:
