@@ -184,6 +184,6 @@ def _schema_of_file(path: str) -> tuple[bytes, Any]:
         parsed = fastavro.parse_schema(schema)
         return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO")), parsed
     except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from error
+        raise Failure(f"{path}: {error.strerror}: give the path of an Avro schema, in JSON") from error
     except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
         raise Failure(f"{path} is no Avro schema: {error}") from error

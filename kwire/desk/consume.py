@@ -143,7 +143,7 @@ class _Shown:
             return decode(data)
         except Misfit as misfit:
             (topic, partition), record = found
-            self._output.note(f"{topic}-{partition}@{record.offset}: the {what} is {misfit}; shown as hex")
+            self._output.note(f"{topic}-{partition}@{record.offset}: the {what} is shown as hex: {misfit}")
             return data.hex()
 
 

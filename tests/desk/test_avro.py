@@ -104,7 +104,7 @@ def test_what_keeps_it_from_being_read_is_a_failure(tmp_path: Path) -> None:
         AvroValues("http://127.0.0.1:1", []).read(BY_ID)
     with pytest.raises(Failure, match="begins with http"):
         AvroValues("file:///etc", [])
-    with pytest.raises(Failure, match="No such file"):
+    with pytest.raises(Failure, match="No such file or directory: give the path of an Avro schema"):
         AvroValues(None, [str(tmp_path / "none")])
     (tmp_path / "bad").write_text("{")
     with pytest.raises(Failure, match="is no Avro schema"):
