@@ -51,22 +51,22 @@ def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:
     try:
         start(nodes)
     except Failure as failure:
-        anew = "'kwire cluster down' and 'kwire cluster up --port PORT' begin anew at other ports"
+        anew = f"{folder.command('down')} and {folder.command('up --port PORT')} begin anew at other ports"
         raise Failure(f"{failure}; {anew}" if "port is in use" in str(failure) else str(failure)) from failure
     _await_all(nodes, made)
     brokers = [node for node in nodes if node.is_broker]
     serve = "1 broker serves" if len(brokers) == 1 else f"{len(brokers)} brokers serve"
     print(
         f"{serve} on {bootstrap(nodes)}, all that is of the cluster is in {folder.path}; "
-        f"'kwire cluster status' tells how it is, 'kwire cluster stop' stops it"
+        f"{folder.command('status')} tells how it is, {folder.command('stop')} stops it"
     )
-    for told in (_few_replicas(nodes), _set_otherwise(nodes, settings)):
+    for told in (_few_replicas(folder, nodes), _set_otherwise(folder, nodes, settings)):
         if told:
             print(told)
     return 0
 
 
-def _few_replicas(nodes: Sequence[ClusterNode]) -> str | None:
+def _few_replicas(folder: ClusterFolder, nodes: Sequence[ClusterNode]) -> str | None:
     """What is to be done where a cluster has grown: some nodes still make topics with fewer replicas."""
     known = [node for node in nodes if node.fault is None]
     most = max(node.config.default_replication_factor for node in known)
@@ -76,11 +76,13 @@ def _few_replicas(nodes: Sequence[ClusterNode]) -> str | None:
     return (
         f"topics keep the replicas that they have, kafka-reassign-partitions gives them more; nodes "
         f"{', '.join(behind)} make new ones with fewer than {most}, too, until the replication factors in "
-        f"their properties are raised and 'kwire cluster restart' is run for each"
+        f"their properties are raised and {folder.command('restart')} is run for each"
     )
 
 
-def _set_otherwise(nodes: Sequence[ClusterNode], settings: Mapping[str, str]) -> str | None:
+def _set_otherwise(
+    folder: ClusterFolder, nodes: Sequence[ClusterNode], settings: Mapping[str, str]
+) -> str | None:
     """What is to be done where nodes that were there before have other settings than are wanted now."""
     known = [node for node in nodes if node.fault is None]
     keys = [key for key in settings if any(node.config.given.get(key) != settings[key] for node in known)]
@@ -93,7 +95,7 @@ def _set_otherwise(nodes: Sequence[ClusterNode], settings: Mapping[str, str]) ->
     ]
     return (
         f"nodes {', '.join(behind)} were there before and keep what their properties say of "
-        f"{', '.join(keys)}: set it there and run 'kwire cluster restart' for each"
+        f"{', '.join(keys)}: set it there and run {folder.command('restart')} for each"
     )
 
 
@@ -134,15 +136,15 @@ def _stop(folder: ClusterFolder, options: argparse.Namespace) -> int:
     elif options.node is None:
         print(
             f"{plural(len(running), 'node')} stopped, the data stays in {folder.path}; "
-            f"'kwire cluster up' goes on with it"
+            f"{folder.command('up')} goes on with it"
         )
     else:
-        print(f"node {options.node} stopped, {_back(options.node)}")
+        print(f"node {options.node} stopped, {_back(folder, options.node)}")
     return 0
 
 
-def _back(node_id: int) -> str:
-    return f"'kwire cluster restart {node_id}' brings it back"
+def _back(folder: ClusterFolder, node_id: int) -> str:
+    return f"{folder.command(f'restart {node_id}')} brings it back"
 
 
 def _stop_nodes(nodes: Sequence[ClusterNode], folder: ClusterFolder) -> None:
@@ -152,8 +154,9 @@ def _stop_nodes(nodes: Sequence[ClusterNode], folder: ClusterFolder) -> None:
     quorum = _led(everyone) if brokers else None
     if brokers and quorum is None:
         raise Failure(
-            f"no controller leads, and a broker that ends asks it who leads then: 'kwire cluster up' starts "
-            f"those that do not run, 'kwire cluster kill {brokers[0].node_id}' ends the broker at once"
+            f"no controller leads, and a broker that ends asks it who leads then: "
+            f"{folder.command('up')} starts those that do not run, "
+            f"{folder.command(f'kill {brokers[0].node_id}')} ends the broker at once"
         )
     voters = {voter.replica_id for voter in quorum.current_voters} if quorum else set()
 
@@ -178,7 +181,7 @@ def _kill(folder: ClusterFolder, options: argparse.Namespace) -> int:
     node = folder.node(options.node)
     is_running = node.pid is not None
     kill([node])
-    print(f"node {node.node_id} {f'killed, {_back(node.node_id)}' if is_running else 'does not run'}")
+    print(f"node {node.node_id} {f'killed, {_back(folder, node.node_id)}' if is_running else 'does not run'}")
     return 0
 
 
@@ -216,7 +219,7 @@ def _status(folder: ClusterFolder, options: argparse.Namespace) -> int:
 def _told(folder: ClusterFolder, *, as_json: bool) -> str:
     nodes = folder.nodes()
     if not nodes:
-        raise Failure(f"no node in {folder.path} is finished: 'kwire cluster up' goes on with it")
+        raise Failure(f"no node in {folder.path} is finished: {folder.command('up')} goes on with it")
     status = Status(nodes, ask_brokers(nodes), ask_quorum(nodes))
     return status.as_json() if as_json else "\n".join(status.lines())
 

@@ -21,10 +21,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from kwire.broker.cli.cluster_plan import FIRST_CONTROLLER, Quorum, Roles, Wanted, addresses, properties
-from kwire.broker.cli.settings import Failure
+from kwire.broker.cli.settings import CLUSTER_DIR, Failure
 from kwire.broker.config import BrokerConfig, ConfigError, load
 from kwire.broker.config.properties import ENVIRONMENT_PREFIX
 from kwire.broker.config.roles import BROKER, CONTROLLER, VOTERS
@@ -193,6 +194,11 @@ class ClusterFolder:
     def __init__(self, path: str) -> None:
         self.path = Path(path).absolute()
         self._id_file = self.path / "cluster.id"
+        self._option = "" if self.path == Path(CLUSTER_DIR).absolute() else f" --dir {quote(path)}"
+
+    def command(self, words: str) -> str:
+        """What to type next, about this cluster and no other."""
+        return f"'kwire cluster {words}{self._option}'"
 
     @property
     def exists(self) -> bool:
@@ -201,7 +207,7 @@ class ClusterFolder:
     def nodes(self) -> list[ClusterNode]:
         """All nodes, by id, controllers first. Failure: there is no cluster."""
         if not self.exists:
-            raise Failure(f"there is no cluster in {self.path}: 'kwire cluster up' makes one")
+            raise Failure(f"there is no cluster in {self.path}: {self.command('up')} makes one")
         found = [
             ClusterNode(path) for path in self.path.glob("node-*.properties") if NODE.fullmatch(path.stem)
         ]
@@ -244,7 +250,7 @@ class ClusterFolder:
             if wanted_port not in ports:
                 raise Failure(
                     f"--port {wanted_port}: this cluster has its ports, from {min(ports)} on: "
-                    f"'kwire cluster down' first, or --dir for another one"
+                    f"{self.command('down')} first, or --dir for another one"
                 )
         if not missing:
             return []

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kwire.broker.cli.settings import LOG_FORMATS, LOG_LEVELS, Failure
+from kwire.broker.cli.settings import CLUSTER_DIR, LOG_FORMATS, LOG_LEVELS, Failure
 from kwire.desk.parser import Parser
 
 DESCRIPTION = """\
@@ -64,6 +64,18 @@ examples:
   kwire cluster up                             three nodes in ./kwire-cluster, the first at port 9092
   kwire cluster up --controllers 1 --brokers 3 --set num.partitions=12
   kwire cluster kill 2                         and see who leads: kwire cluster status"""
+CLUSTER_ACTIONS = {
+    "up": (
+        "Make a cluster where there is none, start what does not run, and wait until it serves",
+        "--brokers 3 --set num.partitions=12",
+    ),
+    "status": ("Tell how the nodes are, and whether every partition is where it should be", "--watch"),
+    "stop": ("Stop a node in an orderly way, or all of them; their data stays", "2"),
+    "kill": ("End a node at once, as a crash does", "2"),
+    "restart": ("Stop a node in an orderly way, if it runs, and start it", "2"),
+    "down": ("End all nodes and remove the cluster, with its data", ""),
+}
+"""What each does, and what an example gives it."""
 COMPLETION_DESCRIPTION = """\
 Print a script that lets a shell complete the command, its actions and options.
 
@@ -240,13 +252,16 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     folder = argparse.ArgumentParser(add_help=False)
     folder.add_argument(
-        "--dir", metavar="DIR", default="kwire-cluster", help="the cluster's folder (default: kwire-cluster)"
+        "--dir", metavar="DIR", default=CLUSTER_DIR, help=f"the cluster's folder (default: {CLUSTER_DIR})"
     )
 
-    def action(name: str, text: str) -> argparse.ArgumentParser:
-        return actions.add_parser(name, help=text, description=text, parents=[folder], allow_abbrev=False)
+    def action(name: str) -> argparse.ArgumentParser:
+        text, given = CLUSTER_ACTIONS[name]
+        made = actions.add_parser(name, help=text, parents=[folder], allow_abbrev=False)
+        _describe(made, f"{text}.", f"example:\n  kwire cluster {name} {given}".rstrip())
+        return made
 
-    up = action("up", "make a cluster where there is none, start what does not run, and wait until it serves")
+    up = action("up")
     up.add_argument(
         "--combined",
         type=int,
@@ -271,7 +286,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a setting of all new nodes by its Kafka key; may be repeated",
     )
-    status = action("status", "tell how the nodes are, and whether every partition is where it should be")
+    status = action("status")
     status.add_argument("--json", action="store_true", help="for programs")
     status.add_argument(
         "--watch",
@@ -281,14 +296,11 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="tell it again and again, until Ctrl-C (default: each second)",
     )
-    stop_ = action("stop", "stop a node in an orderly way, or all of them; their data stays")
+    stop_ = action("stop")
     stop_.add_argument("node", type=int, nargs="?", metavar="N", help="the node's id (default: all)")
-    for name, text in (
-        ("kill", "end a node at once, as a crash does"),
-        ("restart", "stop a node in an orderly way, if it runs, and start it"),
-    ):
-        action(name, text).add_argument("node", type=int, metavar="N", help="the node's id")
-    action("down", "end all nodes and remove the cluster, with its data")
+    for name in ("kill", "restart"):
+        action(name).add_argument("node", type=int, metavar="N", help="the node's id")
+    action("down")
 
 
 def _add_container(parser: argparse.ArgumentParser) -> None:

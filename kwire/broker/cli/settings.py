@@ -14,6 +14,8 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 MISSING: Final = "Missing required configuration"
 """How Kafka's words for it begin."""
+CLUSTER_DIR: Final = "kwire-cluster"
+"""Where a cluster is, if nobody says otherwise."""
 A_FILE: Final = "give the path of a broker's configuration file"
 
 

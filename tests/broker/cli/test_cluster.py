@@ -30,6 +30,7 @@ class Desk:
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
+        self.option = f"--dir {folder}"
         self._capsys = capsys
 
     def says(self, *arguments: str, status: int = 0) -> str:
@@ -90,15 +91,19 @@ def test_a_cluster_from_its_beginning_to_its_end(desk: Desk) -> None:
     assert desk.states() == {100: "running", 1: "running", 2: "running"}
     pids = {node["node"]: node["pid"] for node in status["nodes"]}
 
-    assert desk.says("kill", "2") == "node 2 killed, 'kwire cluster restart 2' brings it back\n"
+    assert (
+        desk.says("kill", "2") == f"node 2 killed, 'kwire cluster restart 2 {desk.option}' brings it back\n"
+    )
     assert not is_alive(pids[2])
     assert desk.states()[2] == "stopped"
     assert desk.says("kill", "2") == desk.says("stop", "2") == "node 2 does not run\n"
     assert desk.says("restart", "1") == f"node 1 serves on 127.0.0.1:{port}\n"
-    assert desk.says("stop", "1") == "node 1 stopped, 'kwire cluster restart 1' brings it back\n"
+    assert (
+        desk.says("stop", "1") == f"node 1 stopped, 'kwire cluster restart 1 {desk.option}' brings it back\n"
+    )
     desk.says("restart", "1")
-    kept = f"2 nodes stopped, the data stays in {desk.folder}; 'kwire cluster up' goes on with it\n"
-    assert desk.says("stop") == kept
+    kept = f"the data stays in {desk.folder}; 'kwire cluster up {desk.option}' goes on with it"
+    assert desk.says("stop") == f"2 nodes stopped, {kept}\n"
     assert desk.says("stop") == "no node runs\n"
     assert set(desk.states().values()) == {"stopped"}
     assert not any(map(is_alive, pids.values()))
@@ -168,7 +173,8 @@ def test_a_node_that_cannot_start_is_told_of(desk: Desk) -> None:
         told = desk.says("up", "--brokers", "1", "--port", str(port), status=1)
     assert told.startswith("kwire: node 1 did not start: ")
     assert str(port) in told
-    assert "; these run: 100; 'kwire cluster down' and 'kwire cluster up --port PORT' begin anew" in told
+    assert f"; these run: 100; 'kwire cluster down {desk.option}' and " in told
+    assert f" and 'kwire cluster up --port PORT {desk.option}' begin anew" in told
 
 
 def test_properties_that_are_broken_stop_nobody_elses_commands(desk: Desk) -> None:
