@@ -25,6 +25,8 @@ from tests.console.browser import Browser, Tab, chromium
 ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = "127.0.0.1:19095"
 DESK, PHONE = (1100, 760), (390, 760)
+SHEET_WIDTH = 1500
+"""Of a picture that shows all pages."""
 
 
 class Picture(NamedTuple):
@@ -139,6 +141,32 @@ def take(browser: Browser, url: str, picture: Picture, directory: Path) -> None:
     tab.close()
 
 
+def take_sheet(browser: Browser, url: str, name: str, size: tuple[int, int], directory: Path) -> None:
+    """Each page at this size, light above dark, small on one picture."""
+    pages = [picture for picture in PICTURES if picture.size != PHONE]
+    across = (len(pages) + 1) // 2 if size is DESK else len(pages)
+    width = SHEET_WIDTH // across
+    height = width * size[1] // size[0]
+    with TemporaryDirectory(prefix="kwire-sheet-") as made:
+        shown = ""
+        for half in (pages[:across], pages[across:]):
+            for dark in (False, True):
+                for page in half:
+                    one = page._replace(name=f"{page.name}-{dark}", size=size, dark=dark)
+                    take(browser, url, one, Path(made))
+                    shown += f'<img src="console-{one.name}.png" width="{width - 8}" style="margin: 4px">'
+                shown += "<br>"
+        sheet = Path(made) / "sheet.html"
+        sheet.write_text(
+            f'<body style="margin: 0; background: #888; line-height: 0; white-space: nowrap">{shown}'
+        )
+        rows = 4 if size is DESK else 2
+        tab = browser.tab(SHEET_WIDTH, rows * height)
+        tab.go(sheet.as_uri())
+        tab.screenshot(directory / f"console-{name}.png")
+        tab.close()
+
+
 def main(directory: Path) -> None:
     path = chromium()
     if path is None:
@@ -151,6 +179,8 @@ def main(directory: Path) -> None:
             with served(place) as url:
                 for picture in PICTURES:
                     take(browser, url, picture, directory)
+                take_sheet(browser, url, "pages", DESK, directory)
+                take_sheet(browser, url, "pages-phone", PHONE, directory)
         finally:
             browser.close()
 
