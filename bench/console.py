@@ -1,8 +1,8 @@
-"""The console: what a producer notices of somebody who reads in it, one page after another, without a pause.
+"""The console: what a producer notices of somebody who reads in it.
 
 One record at a time, as in `latency`: in quiet; while a key is searched for that is not there, 8 MiB of a
-topic a page; and while pages of messages are turned. The reader is a process of its own, and so is the
-console. Apache Kafka has none: only kwire is measured.
+topic a page; and while pages of messages are turned. Each page comes a second after the one before, or as
+soon as that has come. The reader is a process of its own, and so is the console. Apache Kafka has none.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ POOL = random.Random(1).randbytes(500_000).hex().encode()
 """What values are cut out of, so that none is packed by those before it."""
 PRODUCER = {"linger.ms": 20, "compression.type": "zstd", "queue.buffering.max.messages": 200_000}
 READS = {
-    "a key is searched for": "from=AT&key=not-there",
-    "pages are turned": "from=AT",
+    "8 MiB searched a second": ("from=AT&key=not-there", 1.0),
+    "searched without a pause": ("from=AT&key=not-there", 0.0),
+    "a page a second": ("from=AT", 1.0),
+    "pages without a pause": ("from=AT", 0.0),
 }
+"""What is asked for, again and again, and for how many seconds each page is read."""
 STEP = 20_000
 """Offsets from one page to the next."""
 
 READER = f"""
-import sys, urllib.request
-url, query, end = sys.argv[1], sys.argv[2], int(sys.argv[3])
+import sys, time, urllib.request
+url, query, end, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 at = 0
 print("ready", flush=True)
 while True:
@@ -45,6 +48,7 @@ while True:
         answer.read()
     at = (at + {STEP}) % end
     print("page", flush=True)
+    time.sleep(pause)
 """
 
 
@@ -75,8 +79,8 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
         end = _fill(broker)
         for _ in range(rounds):
             _add(figures, "", acknowledgements(broker, seconds))
-            for read, query in READS.items():
-                with _reading(broker, query, end) as read_pages:
+            for read, (query, pause) in READS.items():
+                with _reading(broker, query, end, pause) as read_pages:
                     taken = acknowledgements(broker, seconds)
                 pages[read].add(broker.name, len(read_pages) / seconds)
                 _add(figures, f", {read}", taken)
@@ -112,11 +116,11 @@ def _fill(broker: Kwire) -> int:
 
 
 @contextmanager
-def _reading(broker: _WithConsole, query: str, end: int) -> Iterator[list[str]]:
+def _reading(broker: _WithConsole, query: str, end: int, pause: float) -> Iterator[list[str]]:
     """Somebody who reads until the block ends; then there is a line for each page."""
     url = f"http://127.0.0.1:{broker.http_port}/console/topics/{TOPIC}/0"
     pages: list[str] = []
-    command = [sys.executable, "-c", READER, url, query, str(end)]
+    command = [sys.executable, "-c", READER, url, query, str(end), str(pause)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()

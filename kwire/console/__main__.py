@@ -17,7 +17,7 @@ from hypercorn.trio import serve
 from kwire.console.app import Console
 from kwire.console.asked import Place
 
-NICENESS = 10
+NICENESS = 19
 """Whoever reads what brokers have written can wait for who writes."""
 
 

@@ -77,14 +77,14 @@ class Answered:
         self.last: deque[Fields] = deque(maxlen=KEPT_REQUESTS)
         """The fields of `Answer`, the last one at the end. Plain tuples: they are made for each request."""
 
-        self.take_up: Callable[[RequestHeader, str, int, int, float], None] | None = None
-        """Who is told of each request before it is handled, where that outlives the process: its header, its
+        self.take_up: Callable[[RequestHeader, str, int, int, float], int] | None = None
+        """Who numbers each request before it is handled, where that outlives the process: its header, its
         peer, connection and bytes, and when it came in.
         """
-        self.keep: Callable[[Fields], None] | None = None
-        """Who else keeps each answer, where it outlives the process; `hand_on` gives it what was noted."""
-        self.unkept = 0
-        """How many answers were noted since."""
+        self.keep: Callable[[int, int, float], None] | None = None
+        """Who keeps, by these numbers, the bytes of replies and how many seconds they took."""
+        self.unkept: list[tuple[int, int, float]] = []
+        """Those that were noted since the last `hand_on`."""
         self._slow_seconds = math.inf
         self._on_slow: Callable[[Answer], None] = lambda answer: None
 
@@ -101,12 +101,14 @@ class Answered:
         reply_bytes: int,
         began: float,
         by_follower: bool,
+        number: int = 0,
     ) -> None:
-        """A request is answered, or has come to its end without an answer."""
+        """A request is answered, or has come to its end without an answer. `number`: see `take_up`."""
         seconds = self.clock() - began
         fields = (header, peer_host, connection, size_bytes, reply_bytes, began, seconds)
         self.last.append(fields)
-        self.unkept += 1
+        if number:
+            self.unkept.append((number, reply_bytes, seconds))
         key = FROM_FOLLOWERS if by_follower else header[0], header[1]
         times = self.apis.get(key)
         if times is None:
@@ -118,12 +120,11 @@ class Answered:
 
     def hand_on(self) -> None:
         """Have the answers kept that were noted: once they are sent, so that no client waits for it."""
-        last, keep = self.last, self.keep
-        count = min(self.unkept, len(last))
-        self.unkept = 0
+        unkept, self.unkept = self.unkept, []
+        keep = self.keep
         if keep is not None:
-            for back in range(-count, 0):
-                keep(last[back])
+            for number, reply_bytes, seconds in unkept:
+                keep(number, reply_bytes, seconds)
 
     def last_answers(self) -> list[Answer]:
         """The last requests, the newest one at the end."""

@@ -115,10 +115,10 @@ class Channel:
 
     def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
         """Take the next place in the order of replies, for a request of `size_bytes`."""
+        context = RequestContext(header, self, arrived_ms, size_bytes)
         answered = self.answered
         if answered is not None and answered.take_up is not None:
-            answered.take_up(header, self.peer_host, self.id, size_bytes, self.began)
-        context = RequestContext(header, self, arrived_ms, size_bytes)
+            context.number = answered.take_up(header, self.peer_host, self.id, size_bytes, self.began)
         self.slots.append(context)
         self.pending_bytes += size_bytes
         return context
@@ -144,6 +144,7 @@ class Channel:
                     context.reply_bytes,
                     context.began,
                     context.by_follower,
+                    context.number,
                 )
             if reply is not None:
                 pieces.extend(reply)
@@ -186,6 +187,7 @@ class RequestContext:
         "channel",
         "closes",
         "header",
+        "number",
         "reply",
         "reply_bytes",
         "request",
@@ -199,6 +201,8 @@ class RequestContext:
         self.arrived_ms = arrived_ms
         self.size_bytes = size_bytes
         self.began = channel.began
+        self.number = 0
+        """By which it is kept for when this process is killed: see `Answered.take_up`."""
         self.by_follower = False
         """Whether it is a follower that fetches."""
         self.state = _PENDING

@@ -231,10 +231,11 @@ class Receiver(ABC):
         answered = self.channel.answered
         if answered is not None:
             began = around.loop.turn_began
-            channel = self.channel
-            answered.note(
-                repeated.header, channel.peer_host, channel.id, size_bytes, len(answer), began, False
-            )
+            header, peer_host, channel_id = repeated.header, self.channel.peer_host, self.channel.id
+            number = 0
+            if answered.take_up is not None:
+                number = answered.take_up(header, peer_host, channel_id, size_bytes, began)
+            answered.note(header, peer_host, channel_id, size_bytes, len(answer), began, False, number)
         return True
 
     def _received_own(self, own: bytearray, count: int) -> None:

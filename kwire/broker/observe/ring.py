@@ -1,9 +1,8 @@
 """The last requests in a file that is mapped into memory, which the kernel keeps when the process is killed.
 
-An answer's note goes into the next of so many slots of equal size, over the oldest one, and costs no call of
-the kernel. It is made when the answer has left, so that nobody waits for it; so the request that was taken up
-last has a place of its own, which is written before it is handled. Nothing is synced: it is for the death of
-a process, not of a machine. Whoever starts next reads it.
+A request goes into the next of so many slots of equal size, over the oldest one, before it is handled; how it
+was answered is added when the answer has left, so that nobody waits for that. Neither costs a call of the
+kernel. Nothing is synced: it is for the death of a process, not of a machine. Whoever starts next reads it.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from kwire.broker.api.answered import Fields
     from kwire.wire.registry import RequestHeader
 
 SLOTS: Final = 1_000
 CLIENT_BYTES: Final = 64
 PEER_BYTES: Final = 46
 """An IPv6 address has as many at most."""
-MAGIC: Final = b"kwirering2"
+MAGIC: Final = b"kwirering3"
+UNANSWERED: Final = -1.0
 _HEAD: Final = Struct("<10sqd")
-_TAKEN_UP: Final = Struct(f"<dqqihh{CLIENT_BYTES}s{PEER_BYTES}s")
-_SLOT: Final = Struct(f"<qddqqqihh{CLIENT_BYTES}s{PEER_BYTES}s")
-_FIRST_SLOT: Final = _HEAD.size + _TAKEN_UP.size
-_BYTES: Final = _FIRST_SLOT + SLOTS * _SLOT.size
+_SLOT: Final = Struct(f"<qdqdqqihh{CLIENT_BYTES}s{PEER_BYTES}s")
+_ANSWER: Final = Struct("<qd")
+"""Of a slot, behind its number and its beginning: bytes of the reply, and seconds."""
+_ANSWER_AT: Final = _HEAD.size + 16
+_BYTES: Final = _HEAD.size + SLOTS * _SLOT.size
 
 
 class Noted(NamedTuple):
@@ -61,41 +61,32 @@ class Ring:
 
     def take_up(
         self, header: RequestHeader, peer_host: str, connection: int, size_bytes: int, began: float
-    ) -> None:
-        """Note the request that is handled next, over the one before."""
-        _TAKEN_UP.pack_into(
-            self._map,
-            _HEAD.size,
-            began,
-            connection,
-            size_bytes,
-            header.correlation_id,
-            header.api_key,
-            header.api_version,
-            (header.client_id or "").encode(),
-            peer_host.encode(),
-        )
-
-    def note(self, answer: Fields) -> None:
-        """Note an answer, as `Answered` keeps it."""
-        header, peer_host, connection, size_bytes, reply_bytes, began, seconds = answer
+    ) -> int:
+        """Note a request that is about to be handled. Its number."""
         count = self._count
-        self._count = count + 1
+        self._count = number = count + 1
         _SLOT.pack_into(
             self._map,
-            _FIRST_SLOT + count % SLOTS * _SLOT.size,
-            count + 1,
+            _HEAD.size + count % SLOTS * _SLOT.size,
+            number,
             began,
-            seconds,
+            0,
+            UNANSWERED,
             connection,
             size_bytes,
-            reply_bytes,
             header.correlation_id,
             header.api_key,
             header.api_version,
             (header.client_id or "").encode(),
             peer_host.encode(),
         )
+        return number
+
+    def note(self, number: int, reply_bytes: int, seconds: float) -> None:
+        """Note how a request was answered, unless it is none of the last ones any more."""
+        if self._count - number < SLOTS:
+            at = _ANSWER_AT + (number - 1) % SLOTS * _SLOT.size
+            _ANSWER.pack_into(self._map, at, reply_bytes, seconds)
 
     def remove(self) -> None:
         """The node ends in a way of which it tells itself, or of which there is nothing to tell."""
@@ -110,29 +101,15 @@ def read_ring(path: str) -> list[Noted]:
     if len(content) != _BYTES or not content.startswith(MAGIC):
         return []
     _, now_ms, clock = _HEAD.unpack_from(content)
-
-    def noted(
-        began: float,
-        seconds: float | None,
-        connection: int,
-        size: int,
-        reply: int,
-        correlation: int,
-        key: int,
-        version: int,
-        client: bytes,
-        peer: bytes,
-    ) -> Noted:
-        client_id, peer_host = (text.rstrip(b"\0").decode(errors="replace") for text in (client, peer))
-        time_ms = now_ms + 1000 * (began - clock)
-        return Noted(
-            time_ms, seconds, connection, correlation, key, version, client_id, peer_host, size, reply
-        )
-
-    found = [noted(*fields) for count, *fields in sorted(_SLOT.iter_unpack(content[_FIRST_SLOT:])) if count]
-    began, connection, size, *about = _TAKEN_UP.unpack_from(content, _HEAD.size)
-    last = noted(began, None, connection, size, 0, *about)
-    answered = {(one.connection, one.correlation_id, one.time_ms) for one in found}
-    if connection and (last.connection, last.correlation_id, last.time_ms) not in answered:
-        found.append(last)
+    found = []
+    for number, began, reply, seconds, connection, size, correlation, key, version, client, peer in sorted(
+        _SLOT.iter_unpack(content[_HEAD.size :])
+    ):
+        if number:
+            client_id, peer_host = (text.rstrip(b"\0").decode(errors="replace") for text in (client, peer))
+            time_ms = now_ms + 1000 * (began - clock)
+            took = None if seconds == UNANSWERED else seconds
+            found.append(
+                Noted(time_ms, took, connection, correlation, key, version, client_id, peer_host, size, reply)
+            )
     return found

@@ -125,7 +125,7 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
 def test_a_ring_has_the_last_ones(tmp_path: Path) -> None:
     ring = Ring(str(tmp_path / RING), now_ms=5_000, clock=2.0)
     for number in range(SLOTS + 10):
-        ring.note((RequestHeader(0, 9, number, "é" * 99), "::1", 7, 10, 20, 3.0, 0.5))
+        ring.note(ring.take_up(RequestHeader(0, 9, number, "é" * 99), "::1", 7, 10, 3.0), 20, 0.5)
     found = read_ring(ring.path)
     ring.remove()
     assert [one.correlation_id for one in found] == list(range(10, SLOTS + 10))
@@ -136,20 +136,22 @@ def test_a_ring_has_the_last_ones(tmp_path: Path) -> None:
     assert not (tmp_path / RING).exists()
 
 
-def test_a_ring_has_what_was_taken_up_last_until_it_is_answered(tmp_path: Path) -> None:
+def test_a_ring_tells_of_what_was_not_answered(tmp_path: Path) -> None:
     ring = Ring(str(tmp_path / RING), now_ms=5_000, clock=2.0)
     assert read_ring(ring.path) == []
-    for number in range(3):
-        header = RequestHeader(0, 9, number, "shop")
-        ring.take_up(header, "::1", 7, 10, 3.0)
-        *before, last = read_ring(ring.path)
-        assert (last.correlation_id, last.seconds, last.time_ms) == (number, None, 6_000)
-        assert (last.api_key, last.api_version, last.client_id) == (0, 9, "shop")
-        assert (last.connection, last.peer_host, last.size_bytes) == (7, "::1", 10)
-        ring.note((header, "::1", 7, 10, 20, 3.0, 0.5))
-        *others, answered = read_ring(ring.path)
-        assert others == before
-        assert (answered.correlation_id, answered.seconds) == (number, 0.5)
+    waiting, answered = (
+        ring.take_up(RequestHeader(0, 9, number, "shop"), "::1", 7, 10, 3.0) for number in range(2)
+    )
+    ring.note(answered, 20, 0.5)
+    first, second = read_ring(ring.path)
+    assert (first.correlation_id, first.seconds, first.reply_bytes, first.time_ms) == (0, None, 0, 6_000)
+    assert (second.correlation_id, second.seconds, second.reply_bytes) == (1, 0.5, 20)
+    # Its place is another's by the time it is answered.
+    for number in range(2, SLOTS + 1):
+        ring.take_up(RequestHeader(0, 9, number, "shop"), "::1", 7, 10, 3.0)
+    ring.note(waiting, 20, 0.5)
+    assert {one.seconds for one in read_ring(ring.path)} == {0.5, None}
+    assert [one.correlation_id for one in read_ring(ring.path) if one.seconds is not None] == [1]
     ring.remove()
 
 
