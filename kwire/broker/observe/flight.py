@@ -12,7 +12,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from kwire.broker.observe.ring import Noted, Ring, read_ring
+from kwire.broker.observe.ring import Noted, Ring, read_ring, ring_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "kwire-flight-"
 SUFFIX: Final = ".jsonl"
-RING: Final = "kwire-flight.ring"
-"""Where a process that runs keeps them. It is there after one that could not tell of its end."""
 KILLED: Final = "killed, or without its machine: this was found when it started again"
 KEPT_FILES: Final = 5
 """Older ones are removed."""
@@ -40,9 +38,9 @@ class FlightRecorder:
         """Tell of the process before, if it was killed; from now on keep a ring. Never raises."""
         running = self._running
         for directory in running.node.config.log_dirs:
-            path = os.path.join(directory, RING)
             try:
-                if os.path.exists(path):
+                path = ring_of(directory)
+                if os.path.lexists(path):
                     self._write([*self._head(KILLED), *map(_told_of, read_ring(path))], logging.INFO)
                     os.remove(path)
                 if self._ring is None:

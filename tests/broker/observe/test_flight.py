@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import trio
 
-from kwire.broker.observe.flight import KEPT_FILES, KILLED, PREFIX, RING, FlightRecorder
-from kwire.broker.observe.ring import MAGIC, SLOTS, Ring, read_ring
+from kwire.broker.observe.flight import KEPT_FILES, KILLED, PREFIX, FlightRecorder
+from kwire.broker.observe.ring import MAGIC, SLOTS, Ring, read_ring, ring_of
 from kwire.testing import wait_until
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.registry import RequestHeader, encode_request
@@ -97,7 +97,7 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
     host, port = bootstrap.split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(POLL)
-        wait_until(lambda: read_ring(str(tmp_path / RING))[-1].client_id == "poller")
+        wait_until(lambda: read_ring(ring_of(str(tmp_path)))[-1].client_id == "poller")
         end(broker, signal.SIGKILL)
     assert not list(tmp_path.glob(f"{PREFIX}*"))
     broker, _ = start()
@@ -116,14 +116,14 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
     assert requests[0]["time"] <= produced["time"] <= last["time"] <= head["time"]
     # One that stops leaves nothing to tell.
     end(broker, signal.SIGTERM)
-    assert not (tmp_path / RING).exists()
+    assert not Path(ring_of(str(tmp_path))).exists()
     broker, _ = start()
     assert list(tmp_path.glob(f"{PREFIX}*")) == [path]
     end(broker, signal.SIGTERM)
 
 
 def test_a_ring_has_the_last_ones(tmp_path: Path) -> None:
-    ring = Ring(str(tmp_path / RING), now_ms=5_000, clock=2.0)
+    ring = Ring(str(tmp_path / "ring"), now_ms=5_000, clock=2.0)
     for number in range(SLOTS + 10):
         ring.note(ring.take_up(RequestHeader(0, 9, number, "é" * 99), "::1", 7, 10, 3.0), 20, 0.5)
     found = read_ring(ring.path)
@@ -133,11 +133,11 @@ def test_a_ring_has_the_last_ones(tmp_path: Path) -> None:
     assert (told.time_ms, told.seconds, told.connection) == (6_000, 0.5, 7)
     assert (told.client_id, told.peer_host) == ("é" * 32, "::1")
     assert (told.size_bytes, told.reply_bytes, told.api_key, told.api_version) == (10, 20, 0, 9)
-    assert not (tmp_path / RING).exists()
+    assert not (tmp_path / "ring").exists()
 
 
 def test_a_ring_tells_of_what_was_not_answered(tmp_path: Path) -> None:
-    ring = Ring(str(tmp_path / RING), now_ms=5_000, clock=2.0)
+    ring = Ring(str(tmp_path / "ring"), now_ms=5_000, clock=2.0)
     assert read_ring(ring.path) == []
     waiting, answered = (
         ring.take_up(RequestHeader(0, 9, number, "shop"), "::1", 7, 10, 3.0) for number in range(2)
@@ -155,9 +155,26 @@ def test_a_ring_tells_of_what_was_not_answered(tmp_path: Path) -> None:
     ring.remove()
 
 
+def test_a_ring_is_nobody_elses(tmp_path: Path) -> None:
+    theirs, path = tmp_path / "theirs", tmp_path / "ring"
+    theirs.write_bytes(b"precious")
+    path.symlink_to(theirs)
+    with pytest.raises(OSError, match="ring"):
+        read_ring(str(path))
+    with pytest.raises(OSError, match="ring"):
+        Ring(str(path), now_ms=5_000, clock=2.0)
+    assert theirs.read_bytes() == b"precious"
+
+
+def test_each_directory_has_a_ring_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    assert ring_of(str(tmp_path)) == ring_of(f"{tmp_path}/other/..")
+    assert ring_of(str(tmp_path)) != ring_of(str(tmp_path / "other"))
+
+
 @pytest.mark.parametrize("content", [b"", b"no ring", MAGIC, b"\0" * 200_000])
 def test_what_is_no_ring_is_passed_over(tmp_path: Path, content: bytes) -> None:
-    place = tmp_path / RING
+    place = tmp_path / "ring"
     place.write_bytes(content)
     assert read_ring(str(place)) == []
 
