@@ -12,14 +12,13 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from kwire.broker.observe.ring import Noted, Ring, read_ring, ring_of
+from kwire.broker.observe.ring import PREFIX, Noted, Ring, forget_orphans, read_ring, ring_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kwire.broker.net.serve import RunningNode
 
-PREFIX: Final = "kwire-flight-"
 SUFFIX: Final = ".jsonl"
 KILLED: Final = "killed, or without its machine: this was found when it started again"
 KEPT_FILES: Final = 5
@@ -37,6 +36,7 @@ class FlightRecorder:
     def begin(self) -> None:
         """Tell of the process before, if it was killed; from now on keep a ring. Never raises."""
         running = self._running
+        forget_orphans()
         for directory in running.node.config.log_dirs:
             try:
                 path = ring_of(directory)
@@ -45,7 +45,9 @@ class FlightRecorder:
                     os.remove(path)
                 if self._ring is None:
                     answered = running.server.answered
-                    self._ring = Ring(path, now_ms=running.clock.now_ms(), clock=answered.clock())
+                    self._ring = Ring(
+                        path, now_ms=running.clock.now_ms(), clock=answered.clock(), directory=directory
+                    )
                     answered.take_up, answered.keep = self._ring.take_up, self._ring.note
             except OSError as error:
                 running.loop.logger("kwire.node").warning("no ring of requests is kept: %s", error)

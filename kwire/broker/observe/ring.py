@@ -26,11 +26,14 @@ SLOTS: Final = 1_000
 CLIENT_BYTES: Final = 64
 PEER_BYTES: Final = 46
 """An IPv6 address has as many at most."""
+PREFIX: Final = "kwire-flight-"
 MEMORY: Final = "/dev/shm"
 """A file system of Linux that no disk is behind."""
 MAGIC: Final = b"kwirering3"
 UNANSWERED: Final = -1.0
-_HEAD: Final = Struct("<10sqd")
+DIRECTORY_BYTES: Final = 512
+_HEAD: Final = Struct(f"<10sqd{DIRECTORY_BYTES}s")
+"""With the data directory, where it fits."""
 _SLOT: Final = Struct(f"<qdqdqqihh{CLIENT_BYTES}s{PEER_BYTES}s")
 _ANSWER: Final = Struct("<qd")
 """Of a slot, behind its number and its beginning: bytes of the reply, and seconds."""
@@ -44,7 +47,21 @@ def ring_of(directory: str) -> str:
     if not os.path.isdir(MEMORY):
         return os.path.join(directory, "kwire-flight.ring")
     told = crc32(os.path.realpath(directory).encode())
-    return f"{MEMORY}/kwire-flight-{found.st_dev:x}-{found.st_ino:x}-{told:08x}.ring"
+    return f"{MEMORY}/{PREFIX}{found.st_dev:x}-{found.st_ino:x}-{told:08x}.ring"
+
+
+def forget_orphans(memory: str = MEMORY) -> None:
+    """Remove the rings of processes that were killed and whose data directories are gone, as in tests."""
+    with suppress(OSError):
+        for name in os.listdir(memory):
+            path = os.path.join(memory, name)
+            if name.startswith(PREFIX):
+                with suppress(OSError):
+                    head = _content(path, _HEAD.size)
+                    if len(head) == _HEAD.size and head.startswith(MAGIC):
+                        directory = _HEAD.unpack(head)[-1].rstrip(b"\0")
+                        if directory and not os.path.isdir(directory):
+                            os.unlink(path)
 
 
 class Noted(NamedTuple):
@@ -67,7 +84,7 @@ class Noted(NamedTuple):
 class Ring:
     """The ring of a node that runs."""
 
-    def __init__(self, path: str, *, now_ms: int, clock: float) -> None:
+    def __init__(self, path: str, *, now_ms: int, clock: float, directory: str = "") -> None:
         """Make the file. `clock` is what the clock of the answers says at `now_ms`. OSError."""
         self.path = path
         self._count = 0
@@ -78,7 +95,9 @@ class Ring:
             self._map = mmap.mmap(fd, _BYTES)
         finally:
             os.close(fd)
-        _HEAD.pack_into(self._map, 0, MAGIC, now_ms, clock)
+        home = os.path.realpath(directory).encode() if directory else b""
+        fits = len(home) <= DIRECTORY_BYTES
+        _HEAD.pack_into(self._map, 0, MAGIC, now_ms, clock, home if fits else b"")
 
     def take_up(
         self, header: RequestHeader, peer_host: str, connection: int, size_bytes: int, began: float
@@ -118,15 +137,10 @@ class Ring:
 
 def read_ring(path: str) -> list[Noted]:
     """What a process that has died noted there, the newest one last; nothing where it is no ring. OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise PermissionError(f"{path} is somebody else's")
-        content = file.read(_BYTES + 1)
+    content = _content(path)
     if len(content) != _BYTES or not content.startswith(MAGIC):
         return []
-    _, now_ms, clock = _HEAD.unpack_from(content)
+    _, now_ms, clock, _ = _HEAD.unpack_from(content)
     noted = []
     for number, began, reply, seconds, connection, size, correlation, key, version, client, peer in sorted(
         _SLOT.iter_unpack(content[_HEAD.size :])
@@ -139,3 +153,13 @@ def read_ring(path: str) -> list[Noted]:
                 Noted(time_ms, took, connection, correlation, key, version, client_id, peer_host, size, reply)
             )
     return noted
+
+
+def _content(path: str, most_bytes: int = _BYTES + 1) -> bytes:
+    """Of a ring that this user has written. OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError(f"{path} is somebody else's")
+        return file.read(most_bytes)

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from kwire.broker.observe.flight import KEPT_FILES, KILLED, PREFIX, FlightRecorder
-from kwire.broker.observe.ring import MAGIC, SLOTS, Ring, read_ring, ring_of
+from kwire.broker.observe.ring import MAGIC, SLOTS, Ring, forget_orphans, read_ring, ring_of
 from kwire.testing import wait_until
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.registry import RequestHeader, encode_request
@@ -164,6 +164,17 @@ def test_a_ring_is_nobody_elses(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="ring"):
         Ring(str(path), now_ms=5_000, clock=2.0)
     assert theirs.read_bytes() == b"precious"
+
+
+def test_a_ring_whose_directory_is_gone_is_forgotten(tmp_path: Path) -> None:
+    gone, there = tmp_path / "gone", tmp_path / "there"
+    there.mkdir()
+    for name, home in (("gone", gone), ("there", there), ("nobodys", "")):
+        Ring(str(tmp_path / f"{PREFIX}{name}"), now_ms=5_000, clock=2.0, directory=str(home))
+    (tmp_path / f"{PREFIX}short").write_bytes(MAGIC)
+    forget_orphans(str(tmp_path))
+    left = {path.name.removeprefix(PREFIX) for path in tmp_path.glob(f"{PREFIX}*")}
+    assert left == {"there", "nobodys", "short"}
 
 
 def test_each_directory_has_a_ring_of_its_own(tmp_path: Path) -> None:
