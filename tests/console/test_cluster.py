@@ -48,10 +48,6 @@ async def test_the_cluster(console: Client, broker: Broker) -> None:
     assert "1 leads" in page
 
 
-async def test_a_page_that_there_is_not(console: Client) -> None:
-    assert "there is no page /console/nothing to GET" in await console.page("/nothing", 404)
-
-
 async def test_a_log_of_several_segments_is_drawn(
     console: Client, admin: AdminClient, producer: Producer
 ) -> None:

@@ -42,7 +42,7 @@ async def test_a_topic_that_is_not_there_is_said_so(console: Client, admin: Admi
     assert "there is no topic 'ther', did you mean 'there'?" in await console.page("/topics/ther", 404)
     assert "topic there has partition 0 alone, and no 7" in await console.page("/topics/there/7", 404)
     assert "has no message at offset 3" in await console.page("/topics/there/0/3", 404)
-    assert "Not Found" in await console.page("/elsewhere", 404)
+    assert "there is no page /console/elsewhere to GET" in await console.page("/elsewhere", 404)
 
 
 async def test_messages_by_page(
