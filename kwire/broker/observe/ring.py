@@ -91,13 +91,16 @@ class Ring:
         # Where everybody may make files nobody else's is followed or taken over.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.truncate(fd, _BYTES)
+            # All of it now: where there is no room later, a note would end the process by SIGBUS.
+            os.posix_fallocate(fd, 0, _BYTES)
             self._map = mmap.mmap(fd, _BYTES)
+        except OSError:
+            os.unlink(path)
+            raise
         finally:
             os.close(fd)
         home = os.path.realpath(directory).encode() if directory else b""
-        fits = len(home) <= DIRECTORY_BYTES
-        _HEAD.pack_into(self._map, 0, MAGIC, now_ms, clock, home if fits else b"")
+        _HEAD.pack_into(self._map, 0, MAGIC, now_ms, clock, home if len(home) <= DIRECTORY_BYTES else b"")
 
     def take_up(
         self, header: RequestHeader, peer_host: str, connection: int, size_bytes: int, began: float

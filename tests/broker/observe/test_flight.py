@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -153,6 +154,21 @@ def test_a_ring_tells_of_what_was_not_answered(tmp_path: Path) -> None:
     assert {one.seconds for one in read_ring(ring.path)} == {0.5, None}
     assert [one.correlation_id for one in read_ring(ring.path) if one.seconds is not None] == [1]
     ring.remove()
+
+
+def test_a_ring_has_all_its_room_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ring"
+    ring = Ring(str(path), now_ms=5_000, clock=2.0)
+    assert path.stat().st_blocks * 512 >= path.stat().st_size > SLOTS * 100
+    ring.remove()
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    with pytest.raises(OSError, match="No space"):
+        Ring(str(path), now_ms=5_000, clock=2.0)
+    assert not path.exists()
 
 
 def test_a_ring_is_nobody_elses(tmp_path: Path) -> None:
