@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import Any
 import pytest
 
 from interop import brokers
-from interop.raw_client import RawClient
 from interop.reference import TARGET, Missing, kafka_jars
 from interop.scenario import Difference, table
+from interop.side_by_side import make_offsets_topic
 
 FOUND = pytest.StashKey[list[Difference]]()
 OBSERVATIONS = TARGET / "observations"
-OFFSETS_TOPIC_SECONDS = 30.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -114,15 +112,6 @@ def kind(request: pytest.FixtureRequest) -> type[brokers.Broker]:
     """Either kind of broker, for a test that starts its own."""
     found: type[brokers.Broker] = request.param
     return found
-
-
-def make_offsets_topic(broker: brokers.Broker) -> None:
-    """Have __consumer_offsets from the start, so that no scenario depends on an earlier one."""
-    deadline = time.monotonic() + OFFSETS_TOPIC_SECONDS
-    with RawClient(broker.bootstrap) as client:
-        while client.call("FindCoordinator", 2, Key="any", KeyType=0)["ErrorCode"]:
-            assert time.monotonic() < deadline, f"{broker.name} makes no offsets topic"
-            time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from interop.brokers import Broker
 from interop.known_differences import KNOWN
+from interop.raw_client import RawClient
 from interop.reference import HERE
 from interop.scenario import SCENARIOS, Difference, Failed, Scenario, compare, explain, run, table
 
 if TYPE_CHECKING:
     from interop.conftest import Record
 
+ASKED_AGAIN = 2
+"""So often Apache Kafka is asked again where kwire differs from it: it need not do the same twice."""
+OFFSETS_TOPIC_SECONDS = 30.0
 RAW = "raw_"
 """What the modules of scenarios are called that send bytes of their own, and run no client."""
 
@@ -40,18 +47,23 @@ def hold(
 ) -> None:
     """Fail where kwire does something else than Apache Kafka does, or did when it was last asked.
 
-    They are asked one after the other, or `at_once` where a scenario mostly waits.
+    They are asked one after the other, or `at_once` where a scenario mostly waits. What Apache Kafka does may
+    hang on which of its threads comes first. So where they differ it is asked again, and kwire is not: what
+    kwire did once has to be, as a whole, what Apache Kafka does one time of three.
     """
     if kwire is not None and kwire.process is not None and kwire.process.poll() is not None:
         kwire.process = None
         kwire.start()
     with ThreadPoolExecutor(2 if at_once else 1) as asking:
         asked = {broker: asking.submit(run, scenario, broker) for broker in (apache, kwire) if broker}
+    answers: Iterator[Any]
     if apache is not None:
-        expected = asked[apache].result()
-        record.save(scenario.name, expected)
+        answers = _answers(scenario, apache, asked[apache])
     else:
-        expected = record.load(scenario.name)
+        answers = iter([record.load(scenario.name)])
+    expected = next(answers)
+    if apache is not None:
+        record.save(scenario.name, expected)
     if kwire is None:
         return
     try:
@@ -60,8 +72,53 @@ def hold(
         text = str(failed)
         differences.append(Difference(scenario.name, "/", "finishes", text.strip().splitlines()[-1]))
         pytest.fail(text)
-    found = [explain(difference, KNOWN) for difference in compare(scenario.name, expected, actual)]
+    at_first = found = _differences(scenario, expected, actual)
+    while _unexplained(found) and (another := next(answers, None)) is not None:
+        found = _differences(scenario, another, actual)
+    if _unexplained(found):
+        differences.extend(at_first)
+        pytest.fail("\n" + table(_unexplained(at_first)), pytrace=False)
     differences.extend(found)
-    unexplained = [difference for difference in found if not difference.reason]
-    if unexplained:
-        pytest.fail("\n" + table(unexplained), pytrace=False)
+    if found is not at_first:
+        warnings.warn(
+            f"Apache Kafka did what kwire did when it was asked again:\n{table(_unexplained(at_first))}",
+            stacklevel=2,
+        )
+
+
+def _differences(scenario: Scenario, expected: Any, actual: Any) -> list[Difference]:
+    return [explain(difference, KNOWN) for difference in compare(scenario.name, expected, actual)]
+
+
+def _unexplained(found: list[Difference]) -> list[Difference]:
+    return [difference for difference in found if not difference.reason]
+
+
+def _answers(scenario: Scenario, apache: Broker, first: Future[Any]) -> Iterator[Any]:
+    """What Apache Kafka does, and then what another one does that is new. Failed: none came to an end."""
+    failures: list[Failed] = []
+    try:
+        yield first.result()
+    except Failed as failed:
+        failures.append(failed)
+    for _ in range(ASKED_AGAIN):
+        another = type(apache)()
+        try:
+            another.start()
+            make_offsets_topic(another)
+            yield run(scenario, another)
+        except Failed as failed:
+            failures.append(failed)
+        finally:
+            another.discard()
+    if len(failures) > ASKED_AGAIN:
+        raise failures[0]
+
+
+def make_offsets_topic(broker: Broker) -> None:
+    """Have __consumer_offsets from the start, so that no scenario depends on an earlier one."""
+    deadline = time.monotonic() + OFFSETS_TOPIC_SECONDS
+    with RawClient(broker.bootstrap) as client:
+        while client.call("FindCoordinator", 2, Key="any", KeyType=0)["ErrorCode"]:
+            assert time.monotonic() < deadline, f"{broker.name} makes no offsets topic"
+            time.sleep(0.1)

@@ -167,6 +167,9 @@ def pushed(broker: Broker) -> Any:
         time.sleep(PAUSE_S)
         records += 1
         look()
+    while sent < records and time.monotonic() < deadline:  # it goes on to push, and nothing more is sent
+        time.sleep(PAUSE_S)
+        look()
     java.communicate(timeout=SECONDS)
     consumer.close()
     java_consumer.terminate()
@@ -175,7 +178,7 @@ def pushed(broker: Broker) -> Any:
     return {
         "advertised": {api: served.get(api) for api in ("GetTelemetrySubscriptions", "PushTelemetry")},
         # Not only those since the push before.
-        "all are counted": 0.75 * records <= sent <= records,
+        "all are counted": sent == records,
         "pushed": {
             client_id: {
                 name: (is_count, sorted(labels)) for name, (is_count, labels) in sorted(names.items())

@@ -1,0 +1,88 @@
+"""How kwire is held against Apache Kafka: with made-up brokers, what passes and what does not."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop import side_by_side
+from interop.brokers import Broker
+from interop.conftest import Record
+from interop.scenario import Difference, Failed, Scenario
+
+
+class MadeUp(Broker):
+    """A broker that is never started, and answers the next of its answers."""
+
+    answers: list[Any]
+    asked = 0
+
+    def command(self) -> list[str]:
+        return []
+
+    def start(self, *, wait: bool = True) -> None:
+        pass
+
+
+class Records(Record):
+    def save(self, name: str, observation: Any) -> None:
+        pass
+
+
+def observe(broker: Broker) -> Any:
+    assert isinstance(broker, MadeUp)
+    kind = type(broker)
+    kind.asked += 1
+    answer = kind.answers[kind.asked - 1]
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, apache: list[Any], kwire: list[Any]) -> list[str]:
+    """The paths that differ without a reason; raises what `hold` raises. Each answer has to be asked for."""
+    monkeypatch.setattr(side_by_side, "make_offsets_topic", lambda broker: None)
+    kinds = type("Apache", (MadeUp,), {"answers": apache}), type("Kwire", (MadeUp,), {"answers": kwire})
+    differences: list[Difference] = []
+    brokers = [kind(directory=tmp_path) for kind in kinds]
+    try:
+        side_by_side.hold(Scenario("made.up", observe, 10.0), *brokers, Records(), differences)
+    finally:
+        assert [kind.asked for kind in kinds] == [len(apache), len(kwire)]
+    return [difference.path for difference in differences]
+
+
+def test_what_is_the_same_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert held(monkeypatch, tmp_path, [{"a": 1}], [{"a": 1}]) == []
+
+
+def test_what_apache_kafka_does_only_sometimes_passes_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.warns(UserWarning, match="when it was asked again"):
+        assert held(monkeypatch, tmp_path, [{"a": 1}, {"a": 2}], [{"a": 2}]) == []
+
+
+def test_what_apache_kafka_never_does_as_a_whole_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = [{"a": 1, "b": 1}, {"a": 2, "b": 2}, RuntimeError("it broke")]
+    with pytest.raises(pytest.fail.Exception, match="/b"):
+        held(monkeypatch, tmp_path, answers, [{"a": 1, "b": 2}])
+
+
+def test_kwire_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception, match="it broke"):
+        held(monkeypatch, tmp_path, [1], [RuntimeError("it broke")])
+
+
+def test_apache_kafka_may_break_but_not_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broke = RuntimeError("it broke")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert held(monkeypatch, tmp_path, [broke, broke, 1], [1]) == []
+    with pytest.raises(Failed, match="it broke"):
+        held(monkeypatch, tmp_path, [broke, broke, broke], [1])
