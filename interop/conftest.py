@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import astuple
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from interop import brokers
-from interop.reference import TARGET, Missing, kafka_jars
+from interop.record import Record
+from interop.reference import Missing, kafka_jars
 from interop.scenario import Difference, table
 from interop.side_by_side import make_offsets_topic
 
 FOUND = pytest.StashKey[list[Difference]]()
-OBSERVATIONS = TARGET / "observations"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,20 +79,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if unexplained:
         terminalreporter.section(f"{len(unexplained)} differences from Apache Kafka")
         terminalreporter.write_line(table(unexplained))
-
-
-class Record:
-    """What Apache Kafka was seen to do, kept between runs for ``--only kwire``."""
-
-    def path(self, name: str) -> Path:
-        return OBSERVATIONS / f"{name}.json"
-
-    def save(self, name: str, observation: Any) -> None:
-        OBSERVATIONS.mkdir(parents=True, exist_ok=True)
-        self.path(name).write_text(json.dumps(observation, indent=1))
-
-    def load(self, name: str) -> Any:
-        return json.loads(self.path(name).read_text())
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from interop.reference import HERE
 from interop.scenario import SCENARIOS, Difference, Failed, Scenario, compare, explain, run, table
 
 if TYPE_CHECKING:
-    from interop.conftest import Record
+    from interop.record import Record
 
 ASKED_AGAIN = 2
 """So often Apache Kafka is asked again where kwire differs from it: it need not do the same twice."""

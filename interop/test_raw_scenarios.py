@@ -9,7 +9,7 @@ from interop.scenario import Difference, Scenario
 from interop.side_by_side import hold, scenarios
 
 if TYPE_CHECKING:
-    from interop.conftest import Record
+    from interop.record import Record
 
 
 @scenarios(raw=True)

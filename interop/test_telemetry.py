@@ -24,7 +24,7 @@ from interop.scenarios.raw_telemetry import subscribe
 from interop.side_by_side import hold
 
 if TYPE_CHECKING:
-    from interop.conftest import Record
+    from interop.record import Record
 
 TOPIC = "telemetry"
 PAUSE_S = 0.1

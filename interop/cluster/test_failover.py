@@ -13,7 +13,7 @@ from interop.cluster.load import ALL_CLIENTS, Load
 from interop.cluster.nodes import MAKEUPS, Cluster
 
 if TYPE_CHECKING:
-    from interop.conftest import Record
+    from interop.record import Record
 
 KILLS = int(os.environ.get("INTEROP_KILLS", "10"))
 

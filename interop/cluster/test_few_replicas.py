@@ -15,7 +15,7 @@ from interop.raw_client import RawClient
 from interop.scenario import compare, plain, table
 
 if TYPE_CHECKING:
-    from interop.conftest import Record
+    from interop.record import Record
 
 OFFSETS_TOPIC = "__consumer_offsets"
 LEFT = 1

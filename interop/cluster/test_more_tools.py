@@ -17,7 +17,7 @@ from interop.cluster.test_tools import CONFIGS, ELECTION, GROUPS, REASSIGN, TOPI
 from interop.tools import TOOLS, a_file
 
 if TYPE_CHECKING:
-    from interop.conftest import Record
+    from interop.record import Record
 
 OFFSETS = f"{TOOLS}.GetOffsetShell"
 PRODUCER = f"{TOOLS}.ConsoleProducer"

@@ -10,7 +10,7 @@ from interop.cluster.load import CLIENTS, Load
 from interop.cluster.nodes import MAKEUPS, Cluster
 
 if TYPE_CHECKING:
-    from interop.conftest import Record
+    from interop.record import Record
 
 PARTITIONS = 3
 

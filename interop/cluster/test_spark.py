@@ -13,7 +13,7 @@ from interop.cluster.nodes import MAKEUPS, Cluster
 from interop.scenarios.spark import Job
 
 if TYPE_CHECKING:
-    from interop.conftest import Record
+    from interop.record import Record
 
 PARTITIONS: Final = 2
 KILLS: Final = 3

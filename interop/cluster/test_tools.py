@@ -19,7 +19,7 @@ from interop.scenario import compare, plain, table
 from interop.tools import TOOLS, a_file, lines_of, run, steady
 
 if TYPE_CHECKING:
-    from interop.conftest import Record
+    from interop.record import Record
 
 TOPICS = f"{TOOLS}.TopicCommand"
 REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"

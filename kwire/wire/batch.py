@@ -4,15 +4,14 @@
     base timestamp 8 | max timestamp 8 | producer id 8 | producer epoch 2 | base sequence 4 | count 4 |
     records
 
-The length counts what follows it. The CRC-32C covers everything after itself, so the broker may stamp
-offset and
-leader epoch without touching it. Records are varint-framed; compressed, they are one block of the batch's
+The length counts what follows it. The CRC-32C covers everything after itself, so the broker may stamp offset
+and leader epoch without touching it. Records are varint-framed; compressed, they are one block of the batch's
 codec.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 
 from kwire.wire.compression import Codec, CompressionError, compress, decompress
@@ -137,6 +136,10 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
 
+_made_of: Callable[[type[BatchHeader], tuple[int, ...]], BatchHeader] = tuple.__new__
+"""Of all fields as they are read: `_make` is a call of Python's for each batch."""
+
+
 class Record(NamedTuple):
     """One record, with its offset and timestamp made absolute."""
 
@@ -153,7 +156,7 @@ NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | N
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at `position`; there must be HEADER_BYTES of it. Nothing in it is checked."""
-    return BatchHeader._make(HEADER.unpack_from(buffer, position))
+    return _made_of(BatchHeader, HEADER.unpack_from(buffer, position))
 
 
 def batches(
@@ -184,8 +187,8 @@ def batches(
 
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether the batch holds what its producer summed up."""
-    covered = memoryview(buffer)[position + ATTRIBUTES_AT : position + header.size_bytes]
-    return bool(crc32c(covered) == header.crc)
+    end = position + LOG_OVERHEAD_BYTES + header.batch_length
+    return bool(crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end]) == header.crc)
 
 
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
@@ -214,8 +217,8 @@ def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> int:
 
 def _payload(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
     """The records of a batch, decompressed."""
-    span = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
-    if header.codec == Codec.NONE:
+    span = memoryview(buffer)[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + header.batch_length]
+    if not header.attributes & CODEC_MASK:
         return span
     try:
         return decompress(header.codec, span, max_bytes=max_bytes)

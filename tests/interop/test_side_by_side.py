@@ -10,7 +10,7 @@ import pytest
 
 from interop import side_by_side
 from interop.brokers import Broker
-from interop.conftest import Record
+from interop.record import Record
 from interop.scenario import Difference, Failed, Scenario
 
 

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from kwire.broker.api.answered import Answered, request_id
+from kwire.broker.api.answered import Answered
 from kwire.broker.api.error_responses import error_response
+from kwire.broker.api.last_requests import request_id, who
 from kwire.broker.api.repeated import Again, Repeated
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.host.loggers import NodeLogger
@@ -40,6 +41,8 @@ class Channel:
     """One client connection as the broker's machines see it."""
 
     __slots__ = (
+        "_client_id",
+        "_who",
         "answered",
         "began",
         "client_software_name",
@@ -89,6 +92,8 @@ class Channel:
         self.on_ready = on_ready
         self.logger = logger
         self.answered = answered
+        self._client_id: str | None = None
+        self._who = who(None, peer_host)
         self.began = 0.0
         """When what is at hand was received, by the clock of `answered`: the shell says so."""
         self.client_software_name = "unknown"
@@ -115,13 +120,20 @@ class Channel:
 
     def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
         """Take the next place in the order of replies, for a request of `size_bytes`."""
-        context = RequestContext(header, self, arrived_ms, size_bytes)
         answered = self.answered
-        if answered is not None and answered.take_up is not None:
-            context.number = answered.take_up(header, self.peer_host, self.id, size_bytes, self.began)
+        number = 0 if answered is None else self.note(answered, header, size_bytes)
+        context = RequestContext(header, self, arrived_ms, size_bytes, number)
         self.slots.append(context)
         self.pending_bytes += size_bytes
         return context
+
+    def note(self, answered: Answered, header: RequestHeader, size_bytes: int) -> int:
+        """Note a request before it is handled. Its number."""
+        client_id = header[3]
+        if client_id != self._client_id:
+            self._client_id = client_id
+            self._who = who(client_id, self.peer_host)
+        return answered.last.take_up(header, self._who, self.id, size_bytes, self.began)
 
     def take_ready(self) -> list[Buffer | Region]:
         """Pop the completed replies at the head, in request order, as pieces to send.
@@ -137,14 +149,13 @@ class Channel:
             reply = context.reply
             if answered is not None:
                 answered.note(
+                    context.number,
                     context.header,
-                    self.peer_host,
-                    self.id,
+                    self,
                     context.size_bytes,
                     context.reply_bytes,
                     context.began,
                     context.by_follower,
-                    context.number,
                 )
             if reply is not None:
                 pieces.extend(reply)
@@ -195,14 +206,16 @@ class RequestContext:
         "state",
     )
 
-    def __init__(self, header: RequestHeader, channel: Channel, arrived_ms: int, size_bytes: int) -> None:
+    def __init__(
+        self, header: RequestHeader, channel: Channel, arrived_ms: int, size_bytes: int, number: int = 0
+    ) -> None:
         self.header = header
         self.channel = channel
         self.arrived_ms = arrived_ms
         self.size_bytes = size_bytes
         self.began = channel.began
-        self.number = 0
-        """By which it is kept for when this process is killed: see `Answered.take_up`."""
+        self.number = number
+        """By which it was noted: see `LastRequests`."""
         self.by_follower = False
         """Whether it is a follower that fetches."""
         self.state = _PENDING
@@ -222,7 +235,7 @@ class RequestContext:
     @property
     def request_id(self) -> str:
         """By what the log names it."""
-        return request_id(self.channel.id, self.header)
+        return request_id(self.channel.id, self.header.correlation_id)
 
     @property
     def listener(self) -> str:
@@ -305,7 +318,11 @@ class RequestContext:
         if channel.closed or channel.closing:
             return
         self.reply = pieces
-        self.reply_bytes = size_of(pieces[0]) if len(pieces) == 1 else sum(map(size_of, pieces))
+        first = pieces[0]
+        if len(pieces) == 1 and type(first) is bytearray:
+            self.reply_bytes = len(first)
+        else:
+            self.reply_bytes = sum(map(size_of, pieces))
         channel.queued_bytes += self.reply_bytes
         if channel.slots[0] is self:
             channel.on_ready(channel)

@@ -231,11 +231,10 @@ class Receiver(ABC):
         answered = self.channel.answered
         if answered is not None:
             began = around.loop.turn_began
-            header, peer_host, channel_id = repeated.header, self.channel.peer_host, self.channel.id
-            number = 0
-            if answered.take_up is not None:
-                number = answered.take_up(header, peer_host, channel_id, size_bytes, began)
-            answered.note(header, peer_host, channel_id, size_bytes, len(answer), began, False, number)
+            header, channel = repeated.header, self.channel
+            channel.began = began
+            number = channel.note(answered, header, size_bytes)
+            answered.note(number, header, channel, size_bytes, len(answer), began, False)
         return True
 
     def _received_own(self, own: bytearray, count: int) -> None:
@@ -282,10 +281,10 @@ class Receiver(ABC):
             if end - body < size:
                 self._need = _PREFIX_BYTES + size
                 break
-            if (
-                (frames and perf_counter() > deadline)
-                or self._is_full()
-                or (channel.slots and around.node.must_wait(channel, view[body : body + size]))
+            # Without a slot there is nothing under way that was not when this was received.
+            if (frames and perf_counter() > deadline) or (
+                channel.slots
+                and (self._is_full() or around.node.must_wait(channel, view[body : body + size]))
             ):
                 self._waiting = received
                 self._waiting_position = position

@@ -270,8 +270,6 @@ class Server:
                 self.close(connection, "its listener is gone")
         if self.draining:
             self._close_drained()
-        if self.answered.unkept:
-            self.answered.hand_on()
         return bool(self._again or self._dirty or self._closed_in_turn)
 
     def _send(self) -> None:

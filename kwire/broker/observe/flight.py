@@ -1,6 +1,6 @@
 """The flight recorder: what a node was asked last, written where its data is when it comes to a bad end.
 
-The requests are remembered anyway (`broker.api.answered`); a ring in a file has them, too, for who starts
+The requests are remembered anyway (`broker.api.last_requests`), in a file that is mapped, for who starts
 after a process that was killed. What is written has JSON lines, one for the end and one for each request,
 those that were under way last: `jq` reads it, and so do people. What is imported here is imported when there
 is something to write.
@@ -12,11 +12,13 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from kwire.broker.observe.ring import PREFIX, Noted, Ring, forget_orphans, read_ring, ring_of
+from kwire.broker.api.answered import noted
+from kwire.broker.observe.ring import PREFIX, Ring, forget_orphans, read_ring, ring_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kwire.broker.api.last_requests import Noted
     from kwire.broker.net.serve import RunningNode
 
 SUFFIX: Final = ".jsonl"
@@ -41,14 +43,18 @@ class FlightRecorder:
             try:
                 path = ring_of(directory)
                 if os.path.lexists(path):
-                    self._write([*self._head(KILLED), *map(_told_of, read_ring(path))], logging.INFO)
+                    requests = [_told(time_ms, noted) for time_ms, noted in read_ring(path)]
+                    self._write([*self._head(KILLED), *requests], logging.INFO)
                     os.remove(path)
                 if self._ring is None:
                     answered = running.server.answered
                     self._ring = Ring(
-                        path, now_ms=running.clock.now_ms(), clock=answered.clock(), directory=directory
+                        path,
+                        answered.last,
+                        now_ms=running.clock.now_ms(),
+                        clock=answered.clock(),
+                        directory=directory,
                     )
-                    answered.take_up, answered.keep = self._ring.take_up, self._ring.note
             except OSError as error:
                 running.loop.logger("kwire.node").warning("no ring of requests is kept: %s", error)
 
@@ -56,15 +62,18 @@ class FlightRecorder:
         """There is nothing to tell, or it is told."""
         ring, self._ring = self._ring, None
         if ring is not None:
-            answered = self._running.server.answered
-            answered.take_up = answered.keep = None
             ring.remove()
 
     def write(self, reason: str, trace: str = "") -> str | None:
         """Write a file into the first log directory that takes it. Its path, or None. Never raises."""
         now_ms = self._running.clock.now_ms()
         try:
-            lines = [*self._head(reason, trace), *self._answered(now_ms), *self._under_way(now_ms)]
+            clock = self._running.server.answered.clock()
+            requests = [
+                _told(now_ms + 1000 * (noted.began - clock), noted, waits_ms=1000 * (clock - noted.began))
+                for noted in [*self._answered(), *self._under_way()]
+            ]
+            lines = [*self._head(reason, trace), *requests]
             path = self._write(lines, logging.CRITICAL)
             self.end()
         except Exception:
@@ -98,62 +107,35 @@ class FlightRecorder:
         told = {"time": _time(self._running.clock.now_ms()), "node": self._running.loop.name, "end": reason}
         return [told | ({"trace": trace} if trace else {})]
 
-    def _answered(self, now_ms: int) -> Iterator[dict[str, Any]]:
-        answered = self._running.server.answered
-        for one in answered.last_answers():
-            told = self._told(one.header, one.peer_host, one.request_id, one.began, now_ms)
-            told |= {"bytes": one.size_bytes, "reply_bytes": one.reply_bytes, "ms": _ms(one.seconds)}
-            yield told
+    def _answered(self) -> list[Noted]:
+        return [one for one in self._running.server.answered.last.all() if one.seconds is not None]
 
-    def _under_way(self, now_ms: int) -> Iterator[dict[str, Any]]:
+    def _under_way(self) -> Iterator[Noted]:
         """Those that had no answer yet; the one that was being handled, if any, is among them."""
         left = MAX_UNDER_WAY
-        clock = self._running.server.answered.clock
         for connection in self._running.server.connections.values():
             for context in list(connection.channel.slots)[:left]:
                 left -= 1
-                told = self._told(
-                    context.header, context.peer_host, context.request_id, context.began, now_ms
-                )
-                waits_ms = _ms(clock() - context.began)
-                yield told | {"bytes": context.size_bytes, "ms": waits_ms, "under_way": True}
-
-    def _told(
-        self, header: Any, peer_host: str, request_id: str, began: float, now_ms: int
-    ) -> dict[str, Any]:
-        from kwire.broker.observe.slow import api_name
-
-        ago_ms = 1000 * (self._running.server.answered.clock() - began)
-        return {
-            "time": _time(int(now_ms - ago_ms)),
-            "request": request_id,
-            "api": api_name(header.api_key),
-            "version": header.api_version,
-            "client": header.client_id,
-            "peer": peer_host,
-        }
+                yield noted(context.header, connection.channel, context.size_bytes, 0, context.began, None)
 
 
-def _told_of(noted: Noted) -> dict[str, Any]:
-    """As `FlightRecorder` tells of what it remembers itself."""
+def _told(time_ms: float, noted: Noted, *, waits_ms: float | None = None) -> dict[str, Any]:
+    """A line of a request. `waits_ms`: how long it has waited, where it has no answer and that is known."""
     from kwire.broker.observe.slow import api_name
 
     told = {
-        "time": _time(int(noted.time_ms)),
-        "request": f"{noted.connection}-{noted.correlation_id}",
+        "time": _time(int(time_ms)),
+        "request": noted.request_id,
         "api": api_name(noted.api_key),
         "version": noted.api_version,
         "client": noted.client_id,
         "peer": noted.peer_host,
         "bytes": noted.size_bytes,
     }
-    if noted.seconds is None:
-        return told | {"under_way": True}
-    return told | {"reply_bytes": noted.reply_bytes, "ms": _ms(noted.seconds)}
-
-
-def _ms(seconds: float) -> float:
-    return round(1000 * seconds, 3)
+    if noted.seconds is not None:
+        return told | {"reply_bytes": noted.reply_bytes, "ms": round(1000 * noted.seconds, 3)}
+    waits = {} if waits_ms is None else {"ms": round(waits_ms, 3)}
+    return told | waits | {"under_way": True}
 
 
 def _time(time_ms: int) -> str:

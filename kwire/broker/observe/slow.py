@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kwire.broker.api.answered import Answer
+from kwire.broker.api.last_requests import Noted
 from kwire.broker.host.loggers import NodeLogger
 from kwire.wire.registry import API_VERSIONS
 
@@ -23,7 +23,7 @@ class SlowRequests:
         self._second = -1
         self._told = 0
 
-    def __call__(self, answer: Answer) -> None:
+    def __call__(self, noted: Noted) -> None:
         """A request took long."""
         second = int(self._clock())
         if second != self._second:
@@ -34,14 +34,14 @@ class SlowRequests:
         if self._told <= MAX_A_SECOND:
             self._logger.warning(
                 "slow request: %s version %d of client %s at %s took %.1f ms, %d bytes asked, %d answered",
-                api_name(answer.header.api_key),
-                answer.header.api_version,
-                answer.header.client_id,
-                answer.peer_host,
-                1000 * answer.seconds,
-                answer.size_bytes,
-                answer.reply_bytes,
-                extra={"request": answer.request_id},
+                api_name(noted.api_key),
+                noted.api_version,
+                noted.client_id,
+                noted.peer_host,
+                1000 * (noted.seconds or 0),
+                noted.size_bytes,
+                noted.reply_bytes,
+                extra={"request": noted.request_id},
             )
 
 

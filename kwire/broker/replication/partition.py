@@ -483,7 +483,8 @@ class Partition:
     def _written(self, promises: Sequence[Promise], end_offset: int) -> None:
         """The log is written up to here."""
         if self.role is Role.LEADER:
-            self._written_offset = max(self._written_offset, end_offset)
+            if end_offset > self._written_offset:
+                self._written_offset = end_offset
             if self.led is not None:
                 self.led.grew()
             raised = self._raise_high_watermark()

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import trio
 
+from kwire.broker.api.last_requests import SLOTS_BYTES, LastRequests, who
 from kwire.broker.observe.flight import KEPT_FILES, KILLED, PREFIX, FlightRecorder
-from kwire.broker.observe.ring import MAGIC, SLOTS, Ring, forget_orphans, read_ring, ring_of
+from kwire.broker.observe.ring import MAGIC, Ring, forget_orphans, read_ring, ring_of
 from kwire.testing import wait_until
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.registry import RequestHeader, encode_request
@@ -98,7 +99,7 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
     host, port = bootstrap.split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(POLL)
-        wait_until(lambda: read_ring(ring_of(str(tmp_path)))[-1].client_id == "poller")
+        wait_until(lambda: read_ring(ring_of(str(tmp_path)))[-1][1].client_id == "poller")
         end(broker, signal.SIGKILL)
     assert not list(tmp_path.glob(f"{PREFIX}*"))
     broker, _ = start()
@@ -123,43 +124,31 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
     end(broker, signal.SIGTERM)
 
 
-def test_a_ring_has_the_last_ones(tmp_path: Path) -> None:
-    ring = Ring(str(tmp_path / "ring"), now_ms=5_000, clock=2.0)
-    for number in range(SLOTS + 10):
-        ring.note(ring.take_up(RequestHeader(0, 9, number, "é" * 99), "::1", 7, 10, 3.0), 20, 0.5)
-    found = read_ring(ring.path)
-    ring.remove()
-    assert [one.correlation_id for one in found] == list(range(10, SLOTS + 10))
-    told = found[-1]
-    assert (told.time_ms, told.seconds, told.connection) == (6_000, 0.5, 7)
-    assert (told.client_id, told.peer_host) == ("é" * 32, "::1")
-    assert (told.size_bytes, told.reply_bytes, told.api_key, told.api_version) == (10, 20, 0, 9)
-    assert not (tmp_path / "ring").exists()
+def made(path: Path, directory: str = "") -> Ring:
+    return Ring(str(path), LastRequests(), now_ms=5_000, clock=2.0, directory=directory)
 
 
-def test_a_ring_tells_of_what_was_not_answered(tmp_path: Path) -> None:
-    ring = Ring(str(tmp_path / "ring"), now_ms=5_000, clock=2.0)
+def test_a_ring_tells_what_its_node_was_asked(tmp_path: Path) -> None:
+    requests = LastRequests()
+    ring = Ring(str(tmp_path / "ring"), requests, now_ms=5_000, clock=2.0)
     assert read_ring(ring.path) == []
-    waiting, answered = (
-        ring.take_up(RequestHeader(0, 9, number, "shop"), "::1", 7, 10, 3.0) for number in range(2)
-    )
-    ring.note(answered, 20, 0.5)
-    first, second = read_ring(ring.path)
-    assert (first.correlation_id, first.seconds, first.reply_bytes, first.time_ms) == (0, None, 0, 6_000)
-    assert (second.correlation_id, second.seconds, second.reply_bytes) == (1, 0.5, 20)
-    # Its place is another's by the time it is answered.
-    for number in range(2, SLOTS + 1):
-        ring.take_up(RequestHeader(0, 9, number, "shop"), "::1", 7, 10, 3.0)
-    ring.note(waiting, 20, 0.5)
-    assert {one.seconds for one in read_ring(ring.path)} == {0.5, None}
-    assert [one.correlation_id for one in read_ring(ring.path) if one.seconds is not None] == [1]
+    header = RequestHeader(0, 9, 17, "shop")
+    requests.answered(requests.take_up(header, who("shop", "::1"), 7, 10, 3.0), 20, 0.5)
+    requests.take_up(header, who("shop", "::1"), 7, 10, 3.5)
+    assert [(time_ms, noted.seconds) for time_ms, noted in read_ring(ring.path)] == [
+        (6_000, 0.5),
+        (6_500, None),
+    ]
+    assert [noted for _, noted in read_ring(ring.path)] == requests.all()
     ring.remove()
+    assert not (tmp_path / "ring").exists()
+    assert len(requests.all()) == 2
 
 
 def test_a_ring_has_all_its_room_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ring"
-    ring = Ring(str(path), now_ms=5_000, clock=2.0)
-    assert path.stat().st_blocks * 512 >= path.stat().st_size > SLOTS * 100
+    ring = made(path)
+    assert path.stat().st_blocks * 512 >= path.stat().st_size > SLOTS_BYTES
     ring.remove()
 
     def no_room(*_: object) -> None:
@@ -167,7 +156,7 @@ def test_a_ring_has_all_its_room_from_the_start(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     with pytest.raises(OSError, match="No space"):
-        Ring(str(path), now_ms=5_000, clock=2.0)
+        made(path)
     assert not path.exists()
 
 
@@ -178,7 +167,7 @@ def test_a_ring_is_nobody_elses(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="ring"):
         read_ring(str(path))
     with pytest.raises(OSError, match="ring"):
-        Ring(str(path), now_ms=5_000, clock=2.0)
+        made(path)
     assert theirs.read_bytes() == b"precious"
 
 
@@ -186,7 +175,7 @@ def test_a_ring_whose_directory_is_gone_is_forgotten(tmp_path: Path) -> None:
     gone, there = tmp_path / "gone", tmp_path / "there"
     there.mkdir()
     for name, home in (("gone", gone), ("there", there), ("nobodys", "")):
-        Ring(str(tmp_path / f"{PREFIX}{name}"), now_ms=5_000, clock=2.0, directory=str(home))
+        made(tmp_path / f"{PREFIX}{name}", str(home))
     (tmp_path / f"{PREFIX}short").write_bytes(MAGIC)
     forget_orphans(str(tmp_path))
     left = {path.name.removeprefix(PREFIX) for path in tmp_path.glob(f"{PREFIX}*")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,7 +57,8 @@ class Clock:
 
 
 def note(answered: Answered, api: ApiKey, *, by_follower: bool = False) -> None:
-    answered.note(RequestHeader(api, 9, 17, "shop"), "10.0.0.9", 3, 100, 20, 0.0, by_follower)
+    asker = SimpleNamespace(id=3, peer_host="10.0.0.9")
+    answered.note(1, RequestHeader(api, 9, 17, "shop"), asker, 100, 20, 0.0, by_follower)
 
 
 @pytest.fixture

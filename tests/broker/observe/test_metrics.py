@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from kwire.broker.api.answered import KEPT_REQUESTS, KEPT_TIMES, Answered
+from kwire.broker.api.answered import KEPT_TIMES, Answered
+from kwire.broker.api.last_requests import SLOTS, who
 from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition, labels
 from kwire.broker.observe.metrics import SLICE, metrics
 from kwire.broker.observe.requests import request_metrics
@@ -207,6 +208,12 @@ def test_labels_are_escaped_and_families_stand_together() -> None:
     assert first.samples[0].labels == {"path": 'C:\\ "x"\ny'}
 
 
+def note(answered: Answered, header: RequestHeader, *, by_follower: bool = False) -> None:
+    asker = SimpleNamespace(id=7, peer_host="10.0.0.9")
+    number = answered.last.take_up(header, who("client", asker.peer_host), asker.id, 10, 0.0)
+    answered.note(number, header, asker, 10, 20, 0.0, by_follower)
+
+
 @pytest.fixture
 def answered() -> Answered:
     """Requests that took 1 to 100 ms, and fetches: 10 of a follower, 1 of a consumer."""
@@ -215,9 +222,9 @@ def answered() -> Answered:
     header = RequestHeader(0, 9, 1, "client")
     for number in range(1, 101):
         now[0] = number / 1000
-        answered.note(header, "10.0.0.9", 7, 10, 20, 0.0, False)
+        note(answered, header)
     for number in range(11):
-        answered.note(RequestHeader(1, 12, 1, None), "10.0.0.9", 7, 10, 20, 0.0, number < 10)
+        note(answered, RequestHeader(1, 12, 1, None), by_follower=number < 10)
     return answered
 
 
@@ -237,12 +244,12 @@ def test_quantiles_are_those_of_the_last_requests(answered: Answered) -> None:
 def test_no_more_is_kept_than_there_is_room_for() -> None:
     answered = Answered(lambda: 0.0)
     header = RequestHeader(0, 9, 1, "client")
-    for _ in range(3 * max(KEPT_REQUESTS, KEPT_TIMES)):
-        answered.note(header, "10.0.0.9", 7, 10, 20, 0.0, False)
+    for _ in range(3 * max(SLOTS, KEPT_TIMES)):
+        note(answered, header)
     [times] = answered.apis.values()
-    assert times.count == 3 * max(KEPT_REQUESTS, KEPT_TIMES)
+    assert times.count == 3 * max(SLOTS, KEPT_TIMES)
     assert len(times.recent) == KEPT_TIMES
-    assert len(answered.last) == KEPT_REQUESTS
+    assert len(answered.last.all()) == SLOTS
 
 
 def test_a_broker_that_follows_tells_of_its_fetchers_and_one_that_leads_of_its_followers() -> None:

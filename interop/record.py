@@ -1,0 +1,25 @@
+"""What Apache Kafka was seen to do, kept between runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from interop.reference import TARGET
+
+OBSERVATIONS = TARGET / "observations"
+
+
+class Record:
+    """What Apache Kafka was seen to do, kept between runs for ``--only kwire``."""
+
+    def path(self, name: str) -> Path:
+        return OBSERVATIONS / f"{name}.json"
+
+    def save(self, name: str, observation: Any) -> None:
+        OBSERVATIONS.mkdir(parents=True, exist_ok=True)
+        self.path(name).write_text(json.dumps(observation, indent=1))
+
+    def load(self, name: str) -> Any:
+        return json.loads(self.path(name).read_text())

@@ -1,0 +1,134 @@
+"""The last requests of a node, in slots of equal size: each goes over the oldest one.
+
+A request is noted before it is handled, and how it was answered when its reply leaves. What holds the slots
+may be memory of the process or, so that they outlive it, a file that is mapped (`broker.observe.ring`).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from kwire.wire.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    from kwire.wire.primitives import Buffer
+    from kwire.wire.registry import RequestHeader
+
+SLOTS: Final = 1_000
+CLIENT_BYTES: Final = 64
+PEER_BYTES: Final = 46
+"""An IPv6 address has as many at most."""
+UNANSWERED: Final = -1.0
+_SLOT: Final = Struct(f"<qqddqqihh{CLIENT_BYTES + PEER_BYTES}s")
+_ANSWER: Final = Struct("<qd")
+"""Of a slot, behind its number: bytes of the reply, and seconds."""
+_ANSWER_AT: Final = 8
+_SLOT_BYTES: Final = _SLOT.size
+SLOTS_BYTES: Final = SLOTS * _SLOT_BYTES
+
+
+class Noted(NamedTuple):
+    """One request that was noted."""
+
+    began: float
+    """When it came in, in seconds of the clock that the node counts by."""
+    seconds: float | None
+    """From then until its reply was handed over to be sent; None where it was not answered."""
+    connection: int
+    correlation_id: int
+    api_key: int
+    api_version: int
+    client_id: str
+    """Cut to `CLIENT_BYTES`, and empty where the client has none."""
+    peer_host: str
+    size_bytes: int
+    reply_bytes: int
+
+    @property
+    def request_id(self) -> str:
+        """See `request_id`."""
+        return request_id(self.connection, self.correlation_id)
+
+
+def request_id(connection: int, correlation_id: int) -> str:
+    """By what the log and the flight recorder name a request."""
+    return f"{connection}-{correlation_id}"
+
+
+def who(client_id: str | None, peer_host: str) -> bytes:
+    """Who asks, as slots have it."""
+    client = (client_id or "").encode()[:CLIENT_BYTES]
+    return client.ljust(CLIENT_BYTES, b"\0") + peer_host.encode()[:PEER_BYTES]
+
+
+class LastRequests:
+    """Those of a node that runs."""
+
+    __slots__ = ("_at", "_count", "_slots")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._slots: bytearray | mmap = bytearray(SLOTS_BYTES)
+        self._at = 0
+
+    def keep_in(self, slots: bytearray | mmap, at: int) -> None:
+        """Have them there from now on, from byte `at` on, where `SLOTS_BYTES` are taken."""
+        slots[at : at + SLOTS_BYTES] = self._slots[self._at : self._at + SLOTS_BYTES]
+        self._slots, self._at = slots, at
+
+    def keep(self) -> None:
+        """Have them in the memory of this process from now on."""
+        self.keep_in(bytearray(SLOTS_BYTES), 0)
+
+    def take_up(
+        self, header: RequestHeader, asks: bytes, connection: int, size_bytes: int, began: float
+    ) -> int:
+        """Note a request that is about to be handled. Its number. `asks`: see `who`."""
+        self._count = number = self._count + 1
+        api_key, api_version, correlation_id, _, _ = header
+        _SLOT.pack_into(
+            self._slots,
+            self._at + number % SLOTS * _SLOT_BYTES,
+            number,
+            0,
+            UNANSWERED,
+            began,
+            connection,
+            size_bytes,
+            correlation_id,
+            api_key,
+            api_version,
+            asks,
+        )
+        return number
+
+    def answered(self, number: int, reply_bytes: int, seconds: float) -> None:
+        """Note how a request was answered, unless it is none of the last ones any more."""
+        if self._count - number < SLOTS:
+            at = self._at + number % SLOTS * _SLOT_BYTES + _ANSWER_AT
+            _ANSWER.pack_into(self._slots, at, reply_bytes, seconds)
+
+    def all(self) -> list[Noted]:
+        """The newest one last."""
+        return read_slots(self._slots[self._at : self._at + SLOTS_BYTES])
+
+
+def read_slots(slots: Buffer) -> list[Noted]:
+    """What is in `SLOTS_BYTES`, the newest one last."""
+    noted = []
+    for number, reply, seconds, began, connection, size, correlation, key, version, asks in sorted(
+        _SLOT.iter_unpack(slots)
+    ):
+        if number:
+            client_id, peer_host = (
+                text.rstrip(b"\0").decode(errors="replace")
+                for text in (asks[:CLIENT_BYTES], asks[CLIENT_BYTES:])
+            )
+            took = None if seconds == UNANSWERED else seconds
+            noted.append(
+                Noted(began, took, connection, correlation, key, version, client_id, peer_host, size, reply)
+            )
+    return noted
