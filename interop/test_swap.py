@@ -28,11 +28,13 @@ BY_CHANCE_ALONE = [
     "handleResponse: unexpected callback exception",
     "creation failed for __consumer_offsets with error 'TOPIC_ALREADY_EXISTS'",
     "due to Stopped load",
+    "-delete/00000000000000000000.timeindex.deleted retrying",
 ]
 """What Apache Kafka says now and then with nobody else around. In its ReplicaAlterLogDirsThread the end of
 a move races with the answer that permits it: of 456 moves by Apache Kafka 4.3.1 alone two ended so. And a
 client may ask for a coordinator when the topic has just been made, and the broker has not heard of it yet.
-And it may be stopped while its group coordinator still loads.
+And it may be stopped while its group coordinator still loads. And who is killed while it removes the files of
+a directory, one by one, leaves the others to who comes next, who misses the first ones.
 """
 ENDINGS = ["stop", "stop", "kill", "kill", "torn", "torn", "stop", "stop"]
 ENDINGS_ALONE = ["stop", "kill", "torn", "stop"]

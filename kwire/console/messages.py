@@ -87,7 +87,8 @@ def message_page(asked: Asked) -> Answer:
         found = []
     if not found or found[0].record.offset != offset:
         raise Failure(
-            f"{topic}-{partition} has no message at offset {offset}: it may have been compacted away"
+            f"{topic}-{partition} has no message at offset {offset}: "
+            f"{_why_not(offset, bounds_of(asked.cluster, topic, partition))}"
         )
     message = found[0]
     header = message.batch.header
@@ -181,6 +182,15 @@ def _nearest(at: int, bounds: Bounds) -> tuple[int, str]:
             f"Offset {at} is not there yet: the next one is {bounds.high_watermark}.",
         )
     return at, ""
+
+
+def _why_not(offset: int, bounds: Bounds) -> str:
+    """Why an offset has no message, as far as that can be told."""
+    if offset < bounds.log_start:
+        return f"the first that is left is {bounds.log_start}"
+    if offset >= bounds.high_watermark:
+        return f"the next one will be {bounds.high_watermark}"
+    return "it may have been compacted away, or be a transaction's marker"
 
 
 def _key(text: str, form: str) -> bytes | None:

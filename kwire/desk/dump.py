@@ -25,7 +25,7 @@ from kwire.broker.storage.checkpoints import (
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.broker.storage.log.producer_state import CorruptSnapshot, read_snapshot
 from kwire.broker.storage.log.transaction_index import read_aborted
-from kwire.desk.failure import Failure, UsageError
+from kwire.desk.failure import Failure, UsageError, unreadable
 from kwire.desk.forms import add_forms, as_json, decoders
 from kwire.desk.options import add_json, command_parser
 from kwire.desk.output import BOLD, DIM, RED, Output, Row, time_text
@@ -124,7 +124,7 @@ def _files(path: str) -> Iterator[str]:
     try:
         names = sorted(os.listdir(path))
     except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from error
+        raise unreadable(path, error) from error
     known = [name for name in names if _reader(name) is not None]
     if not known:
         raise Failure(f"{path} has no files of Kafka's: name a data directory, or a partition in one")

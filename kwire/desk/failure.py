@@ -61,6 +61,12 @@ def sentence_of(error: ApiError) -> str:
     return f"{told}; {advice}" if advice else told
 
 
+def unreadable(path: str, error: OSError) -> Failure:
+    """A file or directory of a broker's cannot be read."""
+    what = ": read it as the user that the broker runs as" if isinstance(error, PermissionError) else ""
+    return Failure(f"{path}: {error.strerror}{what}")
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """A name that was perhaps meant, as the end of a sentence; empty where none is near."""
     near = get_close_matches(name, list(known), 1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
     """See the module; the parsers of its actions are likewise."""
+
+    elsewhere: Mapping[str, str] = {}
+    """Options that it has not and people look for, and what says the same."""
 
     def error(self, message: str) -> NoReturn:
         """End with status 2."""
@@ -23,9 +26,11 @@ class Parser(argparse.ArgumentParser):
         if rest and not self._take_late(found, rest):
             from difflib import get_close_matches  # which nobody needs who is not mistaken
 
-            near = get_close_matches(rest[0], self._option_string_actions, 1)
-            meant = f", did you mean '{near[0]}'?" if near else ""
-            self.error(f"unrecognized arguments: {' '.join(rest)}{meant}")
+            wanted = rest[0].partition("=")[0]
+            near = get_close_matches(wanted, self._option_string_actions, 1)
+            meant = self.elsewhere.get(wanted, near[0] if near else "")
+            told = f", did you mean '{meant}'?" if meant else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}{told}")
         return found, []
 
     def _take_late(self, found: Any, rest: list[str]) -> bool:

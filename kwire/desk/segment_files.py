@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from kwire.broker.storage.disk import RealFile, StorageError
 from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Place, headers, whole_batches
-from kwire.desk.failure import Failure, Misfit
+from kwire.desk.failure import Failure, Misfit, unreadable
 from kwire.desk.forms import Decode
 from kwire.desk.output import Row, time_text
 from kwire.desk.stored import control, said_by
@@ -43,7 +43,7 @@ def read_only(path: str) -> RealFile:
     try:
         return RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from error
+        raise unreadable(path, error) from error
 
 
 def base_offset(path: str) -> int:
@@ -199,4 +199,4 @@ def read_file(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from error
+        raise unreadable(path, error) from error

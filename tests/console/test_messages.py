@@ -41,7 +41,9 @@ async def test_a_topic_that_is_not_there_is_said_so(console: Client, admin: Admi
     admin.create_topics([NewTopic("there", 1, 1)])["there"].result(10)
     assert "there is no topic 'ther', did you mean 'there'?" in await console.page("/topics/ther", 404)
     assert "topic there has partition 0 alone, and no 7" in await console.page("/topics/there/7", 404)
-    assert "has no message at offset 3" in await console.page("/topics/there/0/3", 404)
+    assert "has no message at offset 3: the next one will be 0" in await console.page(
+        "/topics/there/0/3", 404
+    )
     assert "there is no page /console/elsewhere to GET" in await console.page("/elsewhere", 404)
 
 
@@ -78,6 +80,9 @@ async def test_messages_of_a_log_whose_beginning_is_gone(
     ):
         page = await console.page(f"/topics/trimmed/0{query}")
         assert ("value 55" in page, "value 54" in page, page.count(gone)) == (True, False, notes), query
+    assert "no message at offset 3: the first that is left is 55" in await console.page(
+        "/topics/trimmed/0/3", 404
+    )
     assert "Offset 3 is gone" in await console.page("/topics/trimmed/0?from=3&key=key%201")
     for digits in (str(1 << 63), "9" * 5000):
         told = await console.page(f"/topics/trimmed/0?from={digits}", 400)

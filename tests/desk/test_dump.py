@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from kwire.desk.failure import unreadable
 from kwire.desk.main import main
 from kwire.testing import Broker
 from tests.desk.running import Desk, Ran
@@ -195,6 +196,11 @@ def test_small_files_that_make_no_sense_are_found(
 
 def test_wrong_use(offline: Desk, tmp_path: Path) -> None:
     assert "no such file" in offline("dump", str(tmp_path / f"{FIRST}.log")).sentence
+    refused = PermissionError(13, "Permission denied")
+    assert (
+        str(unreadable("x.log", refused))
+        == "x.log: Permission denied: read it as the user that the broker runs as"
+    )
     assert "has no files of Kafka's" in offline("dump", str(tmp_path)).sentence
     (tmp_path / "x.txt").touch()
     assert "is not known by its name" in offline("dump", str(tmp_path / "x.txt")).sentence

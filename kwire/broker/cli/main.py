@@ -149,6 +149,11 @@ def _describe(parser: argparse.ArgumentParser, description: str, examples: str |
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     _describe(parser, SERVE_DESCRIPTION, SERVE_EXAMPLES)
+    assert isinstance(parser, Parser)
+    parser.elsewhere = {
+        "--port": "--set listeners=PLAINTEXT://127.0.0.1:PORT",
+        "--host": "--set listeners=PLAINTEXT://HOST:9092",
+    }
     _add_settings(parser)
     parser.add_argument(
         "--log-level",

@@ -76,6 +76,11 @@ def test_a_port_in_use_is_told_with_the_way_to_another(
             ["serve", "--htp", "8080"],
             "kwire serve: unrecognized arguments: --htp, did you mean '--http'?\n",
         ),
+        (
+            ["serve", "--port", "9093"],
+            "kwire serve: unrecognized arguments: --port, did you mean "
+            "'--set listeners=PLAINTEXT://127.0.0.1:PORT'?\n",
+        ),
         (["cluster"], "kwire cluster: the following arguments are required: ACTION; 'kwire cluster --help'"),
         (
             ["container", "run", "--x"],
