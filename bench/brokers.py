@@ -187,17 +187,19 @@ def cpu_ticks(pid: int) -> int:
     """What a process, its children that have ended, and those that live have used."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-        # A child belongs to the thread that started it.
-        children = [
-            child
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            for child in (task / "children").read_text(encoding="ascii").split()
-        ]
+        living = children(pid)
     except FileNotFoundError:
         return 0  # Its parent has the sum by now.
-    return sum(map(int, stat.rpartition(")")[2].split()[11:15])) + sum(
-        cpu_ticks(int(child)) for child in children
-    )
+    return sum(map(int, stat.rpartition(")")[2].split()[11:15])) + sum(map(cpu_ticks, living))
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that live. FileNotFoundError: it has ended."""
+    return [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()  # a child belongs to the thread that started it
+        for child in (task / "children").read_text(encoding="ascii").split()
+    ]
 
 
 class Kwire(Broker):

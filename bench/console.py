@@ -1,12 +1,17 @@
 """The console: what a producer notices of somebody who reads in it.
 
-One record at a time, as in `latency`: in quiet; while a key is searched for that is not there, 8 MiB of a
-topic a page; and while pages of messages are turned. Each page comes a second after the one before, or as
-soon as that has come. The reader is a process of its own, and so is the console. Apache Kafka has none.
+One record at a time, with a pause of a millisecond before each, so that the processors have time to spare: in
+quiet; while a key is searched for that is not there, 8 MiB of a topic a page; and while pages of messages are
+turned. Each page comes a second after the one before, or as soon as that has come. The reader is a process of
+its own, and so is the console. Apache Kafka has none.
+
+For comparison beside a process that only copies memory, as nice as the console is and as long for each page
+as it and the reader take together: what a machine makes of anything that runs beside a broker.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -18,13 +23,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench.brokers import Kwire, free_port
+from bench.brokers import Kwire, children, cpu_ticks, free_port
 from bench.figures import Figure, percentile
 from bench.latency import acknowledgements
 
 TOPIC = "big"
 TOPIC_BYTES = 256_000_000
 VALUE_BYTES = 600
+PAUSE_SECONDS = 0.001
 POOL = random.Random(1).randbytes(500_000).hex().encode()
 """What values are cut out of, so that none is packed by those before it."""
 PRODUCER = {"linger.ms": 20, "compression.type": "zstd", "queue.buffering.max.messages": 200_000}
@@ -52,6 +58,23 @@ while True:
 """
 
 
+COPIER = """
+import os, sys, time
+os.nice(19)
+busy = float(sys.argv[1])
+memory = bytearray(64 << 20)
+print("ready", flush=True)
+while True:
+    until = time.process_time() + busy
+    while time.process_time() < until:
+        memory[: 4 << 20] = memory[8 << 20 : 12 << 20]
+    time.sleep(1)
+"""
+COPIED = ", memory copied for as long"
+BESIDE_IT = "8 MiB searched a second"
+"""The reader for whose time it is copied."""
+
+
 class _WithConsole(Kwire):
     """kwire, with its console on a port of its own."""
 
@@ -61,6 +84,11 @@ class _WithConsole(Kwire):
 
     def command(self) -> list[str]:
         return [*super().command(), "--console", "--http", str(self.http_port)]
+
+    def console_ticks(self) -> int:
+        """Processor time of the console, which is the broker's child."""
+        assert self._process is not None
+        return sum(map(cpu_ticks, children(self._process.pid)))
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
@@ -73,20 +101,33 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
         for percent in (50, 99)
     }
     pages = {read: Figure(f"{read}: pages", "1/s") for read in READS}
+    busy = Figure(f"{BESIDE_IT}: processor time of console and reader", "s/page")
+    for percent in (50, 99):
+        figures[COPIED, percent] = Figure(f"produce one record{COPIED}, p{percent}", "ms")
     broker = _WithConsole()
     try:
         broker.start()
         end = _fill(broker)
         for _ in range(rounds):
-            _add(figures, "", acknowledgements(broker, seconds))
+            _add(figures, "", acknowledgements(broker, seconds, PAUSE_SECONDS))
             for read, (query, pause) in READS.items():
-                with _reading(broker, query, end, pause) as read_pages:
-                    taken = acknowledgements(broker, seconds)
+                with _reading(broker, query, end, pause) as (reader, read_pages):
+                    before = _ticks(broker, reader)
+                    taken = acknowledgements(broker, seconds, PAUSE_SECONDS)
+                    spent = (_ticks(broker, reader) - before) / os.sysconf("SC_CLK_TCK")
                 pages[read].add(broker.name, len(read_pages) / seconds)
                 _add(figures, f", {read}", taken)
+                if read == BESIDE_IT:
+                    busy.add(broker.name, spent / len(read_pages))
+            with _beside(COPIER, str(busy.median(broker.name))):
+                _add(figures, COPIED, acknowledgements(broker, seconds, PAUSE_SECONDS))
     finally:
         broker.discard()
-    return [*figures.values(), *pages.values()]
+    return [*figures.values(), *pages.values(), busy]
+
+
+def _ticks(broker: _WithConsole, reader: int) -> int:
+    return broker.console_ticks() + cpu_ticks(reader)
 
 
 def _add(figures: dict[tuple[str, int], Figure], label: str, taken: list[float]) -> None:
@@ -116,17 +157,24 @@ def _fill(broker: Kwire) -> int:
 
 
 @contextmanager
-def _reading(broker: _WithConsole, query: str, end: int, pause: float) -> Iterator[list[str]]:
-    """Somebody who reads until the block ends; then there is a line for each page."""
+def _reading(broker: _WithConsole, query: str, end: int, pause: float) -> Iterator[tuple[int, list[str]]]:
+    """Somebody who reads until the block ends, by process id; then there is a line for each page."""
     url = f"http://127.0.0.1:{broker.http_port}/console/topics/{TOPIC}/0"
-    pages: list[str] = []
-    command = [sys.executable, "-c", READER, url, query, str(end), str(pause)]
+    with _beside(READER, url, query, str(end), str(pause)) as beside:
+        yield beside
+
+
+@contextmanager
+def _beside(program: str, *arguments: str) -> Iterator[tuple[int, list[str]]]:
+    """A program that runs until the block ends, by process id; then there is what it has said."""
+    said: list[str] = []
+    command = [sys.executable, "-c", program, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
             time.sleep(1)  # its first page has the console started
-            yield pages
+            yield process.pid, said
         finally:
             process.kill()
-        pages.extend(process.stdout)
+        said.extend(process.stdout)

@@ -57,13 +57,15 @@ def _new_topic(broker: Broker) -> str:
     return topic
 
 
-def acknowledgements(broker: Broker, seconds: float) -> list[float]:
-    """How many seconds each record took, for so long."""
+def acknowledgements(broker: Broker, seconds: float, pause_seconds: float = 0.0) -> list[float]:
+    """How many seconds each record took, for so long, with a pause before each."""
     topic = _new_topic(broker)
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
     taken: list[float] = []
     until = float("inf")
     while time.perf_counter() < until:
+        if pause_seconds:
+            time.sleep(pause_seconds)
         begun = time.perf_counter()
         producer.produce(topic, VALUE, partition=0)
         if producer.flush(30):
