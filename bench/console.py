@@ -53,7 +53,7 @@ while True:
     with urllib.request.urlopen(url + "?" + query.replace("AT", str(at))) as answer:
         answer.read()
     at = (at + {STEP}) % end
-    print("page", flush=True)
+    print(time.monotonic(), flush=True)
     time.sleep(pause)
 """
 
@@ -112,13 +112,15 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
             _add(figures, "", acknowledgements(broker, seconds, PAUSE_SECONDS))
             for read, (query, pause) in READS.items():
                 with _reading(broker, query, end, pause) as (reader, read_pages):
-                    before = _ticks(broker, reader)
+                    before, begun = _ticks(broker, reader), time.monotonic()
                     taken = acknowledgements(broker, seconds, PAUSE_SECONDS)
                     spent = (_ticks(broker, reader) - before) / os.sysconf("SC_CLK_TCK")
-                pages[read].add(broker.name, len(read_pages) / seconds)
+                    ended = time.monotonic()
+                count = sum(begun <= float(at) <= ended for at in read_pages)
+                pages[read].add(broker.name, count / (ended - begun))
                 _add(figures, f", {read}", taken)
                 if read == BESIDE_IT:
-                    busy.add(broker.name, spent / len(read_pages))
+                    busy.add(broker.name, spent / max(1, count))
             with _beside(COPIER, str(busy.median(broker.name))):
                 _add(figures, COPIED, acknowledgements(broker, seconds, PAUSE_SECONDS))
     finally:

@@ -20,4 +20,4 @@ def test_kwire_does_what_apache_kafka_does(
     record: Record,
     differences: list[Difference],
 ) -> None:
-    hold(scenario, apache, kwire, record, differences, at_once=True)
+    hold(scenario, apache, kwire, record, differences, at_once=True, alone=True)

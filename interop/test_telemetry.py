@@ -197,7 +197,7 @@ def test_clients_push_what_they_push_to_apache_kafka(
     try:
         for broker in started:
             broker.start()
-        hold(Scenario("telemetry.pushed", pushed, 90.0), apache, kwire, record, differences)
+        hold(Scenario("telemetry.pushed", pushed, 90.0), apache, kwire, record, differences, alone=True)
         if kwire is not None:
             page = kwire.page()
             assert all(f'client_software_name="{kind}"' in page for kind in KINDS_OF_CLIENT)

@@ -186,10 +186,10 @@ def _nearest(at: int, bounds: Bounds) -> tuple[int, str]:
 
 def _why_not(offset: int, bounds: Bounds) -> str:
     """Why an offset has no message, as far as that can be told."""
+    if offset >= bounds.high_watermark or bounds.log_start == bounds.high_watermark:
+        return f"the next one will be {bounds.high_watermark}"
     if offset < bounds.log_start:
         return f"the first that is left is {bounds.log_start}"
-    if offset >= bounds.high_watermark:
-        return f"the next one will be {bounds.high_watermark}"
     return "it may have been compacted away, or be a transaction's marker"
 
 

@@ -1,8 +1,8 @@
 """What a node has answered: how often, how long it took, and the last requests one by one.
 
-One note a request, when its reply leaves; no histogram is kept. Quantiles are taken from the last times of an
-API when somebody asks for them: that costs the request an append to a ring, and the asker a sort. A note
-takes 0.4 µs, where the request takes 15 µs at least.
+A request is noted when it is taken up, and when its reply leaves; no histogram is kept. Quantiles are taken
+from the last times of an API when somebody asks for them: that costs the request an append to a ring, and the
+asker a sort. Both notes take 0.7 µs, where the request takes 15 µs at least.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from kwire.broker.api.last_requests import LastRequests, Noted
+from kwire.broker.api.last_requests import LastRequests, Noted, who
 from kwire.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -76,7 +76,11 @@ class Answered:
     ) -> None:
         """A request is answered, or has come to its end without that. `number`: by which it was noted."""
         seconds = self.clock() - began
-        self.last.answered(number, reply_bytes, seconds)
+        if not self.last.answered(number, reply_bytes, seconds):
+            # It took longer than a thousand others, which is why somebody will look for it.
+            asks = who(header.client_id, asker.peer_host)
+            number = self.last.take_up(header, asks, asker.id, size_bytes, began)
+            self.last.answered(number, reply_bytes, seconds)
         key = FROM_FOLLOWERS if by_follower else header[0], header[1]
         times = self.apis.get(key)
         if times is None:
@@ -103,7 +107,7 @@ def noted(
         header.correlation_id,
         header.api_key,
         header.api_version,
-        header.client_id or "",
+        header.client_id,
         asker.peer_host,
         size_bytes,
         reply_bytes,

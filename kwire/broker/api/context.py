@@ -34,6 +34,9 @@ class Parked:
 
 PARKED: Final = Parked()
 
+LONGEST_CLIENT_ID: Final = 255
+"""Longer ones are not remembered by connections, each of which may have one of 32 KiB."""
+
 _PENDING, _READY = range(2)
 
 
@@ -130,10 +133,13 @@ class Channel:
     def note(self, answered: Answered, header: RequestHeader, size_bytes: int) -> int:
         """Note a request before it is handled. Its number."""
         client_id = header[3]
-        if client_id != self._client_id:
-            self._client_id = client_id
-            self._who = who(client_id, self.peer_host)
-        return answered.last.take_up(header, self._who, self.id, size_bytes, self.began)
+        if client_id == self._client_id:
+            asks = self._who
+        else:
+            asks = who(client_id, self.peer_host)
+            if client_id is None or len(client_id) <= LONGEST_CLIENT_ID:
+                self._client_id, self._who = client_id, asks
+        return answered.last.take_up(header, asks, self.id, size_bytes, self.began)
 
     def take_ready(self) -> list[Buffer | Region]:
         """Pop the completed replies at the head, in request order, as pieces to send.

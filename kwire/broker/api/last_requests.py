@@ -41,8 +41,8 @@ class Noted(NamedTuple):
     correlation_id: int
     api_key: int
     api_version: int
-    client_id: str
-    """Cut to `CLIENT_BYTES`, and empty where the client has none."""
+    client_id: str | None
+    """Cut to `CLIENT_BYTES`; None where it is empty, too."""
     peer_host: str
     size_bytes: int
     reply_bytes: int
@@ -105,11 +105,13 @@ class LastRequests:
         )
         return number
 
-    def answered(self, number: int, reply_bytes: int, seconds: float) -> None:
-        """Note how a request was answered, unless it is none of the last ones any more."""
-        if self._count - number < SLOTS:
-            at = self._at + number % SLOTS * _SLOT_BYTES + _ANSWER_AT
-            _ANSWER.pack_into(self._slots, at, reply_bytes, seconds)
+    def answered(self, number: int, reply_bytes: int, seconds: float) -> bool:
+        """Note how a request was answered; False where its slot is another's by now."""
+        if self._count - number >= SLOTS:
+            return False
+        at = self._at + number % SLOTS * _SLOT_BYTES + _ANSWER_AT
+        _ANSWER.pack_into(self._slots, at, reply_bytes, seconds)
+        return True
 
     def all(self) -> list[Noted]:
         """The newest one last."""
@@ -129,6 +131,17 @@ def read_slots(slots: Buffer) -> list[Noted]:
             )
             took = None if seconds == UNANSWERED else seconds
             noted.append(
-                Noted(began, took, connection, correlation, key, version, client_id, peer_host, size, reply)
+                Noted(
+                    began,
+                    took,
+                    connection,
+                    correlation,
+                    key,
+                    version,
+                    client_id or None,
+                    peer_host,
+                    size,
+                    reply,
+                )
             )
     return noted

@@ -43,7 +43,8 @@ class FlightRecorder:
             try:
                 path = ring_of(directory)
                 if os.path.lexists(path):
-                    requests = [_told(time_ms, noted) for time_ms, noted in read_ring(path)]
+                    found = sorted(read_ring(path), key=lambda one: one[1].seconds is None)
+                    requests = [_told(time_ms, one) for time_ms, one in found]
                     self._write([*self._head(KILLED), *requests], logging.INFO)
                     os.remove(path)
                 if self._ring is None:
@@ -70,8 +71,8 @@ class FlightRecorder:
         try:
             clock = self._running.server.answered.clock()
             requests = [
-                _told(now_ms + 1000 * (noted.began - clock), noted, waits_ms=1000 * (clock - noted.began))
-                for noted in [*self._answered(), *self._under_way()]
+                _told(now_ms + 1000 * (one.began - clock), one, waits_ms=1000 * (clock - one.began))
+                for one in [*self._answered(), *self._under_way()]
             ]
             lines = [*self._head(reason, trace), *requests]
             path = self._write(lines, logging.CRITICAL)

@@ -27,6 +27,8 @@ PREFIX: Final = "kwire-flight-"
 MEMORY: Final = "/dev/shm"
 """A file system of Linux that no disk is behind."""
 MAGIC: Final = b"kwirering4"
+ANY_MAGIC: Final = MAGIC[:-1]
+"""That of any version; all begin with the same head."""
 DIRECTORY_BYTES: Final = 512
 _HEAD: Final = Struct(f"<10sqd{DIRECTORY_BYTES}s")
 """With the data directory, where it fits."""
@@ -50,7 +52,7 @@ def forget_orphans(memory: str = MEMORY) -> None:
             if name.startswith(PREFIX):
                 with suppress(OSError):
                     head = _content(path, _HEAD.size)
-                    if len(head) == _HEAD.size and head.startswith(MAGIC):
+                    if len(head) == _HEAD.size and head.startswith(ANY_MAGIC):
                         directory = _HEAD.unpack(head)[-1].rstrip(b"\0")
                         if directory and not os.path.isdir(directory):
                             os.unlink(path)

@@ -25,6 +25,7 @@ class SlowRequests:
 
     def __call__(self, noted: Noted) -> None:
         """A request took long."""
+        assert noted.seconds is not None
         second = int(self._clock())
         if second != self._second:
             if self._told > MAX_A_SECOND:
@@ -38,7 +39,7 @@ class SlowRequests:
                 noted.api_version,
                 noted.client_id,
                 noted.peer_host,
-                1000 * (noted.seconds or 0),
+                1000 * noted.seconds,
                 noted.size_bytes,
                 noted.reply_bytes,
                 extra={"request": noted.request_id},

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from kwire.broker.api.last_requests import SLOTS, SLOTS_BYTES, LastRequests, who
+from kwire.broker.api.answered import Answered, noted
+from kwire.broker.api.context import Channel
+from kwire.broker.api.last_requests import CLIENT_BYTES, SLOTS, SLOTS_BYTES, LastRequests, who
+from kwire.broker.host.loggers import NodeLogger
 from kwire.wire.registry import RequestHeader
 
 
@@ -41,15 +46,20 @@ def test_what_was_not_answered_is_told(requests: LastRequests) -> None:
     # Its place is another's by the time it is answered.
     for number in range(2, SLOTS + 1):
         take_up(requests, number)
-    requests.answered(waiting, 20, 0.5)
+    assert not requests.answered(waiting, 20, 0.5)
     assert [one.correlation_id for one in requests.all() if one.seconds is not None] == [1]
 
 
 @pytest.mark.parametrize(
     ("client_id", "told"),
-    [(None, ""), ("é" * 99, "é" * 32), ("x" + "é" * 99, "x" + "é" * 31 + "\N{REPLACEMENT CHARACTER}")],
+    [
+        (None, None),
+        ("", None),
+        ("é" * 99, "é" * 32),
+        ("x" + "é" * 99, "x" + "é" * 31 + "\N{REPLACEMENT CHARACTER}"),
+    ],
 )
-def test_a_long_name_is_cut(requests: LastRequests, client_id: str | None, told: str) -> None:
+def test_a_long_name_is_cut(requests: LastRequests, client_id: str | None, told: str | None) -> None:
     longest = "1111:2222:3333:4444:5555:6666:123.123.123.123"
     take_up(requests, 1, client_id, longest)
     [found] = requests.all()
@@ -69,3 +79,35 @@ def test_they_move_to_where_they_are_to_be_kept(requests: LastRequests) -> None:
     take_up(requests, 3)
     assert [one.correlation_id for one in requests.all()] == [1, 2, 3]
     assert kept == before
+
+
+def test_what_took_longer_than_all_the_others_is_told_last() -> None:
+    now = [0.0]
+    answered = Answered(lambda: now[0])
+    asker = SimpleNamespace(id=7, peer_host="::1")
+    header = RequestHeader(0, 9, 17, "slow")
+    waiting = answered.last.take_up(header, who("slow", "::1"), 7, 10, 0.0)
+    for number in range(SLOTS):
+        answered.last.answered(take_up(answered.last, number), 20, 0.1)
+    now[0] = 30.0
+    answered.note(waiting, header, asker, 10, 20, 0.0, False)
+    *_, before, told = answered.last.all()
+    assert (before.correlation_id, before.seconds) == (SLOTS - 1, 0.1)
+    assert told == noted(header, asker, 10, 20, 0.0, 30.0)
+
+
+def test_each_request_is_noted_with_its_own_client() -> None:
+    answered = Answered(lambda: 0.0)
+    channel = Channel(
+        7,
+        peer_host="::1",
+        listener="PLAINTEXT",
+        on_ready=lambda channel: None,
+        logger=NodeLogger("kwire.requests", ""),
+        answered=answered,
+    )
+    names = ["a", None, "b", "b", "x" * 30_000, "b", "", "y" * 300, None]
+    for number, name in enumerate(names):
+        channel.open_slot(RequestHeader(0, 9, number, name), 0, 10)
+    told = [None if one is None else one[:CLIENT_BYTES] or None for one in names]
+    assert [one.client_id for one in answered.last.all()] == told

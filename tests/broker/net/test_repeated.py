@@ -50,6 +50,14 @@ async def test_the_same_again_is_answered_without_the_node(rig: Rig) -> None:
         assert await client.ask(numbered(number)) == struct.pack(">i", number) + b"fine"
     assert beats.times == [rig.clock.now_ms()] * 3
     assert rig.node.frames == [FRAME]
+    noted = rig.server.answered.last.all()[1:]  # those behind the first one
+    assert [one.correlation_id for one in noted] == [8, 9, -1]
+    assert {(one.client_id, one.size_bytes, one.reply_bytes) for one in noted} == {
+        (HEADER.client_id, len(FRAME), 4 + 4 + len(b"fine"))
+    }
+    took = [one.seconds for one in noted if one.seconds is not None]
+    assert len(took) == 3
+    assert 0 <= min(took) <= max(took) < 10
 
 
 async def test_what_is_not_steady_any_more_or_another_request_goes_to_the_node(rig: Rig) -> None:

@@ -176,6 +176,8 @@ def test_a_ring_whose_directory_is_gone_is_forgotten(tmp_path: Path) -> None:
     there.mkdir()
     for name, home in (("gone", gone), ("there", there), ("nobodys", "")):
         made(tmp_path / f"{PREFIX}{name}", str(home))
+    older = (tmp_path / f"{PREFIX}gone").read_bytes().replace(MAGIC, MAGIC[:-1] + b"1", 1)
+    (tmp_path / f"{PREFIX}older").write_bytes(older)
     (tmp_path / f"{PREFIX}short").write_bytes(MAGIC)
     forget_orphans(str(tmp_path))
     left = {path.name.removeprefix(PREFIX) for path in tmp_path.glob(f"{PREFIX}*")}
