@@ -57,7 +57,8 @@ class Dispatcher:
         if repeated is not None and not channel.slots:
             answer = repeated.answer(frame, now_ms)
             if answer:
-                channel.open_slot(repeated.header, now_ms, len(frame)).complete_encoded([answer])
+                header = repeated.header_of(frame)
+                channel.open_slot(header, now_ms, len(frame)).complete_encoded([answer])
                 return
             if answer is not None:
                 # It holds on to what its coordinator knew, who may be gone. The next one is remembered again.

@@ -8,6 +8,7 @@ decode it, go through its layers and encode the answer anew.
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 
 from kwire.wire.primitives import Buffer
 from kwire.wire.registry import RequestHeader
@@ -15,6 +16,7 @@ from kwire.wire.registry import RequestHeader
 _CORRELATION_ID = 4
 """Where it is, in a request (behind API key and version) as in an answer (behind the size)."""
 _BEHIND_IT = 8
+_INT32 = Struct(">i")
 
 LONGEST_REPEATED_BYTES = 1024
 """Longer ones are not remembered: each connection may have one, which tags can make as long as it likes."""
@@ -26,18 +28,22 @@ Again = Callable[[int], bool]
 class Repeated:
     """The last request of its kind on a connection."""
 
-    __slots__ = ("_again", "_answer", "_before", "_behind", "header", "size_bytes")
+    __slots__ = ("_again", "_answer", "_before", "_behind", "_header", "size_bytes")
 
     def __init__(self, header: RequestHeader, frame: Buffer, answer: Buffer, again: Again) -> None:
         """`frame` is the request without its size, `answer` the response with it."""
-        self.header = header
-        """The first one's: the correlation id is another one each time."""
+        self._header = header
         self.size_bytes = len(frame)
         """Of the request, without its size."""
         self._before = bytes(frame[:_CORRELATION_ID])
         self._behind = bytes(frame[_BEHIND_IT:])
         self._answer = bytes(answer[:_CORRELATION_ID]), bytes(answer[_BEHIND_IT:])
         self._again = again
+
+    def header_of(self, frame: memoryview) -> RequestHeader:
+        """The header of this frame, which is another one's but for the correlation id."""
+        correlation_id: int = _INT32.unpack_from(frame, _CORRELATION_ID)[0]
+        return self._header._replace(correlation_id=correlation_id)
 
     def answer(self, frame: memoryview, now_ms: int) -> bytes | None:
         """The answer to a frame. If nothing is done: None for another one, empty where something changed."""

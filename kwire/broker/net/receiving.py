@@ -52,8 +52,6 @@ MAX_UNSENT_BYTES = 1 << 20
 
 _SIZE = Struct(">i")
 _PREFIX_BYTES = 4
-_CORRELATION_ID_AT = 8
-"""Behind the size, the API key and its version."""
 
 
 class TakesFrames(Protocol):
@@ -233,8 +231,7 @@ class Receiver(ABC):
         answered = self.channel.answered
         if answered is not None:
             began = around.loop.turn_began
-            correlation_id: int = _SIZE.unpack_from(scratch, _CORRELATION_ID_AT)[0]
-            header, channel = repeated.header._replace(correlation_id=correlation_id), self.channel
+            header, channel = repeated.header_of(scratch[_PREFIX_BYTES:]), self.channel
             channel.began = began
             number = channel.note(answered, header, size_bytes)
             answered.note(number, header, channel, size_bytes, len(answer), began, False)

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from kwire.broker.api.answered import noted
 from kwire.broker.observe.ring import PREFIX, Ring, forget_orphans, read_ring, ring_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kwire.broker.api.last_requests import Noted
     from kwire.broker.net.serve import RunningNode
 
 SUFFIX: Final = ".jsonl"
+UNFINISHED: Final = ".tmp"
 KILLED: Final = "killed, or without its machine: this was found when it started again"
 KEPT_FILES: Final = 5
 """Older ones are removed."""
@@ -43,9 +45,8 @@ class FlightRecorder:
             try:
                 path = ring_of(directory)
                 if os.path.lexists(path):
-                    found = sorted(read_ring(path), key=lambda one: one[1].seconds is None)
-                    requests = [_told(time_ms, one) for time_ms, one in found]
-                    self._write([*self._head(KILLED), *requests], logging.INFO)
+                    if not self._tell_of_killed(path):
+                        continue  # until a start that has room for it
                     os.remove(path)
                 if self._ring is None:
                     answered = running.server.answered
@@ -59,6 +60,14 @@ class FlightRecorder:
             except OSError as error:
                 running.loop.logger("kwire.node").warning("no ring of requests is kept: %s", error)
 
+    def _tell_of_killed(self, path: str) -> bool:
+        """Whether what is in this ring is written. OSError."""
+        try:
+            requests = _in_order((time_ms, noted, None) for time_ms, noted in read_ring(path))
+        except (ValueError, OverflowError):  # no kwire has written such times
+            requests = []
+        return self._write([*self._head(KILLED), *requests], logging.INFO) is not None
+
     def end(self) -> None:
         """There is nothing to tell, or it is told."""
         ring, self._ring = self._ring, None
@@ -70,12 +79,13 @@ class FlightRecorder:
         now_ms = self._running.clock.now_ms()
         try:
             clock = self._running.server.answered.clock()
-            requests = [
-                _told(now_ms + 1000 * (one.began - clock), one, waits_ms=1000 * (clock - one.began))
-                for one in [*self._answered(), *self._under_way()]
-            ]
-            lines = [*self._head(reason, trace), *requests]
-            path = self._write(lines, logging.CRITICAL)
+            requests = _in_order(
+                (now_ms + 1000 * (one.began - clock), one, 1000 * (clock - one.began))
+                for one in self._remembered()
+            )
+            path = self._write([*self._head(reason, trace), *requests], logging.CRITICAL)
+            if path is None:
+                self._ring = None  # whoever starts next finds it
             self.end()
         except Exception:
             self._running.loop.logger("kwire.node").exception("what was asked last cannot be told")
@@ -92,13 +102,16 @@ class FlightRecorder:
         now_ms = running.clock.now_ms()
         name = f"{PREFIX}{_time(now_ms).replace(':', '')}{SUFFIX}"
         for directory in running.node.config.log_dirs:
+            path = os.path.join(directory, name)
             try:
-                path = os.path.join(directory, name)
-                with open(path, "w", encoding="utf-8") as file:
+                with open(path + UNFINISHED, "w", encoding="utf-8") as file:
                     file.write(text)
+                os.replace(path + UNFINISHED, path)
                 _remove_old(directory)
             except OSError as error:
                 logger.warning("what was asked last cannot be written: %s", error)
+                with suppress(OSError):
+                    os.remove(path + UNFINISHED)
                 continue
             logger.log(level, "what was asked last is in %s", path)
             return path
@@ -108,8 +121,11 @@ class FlightRecorder:
         told = {"time": _time(self._running.clock.now_ms()), "node": self._running.loop.name, "end": reason}
         return [told | ({"trace": trace} if trace else {})]
 
-    def _answered(self) -> list[Noted]:
-        return [one for one in self._running.server.answered.last.all() if one.seconds is not None]
+    def _remembered(self) -> list[Noted]:
+        """The last ones, and those that have waited for longer than a thousand others took."""
+        found = self._running.server.answered.last.all()
+        known = {(one.request_id, one.began) for one in found}
+        return [one for one in self._under_way() if (one.request_id, one.began) not in known] + found
 
     def _under_way(self) -> Iterator[Noted]:
         """Those that had no answer yet; the one that was being handled, if any, is among them."""
@@ -120,7 +136,13 @@ class FlightRecorder:
                 yield noted(context.header, connection.channel, context.size_bytes, 0, context.began, None)
 
 
-def _told(time_ms: float, noted: Noted, *, waits_ms: float | None = None) -> dict[str, Any]:
+def _in_order(requests: Iterable[tuple[float, Noted, float | None]]) -> list[dict[str, Any]]:
+    """A line each, see `_told`: those without an answer last."""
+    told = sorted(requests, key=lambda one: one[1].seconds is None)
+    return [_told(time_ms, one, waits_ms=waits_ms) for time_ms, one, waits_ms in told]
+
+
+def _told(time_ms: float, noted: Noted, *, waits_ms: float | None) -> dict[str, Any]:
     """A line of a request. `waits_ms`: how long it has waited, where it has no answer and that is known."""
     from kwire.broker.observe.slow import api_name
 

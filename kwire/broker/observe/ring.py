@@ -13,10 +13,12 @@ import mmap
 import os
 import stat
 from binascii import crc32
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from kwire.broker.api.last_requests import SLOTS_BYTES, Noted, read_slots
 
@@ -48,14 +50,20 @@ def forget_orphans(memory: str = MEMORY) -> None:
     """Remove the rings of processes that were killed and whose data directories are gone, as in tests."""
     with suppress(OSError):
         for name in os.listdir(memory):
-            path = os.path.join(memory, name)
             if name.startswith(PREFIX):
                 with suppress(OSError):
-                    head = _content(path, _HEAD.size)
-                    if len(head) == _HEAD.size and head.startswith(ANY_MAGIC):
-                        directory = _HEAD.unpack(head)[-1].rstrip(b"\0")
-                        if directory and not os.path.isdir(directory):
-                            os.unlink(path)
+                    _forget_orphan(os.path.join(memory, name))
+
+
+def _forget_orphan(path: str) -> None:
+    """OSError, for one that somebody holds as well: what is gone here may be there in another container."""
+    with _opened(path) as file:
+        head = file.read(_HEAD.size)
+        if len(head) == _HEAD.size and head.startswith(ANY_MAGIC):
+            directory = _HEAD.unpack(head)[-1].rstrip(b"\0")
+            if directory and not os.path.isdir(directory):
+                flock(file, LOCK_EX | LOCK_NB)
+                os.unlink(path)
 
 
 class Ring:
@@ -70,14 +78,15 @@ class Ring:
         # Where everybody may make files nobody else's is followed or taken over.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            flock(fd, LOCK_EX | LOCK_NB)
             # All of it now: where there is no room later, a note would end the process by SIGBUS.
             os.posix_fallocate(fd, 0, _BYTES)
             self._map = mmap.mmap(fd, _BYTES)
         except OSError:
             os.unlink(path)
-            raise
-        finally:
             os.close(fd)
+            raise
+        self._fd = fd  # as long as it is open it is locked: somebody lives here
         home = os.path.realpath(directory).encode() if directory else b""
         _HEAD.pack_into(self._map, 0, MAGIC, now_ms, clock, home if len(home) <= DIRECTORY_BYTES else b"")
         requests.keep_in(self._map, _HEAD.size)
@@ -86,6 +95,7 @@ class Ring:
         """The node ends in a way of which it tells itself, or of which there is nothing to tell."""
         self._requests.keep()
         self._map.close()
+        os.close(self._fd)
         with suppress(OSError):  # its disk may be why
             Path(self.path).unlink()
 
@@ -95,18 +105,20 @@ def read_ring(path: str) -> list[tuple[float, Noted]]:
 
     Nothing where it is no ring. OSError.
     """
-    content = _content(path)
+    with _opened(path) as file:
+        content = file.read(_BYTES + 1)
     if len(content) != _BYTES or not content.startswith(MAGIC):
         return []
     _, now_ms, clock, _ = _HEAD.unpack_from(content)
     return [(now_ms + 1000 * (noted.began - clock), noted) for noted in read_slots(content[_HEAD.size :])]
 
 
-def _content(path: str, most_bytes: int = _BYTES + 1) -> bytes:
-    """Of a ring that this user has written. OSError."""
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """A ring that this user has written. OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             raise PermissionError(f"{path} is somebody else's")
-        return file.read(most_bytes)
+        yield file

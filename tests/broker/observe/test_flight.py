@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import math
+import mmap
 import os
 import re
 import signal
@@ -74,6 +76,73 @@ async def test_the_last_requests_are_written_and_those_under_way() -> None:
     assert (last["api"], last["version"], last["client"]) == ("Fetch", 12, "poller")
     assert re.fullmatch(r"\d+-17", last["request"])
     assert all(told["time"].endswith("Z") for told in requests)
+
+
+async def test_a_request_whose_client_has_gone_is_told_as_well() -> None:
+    async with observed() as node:
+        running = node.running
+        await trio.to_thread.run_sync(partial(produce, running.bootstrap, "orders", 1))
+        host, port = running.bootstrap.split(":")
+        stream = await trio.open_tcp_stream(host, int(port))
+        await stream.send_all(POLL)
+        with trio.fail_after(5):
+            while not any(c.channel.slots for c in running.server.connections.values()):
+                await trio.lowlevel.checkpoint()
+            await stream.aclose()
+            while any(c.channel.slots for c in running.server.connections.values()):
+                await trio.lowlevel.checkpoint()
+        path = FlightRecorder(running).write("made up")
+        assert path is not None
+        *_, last = lines_of(path)
+    assert (last["api"], last["client"], last["under_way"]) == ("Fetch", "poller", True)
+
+
+async def test_what_no_disk_takes_is_told_by_the_next_start_that_has_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with observed() as node:
+        running = node.running
+        [directory] = map(Path, running.node.config.log_dirs)
+        with monkeypatch.context() as full:
+            full.setattr(os, "replace", no_room)
+            recorder = FlightRecorder(running)
+            recorder.begin()
+            await trio.to_thread.run_sync(partial(produce, running.bootstrap, "orders", 1))
+            assert recorder.write("the disk is full") is None
+            recorder.end()
+            ring = ring_of(str(directory))
+            noted = read_ring(ring)
+            FlightRecorder(running).begin()
+            assert read_ring(ring) == noted
+            assert not list(directory.glob(f"{PREFIX}*"))
+        after = FlightRecorder(running)
+        after.begin()
+        [path] = directory.glob(f"{PREFIX}*")
+        head, *requests = lines_of(path)
+        assert (head["end"], head["requests"]) == (KILLED, len(noted))
+        assert "Produce" in {told["api"] for told in requests}
+        after.end()
+        assert not Path(ring).exists()
+
+
+async def test_a_ring_that_makes_no_sense_keeps_no_broker_from_starting() -> None:
+    async with observed() as node:
+        [directory] = map(Path, node.running.node.config.log_dirs)
+        ring = ring_of(str(directory))
+        requests = LastRequests()
+        requests.take_up(RequestHeader(0, 9, 17, "shop"), who("shop", "::1"), 7, 10, math.nan)
+        made(Path(ring), str(directory))
+        with open(ring, "r+b") as file:
+            requests.keep_in(mmap.mmap(file.fileno(), 0), Path(ring).stat().st_size - SLOTS_BYTES)
+        assert len(read_ring(ring)) == 1
+        recorder = FlightRecorder(node.running)
+        recorder.begin()
+        [path] = directory.glob(f"{PREFIX}*")
+        assert [told.get("end") for told in lines_of(path)] == [KILLED]
+        recorder.end()
 
 
 def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> None:
@@ -174,14 +243,15 @@ def test_a_ring_is_nobody_elses(tmp_path: Path) -> None:
 def test_a_ring_whose_directory_is_gone_is_forgotten(tmp_path: Path) -> None:
     gone, there = tmp_path / "gone", tmp_path / "there"
     there.mkdir()
-    for name, home in (("gone", gone), ("there", there), ("nobodys", "")):
+    for name, home in (("held", gone), ("there", there), ("nobodys", "")):
         made(tmp_path / f"{PREFIX}{name}", str(home))
-    older = (tmp_path / f"{PREFIX}gone").read_bytes().replace(MAGIC, MAGIC[:-1] + b"1", 1)
-    (tmp_path / f"{PREFIX}older").write_bytes(older)
+    left_behind = (tmp_path / f"{PREFIX}held").read_bytes()
+    (tmp_path / f"{PREFIX}gone").write_bytes(left_behind)
+    (tmp_path / f"{PREFIX}older").write_bytes(left_behind.replace(MAGIC, MAGIC[:-1] + b"1", 1))
     (tmp_path / f"{PREFIX}short").write_bytes(MAGIC)
     forget_orphans(str(tmp_path))
     left = {path.name.removeprefix(PREFIX) for path in tmp_path.glob(f"{PREFIX}*")}
-    assert left == {"there", "nobodys", "short"}
+    assert left == {"held", "there", "nobodys", "short"}
 
 
 def test_each_directory_has_a_ring_of_its_own(tmp_path: Path) -> None:
