@@ -133,8 +133,8 @@ class Operator(threading.Thread):
 
 def has_others_elected(cluster: Cluster) -> None:
     """Tell the voters that their leader ends, in its name, which it does not; until somebody is elected."""
-    leader = cluster.active_controller()
-    found = cluster.quorum(leader)
+    found = as_its_leader_has_it(cluster)
+    leader: int = found["LeaderId"]
     epoch: int = found["LeaderEpoch"]
     others = [each for each in found["CurrentVoters"] if each["ReplicaId"] != leader]
     due = 0.0
@@ -149,6 +149,19 @@ def has_others_elected(cluster: Cluster) -> None:
         return epoch < max(led_epochs(cluster), default=0)
 
     eventually(is_elected, f"nobody is elected after {leader} in epoch {epoch}")
+
+
+def as_its_leader_has_it(cluster: Cluster) -> Fields:
+    """What the leader of the quorum has of it: it may lose the lead while it is looked for."""
+    found: list[Fields] = []
+
+    def is_told() -> bool:
+        with suppress(LookupError, OSError, EOFError):
+            found[:] = [cluster.quorum(cluster.active_controller())]
+        return bool(found)
+
+    eventually(is_told, "nobody leads long enough to be asked")
+    return found[0]
 
 
 def led_epochs(cluster: Cluster) -> list[int]:
