@@ -7,6 +7,7 @@ outside of them is changed, and all of it ends with them.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from kwire.broker.observe.ring import MEMORY
 from tests.docker.client import exchange, is_ready
 from tests.docker.compose import OURS, THEIRS, Service, read
-from tests.docker.container import make_network, running
+from tests.docker.container import Container, make_network, running
 from tests.docker.image import TOP, Image, build
 
 WITHIN = "KWIRE_CHECK_WITHIN"
@@ -108,9 +110,20 @@ def run(path: Path, image: Image, place: Path) -> None:
         exchange([f"localhost:{one.port}" for service in services for one in service.for_clients])
         for one in (one for service in services for one in service.for_browsers):
             assert is_ready(f"localhost:{one.port}")
+        if any(volume.target == MEMORY for volume in containers[0].service.volumes):
+            containers[0].kill_and_start_again()
+            assert "ApiVersions" in asked_last(containers[0]), containers[0].said()
         by_name = {container.service.name: container for container in containers}
         for name in leaving([container.service for container in containers]):
             assert by_name[name].stop(STOP_SECONDS) == 0, by_name[name].said()
+
+
+def asked_last(container: Container) -> set[str]:
+    """The APIs that a container's flight record names, which tells of the one before it that was killed."""
+    (record,) = container.at(container.environment["KAFKA_LOG_DIRS"]).glob("kwire-flight-*.jsonl")
+    head, *requests = map(json.loads, record.read_text().splitlines())
+    assert head["end"].startswith("killed"), head
+    return {request["api"] for request in requests}
 
 
 def leaving(services: list[Service]) -> list[str]:

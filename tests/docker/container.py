@@ -2,7 +2,7 @@
 
 As with a container engine, each has an address on a bridge, knows the others by name, and a port of "this
 machine" (the network of whoever makes them) leads to each that is published. Its root is read only, but for
-/tmp and the volumes: nothing else has to be written.
+/tmp, /dev/shm and the volumes: nothing else has to be written.
 """
 
 from __future__ import annotations
@@ -63,6 +63,18 @@ class Container:
         """Start the process, and lead the published ports to it."""
         self._home.mkdir()
         (self._home / "hosts").write_text(hosts)
+        self._run()
+        for published in self.service.published:
+            self._listeners.append(forward(published.port, (self.address, published.container_port)))
+
+    def kill_and_start_again(self) -> None:
+        """As an engine does that was told to restart it: what no volume has is gone."""
+        self.process.kill()
+        self.process.wait()
+        self._run()
+        self.until_serving()
+
+    def _run(self) -> None:
         self.log = self._home / "log"
         plan = {
             "root": str(self._image.root),
@@ -86,12 +98,12 @@ class Container:
         assert self.process.stdin is not None
         assert self.process.stdout.readline() == "unshared\n", self.said()
         link = f"port{self._number}"
+        # That of a process before goes with its network, which may take the kernel some time.
+        subprocess.run(["ip", "link", "delete", link], check=False, stderr=subprocess.DEVNULL)
         ip = f"link add {link} type veth peer name eth0 netns {self.process.pid}"
         subprocess.run(["ip", *ip.split()], check=True)
         subprocess.run(["ip", "link", "set", link, "master", "engine", "up"], check=True)
         self.process.stdin.close()
-        for published in self.service.published:
-            self._listeners.append(forward(published.port, (self.address, published.container_port)))
 
     def until_serving(self) -> None:
         """Wait until the broker says that clients may come. AssertionError where it ends before."""
@@ -111,6 +123,10 @@ class Container:
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         own = [f"--setuid={self.uid}", f"--setgid={self.gid}", "/usr/bin/env", "-i", *variables]
         return subprocess.run([*into, *own, *self._image.health], check=False, timeout=60).returncode
+
+    def at(self, target: str) -> Path:
+        """Where this machine has what the container has there, in a volume. KeyError."""
+        return Path({where: source for source, where in self._mounted()}[target])
 
     def stop(self, seconds: float) -> int:
         """Ask it to end, as an engine does, and give its exit status."""
@@ -231,7 +247,8 @@ def become(plan: dict[str, Any]) -> None:
     root = Path(plan["root"])
     mount("--make-rprivate", "/")
     mount("-o", "remount,ro", root)
-    mount("-t", "tmpfs", "-o", "mode=1777", "tmp", root / "tmp")
+    for name in ("tmp", "dev/shm"):
+        mount("-t", "tmpfs", "-o", "mode=1777", "own", root / name)
     mount("--bind", plan["hosts"], root / "etc/hosts")
     for source, target in plan["volumes"]:
         place = root / target.lstrip("/")

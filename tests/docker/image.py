@@ -74,6 +74,7 @@ def make_root(root: Path) -> None:
         (root / name).mkdir(parents=True)
     (root / "tmp").chmod(0o1777)
     (root / "root").mkdir()
+    (root / "dev/shm").mkdir()
     bind(root, Path("/usr"))
     for name in ("bin", "sbin", "lib", "lib64"):
         origin = Path("/", name)
