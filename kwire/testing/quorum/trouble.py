@@ -220,12 +220,14 @@ class Trouble:
         fresh.start()
 
     def _survives_without(self, node: Node) -> bool:
-        """Whether in every voter set that anybody has a majority keeps its directories."""
-        return all(
-            self._has_majority(one.log.voters, but=node)
-            for one in self._history.nodes.values()
-            if len(one.log.voters)
-        )
+        """Whether in every voter set that anybody has a majority keeps its directories.
+
+        And in those with this node as one voter more: a leader may be about to add it.
+        """
+        sets = [one.log.voters for one in self._history.nodes.values() if len(one.log.voters)]
+        if node.terms.may_vote:
+            sets += [voters.replaced(self._history.voter(node)) for voters in sets]
+        return all(self._has_majority(voters, but=node) for voters in sets)
 
     def _has_majority(self, voters: VoterSet, but: Node | None = None) -> bool:
         """Whether a majority of these voters has its directories, without this node."""
