@@ -6,7 +6,7 @@
     broker.faults.by_seed(7, share=0.1)         # one of ten goes wrong, in some way
 
 A request meets the first fault that is for it, and no second one. A request that names several partitions has
-it for all of them where it names one that is meant.
+it for all of them where it names one that is meant. What brokers of a cluster ask each other meets none.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Between a broker's connections and its node: records what passes, and has it go wrong where that is wanted.
 
 It takes the node's place in the server. Requests come by one at a time; answers are looked at when a turn has
-come to its end, before they are sent: whatever is complete by then has not left yet.
+come to its end, before they are sent: whatever is complete by then has not left yet. What other nodes ask,
+and the test itself, goes past it.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -37,6 +39,9 @@ LONGEST_KEPT_BYTES: Final = 256 << 10
 """Of an answer: beyond that only its size is recorded."""
 FULL_FETCHES: Final = -1, 0
 """Session epochs of fetches that name all of their partitions. KIP-227."""
+
+OF_A_NODE: Final = re.compile(r"node-\d+-")
+"""How the client ids begin under which nodes ask each other."""
 
 FetchedTopic = tuple[str, Uuid]
 
@@ -86,8 +91,11 @@ class Interceptor:
         ):
             self._pass_on(channel, frame)
             return
-        self._learn_names()
         exchange = Exchange(time.time(), header, frame[position:], self._recorder.topic_names)
+        if _is_of_a_node(channel, exchange):
+            self._pass_on(channel, frame)
+            return
+        self._learn_names()
         if header.api_key == ApiKey.FETCH:
             self._follow(channel, exchange)
         self._recorder.begins(exchange)
@@ -263,6 +271,22 @@ class Interceptor:
         if image is not self._image:
             self._image = image
             self._recorder.topic_names.update((topic.topic_id, name) for name, topic in image.topics.items())
+
+
+def _is_of_a_node(channel: Channel, exchange: Exchange) -> bool:
+    """Whether a node of the cluster asks: by its client id, which others may have, and by its software."""
+    if not OF_A_NODE.match(exchange.client_id):
+        return False
+    from kwire.broker.net.peer_link import SOFTWARE_NAME  # a node that is alone starts without it
+
+    software = channel.client_software_name
+    if exchange.header.api_key == ApiKey.API_VERSIONS:  # in which it says so
+        try:
+            request: Any = exchange.request_message
+        except WireError:
+            return False
+        software = request.client_software_name
+    return software == SOFTWARE_NAME
 
 
 def joined(pieces: list[Buffer | Region]) -> bytes:

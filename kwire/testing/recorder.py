@@ -22,7 +22,10 @@ MAX_BYTES = 16 << 20
 
 
 class Recorder:
-    """Of all clients but the test's own `Broker` methods. Kept across restarts; for any thread."""
+    """Of all clients but the test's own `Broker` methods; brokers of a cluster that ask each other are none.
+
+    Kept across restarts; for any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

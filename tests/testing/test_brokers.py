@@ -36,8 +36,12 @@ def test_others_lead_and_coordinate_what_a_broker_did_that_crashed(tmp_path: Pat
         other = cluster.leader(topic)
         assert other is not leader
         assert cluster.coordinator(group) is not leader
+        # No client was there: a follower's Fetch neither fills a report, nor takes a fault from a consumer.
+        fault = other.faults.refuse("Fetch", "NOT_LEADER_OR_FOLLOWER")
         leader.start()
         assert [record.value for record in cluster.records(topic)] == [b"before", b"after"]
+        assert [str(broker.requests) for broker in cluster.brokers.values()] == ["", "", ""]
+        assert fault.hits == 0
         assert len(cluster.bootstrap_servers.split(",")) == 3
     assert cluster.brokers == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"]

@@ -10,6 +10,7 @@ from kwire.testing import Broker, Partition, Recorder
 from kwire.testing.exchange import Exchange
 from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
 from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.heartbeat import HeartbeatRequest
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -81,6 +82,18 @@ def test_they_are_found_by_client_and_by_what_they_are_for(broker: Broker) -> No
     assert len(requests.of("Fetch", topic=one)) == 2
     assert len(requests.of("Metadata", topic=one)) == 2
     assert requests.of("Fetch", topic=other) == []
+
+
+def test_a_client_that_is_called_as_a_node_is_a_client(broker: Broker) -> None:
+    with Peer(broker, "node-1-fetch-0") as peer:
+        peer.ask(ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2"), 4)
+        peer.ask(MetadataRequest(topics=[]), 12)
+    assert [one.api for one in broker.requests] == ["ApiVersions", "Metadata"]
+    broker.requests.clear()
+    with Peer(broker, "node-1-fetch-0") as node:
+        node.ask(ApiVersionsRequest(client_software_name="kwire", client_software_version="2"), 4)
+        node.ask(MetadataRequest(topics=[]), 12)
+    assert list(broker.requests) == []
 
 
 def test_each_heartbeat_is_there_though_they_are_alike(broker: Broker) -> None:
