@@ -10,8 +10,8 @@ from kwire.client.cluster import Partition
 from kwire.client.failure import NoPartition
 from kwire.client.reading import Found, Reader
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Misfit, UsageError
-from kwire.desk.forms import Decode, add_forms, as_json, decoders, text_of, written
+from kwire.desk.failure import UsageError
+from kwire.desk.forms import Decode, add_forms, as_json, decoders, text_of, told, written
 from kwire.desk.options import add_json, add_wire, command_parser
 from kwire.desk.output import CYAN, DIM, Output, time_text
 from kwire.desk.places import END, PLACES, offsets_of
@@ -107,12 +107,14 @@ class _Shown:
 
     def show(self, found: Found) -> None:
         (topic, partition), record = found
-        key = self._decoded(self._key, record.key, found, "key")
-        value = self._decoded(self._value, record.value, found, "value")
-        headers = [[name, None if data is None else text_of(data)] for name, data in record.headers]
+        key = self._told(self._key, record.key, found, "key")
+        value = self._told(self._value, record.value, found, "value")
+        headers = [
+            [name, self._told(text_of, data, found, f"header {name}")] for name, data in record.headers
+        ]
         output = self._output
         if output.as_json:
-            told = {
+            row = {
                 "topic": topic,
                 "partition": partition,
                 "offset": record.offset,
@@ -121,7 +123,7 @@ class _Shown:
                 "value": value,
                 "headers": headers,
             }
-            output.line(as_json(told))
+            output.line(as_json(row))
         elif self._values_only:
             output.line(output.printable(_text(value)))
         else:
@@ -135,16 +137,12 @@ class _Shown:
                 + output.printable(_text(value))
             )
 
-    def _decoded(self, decode: Decode, data: bytes | None, found: Found, what: str) -> object:
-        """What is in a key or value; its digits where that is something else than it was taken for."""
-        if data is None:
-            return None
-        try:
-            return decode(data)
-        except Misfit as misfit:
+    def _told(self, decode: Decode, data: bytes | None, found: Found, what: str) -> object:
+        shown, why = told(decode, data)
+        if why is not None:
             (topic, partition), record = found
-            self._output.note(f"{topic}-{partition}@{record.offset}: the {what} is shown as hex: {misfit}")
-            return data.hex()
+            self._output.note(f"{topic}-{partition}@{record.offset}: the {what} is shown as hex: {why}")
+        return shown
 
 
 def _text(value: object) -> str:

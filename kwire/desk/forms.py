@@ -70,6 +70,29 @@ def _decoder(form: str, options: Namespace, properties: Mapping[str, str]) -> De
     return AvroValues(url, options.schema).read
 
 
+def told(decode: Decode, data: bytes | None) -> tuple[object, str | None]:
+    """What is in a key, value or header; its digits, and why, where it is something else.
+
+    What looks like such digits is told by its own, so that they always are the bytes that are there.
+    """
+    if data is None:
+        return None, None
+    try:
+        found = decode(data)
+    except Misfit as misfit:
+        return digits(data), str(misfit)
+    return digits(data) if _are_digits(found) else found, None
+
+
+def digits(data: bytes | None) -> object:
+    """Bytes as JSON can say them, and `Encoder.of_json` takes them back."""
+    return None if data is None else {HEX: data.hex()}
+
+
+def _are_digits(told: object) -> bool:
+    return isinstance(told, Mapping) and told.keys() == {HEX} and isinstance(told[HEX], str)
+
+
 def written(value: object) -> str:
     """What a decoder has given, on a line."""
     return value if isinstance(value, str) else as_json(value)
@@ -93,7 +116,10 @@ def encode(text: str, form: str) -> bytes:
             raise Misfit(f"not hexadecimal digits: {text[:80]!r}") from None
     if form == JSON:
         _loaded(text)
-    return text.encode("utf-8", "surrogateescape")
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Misfit("half of a pair of surrogates, which is no text") from None
 
 
 def _loaded(text: str) -> object:
@@ -119,11 +145,13 @@ class Encoder:
         """The bytes of what stands in an object, None for null. Misfit."""
         if told is None:
             return None
+        if isinstance(told, Mapping) and _are_digits(told):
+            return encode(told[HEX], HEX)
         if self._avro is not None:
             return self._avro(told)
         if isinstance(told, str) and self._form != JSON:
             return encode(told, self._form)
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def encoders(options: Namespace, properties: Mapping[str, str]) -> tuple[Encoder, Encoder]:
@@ -153,13 +181,17 @@ def _registry(options: Namespace, properties: Mapping[str, str]) -> str | None:
 
 
 def text_of(data: bytes) -> str:
-    """Bytes as UTF-8; what is not is escaped."""
-    return data.decode("utf-8", "backslashreplace")
+    """Bytes as UTF-8. Misfit."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Misfit("not UTF-8") from None
 
 
 def _json(data: bytes) -> object:
+    text = text_of(data)
     try:
-        return json.loads(data)
+        return json.loads(text)
     except ValueError as error:
         raise Misfit(f"not JSON: {error}") from None
     except RecursionError:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import Final, TextIO
 
 Row = Mapping[str, object]
@@ -109,6 +110,8 @@ class Progress:
 
 
 def standard_output(*, as_json: bool, environ: Mapping[str, str]) -> Output:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as JSON may escape what has no bytes
     return Output(as_json=as_json, environ=environ, out=sys.stdout, err=sys.stderr)
 
 

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from kwire.client.failure import NoPartition, check
 from kwire.client.sending import ACKS, Sending
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, Misfit, UsageError
-from kwire.desk.forms import Encoder, add_written_forms, encoders
+from kwire.desk.failure import Failure, Misfit, UsageError, suggestion
+from kwire.desk.forms import TEXT, Encoder, add_written_forms, encode, encoders
 from kwire.desk.options import add_json, add_wire, command_parser
 from kwire.desk.output import Output
 from kwire.desk.partitioner import partition_of
@@ -29,6 +29,10 @@ MAX_LINE_BYTES: Final = 128 * 1024 * 1024
 CREATE_SECONDS: Final = 5
 """How long a topic may take to be there once a broker was asked for it: it may be one that creates none."""
 
+FIELDS: Final = ("key", "value", "headers", "partition", "timestamp", "topic", "offset")
+"""Of an object that is a record; the last two tell where it was read."""
+HEADER: Final = Encoder(TEXT)
+MAX_NUMBER: Final = (1 << 63) - 1
 NULL: Final = None
 
 
@@ -143,7 +147,7 @@ def _partitions(cluster: Cluster, topic: str) -> list[int]:
 
 def _chunks(options: Namespace, stream: BinaryIO, key: Encoder, value: Encoder) -> Iterator[list[Line]]:
     """The records of what is given, as many at once as are there. Failure."""
-    headers = [(name, text.encode()) for name, text in pairs(options.header, "--header").items()]
+    headers = [(name, encode(text, TEXT)) for name, text in pairs(options.header, "--header").items()]
     number = 0
     for chunk in [options.values] if options.values else lines_of(stream):
         lines = []
@@ -199,20 +203,28 @@ def _object(text: str, key: Encoder, value: Encoder) -> Line:
         raise Misfit(f"not JSON ({error})") from None
     if not isinstance(told, Mapping):
         raise Misfit("not an object with key and value")
+    if unknown := told.keys() - FIELDS:
+        name = min(unknown)
+        near = suggestion(name, FIELDS) or f": expected {', '.join(FIELDS)}"
+        raise Misfit(f"a record has no field '{name}'{near}")
+    if "value" not in told:
+        raise Misfit("no value; write null to delete")
     headers = told.get("headers") or []
     pairs_: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
     try:
-        named = [(str(name), None if value is None else str(value).encode()) for name, value in pairs_]
+        named = [(str(name), text) for name, text in pairs_]
     except (TypeError, ValueError):
         raise Misfit("headers are an object, or an array of names and values") from None
     for name in ("partition", "timestamp"):
         number = told.get(name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
             raise Misfit(f"{name} is no whole number")
+        if number is not None and not -1 <= number < MAX_NUMBER:
+            raise Misfit(f"{name} is no number from 0 to {MAX_NUMBER}")
     return Line(
         key.of_json(told.get("key")),
-        value.of_json(told.get("value")),
-        named,
+        value.of_json(told["value"]),
+        [(name, HEADER.of_json(text)) for name, text in named],
         told.get("partition"),
         told.get("timestamp"),
     )

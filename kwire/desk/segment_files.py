@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from kwire.broker.storage.disk import RealFile, StorageError
 from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Place, headers, whole_batches
 from kwire.desk.failure import Failure, Misfit, unreadable
-from kwire.desk.forms import Decode
+from kwire.desk.forms import Decode, digits, text_of, told
 from kwire.desk.output import Row, time_text
 from kwire.desk.stored import control, said_by
 from kwire.wire.batch import BatchHeader, CorruptBatch, Record, crc_is_valid, read_header, records
@@ -113,24 +113,27 @@ def _batch(place: Place, header: BatchHeader, valid: bool) -> Row:
 
 def _record(header: BatchHeader, record: Record, wanted: Wanted) -> Iterator[Row]:
     row: dict[str, object] = {"offset": record.offset, "time": time_text(record.timestamp)}
+    unread = []
+
+    def show(decode: Decode, data: bytes | None) -> object:
+        shown, why = told(decode, data)
+        if why is not None:
+            unread.append(why)
+        return shown
+
     try:
         if header.is_control:
             row |= control(record)
         elif wanted.kind is not None:
             row |= said_by(wanted.kind, record)
         else:
-            row["key"] = None if record.key is None else wanted.key(record.key)
-            row["value"] = None if record.value is None else wanted.value(record.value)
+            row |= {"key": show(wanted.key, record.key), "value": show(wanted.value, record.value)}
     except Misfit as misfit:
-        hex_ = {"key": record.key and record.key.hex(), "value": record.value and record.value.hex()}
-        yield {**row, **hex_, "unread": str(misfit)}
-        return
+        row |= {"key": digits(record.key), "value": digits(record.value)}
+        unread.append(str(misfit))
     if record.headers:
-        row["headers"] = [
-            [name, None if value is None else value.decode("utf-8", "backslashreplace")]
-            for name, value in record.headers
-        ]
-    yield row
+        row["headers"] = [[name, show(text_of, data)] for name, data in record.headers]
+    yield {**row, "unread": "; ".join(unread)} if unread else row
 
 
 def offset_index(path: str) -> Iterator[Row]:

@@ -124,7 +124,7 @@ def test_an_offset_that_is_gone_is_told(desk: Desk) -> None:
 def test_what_is_not_json_is_shown_as_it_is(desk: Desk) -> None:
     desk("produce", "mixed", "{", "2")
     ran = desk("consume", "mixed", "--from", "0", "-n", "2", "--values", "--value-format", "json")
-    assert ran.out == "7b\n2\n"
+    assert ran.out == '{"hex": "7b"}\n2\n'
     assert ran.err.startswith("mixed-0@0: the value is shown as hex: not JSON: ")
 
 

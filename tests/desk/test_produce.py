@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from kwire.desk.partitioner import partition_of
 from kwire.desk.produce import lines_of
@@ -81,6 +81,45 @@ def test_what_consume_gives_produce_takes(desk: Desk, read: Read, typed: Callabl
         1234,
     )
     assert (second.key(), second.value()) == (None, b'"text"')
+
+
+@pytest.mark.parametrize("form", ["text", "json", "hex"])
+def test_a_copy_has_the_bytes_of_what_it_was_made_of(
+    desk: Desk, read: Read, producer: Producer, typed: Callable[[bytes], None], form: str
+) -> None:
+    """Also of what is not of the form that it is read as, and of what looks as that is shown."""
+    odd = [b"\xff\xfe", b'{"hex":"ff"}', b"\\xff", b"", None, b'{"n":1}', b'"\\ud800"', b"\xed\xa0\x80"]
+    for data in odd:
+        producer.produce("odd", data, data, headers=[("h", data), ("n", None)], timestamp=99)
+    producer.flush(5)
+    forms = ("--key-format", form, "--value-format", form)
+    ran = desk("consume", "odd", "--from", "beginning", "--until", "end", "--json", *forms)
+    copy = f"odd-{form}"
+    typed(ran.out.encode())
+    assert desk("produce", copy, "--records", *forms).status == 0
+    desk("topics", "delete", "odd")
+    assert [(one.key(), one.value(), one.headers()) for one in read(copy, len(odd))] == [
+        (data, data, [("h", data), ("n", None)]) for data in odd
+    ]
+
+
+def test_a_record_without_a_value_is_no_tombstone(
+    desk: Desk, read: Read, typed: Callable[[bytes], None]
+) -> None:
+    refused = {
+        b'{"val": 1}': "line 1: a record has no field 'val', did you mean 'value'?",
+        b'{"key": "k"}': "line 1: no value; write null to delete",
+        b'{"value": "\\ud800"}': "line 1: half of a pair of surrogates, which is no text",
+        b'{"value": {"hex": "f"}}': "line 1: not hexadecimal digits: 'f'",
+        b'{"value": "v", "timestamp": 1e3}': "line 1: timestamp is no whole number",
+        b'{"value": "v", "timestamp": %d}' % (1 << 63): "line 1: timestamp is no number from 0 to ",
+    }
+    for line, sentence in refused.items():
+        typed(line)
+        assert sentence in desk("produce", "tombs", "--records").sentence
+    typed(b'{"key": "k", "value": null}')
+    assert desk("produce", "tombs", "--records").status == 0
+    assert [(one.key(), one.value()) for one in read("tombs", 1)] == [(b"k", None)]
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
