@@ -70,6 +70,11 @@ def arranged(main: str, whom: tuple[str, ...], arguments: tuple[str, ...]) -> tu
     return (*arguments, *whom) if main == CLUSTER else (*whom, *arguments)
 
 
+def is_at_rest(text: str) -> bool:
+    """Whether a topic neither moves nor is throttled: a broker may hear of that after its controller."""
+    return "Adding" not in text and "throttled" not in text
+
+
 def steadier(lines: list[str]) -> list[str]:
     """Without ports in tables, and what a broker adds to a topic's configuration of its own."""
     lines = [re.sub(r"(127\.0\.0\.1) \d+", r"\1 <port>", line) for line in lines]
@@ -255,12 +260,12 @@ def moves(desk: Desk) -> None:
         desk.see("list", REASSIGN, "--list")
         desk.see("while moved", TOPICS, *described)
         desk.see("cancel", REASSIGN, *given, "--cancel")
-        desk.see_when("cancelled", TOPICS, *described, shows=lambda text: "Adding" not in text)
+        desk.see_when("cancelled", TOPICS, *described, shows=is_at_rest)
         desk.see("nothing to cancel", REASSIGN, *given, "--cancel")
         desk.see("move again", REASSIGN, *given, "--execute", "--throttle", SLOW)
         desk.see("faster", REASSIGN, *given, "--execute", "--throttle", "100000000", "--additional")
         desk.see_when("moved", REASSIGN, *given, "--verify", shows=lambda text: "is completed" in text)
-        desk.see("described when moved", TOPICS, *described)
+        desk.see_when("described when moved", TOPICS, *described, shows=is_at_rest)
         desk.see(
             "no throttle is left",
             CONFIGS,

@@ -172,8 +172,8 @@ class Broker(Running):
         """Let `delay_ms` pass for the broker: whatever is due by then happens, each thing at its own time.
 
         Returns when all of that is done: its replies are on their way, and what it had to write is written.
-        From any thread. Clients live on in their own time. A day takes about a second: a broker has timers
-        that come every second. Who interrupts it leaves the clock where it is by then.
+        From any thread. Clients live on in their own time. A day takes about a second, a week
+        some five: a broker has timers that come every second. Who interrupts it leaves the clock where it is.
         """
         if not isinstance(delay_ms, int):
             raise TypeError(f"whole milliseconds, and not {delay_ms!r}")

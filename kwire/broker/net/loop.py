@@ -53,6 +53,8 @@ CHECKPOINT_SECONDS = 0.02
 """The turn that ends so long after the last checkpoint is followed by one, too."""
 LINGER_SECONDS = 0.02
 """How long a loop alone in its thread waits for something to serve after it had something."""
+STEPS_A_TURN = 64
+"""Deadlines that the clock is moved to, by `advance`, before descriptors have their turn."""
 MAX_WORKERS = 8
 
 
@@ -233,15 +235,17 @@ class Loop:
         soon = self._soon
         for _ in range(len(soon)):
             self._call(soon.popleft())
-        try:
-            more = self.end_turn()
-        except Exception:
-            self._logger.exception("the end of a turn failed")
-            more = False
+        self._more = self._end_of_turn()
         self._arm_timer()
         self.in_turn = False
-        self._more = more
-        return more or len(soon) > 0 or self._look_at_timers
+        return self._more or len(soon) > 0 or self._look_at_timers
+
+    def _end_of_turn(self) -> bool:
+        try:
+            return self.end_turn()
+        except Exception:
+            self._logger.exception("the end of a turn failed")
+            return False
 
     def _run_due_timers(self) -> None:
         now_ms = self.clock.monotonic_ms()
@@ -295,15 +299,18 @@ class Loop:
         quiet = partial(look, is_quiet=True)
 
         def step() -> None:
-            now_ms = clock.monotonic_ms()
-            deadline_ms = self._timers.next_deadline_ms()
-            if deadline_ms is not None and deadline_ms <= end_ms:
+            for _ in range(STEPS_A_TURN):
+                now_ms = clock.monotonic_ms()
+                deadline_ms = self._timers.next_deadline_ms()
+                if deadline_ms is None or deadline_ms > end_ms:
+                    clock.advance(max(0, end_ms - now_ms))
+                    finish()
+                    return
                 clock.advance(max(0, deadline_ms - now_ms))
                 self._run_due_timers()
-                self._soon.append(quiet)
-            else:
-                clock.advance(max(0, end_ms - now_ms))
-                finish()
+                if self._end_of_turn() or self._soon or self.working or self._called_off:
+                    break
+            self._soon.append(quiet)
 
         def finish() -> None:
             clock.on_jump = on_jump

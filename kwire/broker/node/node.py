@@ -225,7 +225,7 @@ class Node(NodeBase):
         """Do `work` again and again until the node stops."""
 
         def due() -> None:
-            self._every(interval_ms, work)
+            self._timers[work] = self.host.schedule(interval_ms, due)
             work()
 
         self._timers[work] = self.host.schedule(interval_ms, due)

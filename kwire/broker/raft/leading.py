@@ -190,8 +190,13 @@ class Leading:
         return log.voters.find(self._me.key) is None and self.high_watermark > log.voters_offset
 
     @property
-    def due_ms(self) -> int:
-        """When there is something to do: who has not fetched is told again, or the majority is lost."""
+    def due_ms(self) -> int | None:
+        """When there is something to do: who has not fetched is told again, or the majority is lost.
+
+        None where nobody else votes.
+        """
+        if all(map(self._is_me, self._log.voters)):
+            return None
         return min(self._heard_by_ms, self._begins_ms) if self._needed > 0 else self._begins_ms
 
     def to_be_told(self, now_ms: int) -> list[Voter]:

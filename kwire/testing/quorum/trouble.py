@@ -10,7 +10,7 @@ from typing import Protocol
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.outputs import Output
 from kwire.broker.raft.roles import Role
-from kwire.broker.raft.voters import VoterSet
+from kwire.broker.raft.voters import Voter, VoterSet
 from kwire.testing.quorum.invariants import Invariants
 from kwire.testing.quorum.log import SavedSnapshot
 from kwire.testing.quorum.node import Node
@@ -36,6 +36,7 @@ class Scene(Protocol):
     def say(self, text: str) -> None: ...
     def note(self, node: Node, text: str) -> None: ...
     def took_snapshot(self, saved: SavedSnapshot) -> None: ...
+    def voter(self, node: Node) -> Voter: ...
     def make_node(self, node_id: int, number: int, *, may_vote: bool, port: int = 1) -> Node: ...
 
 
