@@ -7,7 +7,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kwire.client.failure import Lost, NoBroker, NoPartition
@@ -36,10 +36,30 @@ def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.en
     """Run the command of this name, and give its exit status."""
     gc.enable()
     options = parser_of(name).parse_args(arguments)
+    return told(name, lambda: _run(name, options, environ))
+
+
+def told(name: str, run: Callable[[], int]) -> int:
+    """What `run` gives, once all that it prints is written; FAILED, with a sentence, where that cannot be."""
+    try:
+        if sys.stdout is None:
+            return _fail(name, "standard output is closed: leave it open for what is told")
+        status = run()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        status = DONE  # whoever read has seen enough
+    except OSError as error:
+        status = _fail(name, f"standard output cannot be written: {error.strerror or error}")
+    # Nothing is left to be flushed when the process ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
+
+
+def _run(name: str, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     output = standard_output(as_json=getattr(options, "json", False), environ=environ)
     try:
         result: int = options.run(options, output)
-        sys.stdout.flush()
         return result
     except UsageError as error:
         return _fail(name, str(error), WRONG_USE)
@@ -55,10 +75,6 @@ def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.en
         return _fail(name, str(error))
     except ApiError as error:
         return _fail(name, sentence_of(error))
-    except BrokenPipeError:
-        # Whoever read has seen enough; nothing is left to be flushed when the process ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -85,6 +85,8 @@ def run(options: Namespace, output: Output) -> int:
         raise UsageError("--key is the key of all records: leave --key-separator and --records off")
     if options.key_separator == "":
         raise UsageError("--key-separator is empty: give the text that parts keys from values")
+    if sys.stdin is None and not options.values:
+        raise UsageError("standard input is closed: give lines there, or values as arguments")
     settings = settings_of(options)
     key, value = encoders(options, settings.properties)
     with Cluster(settings) as cluster:
@@ -100,7 +102,7 @@ def run(options: Namespace, output: Output) -> int:
         if not options.values and sys.stdin.buffer.isatty():
             output.note(f"each line is sent to {options.topic} when it ends; Ctrl-D ends the command")
         with output.progress("records sent") as progress:
-            for lines in _chunks(options, sys.stdin.buffer, key, value):
+            for lines in _chunks(options, key, value):
                 # Without a key, records that come together go together, as with Java's producer.
                 any_partition = spread.choice(partitions)
                 batches: dict[int, list[NewRecord]] = {}
@@ -145,11 +147,11 @@ def _partitions(cluster: Cluster, topic: str) -> list[int]:
     return cluster.retried(attempt)
 
 
-def _chunks(options: Namespace, stream: BinaryIO, key: Encoder, value: Encoder) -> Iterator[list[Line]]:
+def _chunks(options: Namespace, key: Encoder, value: Encoder) -> Iterator[list[Line]]:
     """The records of what is given, as many at once as are there. Failure."""
     headers = [(name, encode(text, TEXT)) for name, text in pairs(options.header, "--header").items()]
     number = 0
-    for chunk in [options.values] if options.values else lines_of(stream):
+    for chunk in [options.values] if options.values else lines_of(sys.stdin.buffer):
         lines = []
         for text in chunk:
             number += 1
@@ -166,12 +168,17 @@ def lines_of(stream: BinaryIO) -> Iterator[list[str]]:
     """Lines as they come: those of one read together. Failure for one without an end."""
     read: Any = getattr(stream, "read1", stream.read)
     rest = b""
-    while chunk := read(CHUNK_BYTES):
-        *whole, rest = (rest + chunk).split(b"\n")
-        if len(rest) > MAX_LINE_BYTES:
-            raise Failure(f"a line is longer than {MAX_LINE_BYTES} bytes: put ends of lines between records")
-        if whole:
-            yield list(map(_decoded, whole))
+    try:
+        while chunk := read(CHUNK_BYTES):
+            *whole, rest = (rest + chunk).split(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                raise Failure(
+                    f"a line is longer than {MAX_LINE_BYTES} bytes: put ends of lines between records"
+                )
+            if whole:
+                yield list(map(_decoded, whole))
+    except OSError as error:
+        raise Failure(f"standard input cannot be read: {error.strerror}") from error
     if rest:
         yield [_decoded(rest)]
 

@@ -74,6 +74,38 @@ def test_what_nobody_reads_any_more_is_no_error(broker: Broker, desk: Desk) -> N
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("redirected", "sentence"),
+    [
+        (">/dev/full", "standard output cannot be written: No space left on device"),
+        (">&-", "standard output is closed: leave it open for what is told"),
+        (">&- 2>&-", None),
+    ],
+)
+@pytest.mark.parametrize("command", ["topics list", "consume told --from 0 --until end", "completion bash"])
+def test_what_cannot_be_told_is_one_sentence(
+    broker: Broker, desk: Desk, command: str, redirected: str, sentence: str | None
+) -> None:
+    desk("produce", "told", "x")
+    at = "" if "completion" in command else f"-b {broker.bootstrap_servers}"
+    ran = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m kwire {command} {at} {redirected}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    said = f"kwire {command.split()[0]}: {sentence}\n" if sentence else ""
+    assert (ran.returncode, ran.stderr) == (1, said)
+
+
+def test_standard_input_that_is_closed_is_told(broker: Broker) -> None:
+    command = f"{sys.executable} -m kwire produce closed -b {broker.bootstrap_servers}"
+    for rest, status, said in (("<&-", 2, "standard input is closed: give lines there"), ("x <&-", 0, "")):
+        ran = subprocess.run(["sh", "-c", f"{command} {rest}"], capture_output=True, text=True, cwd=ROOT)
+        assert ran.returncode == status
+        assert said in ran.stderr
+
+
 def test_ctrl_c_ends_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -87,6 +88,8 @@ example:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and give its exit status."""
     gc.disable()  # nothing that is made while starting is garbage
+    if sys.stderr is None:  # which is closed: nobody wants to be told
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["pipeline"]:
         return _pipeline(given[1:])
@@ -104,7 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     if options.command == "completion":
-        return _completion(options.shell, parser)
+        from kwire.desk.main import told
+
+        return told("completion", lambda: _completion(options.shell, parser))
     try:
         if options.command == "serve":
             from kwire.broker.cli.serve import run
