@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count as counting
 from typing import TYPE_CHECKING, TypeVar
 
@@ -119,18 +119,21 @@ class Kafka:
         *values: bytes | str | None,
         key: bytes | str | None = None,
         partition: int = 0,
-        headers: Mapping[str, bytes | str | None] | None = None,
+        headers: Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] | None = None,
         timestamp_ms: int | None = None,
     ) -> list[Record]:
         """Append a record for each value (text in UTF-8; None deletes the key), and say where they are.
 
-        All go to one partition, in one batch. A topic that is not there is made where brokers make such.
+        All go to one partition, in one batch: to the first one, whatever the key, where none is given. Pairs
+        as `headers`, which a `Record` has, too, may name one twice. A topic that is not there is made where
+        brokers make such.
         Records are of now, by the time of a `Broker` or a `Cluster`, where no `timestamp_ms` is given.
         """
         if not values:
             raise ValueError("give produce at least one value")
         at_ms = self._now_ms() if timestamp_ms is None else timestamp_ms
-        with_headers = [(name, _bytes(value)) for name, value in (headers or {}).items()]
+        pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+        with_headers = [(name, _bytes(value)) for name, value in pairs]
         encoded = [_bytes(value) for value in values]
         return self._ask(
             lambda client: client.produce(topic, partition, encoded, _bytes(key), with_headers, at_ms)

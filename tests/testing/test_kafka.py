@@ -37,6 +37,11 @@ def test_headers_may_be_text_as_keys_and_values_may(broker: Broker) -> None:
     topic = broker.new_topic()
     broker.produce(topic, "v", headers={"source": "shop", "none": None, "raw": b"\xff"})
     assert broker.records(topic)[0].headers == [("source", b"shop"), ("none", None), ("raw", b"\xff")]
+    # As a record has them: in their order, and one of them twice.
+    pairs = [("hop", b"1"), ("source", "shop"), ("hop", b"2")]
+    [record] = broker.produce(topic, "v", headers=pairs)
+    assert broker.produce(topic, "v", headers=record.headers)[0].headers == record.headers
+    assert broker.records(topic)[1].headers == [("hop", b"1"), ("source", b"shop"), ("hop", b"2")]
     number: Any = 3
     with pytest.raises(TypeError, match="keys, values and headers are str, bytes or None, and not int: 3"):
         broker.produce(topic, "v", headers={"n": number})
