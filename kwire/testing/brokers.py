@@ -146,13 +146,14 @@ class Cluster(Running):
     # --- the network between them
 
     def cut(self, one: int, other: int) -> None:
-        """Neither of two brokers reaches the other, until `heal`."""
+        """Neither of two brokers reaches the other, until `heal`. KeyError where there is no such broker."""
         self._between.cut(one, other)
 
     def isolate(self, broker_id: int) -> None:
-        """A broker and all others do not reach each other, until `heal`."""
+        """A broker and all others do not reach each other, until `heal`. KeyError where there is none."""
+        between = self._between
         for other in self.brokers.keys() - {broker_id}:
-            self._between.cut(broker_id, other)
+            between.cut(broker_id, other)
 
     def heal(self) -> None:
         """All reach each other."""

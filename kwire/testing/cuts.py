@@ -37,7 +37,11 @@ class Cuts:
         running.loop.call_from_thread(gate.enter)
 
     def cut(self, one: int, other: int) -> None:
-        """Neither reaches the other, and what they were saying to each other is lost."""
+        """Neither reaches the other, and what they were saying to each other is lost. KeyError: no such."""
+        nodes = sorted({*self._node_of.values()})
+        for each in (one, other):
+            if each not in nodes:
+                raise KeyError(f"there is no broker {each}: name one of {', '.join(map(str, nodes))}")
         with self._lock:
             self._cut.add(frozenset((one, other)))
             gates = [self._gates[each] for each in (one, other) if each in self._gates]

@@ -149,6 +149,14 @@ def partitions_of(message: Message, names: Names) -> Iterator[Partition]:
                 yield from partitions_of(inner, names)
 
 
+def may_name_topics(message: type[Message]) -> bool:
+    """Whether `partitions_of` may find something in such messages."""
+    fields = fields_of(message)
+    if "Topic" in message.__name__ and any(one.name in (*TOPIC_NAMES, "topic_id") for one in fields):
+        return True
+    return any(one.message is not None and may_name_topics(one.message) for one in fields)
+
+
 def _topic_named(message: Message, names: Names) -> str:
     for name in TOPIC_NAMES:
         value = getattr(message, name, None)

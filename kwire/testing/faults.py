@@ -273,7 +273,7 @@ class Faults:
         return None
 
     def _add(self, fault: Fault) -> Fault:
-        check_api(fault.api)
+        check_api(fault.api, fault.topic, fault.partition)
         return self._keep(fault)
 
     def _keep(self, fault: Fault) -> Fault:

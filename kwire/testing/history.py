@@ -163,6 +163,7 @@ class History:
         transaction: str | None = None,
     ) -> None:
         """A producer is about to send a value, which nobody has sent before."""
+        _check(place)
         with self._lock:
             assert value not in self._sent, f"{_shown(value)} is sent twice"
             self._counts[producer, place] += 1
@@ -192,6 +193,7 @@ class History:
 
     def starts(self, reader: str, place: Place, offset: int = ANYWHERE) -> None:
         """A reader goes on from there: it was assigned the partition, or was sought to the offset."""
+        _check(place)
         with self._lock:
             self._given[reader].append(_Given(place, offset, None, self._now_s()))
 
@@ -202,6 +204,8 @@ class History:
 
     def polled(self, reader: str, records: Iterable[Read]) -> None:
         """A reader (of what is committed) was given records."""
+        records = list(records)
+        _check(*(record[0] for record in records))
         with self._lock:
             now_s = self._now_s()
             self._given[reader] += [_Given(*record, now_s) for record in records]
@@ -221,6 +225,7 @@ class History:
 
     def committed(self, group: str, place: Place, offset: int, *, may_go_back: bool = False) -> None:
         """A group's commit was acknowledged; it `may_go_back` where somebody has reset the group."""
+        _check(place)
         with self._lock:
             self._committed[group].append(_Commit(place, offset, may_go_back, self._now_s()))
 
@@ -233,6 +238,8 @@ class History:
         self._owns(group, member, places, begins=False)
 
     def _owns(self, group: str, member: str, places: Iterable[Place], *, begins: bool) -> None:
+        places = list(places)
+        _check(*places)
         with self._lock:
             now_s = self._now_s()
             self._owned[group] += [_Ownership(place, member, begins, now_s) for place in places]
@@ -391,6 +398,15 @@ class History:
                             f"{other} had it since {since_s:.3f} s",
                         )
                 owners[place].setdefault(member, at_s)
+
+
+def _check(*places: object) -> None:
+    """TypeError where one is no place, of which the findings would tell wrongly."""
+    for place in places:
+        match place:
+            case (str(), int()) if isinstance(place, tuple):
+                continue
+        raise TypeError(f"say where by topic and partition, as ('orders', 0), and not {place!r:.100}")
 
 
 def _is_refused(sent: _Sent) -> bool:

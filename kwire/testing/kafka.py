@@ -126,8 +126,8 @@ class Kafka:
 
         All go to one partition, in one batch: to the first one, whatever the key, where none is given. Pairs
         as `headers`, which a `Record` has, too, may name one twice. A topic that is not there is made where
-        brokers make such.
-        Records are of now, by the time of a `Broker` or a `Cluster`, where no `timestamp_ms` is given.
+        brokers make such. Records are of now, by the time of a `Broker` or a `Cluster`, where no
+        `timestamp_ms` is given.
         """
         if not values:
             raise ValueError("give produce at least one value")

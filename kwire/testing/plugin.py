@@ -46,6 +46,13 @@ MOST_SHOWN = 100
 SEEDS = 10
 """With how many a test is simulated that does not say."""
 
+MARKS = {
+    "kwire_broker": 'kwire_broker({"num.partitions": 3})',
+    "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, size=3)',
+    "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, trouble=True)',
+}
+"""By fixture, how its mark is written in full."""
+
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
@@ -104,6 +111,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Once for each seed, by which a failure is seen again."""
+    for name, whole in MARKS.items():
+        _check_mark(metafunc, name, whole)
     if "kwire_simulation" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("kwire_simulation")
         marked = SEEDS if marker is None else marker.kwargs.get("seeds", SEEDS)
@@ -229,6 +238,26 @@ def kwire_topic(request: pytest.FixtureRequest) -> str:
 def kwire_group(request: pytest.FixtureRequest) -> str:
     """The name of a group that no other test has."""
     return _kafka_of(request).new_name(_name_of(request))
+
+
+def _check_mark(metafunc: pytest.Metafunc, name: str, whole: str) -> None:
+    """Fail the collection where a mark says nothing that is understood, or to nobody."""
+    mark = metafunc.definition.get_closest_marker(name)
+    if mark is None:
+        return
+    others = [f"{key}=" for key in mark.kwargs if f" {key}=" not in whole]
+    others += [f"{one!r:.60}" for one in mark.args[:1] if not isinstance(one, Mapping)]
+    others += [f"{one!r:.60}" for one in mark.args[1:]]
+    if others:
+        pytest.fail(f"@pytest.mark.{name} has no place for {others[0]}: write {whole}", pytrace=False)
+    ours = ("kwire", "kwire_topic", "kwire_group", *MARKS)
+    has = [one for one in metafunc.fixturenames if one in ours]
+    # That of a class or a module is for those of its tests that have the fixture.
+    if has and name not in has and any(mark is one for one in metafunc.definition.own_markers):
+        pytest.fail(
+            f"@pytest.mark.{name} is for the fixture {name}, and this test has {' and '.join(has)} instead",
+            pytrace=False,
+        )
 
 
 def _marked(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, object], dict[str, Any]]:

@@ -56,9 +56,9 @@ class Recorder:
         """Those of one API, as "Produce", in order.
 
         Perhaps only those of one client, for a topic or a partition, or since a time in seconds since 1970.
-        ValueError where Kafka has no such API.
+        ValueError where Kafka has no such API, or it is asked about no topics.
         """
-        check_api(api)
+        check_api(api, topic, partition)
         return [
             one
             for one in self
@@ -108,14 +108,17 @@ def names(partitions: frozenset[tuple[str, int]], topic: str | None, partition: 
     return any(topic in (None, of) and partition in (None, number) for of, number in partitions)
 
 
-def check_api(api: str) -> None:
-    """ValueError, with the one that is meant, where Kafka has no API of that name."""
+def check_api(api: str, topic: str | None = None, partition: int | None = None) -> None:
+    """ValueError where Kafka has no API of that name, or its requests name no topic though one is given."""
     from difflib import get_close_matches
 
+    from kwire.testing.exchange import may_name_topics
     from kwire.wire.registry import API_VERSIONS
 
-    known = [one.name for one in API_VERSIONS.values()]
+    known = {one.name: one.request_class for one in API_VERSIONS.values()}
     if api not in known:
         near = get_close_matches(api, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(known))}"
         raise ValueError(f"there is no API {api!r}: {hint}")
+    if (topic, partition) != (None, None) and not may_name_topics(known[api]):
+        raise ValueError(f"{api} names no topics: leave topic= and partition= out, or say client_id=")

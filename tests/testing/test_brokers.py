@@ -126,6 +126,8 @@ def test_what_cannot_be_is_said_and_leaves_nothing_behind() -> None:
     assert cluster.brokers == {}
     with pytest.raises(RuntimeError, match="does not run"):
         _ = cluster.log_dir
+    with pytest.raises(RuntimeError, match="does not run"):
+        cluster.isolate(1)
 
 
 def test_who_is_cut_off_leads_no_more_and_leads_again_when_it_is_asked_to() -> None:
@@ -135,6 +137,10 @@ def test_who_is_cut_off_leads_no_more_and_leads_again_when_it_is_asked_to() -> N
         leader = cluster.leader(topic)
         [leader_id] = (node_id for node_id, broker in cluster.brokers.items() if broker is leader)
         others = [broker for broker in cluster.brokers.values() if broker is not leader]
+        with pytest.raises(KeyError, match="no broker 7: name one of 1, 2, 3"):
+            cluster.isolate(7)
+        with pytest.raises(KeyError, match="no broker 9: name one of 1, 2, 3"):
+            cluster.cut(1, 9)
         cluster.isolate(leader_id)
         cluster.wait_until(lambda: leader_by(others[0], topic) != leader_id, timeout_s=PATIENCE_SECONDS)
         others[0].produce(topic, "meanwhile")

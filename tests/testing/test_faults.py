@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kwire.testing import Broker, Faults
+from kwire.testing import Broker, Faults, Recorder
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.metadata import MetadataRequest
@@ -166,6 +166,16 @@ def test_a_produce_that_asks_for_no_answer_is_refused_by_closing(broker: Broker)
 def test_what_cannot_be_is_refused_with_a_sentence(api: str, error: Any, times: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Broker().faults.refuse(api, error, times=times)
+
+
+def test_a_topic_that_no_such_request_names_is_refused() -> None:
+    for api in ("Heartbeat", "AddOffsetsToTxn"):
+        with pytest.raises(ValueError, match=f"{api} names no topics: leave topic= and partition= out"):
+            Faults().lose_answer(api, topic="orders")
+        with pytest.raises(ValueError, match=f"{api} names no topics"):
+            Recorder().of(api, partition=0)
+    for api in ("Produce", "OffsetCommit", "DeleteTopics", "ConsumerGroupHeartbeat"):
+        assert Faults().lose_answer(api, topic="orders").hits == 0
 
 
 def test_no_delay_is_less_than_none() -> None:

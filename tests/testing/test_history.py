@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
+from kwire.testing.answers import Partition
 from kwire.testing.history import History, Place, Read
 
 PLACE: Place = ("t", 0)
@@ -222,3 +224,20 @@ def test_a_check_names_so_many_findings_and_counts_the_others() -> None:
         history.acknowledged(b"%d" % number, 0)
     with pytest.raises(AssertionError, match=r"and 10 more$"):
         history.check()
+
+
+def test_a_place_that_is_none_is_refused_where_it_is_told() -> None:
+    history, wrong = History(), cast("Place", "orders")
+    said = r"say where by topic and partition, as \('orders', 0\), and not "
+    with pytest.raises(TypeError, match=f"{said}'orders'"):
+        history.sends("p", wrong, b"x")
+    with pytest.raises(TypeError, match=said):
+        history.starts("billing", wrong)
+    with pytest.raises(TypeError, match=said):
+        history.polled("billing", [(PLACE, 0, b"x"), (wrong, 0, b"y")])
+    with pytest.raises(TypeError, match=rf"{said}\('orders', '0'\)"):
+        history.committed("billing", cast("Place", ("orders", "0")), 1)
+    with pytest.raises(TypeError, match=f"{said}'o'"):
+        history.assigned("billing", "member", wrong)
+    history.sends("p", Partition("orders", 0), b"x")
+    history.check()

@@ -98,6 +98,53 @@ def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -
     result.assert_outcomes(passed=2)
 
 
+@pytest.mark.parametrize(
+    ("mark", "fixtures", "said"),
+    [
+        (
+            "kwire_broker(num_partitions=3)",
+            "kwire_broker",
+            '@pytest.mark.kwire_broker has no place for num_partitions=: write kwire_broker({"num.*": 3})',
+        ),
+        (
+            'kwire_broker({"num.partitions": 3})',
+            "kwire, kwire_topic",
+            "*kwire_broker is for the fixture kwire_broker, and this test has kwire and kwire_topic instead",
+        ),
+        ("kwire_cluster(5)", "kwire_cluster", "*kwire_cluster has no place for 5: write *, size=3)"),
+        ("kwire_cluster({}, 5)", "kwire_cluster", "*kwire_cluster has no place for 5: write *, size=3)"),
+        ("kwire_simulation(seed=2)", "kwire_simulation", "*has no place for seed=: write *, seeds=20, *"),
+    ],
+)
+def test_a_mark_that_changes_nothing_is_refused_once(
+    pytester: pytest.Pytester, mark: str, fixtures: str, said: str
+) -> None:
+    pytester.makepyfile(f"import pytest\n@pytest.mark.{mark}\ndef test_it({fixtures}): pass")
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([said])
+    assert "plugin.py" not in result.stdout.str()
+
+
+def test_a_mark_of_a_module_is_for_those_that_have_its_fixture(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        pytestmark = pytest.mark.kwire_broker({"num.partitions": 3})
+
+        def test_shared(kwire):
+            assert len(kwire.produce("made", "x")) == len(kwire.end_offsets("made")) == 1
+
+        def test_own(kwire_broker):
+            kwire_broker.produce("made", "x")
+            assert len(kwire_broker.end_offsets("made")) == 3
+        """,
+    )
+    result.assert_outcomes(passed=2)
+
+
 def test_what_goes_wrong_with_the_shared_broker_ends_with_the_test(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,

@@ -195,6 +195,8 @@ class SimulatedCluster:
 
     def advance(self, delay_ms: int) -> None:
         """Let time pass, while no program runs."""
+        if delay_ms < 0:
+            raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
         self._world.advance(delay_ms)
 
     @property

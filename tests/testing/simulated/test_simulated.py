@@ -169,6 +169,8 @@ def test_who_is_not_there_refuses_and_who_is_killed_comes_back() -> None:
         cluster.run(metadata("n1", 9092), within_s=10)
         with pytest.raises(KeyError, match="no broker 4: name one of 1, 2, 3"):
             cluster.isolate(4)
+        with pytest.raises(ValueError, match="time does not go back"):
+            cluster.advance(-1)
 
 
 def test_a_program_may_have_its_leader_killed() -> None:
