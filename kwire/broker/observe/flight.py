@@ -61,12 +61,13 @@ class FlightRecorder:
                 running.loop.logger("kwire.node").warning("no ring of requests is kept: %s", error)
 
     def _tell_of_killed(self, path: str) -> bool:
-        """Whether what is in this ring is written. OSError."""
+        """Whether what is in this ring is written, if anything is. OSError."""
         try:
             requests = _in_order((time_ms, noted, None) for time_ms, noted in read_ring(path))
         except (ValueError, OverflowError):  # no kwire has written such times
             requests = []
-        return self._write([*self._head(KILLED), *requests], logging.INFO) is not None
+        # An empty file would push out, in the end, one that tells something.
+        return not requests or self._write([*self._head(KILLED), *requests], logging.INFO) is not None
 
     def end(self) -> None:
         """There is nothing to tell, or it is told."""

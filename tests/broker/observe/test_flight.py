@@ -140,8 +140,18 @@ async def test_a_ring_that_makes_no_sense_keeps_no_broker_from_starting() -> Non
         assert len(read_ring(ring)) == 1
         recorder = FlightRecorder(node.running)
         recorder.begin()
-        [path] = directory.glob(f"{PREFIX}*")
-        assert [told.get("end") for told in lines_of(path)] == [KILLED]
+        assert read_ring(ring) == []
+        assert not list(directory.glob(f"{PREFIX}*")), "nor is there anything to tell"
+        recorder.end()
+
+
+async def test_of_one_that_was_killed_before_it_was_asked_anything_there_is_no_file() -> None:
+    async with observed() as node:
+        [directory] = map(Path, node.running.node.config.log_dirs)
+        made(Path(ring_of(str(directory))), str(directory))
+        recorder = FlightRecorder(node.running)
+        recorder.begin()
+        assert not list(directory.glob(f"{PREFIX}*"))
         recorder.end()
 
 
