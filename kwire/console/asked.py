@@ -9,7 +9,7 @@ from kwire.client.failure import Lost, NoBroker, NoPartition
 from kwire.console.rates import Rates
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, UsageError, sentence_of
-from kwire.wire.errors import ApiError, WireError
+from kwire.wire.errors import ApiError, ErrorCode, WireError
 
 MAX_NUMBER = (1 << 63) - 1
 MAX_DIGITS = len(str(MAX_NUMBER))
@@ -87,6 +87,13 @@ class Redirect(NamedTuple):
 Answer = Page | Redirect
 PageFunction = Callable[[Asked], Answer]
 
+NOT_THERE = (
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.RESOURCE_NOT_FOUND,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+)
+"""What brokers say of what a page is asked about, and there is not; else it is asked for wrongly."""
 REFUSALS = (Failure, NoPartition, ApiError, Lost, WireError)
 """What keeps a page from being made, and is no fault of the console's."""
 
@@ -101,5 +108,6 @@ def refusal(error: Exception) -> tuple[int, str]:
         case NoBroker():
             return 502, f"no broker answers ({error}): look whether the broker still runs"
         case ApiError():
-            return 502 if error.code.retriable else 404, sentence_of(error)
+            status = 404 if error.code in NOT_THERE else 502 if error.code.retriable else 400
+            return status, sentence_of(error)
     return 502, str(error)

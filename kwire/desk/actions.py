@@ -34,5 +34,8 @@ class Actions:
 
 def _run(act: Action, options: Namespace, output: Output) -> int:
     with Cluster(settings_of(options)) as cluster:
-        act(cluster, options, output)
+        try:
+            act(cluster, options, output)
+        finally:
+            output.end()  # also where only a part could be done
     return 0

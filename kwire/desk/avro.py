@@ -52,7 +52,11 @@ class Registry:
                 return None
             raise Failure(f"the registry {self._url} answers {error.code} {error.reason}") from error
         except (OSError, ValueError) as error:
-            raise Failure(f"the registry {self._url} does not answer: {error}") from error
+            why = getattr(error, "reason", error)
+            told = getattr(why, "strerror", None) or why
+            raise Failure(
+                f"the registry {self._url} does not answer ({told}): start it, or name another by --registry"
+            ) from error
 
     def parsed(self, told: Any, name: str) -> Any:
         """The schema that was answered, ready to be used. Misfit where it is none of Avro's; Failure."""

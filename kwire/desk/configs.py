@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from kwire.client.failure import check
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, UsageError, sentence_of
+from kwire.desk.failure import Failure, UsageError, sentence_of, suggestion
 from kwire.desk.options import command_parser
 from kwire.desk.output import Output, Row, plural
 from kwire.desk.settings import pairs
@@ -107,7 +107,8 @@ def alter_configs(
     subtracted: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Set keys of one resource, or remove those whose value is None; the rest stays. ApiError."""
+    """Set keys of one resource, or remove those whose value is None; the rest stays. ApiError, Failure."""
+    _check_removed(cluster, kind, name, [key for key, value in settings.items() if value is None])
     changes = [
         AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
         for key, value in settings.items()
@@ -130,6 +131,23 @@ def alter_configs(
             check(result.error_code, result.error_message, f"{NAMES[kind]} {name}")
 
     cluster.retried(attempt)
+
+
+def _check_removed(cluster: Cluster, kind: int, name: str, keys: Sequence[str]) -> None:
+    """Failure for a key that there is not: brokers remove it without a word."""
+    if not keys:
+        return
+    known = {str(row["key"]) for row in described(cluster, kind, name, changed_only=False)}
+    if kind == BROKER and not name:  # of which only what is set is told
+        any_broker = str(min(cluster.brokers()))
+        known |= {str(row["key"]) for row in described(cluster, kind, any_broker, changed_only=False)}
+    for key in keys:
+        if key not in known:
+            what = f"{NAMES[kind]} {name}" if name else "a broker"
+            near = (
+                suggestion(key, known) or ": 'kwire configs describe KIND NAME --all' names those there are"
+            )
+            raise Failure(f"{what} has no key {key}{near}")
 
 
 def parser(name: str) -> ArgumentParser:
@@ -245,4 +263,10 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
         ) from error
     could = "could have" if options.dry_run else "has"
     name = f"{options.kind} {options.name}" if options.name else "each broker"
-    output.say(f"{name} {could} {plural(len(keys), 'changed configuration')}")
+    output.did(
+        f"{name} {could} {plural(len(keys), 'changed configuration')}",
+        kind=options.kind,
+        name=options.name,
+        keys=keys,
+        dry_run=options.dry_run,
+    )

@@ -51,6 +51,8 @@ def run(options: Namespace, output: Output) -> int:
         raise UsageError("--values and --json exclude each other")
     if options.max is not None and options.max < 1:
         raise UsageError(f"--max {options.max}: expected 1 or more")
+    if options.idle is not None and not options.idle >= 0:
+        raise UsageError(f"--idle {options.idle:g}: expected 0 or more seconds")
     settings = settings_of(options)
     shown = _Shown(output, *decoders(options, settings.properties), values_only=options.values)
     committed = options.read_committed or settings.properties.get("isolation.level") == COMMITTED

@@ -38,6 +38,11 @@ ADVICE: Final = {
     ErrorCode.LOG_DIR_NOT_FOUND: "'kwire logs list' names the directories of each broker",
 }
 """What to do about errors of the protocol that do not say it by their names."""
+SAID: Final = {
+    "collides with": "'.' and '_' count as one there: give a name that differs in more",
+    "xcessively large number of partitions": "give at most 10000 --partitions at once",
+}
+"""What to do where a broker's words say more than the code."""
 
 
 class Failure(Exception):
@@ -56,7 +61,7 @@ def sentence_of(error: ApiError) -> str:
     """What a broker has refused, for a person."""
     told = error.message or "the request"
     name = error.code.name.lower().replace("_", " ").removesuffix(" exception")
-    advice = ADVICE.get(error.code)
+    advice = next((advice for words, advice in SAID.items() if words in told), ADVICE.get(error.code))
     told = f"{told.rstrip('.')} ({name})" if told.count(": ") else f"{told}: {name}"
     return f"{told}; {advice}" if advice else told
 

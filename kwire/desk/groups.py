@@ -43,6 +43,7 @@ STATES: Final = (
     "Dead",
 )
 """Of groups of any protocol."""
+TYPES: Final = ("classic", "consumer", "share", "streams")
 NOT_DONE: Final = "nothing is changed: --execute does it"
 
 
@@ -52,7 +53,7 @@ def parser(name: str) -> ArgumentParser:
     list_ = actions.add("list", _list, "List the groups.", "kwire groups list --state Stable")
     list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
     list_.add_argument("--state", action="append", default=[], metavar="STATE", help="may be repeated")
-    list_.add_argument("--type", action="append", default=[], metavar="TYPE", help="classic, consumer, ...")
+    list_.add_argument("--type", action="append", default=[], metavar="TYPE", help=", ".join(TYPES))
     describe = actions.add(
         "describe",
         _describe,
@@ -105,6 +106,9 @@ def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
     for state in options.state:
         if not any(_passes(one, [state]) for one in STATES):
             raise UsageError(f"--state {state} is no state: say one of {', '.join(STATES)}")
+    for kind in options.type:
+        if not _passes(kind, TYPES):
+            raise UsageError(f"--type {kind} is no type: say one of {', '.join(TYPES)}")
     rows = [
         {
             "group": one.group_id,
@@ -133,8 +137,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
     known = listed(cluster)
     for name in options.groups:
         if name not in known:
-            near = suggestion(name, known) or ": 'kwire groups list' names those that there are"
-            raise Failure(f"there is no group '{name}'{near}")
+            raise _no_group(name, known)
     groups = [group_of(cluster, known[name]) for name in options.groups or known]
     if options.state:
         rows = [_state(group) for group in groups]
@@ -148,6 +151,11 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
                     output.note(f"group {group.name} has no members now")
     empty = "there are no members" if options.members else "no offsets are committed"
     output.show(rows, empty=empty, colour=lambda row: YELLOW if row.get("lag") else None)
+
+
+def _no_group(name: str, known: Iterable[str]) -> Failure:
+    near = suggestion(name, known) or ": 'kwire groups list' names those that there are"
+    return Failure(f"there is no group '{name}'{near}")
 
 
 def _state(group: Group) -> Row:
@@ -335,9 +343,10 @@ def _commit(cluster: Cluster, name: str, offsets: Mapping[Partition, int]) -> No
 
 def _delete_offsets(cluster: Cluster, options: Namespace, output: Output) -> None:
     committed = committed_offsets(cluster, options.group)
-    partitions = [
-        one for one in _chosen(cluster, options.group, options.topic, committed) if one in committed
-    ]
+    if not committed and options.group not in (known := listed(cluster)):
+        raise _no_group(options.group, known)
+    chosen = _chosen(cluster, options.group, options.topic, committed) if committed else ()
+    partitions = [one for one in chosen if one in committed]
     if options.execute and partitions:
         request = OffsetDeleteRequest(
             group_id=options.group,
@@ -377,4 +386,4 @@ def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
             check(answer.results[0].error_code, None, f"group {name}")
 
         cluster.retried(attempt)
-        output.say(f"group {name} is deleted")
+        output.did(f"group {name} is deleted", group=name, deleted=True)

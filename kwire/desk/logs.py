@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from kwire.client.failure import check
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure
+from kwire.desk.failure import Failure, no_topic
 from kwire.desk.options import command_parser
 from kwire.desk.output import RED, YELLOW, Output, Row, size_text
 from kwire.wire.errors import ErrorCode
@@ -69,7 +70,7 @@ def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
             "free": size(one.usable_bytes),
             "disk": size(one.total_bytes),
         }
-        for node_id, one in _directories(cluster, options)
+        for node_id, one in _directories(cluster, options.broker)
     ]
     output.show(
         rows, empty="there are no directories", colour=lambda row: RED if row["state"] != "online" else None
@@ -84,6 +85,13 @@ def _state(found: DescribeLogDirsResult) -> str:
 
 
 def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+    found = _directories(cluster, options.broker)
+    if options.patterns:
+        names = {topic.name for _, one in found for topic in one.topics}
+        names |= {topic.name or "" for topic in cluster.metadata(None).topics}
+        for pattern in options.patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise no_topic(pattern, names)
     rows: list[Row] = [
         {
             "topic": topic.name,
@@ -94,7 +102,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
             "lag": each.offset_lag,
             "moving_here": each.is_future_key,
         }
-        for node_id, one in _directories(cluster, options)
+        for node_id, one in found
         for topic in one.topics
         for each in topic.partitions
         if not options.patterns or any(fnmatchcase(topic.name, pattern) for pattern in options.patterns)
@@ -107,8 +115,8 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
     )
 
 
-def _directories(cluster: Cluster, options: Namespace) -> list[tuple[int, DescribeLogDirsResult]]:
-    chosen = [cluster.broker(node_id) for node_id in options.broker or sorted(cluster.brokers())]
+def _directories(cluster: Cluster, brokers: Sequence[int] | None) -> list[tuple[int, DescribeLogDirsResult]]:
+    chosen = [cluster.broker(node_id) for node_id in brokers or sorted(cluster.brokers())]
     found = []
     for node_id in chosen:
 
@@ -122,7 +130,6 @@ def _directories(cluster: Cluster, options: Namespace) -> list[tuple[int, Descri
 
 
 def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
-    cluster.broker(options.broker)
     request = AlterReplicaLogDirsRequest(
         dirs=[
             AlterReplicaLogDir(
@@ -133,6 +140,16 @@ def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
     )
     name = f"{options.topic}-{options.partition}"
 
+    def places() -> list[tuple[str, bool]]:
+        """The directories that have the replica, and whether it is only on its way to that one."""
+        return [
+            (one.log_dir, each.is_future_key)
+            for _, one in _directories(cluster, [options.broker])
+            for topic in one.topics
+            for each in topic.partitions
+            if (topic.name, each.partition_index) == (options.topic, options.partition)
+        ]
+
     def attempt() -> None:
         answer = cluster.ask_node(options.broker, request, AlterReplicaLogDirsResponse)
         code = answer.results[0].partitions[0].error_code
@@ -140,5 +157,18 @@ def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
             raise Failure(f"broker {options.broker} has no replica of {name}: see 'kwire logs describe'")
         check(code, None, f"{name} to {options.to}")
 
+    before = places()
     cluster.retried(attempt)
-    output.say(f"{name} is on its way to {options.to}: 'kwire logs describe {options.topic}' tells how far")
+    after = places()
+    # A directory may be named in more than one way: that nothing moves is seen by what brokers tell.
+    is_there = [is_future for _, is_future in after] == [False] and set(after) <= set(before)
+    output.did(
+        f"{name} lies in {options.to} already"
+        if is_there
+        else f"{name} is on its way to {options.to}: 'kwire logs describe {options.topic}' tells how far",
+        topic=options.topic,
+        partition=options.partition,
+        broker=options.broker,
+        to=options.to,
+        moving=not is_there,
+    )

@@ -29,6 +29,7 @@ class Output:
         self._err = err
         may = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self._coloured = may and self.is_terminal and not as_json
+        self._done: list[Row] = []
         self._shows_progress = err.isatty() and environ.get("TERM") != "dumb"
 
     def show(
@@ -62,10 +63,17 @@ class Output:
     def line(self, text: str, colour: str | None = None) -> None:
         self.out.write(self.coloured(text, colour) + "\n")
 
-    def say(self, text: str) -> None:
-        """What was done, for people; a program knows it by the exit status."""
-        if not self.as_json:
+    def did(self, text: str, **told: object) -> None:
+        """What was done: a sentence for people, and for programs an object of the array that `end` gives."""
+        if self.as_json:
+            self._done.append(told)
+        else:
             self.line(text)
+
+    def end(self) -> None:
+        """Nothing more is done."""
+        if self._done:
+            self.document(self._done)
 
     def note(self, text: str) -> None:
         """What is not a part of the answer."""

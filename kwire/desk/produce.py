@@ -29,6 +29,8 @@ MAX_LINE_BYTES: Final = 128 * 1024 * 1024
 CREATE_SECONDS: Final = 5
 """How long a topic may take to be there once a broker was asked for it: it may be one that creates none."""
 
+ALL: Final = "-1"
+"""Of acks, as files may say it."""
 FIELDS: Final = ("key", "value", "headers", "partition", "timestamp", "topic", "offset")
 """Of an object that is a record; the last two tell where it was read."""
 HEADER: Final = Encoder(TEXT)
@@ -88,16 +90,13 @@ def run(options: Namespace, output: Output) -> int:
     if sys.stdin is None and not options.values:
         raise UsageError("standard input is closed: give lines there, or values as arguments")
     settings = settings_of(options)
+    acks, codec = _chosen(options, settings.properties)
     key, value = encoders(options, settings.properties)
     with Cluster(settings) as cluster:
         partitions = _partitions(cluster, options.topic)
         if options.partition is not None and options.partition not in partitions:
             raise NoPartition(options.topic, options.partition, len(partitions))
-        acks = options.acks or settings.properties.get("acks", "all")
-        codec = options.compression or settings.properties.get("compression.type", "none")
-        if acks not in ACKS or codec.upper() not in Codec.__members__:
-            raise Failure(f"acks={acks} or compression.type={codec} in {options.command_config} is unknown")
-        sending = Sending(cluster, options.topic, ACKS[acks], Codec[codec.upper()])
+        sending = Sending(cluster, options.topic, acks, codec)
         spread = random.Random()
         if not options.values and sys.stdin.buffer.isatty():
             output.note(f"each line is sent to {options.topic} when it ends; Ctrl-D ends the command")
@@ -118,8 +117,21 @@ def run(options: Namespace, output: Output) -> int:
         else:
             for row in sending.sums():
                 from_ = "" if row["first_offset"] is None else f", from offset {row['first_offset']} on"
-                output.say(f"{row['records']} sent to {options.topic}-{row['partition']}{from_}")
+                output.line(f"{row['records']} sent to {options.topic}-{row['partition']}{from_}")
     return 0
+
+
+def _chosen(options: Namespace, properties: Mapping[str, str]) -> tuple[int, Codec]:
+    """Who has to have a record, and how batches are compressed. Failure for what a file says wrongly."""
+    acks = options.acks or properties.get("acks", "all")
+    codec = options.compression or properties.get("compression.type", "none")
+    for key, given, known in (
+        ("acks", acks, [*ACKS, ALL]),
+        ("compression.type", codec, [one.name.lower() for one in Codec]),
+    ):
+        if given not in known:
+            raise Failure(f"{key}={given} in {options.command_config}: expected one of {', '.join(known)}")
+    return ACKS["all" if acks == ALL else acks], Codec[codec.upper()]
 
 
 def _partition(line: Line, options: Namespace, partitions: Sequence[int], any_partition: int) -> int:
@@ -142,6 +154,8 @@ def _partitions(cluster: Cluster, topic: str) -> list[int]:
         if unknown and time.monotonic() - began > CREATE_SECONDS:
             raise Failure(f"there is no topic '{topic}': create it with 'kwire topics create {topic}'")
         check(found.error_code, None, f"topic {topic}")
+        if found.is_internal:
+            raise Failure(f"topic {topic} is kept by brokers: no client writes there")
         return sorted(one.partition_index for one in found.partitions)
 
     return cluster.retried(attempt)

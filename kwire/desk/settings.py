@@ -14,6 +14,7 @@ DEFAULT_SERVER: Final = "127.0.0.1:9092"
 DEFAULT_PORT: Final = 9092
 CLIENT_ID: Final = "kwire-desk"
 TIMEOUT_SECONDS: Final = 30.0
+MAX_TIMEOUT_SECONDS: Final = 86_400
 _SERVER: Final = re.compile(r"(?:[A-Za-z_]\w*://)?(?:\[([^\]]+)\]|([^:\[\]/]+))(?::(\d{1,5}))?")
 
 Address = tuple[str, int]
@@ -43,26 +44,29 @@ def settings_of(options: Namespace) -> ClientSettings:
             f"security.protocol={protocol} in {options.command_config} is not supported yet: name a listener "
             f"of the brokers that is PLAINTEXT"
         )
-    given = options.bootstrap_server or properties.get("bootstrap.servers") or DEFAULT_SERVER
+    given, what = options.bootstrap_server, "--bootstrap-server"
+    if given is None and "bootstrap.servers" in properties:
+        given, what = properties["bootstrap.servers"], f"bootstrap.servers of {options.command_config}"
     seconds = options.timeout
     if seconds is None:
         seconds = _milliseconds(properties, "default.api.timeout.ms", TIMEOUT_SECONDS)
-    if seconds <= 0:
-        raise UsageError(f"--timeout {seconds:g}: give some seconds")
-    return ClientSettings(servers_of(given), properties.get("client.id", CLIENT_ID), seconds, properties)
+    if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise UsageError(f"--timeout {seconds:g}: give some seconds, up to {MAX_TIMEOUT_SECONDS}")
+    servers = servers_of(DEFAULT_SERVER if given is None else given, what)
+    return ClientSettings(servers, properties.get("client.id", CLIENT_ID), seconds, properties)
 
 
-def servers_of(text: str) -> tuple[Address, ...]:
-    """Hosts and ports of a list with commas. UsageError."""
+def servers_of(text: str, what: str = "--bootstrap-server") -> tuple[Address, ...]:
+    """Hosts and ports of a list with commas; `what` has given it. UsageError."""
     servers = []
     for part in filter(None, map(str.strip, text.split(","))):
         found = _SERVER.fullmatch(part)
         port = int((found and found[3]) or DEFAULT_PORT)
         if found is None or not 0 < port < 65536:
-            raise UsageError(f"--bootstrap-server {part}: expected HOST:PORT, like {DEFAULT_SERVER}")
+            raise UsageError(f"{what} {part}: expected HOST:PORT, like {DEFAULT_SERVER}")
         servers.append((found[1] or found[2], port))
     if not servers:
-        raise UsageError(f"--bootstrap-server names no broker: expected HOST:PORT, like {DEFAULT_SERVER}")
+        raise UsageError(f"{what} names no broker: expected HOST:PORT, like {DEFAULT_SERVER}")
     return tuple(servers)
 
 

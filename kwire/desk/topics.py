@@ -27,6 +27,7 @@ from kwire.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -198,20 +199,25 @@ def _create(cluster: Cluster, options: Namespace, output: Output) -> None:
         topics=[topic], timeout_ms=cluster.request_timeout_ms, validate_only=options.dry_run
     )
 
-    def attempt() -> str:
+    def attempt() -> CreatableTopicResult | None:
         result = cluster.ask_controller(request, CreateTopicsResponse).topics[0]
         if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and options.if_not_exists:
-            return f"topic {options.topic} is there already"
+            return None
         check(result.error_code, result.error_message, f"topic {options.topic}")
-        could = "could be" if options.dry_run else "is"
-        return (
-            f"topic {options.topic} {could} created{_shape(result.num_partitions, result.replication_factor)}"
-        )
+        return result
 
-    said = cluster.retried(attempt)
+    made = cluster.retried(attempt)
     if not options.dry_run:
         cluster.settle(options.topic, _is_led)
-    output.say(said)
+    could = "could be" if options.dry_run else "is"
+    output.did(
+        f"topic {options.topic} is there already"
+        if made is None
+        else f"topic {options.topic} {could} created{_shape(made.num_partitions, made.replication_factor)}",
+        topic=options.topic,
+        created=made is not None and not options.dry_run,
+        dry_run=options.dry_run,
+    )
 
 
 def _is_led(topic: MetadataResponseTopic) -> bool:
@@ -240,15 +246,22 @@ def _assignments(text: str | None) -> list[CreatableReplicaAssignment]:
 
 
 def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
-    settings: dict[str, str | None] = dict(pairs(options.config, "--config"))
-    settings |= dict.fromkeys(options.delete_config)
+    set_ = pairs(options.config, "--config")
+    settings = {**set_, **dict.fromkeys(options.delete_config)}
     if options.partitions is None and not settings:
         raise UsageError("say what to change: --partitions, --config or --delete-config")
+    if len(settings) < len(set_) + len(set(options.delete_config)):
+        raise UsageError("a key can be changed in one way at a time")
     cluster.topics([options.topic])
     could = "could have" if options.dry_run else "has"
     if settings:
         alter_configs(cluster, TOPIC, options.topic, settings, dry_run=options.dry_run)
-        output.say(f"topic {options.topic} {could} {plural(len(settings), 'changed configuration')}")
+        output.did(
+            f"topic {options.topic} {could} {plural(len(settings), 'changed configuration')}",
+            topic=options.topic,
+            keys=list(settings),
+            dry_run=options.dry_run,
+        )
     if options.partitions is not None:
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=options.topic, count=options.partitions, assignments=None)],
@@ -263,7 +276,12 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
         cluster.retried(attempt)
         if not options.dry_run:
             cluster.settle(options.topic, lambda topic: len(topic.partitions) >= options.partitions)
-        output.say(f"topic {options.topic} {could} {plural(options.partitions, 'partition')}")
+        output.did(
+            f"topic {options.topic} {could} {plural(options.partitions, 'partition')}",
+            topic=options.topic,
+            partitions=options.partitions,
+            dry_run=options.dry_run,
+        )
 
 
 def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
@@ -280,7 +298,9 @@ def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
 
         cluster.retried(attempt)
         cluster.settle(name, lambda topic: topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        output.say(f"topic {name} is deleted")
+        output.did(f"topic {name} is deleted", topic=name, deleted=True)
+    for name in missing:
+        output.did(f"there is no topic {name}", topic=name, deleted=False)
 
 
 def _trim(cluster: Cluster, options: Namespace, output: Output) -> None:
@@ -309,6 +329,12 @@ def _trim(cluster: Cluster, options: Namespace, output: Output) -> None:
             leader = cluster.leader(options.topic, partition)
             answer = cluster.ask_node(leader, request, DeleteRecordsResponse)
             found = answer.topics[0].partitions[0]
+            if found.error_code == ErrorCode.POLICY_VIOLATION:
+                raise Failure(
+                    f"{options.topic} is compacted, and loses no records before an offset: add delete to its "
+                    f"cleanup.policy, by 'kwire configs alter topic {options.topic} --append "
+                    f"cleanup.policy=delete'"
+                )
             check(found.error_code, None, f"{options.topic}-{partition}")
             return found.low_watermark
 

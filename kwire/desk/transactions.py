@@ -314,9 +314,14 @@ def _abort(cluster: Cluster, options: Namespace, output: Output) -> None:
             check(answer.markers[0].topics[0].partitions[0].error_code, None, "the marker")
 
         cluster.retried(attempt)
-    output.say(
+    output.did(
         f"the transaction of producer {found.state.producer_id} that began at {found.start} "
-        + ("is aborted" if options.execute else "would be aborted: --execute does it")
+        + ("is aborted" if options.execute else "would be aborted: --execute does it"),
+        topic=options.topic,
+        partition=options.partition,
+        start_offset=found.start,
+        producer_id=found.state.producer_id,
+        aborted=options.execute,
     )
 
 
@@ -331,7 +336,11 @@ def _terminate(cluster: Cluster, options: Namespace, output: Output) -> None:
         check(answer.error_code, None, f"transactional id {options.id}")
 
     cluster.retried(attempt)
-    output.say(f"transactional id {options.id} has no open transaction any more, and its producer is fenced")
+    output.did(
+        f"transactional id {options.id} has no open transaction any more, and its producer is fenced",
+        transactional_id=options.id,
+        terminated=True,
+    )
 
 
 def _now_ms() -> int:

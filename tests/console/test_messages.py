@@ -168,6 +168,16 @@ async def test_what_cannot_be_produced_is_said(
     assert broker.records("refused") == []
 
 
+async def test_a_record_that_a_broker_refuses_is_wrongly_asked_for(
+    console: Client, admin: AdminClient, broker: Broker
+) -> None:
+    compacted = NewTopic("keyless", 1, 1, config={"cleanup.policy": "compact"})
+    admin.create_topics([compacted])["keyless"].result(10)
+    answer = await console.send("/topics/keyless/messages", value="x")
+    assert answer.status_code == 400
+    assert "cannot accept message without key" in answer.text
+
+
 async def test_internal_topics_are_read_and_not_written(
     console: Client, broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:

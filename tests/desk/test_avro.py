@@ -100,7 +100,7 @@ def test_what_is_something_else_is_said(registry: str, data: bytes, why: str) ->
 
 
 def test_what_keeps_it_from_being_read_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="does not answer"):
+    with pytest.raises(Failure, match=r"does not answer \(Connection refused\): start it, or name another"):
         AvroValues("http://127.0.0.1:1", []).read(BY_ID)
     with pytest.raises(Failure, match="begins with http"):
         AvroValues("file:///etc", [])

@@ -66,6 +66,20 @@ def test_brokers_are_configured_one_or_all(desk: Desk, admin: AdminClient) -> No
     assert (told.out, told.err) == ("", "all is as by default: --all shows it\n")
 
 
+def test_what_is_removed_is_a_key(desk: Desk) -> None:
+    desk("topics", "create", "removed-from")
+    for where, what in (
+        (("topic", "removed-from"), "topic removed-from"),
+        (("broker", "1"), "broker 1"),
+        (("broker",), "a broker"),
+        (("group", "g"), "group g"),
+    ):
+        alter = ("configs", "alter", *where, "--delete")
+        assert f"{what} has no key nosuch: 'kwire configs describe" in desk(*alter, "nosuch").sentence
+    removed = desk("configs", "alter", "broker", "--delete", "log.cleaner.threads", "--json")
+    assert removed.json == [{"kind": "broker", "name": "", "keys": ["log.cleaner.threads"], "dry_run": False}]
+
+
 def test_loggers_are_told(desk: Desk) -> None:
     levels = desk("configs", "describe", "logger", "1", "--json").json
     assert {row["value"] for row in levels} <= {"TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"}

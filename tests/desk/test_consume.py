@@ -136,3 +136,4 @@ def test_wrong_use(desk: Desk, shop: str) -> None:
     assert "--registry" in desk("consume", shop, "--value-format", "avro").sentence
     assert desk("consume", shop, "--values", "--json").status == 2
     assert desk("consume", shop, "--max", "0").status == 2
+    assert "--idle -1: expected 0 or more" in desk("consume", shop, "--idle", "-1").sentence

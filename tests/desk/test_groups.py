@@ -120,7 +120,7 @@ def test_a_group_is_deleted(desk: Desk, broker: Broker, topic: str) -> None:
     _commit(broker, "ends", 1)
     told = desk("groups", "describe", "ends")
     assert told.err == "group ends has no members now\n"
-    assert desk("groups", "delete", "ends").out == "group ends is deleted\n"
+    assert desk("groups", "delete", "ends", "--json").json == [{"group": "ends", "deleted": True}]
     assert "kwire groups list" in desk("groups", "delete", "ends").sentence
 
 
@@ -140,6 +140,8 @@ def test_wrong_use(desk: Desk, broker: Broker, topic: str) -> None:
     )
     assert "say --to PLACE" in desk("groups", "reset", "new-one", "--by", "1", "--topic", "fill").sentence
     assert desk("groups", "list", "--state", "dead", "--type", "classic").status == 0
+    assert "there is no group 'wrong', did you" in desk("groups", "delete-offsets", "wrong").sentence
+    assert "--type foo is no type: say one of classic, " in desk("groups", "list", "--type", "foo").sentence
     assert "--state idle is no state: say one of Empty, Stable, " in (
         desk("groups", "list", "--state", "stable", "--state", "idle").sentence
     )

@@ -49,12 +49,18 @@ def test_a_replica_is_moved(desk: Desk, directories: list[str]) -> None:
         if [row["directory"] for row in rows] == [other]:
             break
     assert [(row["directory"], row["moving_here"]) for row in rows] == [(other, False)]
+    again = ("logs", "move", "moves", "--partition", "0", "--broker", "1", "--to", other)
+    assert desk(*again).out == f"moves-0 lies in {other} already\n"
+    assert desk(*again, "--json").json == [
+        {"topic": "moves", "partition": 0, "broker": 1, "to": other, "moving": False}
+    ]
     assert (Path(other) / "moves-0").is_dir()
 
 
 def test_what_is_wrong_is_one_sentence(desk: Desk, directories: list[str]) -> None:
     desk("produce", "stays", "x")
     assert "the cluster has 1" in desk("logs", "list", "--broker", "4").sentence
+    assert "there is no topic 'stay', did you mean 'stays'?" in desk("logs", "describe", "stay").sentence
     move = ("logs", "move", "stays", "--partition", "0")
     assert "the cluster has 1" in desk(*move, "--broker", "4", "--to", "x").sentence
     assert "kwire logs list" in desk(*move, "--broker", "1", "--to", "/nowhere").sentence

@@ -60,6 +60,15 @@ def test_nothing_is_said_of_as_a_sentence_or_an_empty_list() -> None:
     assert out.getvalue() == "[]\n"
 
 
+def test_what_was_done_is_a_sentence_each_or_one_array() -> None:
+    for as_json, said in ((False, "a is gone\nb is gone\n"), (True, '[{"gone": "a"}, {"gone": "b"}]')):
+        output, out = _output(False, as_json=as_json)
+        for name in "ab":
+            output.did(f"{name} is gone", gone=name)
+        output.end()
+        assert (json.loads(out.getvalue()) == json.loads(said)) if as_json else out.getvalue() == said
+
+
 def test_a_terminal_does_not_obey_strangers() -> None:
     output, _ = _output(True)
     assert output.printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\n"

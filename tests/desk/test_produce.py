@@ -6,6 +6,7 @@ import io
 import json
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +150,23 @@ def test_what_is_wrong_is_one_sentence(desk: Desk, typed: Callable[[bytes], None
     assert "not an object" in desk("produce", "wrong", "--records").sentence
     assert desk("produce", "wrong", "--records", "--key", "k").status == 2
     assert desk("topics", "describe", "wrong", "--offsets", "--json").json[0]["end"] == 0
+
+
+def test_a_file_of_a_client_says_who_acknowledges(desk: Desk, read: Read, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    for text, said in (
+        ("acks=7", f"acks=7 in {file}: expected one of all, 0, 1, -1"),
+        ("compression.type=zip", f"compression.type=zip in {file}: expected one of none, gzip, "),
+    ):
+        file.write_text(text)
+        assert said in desk("produce", "by-file", "x", "--command-config", str(file)).sentence
+    file.write_text("acks=-1\ncompression.type=lz4")
+    assert desk("produce", "by-file", "x", "--command-config", str(file)).status == 0
+    assert read("by-file", 1)[0].value() == b"x"
+
+
+def test_what_brokers_keep_is_not_written_to(desk: Desk) -> None:
+    assert "is kept by brokers: no client writes there" in desk("produce", "__consumer_offsets", "x").sentence
 
 
 def test_lines_are_given_as_they_come() -> None:

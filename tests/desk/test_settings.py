@@ -64,5 +64,15 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     path.write_text("default.api.timeout.ms=soon")
     with pytest.raises(Failure, match="expected milliseconds"):
         _settings(command_config=str(path))
-    with pytest.raises(UsageError):
-        _settings(timeout=0)
+    for seconds in (0, float("nan"), float("inf")):
+        with pytest.raises(UsageError):
+            _settings(timeout=seconds)
+
+
+def test_servers_that_are_empty_are_not_those_of_nobody(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--bootstrap-server names no broker: expected HOST:PORT"):
+        _settings(bootstrap_server="")
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=\n")
+    with pytest.raises(UsageError, match=f"^bootstrap.servers of {path} names no broker"):
+        _settings(command_config=str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from confluent_kafka import Producer
@@ -86,6 +87,36 @@ def test_a_dry_run_changes_nothing(desk: Desk, admin: AdminClient) -> None:
     assert len(_partitions(admin, "dry")) == 1
 
 
+def test_programs_are_told_what_was_done(desk: Desk) -> None:
+    create = ("topics", "create", "done", "--json")
+    assert desk(*create, "--dry-run").json == [{"topic": "done", "created": False, "dry_run": True}]
+    assert desk(*create).json == [{"topic": "done", "created": True, "dry_run": False}]
+    assert desk(*create, "--if-not-exists").json == [{"topic": "done", "created": False, "dry_run": False}]
+    alter = ("topics", "alter", "done", "--json")
+    assert desk(*alter, "--partitions", "2", "--config", "retention.ms=7").json == [
+        {"topic": "done", "keys": ["retention.ms"], "dry_run": False},
+        {"topic": "done", "partitions": 2, "dry_run": False},
+    ]
+    half = desk(*alter, "--partitions", "1", "--config", "retention.ms=8")
+    assert half.sentence
+    assert json.loads(half.out) == [{"topic": "done", "keys": ["retention.ms"], "dry_run": False}]
+    assert desk("topics", "delete", "done", "never-there", "--if-exists", "--json").json == [
+        {"topic": "done", "deleted": True},
+        {"topic": "never-there", "deleted": False},
+    ]
+
+
+def test_a_key_is_not_both_set_and_removed_nor_removed_where_there_is_none(desk: Desk) -> None:
+    desk("topics", "create", "keyed-once", "--config", "retention.ms=5")
+    alter = ("topics", "alter", "keyed-once")
+    both = desk(*alter, "--config", "retention.ms=7", "--delete-config", "retention.ms")
+    assert (both.status, both.sentence) == (2, "kwire topics: a key can be changed in one way at a time")
+    assert "has no key nosuch: 'kwire configs" in desk(*alter, "--delete-config", "nosuch").sentence
+    dry = desk(*alter, "--delete-config", "retention.m", "--dry-run")
+    assert dry.sentence.endswith("has no key retention.m, did you mean 'retention.ms'?")
+    assert desk("topics", "describe", "keyed-once", "--configs", "--json").json[0]["value"] == "5"
+
+
 def test_replicas_are_assigned_by_hand(desk: Desk, admin: AdminClient) -> None:
     assert desk("topics", "create", "assigned", "--replica-assignment", "1,1").status == 0
     assert len(_partitions(admin, "assigned")) == 2
@@ -105,6 +136,13 @@ def test_what_cannot_be_done_is_one_sentence(desk: Desk) -> None:
         "give --replication-factor no more than there are brokers"
         in desk("topics", "create", "wide", "--replication-factor", "3").sentence
     )
+    assert "at most 10000 --partitions" in desk("topics", "create", "many", "--partitions", "100000").sentence
+    desk("topics", "create", "col.lides")
+    collides = desk("topics", "create", "col_lides")
+    assert collides.sentence.endswith("'.' and '_' count as one there: give a name that differs in more")
+    desk("topics", "create", "only-compacted", "--config", "cleanup.policy=compact")
+    trim = desk("topics", "trim", "only-compacted", "--before", "end")
+    assert trim.sentence.endswith("'kwire configs alter topic only-compacted --append cleanup.policy=delete'")
     assert "partition" in desk("topics", "alter", "orders-there", "--partitions", "1").sentence
     assert "kwire topics list" in desk("topics", "alter", "zzz", "--partitions", "1").sentence
 

@@ -57,7 +57,9 @@ def test_an_open_transaction_is_told_and_terminated(desk: Desk, opened: Opened) 
     assert (writer["producer_id"], writer["open_from"]) == (row["producer_id"], 0)
     assert desk("transactions", "list", "--older-than", "1h", "--json").json == []
     assert desk("transactions", "find-hanging", "paid", "--older-than", "0ms").err == "no transaction hangs\n"
-    assert desk("transactions", "terminate", "pay").status == 0
+    assert desk("transactions", "terminate", "pay", "--json").json == [
+        {"transactional_id": "pay", "terminated": True}
+    ]
     assert desk("transactions", "describe", "pay", "--json").json[0]["state"] in ("CompleteAbort", "Empty")
     with pytest.raises(KafkaException):
         producer.commit_transaction(5)

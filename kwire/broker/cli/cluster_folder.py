@@ -25,7 +25,7 @@ from shlex import quote
 from typing import Final
 
 from kwire.broker.cli.cluster_plan import FIRST_CONTROLLER, Quorum, Roles, Wanted, addresses, properties
-from kwire.broker.cli.settings import CLUSTER_DIR, Failure
+from kwire.broker.cli.settings import CLUSTER_DIR, Failure, UsageError
 from kwire.broker.config import BrokerConfig, ConfigError, load
 from kwire.broker.config.properties import ENVIRONMENT_PREFIX
 from kwire.broker.config.roles import BROKER, CONTROLLER, VOTERS
@@ -230,14 +230,14 @@ class ClusterFolder:
         """
         for key in OF_A_NODE:
             if key in settings:
-                raise Failure(f"--set {key}: each node has its own")
+                raise UsageError(f"--set {key}: each node has its own")
         for key in OF_A_CLUSTER:
             if key in settings:
-                raise Failure(f"--set {key}: it follows from the nodes of the cluster")
+                raise UsageError(f"--set {key}: it follows from the nodes of the cluster")
         try:
             load(None, {}, settings)
         except ConfigError as error:
-            raise Failure(str(error)) from error
+            raise UsageError(str(error)) from error
         nodes = self.nodes() if self.exists else []
         if nodes:
             self._finish()
@@ -260,7 +260,7 @@ class ClusterFolder:
             port = 1 + max(each for node in nodes for each in node.ports)
         most = MAX_PORT + 1 - sum(map(len, missing.values()))
         if not 1 <= port <= most:
-            raise Failure(f"--port {port}: expected 1 to {most}, for {len(missing)} nodes")
+            raise UsageError(f"--port {port}: expected 1 to {most}, for {len(missing)} nodes")
         cluster_id = self._cluster_id()
         self._write(nodes, missing, port, cluster_id, settings)
         self._finish()

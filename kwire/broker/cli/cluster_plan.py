@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from kwire.broker.cli.settings import Failure
+from kwire.broker.cli.settings import Failure, UsageError
 from kwire.broker.config.roles import BOOTSTRAP, BROKER, CONTROLLER, VOTERS
 from kwire.wire.named_tuple import NamedTuple
 
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
         alone = [each for each, roles in known.items() if roles == (CONTROLLER,)]
         brokers = len(known) - len(alone)
         if (self.combined and (self.controllers or alone)) or (self.controllers and both):
-            raise Failure(
+            raise UsageError(
                 "the controllers of a cluster are brokers, too, or none of them is: give either --combined "
                 "or --controllers, and what the cluster began with"
             )
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
             raise Failure(f"--combined {combined}: node {taken[0]} is a broker already, and nothing else")
         brokers = _more("--brokers", self.brokers, brokers, MAX_BROKERS, "brokers")
         if self.brokers is not None and brokers < combined:
-            raise Failure(f"--brokers {brokers}: {combined} are brokers by --combined already")
+            raise UsageError(f"--brokers {brokers}: {combined} are brokers by --combined already")
         if not known and self.brokers is None and not combined:
             brokers = DEFAULT
         controllers = _more("--controllers", self.controllers, len(alone), MAX_CONTROLLERS, "controllers")
@@ -66,7 +66,7 @@ def _more(option: str, value: int | None, known: int, most: int, what: str) -> i
     if value is None:
         return known
     if not 1 <= value <= most:
-        raise Failure(f"{option} {value}: expected 1 to {most}")
+        raise UsageError(f"{option} {value}: expected 1 to {most}")
     if value < known:
         raise Failure(f"the cluster has more than {value} {what} already")
     return value

@@ -43,16 +43,16 @@ class Status:
                 **places.get(node.node_id, {"quorum": None, "lag": None}),
                 "leads": sum(one.leader_id == node.node_id for one in partitions),
                 "replicas": sum(node.node_id in one.replica_nodes for one in partitions),
-                "in sync": sum(node.node_id in one.isr_nodes for one in partitions),
+                "in_sync": sum(node.node_id in one.isr_nodes for one in partitions),
             }
             for node in nodes
         ]
         self._behind: list[Row] = [
             {
-                "under-replicated": f"{topic.name}-{one.partition_index}",
+                "under_replicated": f"{topic.name}-{one.partition_index}",
                 "leader": one.leader_id if one.leader_id >= 0 else None,
                 "replicas": one.replica_nodes,
-                "in sync": one.isr_nodes,
+                "in_sync": one.isr_nodes,
             }
             for topic in topics
             for one in topic.partitions
@@ -61,7 +61,7 @@ class Status:
         self._totals = {
             "topics": len(topics),
             "partitions": len(partitions),
-            "under-replicated": len(self._behind),
+            "under_replicated": len(self._behind),
             "offline": sum(one.leader_id < 0 for one in partitions),
         }
 
@@ -86,7 +86,7 @@ class Status:
         else:
             yield (
                 f"node {quorum['leader']} leads the quorum in epoch {quorum['epoch']}, high watermark "
-                f"{quorum['high watermark']}"
+                f"{quorum['high_watermark']}"
             )
         if self._answers:
             topics, partitions, behind, offline = self._totals.values()
@@ -135,9 +135,9 @@ def _of_quorum(quorum: ResponsePartitionData) -> Row:
             {
                 "node": one.replica_id,
                 "directory": uuid_to_text(one.replica_directory_id),
-                "log end": one.log_end_offset,
+                "log_end": one.log_end_offset,
                 "lag": _lag(one, leader.log_end_offset),
-                "lag ms": _lag_ms(one, leader),
+                "lag_ms": _lag_ms(one, leader),
             }
             for one in replicas
         ]
@@ -145,7 +145,7 @@ def _of_quorum(quorum: ResponsePartitionData) -> Row:
     return {
         "leader": quorum.leader_id,
         "epoch": quorum.leader_epoch,
-        "high watermark": quorum.high_watermark,
+        "high_watermark": quorum.high_watermark,
         "voters": told(quorum.current_voters),
         "observers": told(quorum.observers),
     }

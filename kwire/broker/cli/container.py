@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kwire.broker.cli.settings import Failure
+from kwire.broker.cli.settings import Failure, UsageError
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.listeners import CONTROLLER_NAMES, LISTENERS, parse_listeners
@@ -68,7 +68,7 @@ def completed(environ: Mapping[str, str], given: Sequence[str] = ()) -> dict[str
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise Failure(f"{text}: expected NAME=VALUE, like KAFKA_NUM_PARTITIONS=3")
+            raise UsageError(f"{text}: expected NAME=VALUE, like KAFKA_NUM_PARTITIONS=3")
         settings[name] = value
     settings["CLUSTER_ID"] = settings.get("CLUSTER_ID") or DEFAULT_CLUSTER_ID
     advertised = settings.get("KAFKA_ADVERTISED_LISTENERS", "")
@@ -160,7 +160,10 @@ def address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
         with open(properties, encoding="iso-8859-1") as file:
             settings = parse_properties(file.read())
     except OSError as error:
-        raise Failure(f"{properties}: {error.strerror}") from error
+        raise Failure(
+            f"{properties}: {error.strerror}: run this in the image, or name a directory with a {FILE} by "
+            f"--default-configs-dir"
+        ) from error
     settings |= {name: value for name, (_, value) in environment_settings(environ).items()}
     listeners = settings.get(LISTENERS) or "PLAINTEXT://:9092"
     controllers = {name.strip().upper() for name in settings.get(CONTROLLER_NAMES, "").split(",")}

@@ -6,7 +6,7 @@ import argparse
 import random
 import time
 
-from kwire.broker.cli.settings import Failure, configuration
+from kwire.broker.cli.settings import Failure, UsageError, configuration
 from kwire.broker.controller.scram import MalformedCredential, parse_credential
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.node.format import (
@@ -28,9 +28,9 @@ def run(options: argparse.Namespace) -> int:
     if options.cluster_id is None:
         # As with Kafka's tool: directories and nodes that are formatted one by one must get the same id.
         fresh = uuid_to_text(new_uuid(rng))
-        raise Failure(f"--cluster-id is missing: for a new cluster, give --cluster-id {fresh}")
+        raise UsageError(f"--cluster-id is missing: for a new cluster, give --cluster-id {fresh}")
     if options.standalone + options.no_initial_controllers + (options.initial_controllers is not None) > 1:
-        raise Failure(
+        raise UsageError(
             "--standalone, --no-initial-controllers and --initial-controllers exclude each other: give one"
         )
     options.properties = options.properties or options.config
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             name, level = parse_feature(feature)
         except FormatError as error:
-            raise Failure(str(error)) from error
+            raise UsageError(str(error)) from error
         features[name] = level
     credentials = []
     for text in options.credentials:
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
             credentials.append(parse_credential(text, rng))
         except MalformedCredential as error:
             # What was given is not repeated: it may tell a password.
-            raise Failure(f"--add-scram: {error}") from error
+            raise UsageError(f"--add-scram: {error}") from error
     config = configuration(options)
     try:
         voters = []

@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(options)
     except Failure as failure:
         print(f"kwire: {failure}", file=sys.stderr)
-        return 1
+        return failure.status
     except KeyboardInterrupt:
         return 130
 

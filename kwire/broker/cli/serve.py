@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from kwire.broker.cli.settings import LOG_FORMATS, LOG_LEVELS, Failure, configuration
+from kwire.broker.cli.settings import LOG_FORMATS, LOG_LEVELS, Failure, UsageError, configuration
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.net.listeners import BindError
@@ -109,7 +109,7 @@ def _slow_seconds(options: argparse.Namespace) -> float:
     if given is None:
         return math.inf
     if not given.isascii() or not given.isdigit() or len(given) > 9:
-        raise Failure(f"--slow-request-ms is {given!r}: expected milliseconds, like 500")
+        raise UsageError(f"--slow-request-ms is {given!r}: expected milliseconds, like 500")
     return int(given) / 1000
 
 
@@ -119,7 +119,7 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
     where: str | None = options.http if options.http is not None else os.environ.get("KWIRE_HTTP") or None
     has_console = _chosen("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
     if options.console_writes and not has_console:
-        raise Failure("--console-writes is for the console, which is not asked for: add --console")
+        raise UsageError("--console-writes is for the console, which is not asked for: add --console")
     if where is None and not has_console:
         return None
     if has_console and not config.is_broker:

@@ -22,6 +22,14 @@ A_FILE: Final = "give the path of a broker's configuration file"
 class Failure(Exception):
     """The command cannot be carried out. One line says why; exit status 1."""
 
+    status: int = 1
+
+
+class UsageError(Failure):
+    """What was given contradicts itself, or is not what is expected there. Exit status 2."""
+
+    status = 2
+
 
 def configuration(options: argparse.Namespace) -> BrokerConfig:
     """The configuration that file, environment and flags make together."""
@@ -44,11 +52,11 @@ def configuration(options: argparse.Namespace) -> BrokerConfig:
 
 
 def parse_overrides(given: Iterable[str]) -> dict[str, str]:
-    """The settings of KEY=VALUE texts. Failure."""
+    """The settings of KEY=VALUE texts. UsageError."""
     overrides: dict[str, str] = {}
     for setting in given:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
-            raise Failure(f"--set {setting}: expected KEY=VALUE, like --set num.partitions=3")
+            raise UsageError(f"--set {setting}: expected KEY=VALUE, like --set num.partitions=3")
         overrides[key.strip()] = value.strip()
     return overrides

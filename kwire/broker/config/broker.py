@@ -160,6 +160,7 @@ class BrokerConfig:
         """What was set at start, as text."""
         for one, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
             if one in self.given and other not in self.given:
+                BROKER_KEYS[one].parse(self.given[one])  # an error names what was given
                 self.given[other] = self.given[one]
         self.cluster_wide: dict[str, str] = {}
         """What was set on the running cluster."""

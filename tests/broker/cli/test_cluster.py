@@ -274,7 +274,7 @@ def test_status_is_told_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_what_is_wrong_is_one_line(desk: Desk, arguments: list[str], said: str) -> None:
-    told = desk.says(*arguments, status=1)
+    told = desk.says(*arguments, status=2 if arguments[0] == "up" else 1)
     assert told.startswith("kwire: ")
     assert said in told
     assert told.count("\n") == 1

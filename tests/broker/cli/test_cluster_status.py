@@ -66,8 +66,8 @@ def test_the_quorum_is_told(nodes: list[ClusterNode]) -> None:
     assert [line.split()[5:7] for line in lines[1:4]] == [["voter", "23"], ["leader", "0"], ["voter", "-"]]
     assert lines[4] == "node 2 leads the quorum in epoch 7, high watermark 120"
     quorum = json.loads(status.as_json())["quorum"]
-    assert (quorum["leader"], quorum["epoch"], quorum["high watermark"]) == (2, 7, 120)
-    assert [(each["node"], each["lag"], each["lag ms"]) for each in quorum["voters"]] == [
+    assert (quorum["leader"], quorum["epoch"], quorum["high_watermark"]) == (2, 7, 120)
+    assert [(each["node"], each["lag"], each["lag_ms"]) for each in quorum["voters"]] == [
         (1, 23, 4_000),
         (2, 0, 0),
         (3, None, None),
@@ -85,13 +85,13 @@ def test_partitions_that_lack_replicas_are_named(nodes: list[ClusterNode]) -> No
     assert lines[4:] == [
         "no controller leads the quorum",
         "2 topics, 3 partitions, 2 under-replicated, 1 offline",
-        "under-replicated  leader  replicas  in sync",
+        "under replicated  leader  replicas  in sync",
         "orders-0               1  1,2,3     1,3",
         "paid-0                 -  2         -",
     ]
     assert json.loads(status.as_json())["behind"] == [
-        {"under-replicated": "orders-0", "leader": 1, "replicas": [1, 2, 3], "in sync": [1, 3]},
-        {"under-replicated": "paid-0", "leader": None, "replicas": [2], "in sync": []},
+        {"under_replicated": "orders-0", "leader": 1, "replicas": [1, 2, 3], "in_sync": [1, 3]},
+        {"under_replicated": "paid-0", "leader": None, "replicas": [2], "in_sync": []},
     ]
 
 

@@ -23,21 +23,31 @@ def _collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "status", "said"),
     [
-        (["serve", "--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
-        (["serve", "--set", "num.partition=3"], "did you mean num.partitions?"),
-        (["serve", "--http", ""], "--http : expected PORT or HOST:PORT"),
-        (["serve", "--http", "0", "--console-writes"], "which is not asked for: add --console"),
-        (["serve", "no-such.properties"], "no-such.properties: No such file or directory: give the path"),
-        (["format"], "--cluster-id is missing"),
-        (["format", "-t", "x", "--standalone", "--no-initial-controllers"], "exclude each other"),
+        (["serve", "--set", "num.partitions"], 2, "--set num.partitions: expected KEY=VALUE"),
+        (["serve", "--set", "num.partition=3"], 1, "did you mean num.partitions?"),
+        (["serve", "--set", "node.id=x"], 1, "Invalid value x for configuration node.id: "),
+        (["serve", "--set", "broker.id=x"], 1, "Invalid value x for configuration broker.id: "),
+        (["serve", "--slow-request-ms", "soon"], 2, "--slow-request-ms is 'soon': expected milliseconds"),
+        (["serve", "--http", ""], 1, "--http : expected PORT or HOST:PORT"),
+        (["serve", "--http", "0", "--console-writes"], 2, "which is not asked for: add --console"),
+        (["serve", "no-such.properties"], 1, "no-such.properties: No such file or directory: give the path"),
+        (["format"], 2, "--cluster-id is missing"),
+        (["format", "-t", "x", "--standalone", "--no-initial-controllers"], 2, "exclude each other"),
+        (["format", "-t", "x", "--node-id", "x"], 1, "Invalid value x for configuration node.id: "),
+        (["container", "run", "A"], 2, "A: expected NAME=VALUE"),
+        (
+            ["container", "healthy", "--default-configs-dir", "/none"],
+            1,
+            "/none/server.properties: No such file or directory: run this in the image, or name a directory",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 1
+    assert main(arguments) == status
     told = capsys.readouterr().err
     assert told.startswith("kwire: ")
     assert said in told
