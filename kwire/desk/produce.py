@@ -163,7 +163,11 @@ def _partitions(cluster: Cluster, topic: str) -> list[int]:
 
 def _chunks(options: Namespace, key: Encoder, value: Encoder) -> Iterator[list[Line]]:
     """The records of what is given, as many at once as are there. Failure."""
-    headers = [(name, encode(text, TEXT)) for name, text in pairs(options.header, "--header").items()]
+    given = pairs(options.header, "--header")
+    try:
+        headers = [(_header_name(name), encode(text, TEXT)) for name, text in given.items()]
+    except Misfit as misfit:
+        raise UsageError(f"--header: {misfit}") from misfit
     number = 0
     for chunk in [options.values] if options.values else lines_of(sys.stdin.buffer):
         lines = []
@@ -176,6 +180,15 @@ def _chunks(options: Namespace, key: Encoder, value: Encoder) -> Iterator[list[L
             lines.append(line._replace(headers=[*line.headers, *headers]))
         if lines:
             yield lines
+
+
+def _header_name(name: str) -> str:
+    """The name, where it is text, as in Kafka it has to be. Misfit."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise Misfit(f"the name of header {name!a} is not UTF-8") from None
+    return name
 
 
 def lines_of(stream: BinaryIO) -> Iterator[list[str]]:
@@ -245,7 +258,7 @@ def _object(text: str, key: Encoder, value: Encoder) -> Line:
     return Line(
         key.of_json(told.get("key")),
         value.of_json(told["value"]),
-        [(name, HEADER.of_json(text)) for name, text in named],
+        [(_header_name(name), HEADER.of_json(text)) for name, text in named],
         told.get("partition"),
         told.get("timestamp"),
     )

@@ -112,12 +112,14 @@ def test_a_record_without_a_value_is_no_tombstone(
         b'{"key": "k"}': "line 1: no value; write null to delete",
         b'{"value": "\\ud800"}': "line 1: half of a pair of surrogates, which is no text",
         b'{"value": {"hex": "f"}}': "line 1: not hexadecimal digits: 'f'",
+        b'{"value": "v", "headers": {"\\ud800": "x"}}': "line 1: the name of header '\\ud800' is not UTF-8",
         b'{"value": "v", "timestamp": 1e3}': "line 1: timestamp is no whole number",
         b'{"value": "v", "timestamp": %d}' % (1 << 63): "line 1: timestamp is no number from 0 to ",
     }
     for line, sentence in refused.items():
         typed(line)
         assert sentence in desk("produce", "tombs", "--records").sentence
+    assert "name of header" in desk("produce", "tombs", "v", "--header", "\udcff=1").sentence
     typed(b'{"key": "k", "value": null}')
     assert desk("produce", "tombs", "--records").status == 0
     assert [(one.key(), one.value()) for one in read("tombs", 1)] == [(b"k", None)]
