@@ -6,7 +6,9 @@ a start that had to replay much, because each stop and start changes every parti
 which never changes, on the loop but a few records at a time, so that no client waits; the sync is a worker's.
 
 Of at least two snapshots the oldest goes while log and snapshots are larger than metadata.max.retention.bytes
-together, or when it is older than metadata.max.retention.ms. The log then starts where the next one ends.
+together, or when it is older than metadata.max.retention.ms. The log then starts where the next one ends. Not
+as soon as that one is complete: who follows and is a moment behind would have to fetch all of it, and a
+broker of Apache Kafka's that does takes up its coordinators anew. (There it goes once a minute.)
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ STEP_RECORDS: Final = 128
 """How many records are written in one go: some two milliseconds of work."""
 STEP_MS: Final = 1
 CLEAN_INTERVAL_MS: Final = 60_000
+CLEAN_DELAY_MS: Final = 10_000
+"""How long who follows has to come past a new snapshot before what it replaces goes."""
 
 
 class Snapshotter:
@@ -172,7 +176,7 @@ class Snapshotter:
         self._log.snapshots.add(file.snapshot)
         self._log.history.trim(file.snapshot.end_offset - 1)
         self._logger.info("metadata: snapshot %s is complete", file.snapshot.name)
-        self.clean()
+        self._clean_soon()
         self._take_if_due()
 
     def _failed(self, snapshot: Snapshot, error: BaseException) -> None:
@@ -187,6 +191,12 @@ class Snapshotter:
     def _clean_often(self) -> None:
         self.clean()
         self._timers["clean"] = self._host.schedule(CLEAN_INTERVAL_MS, self._clean_often)
+
+    def _clean_soon(self) -> None:
+        previous = self._timers.get("clean soon")
+        if previous is not None:
+            previous.cancel()
+        self._timers["clean soon"] = self._host.schedule(CLEAN_DELAY_MS, self.clean)
 
     def clean(self) -> None:
         """Remove snapshots that are not to be kept, and the log before the oldest that is."""

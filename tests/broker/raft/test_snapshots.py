@@ -15,6 +15,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.node.format import all_directories, format_directories
 from kwire.broker.node.metadata import Metadata
 from kwire.broker.raft.metadata_log import metadata_log_config
+from kwire.broker.raft.snapshotter import CLEAN_DELAY_MS
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
@@ -323,6 +324,8 @@ def test_a_log_without_its_beginning_is_refused() -> None:
     for number in range(20):
         bench.create(f"t{number}", partitions=20)
         bench.settle()
+    assert bench.quorum.log.log.log_start_offset == 0, "who follows has no time to come past the snapshots"
+    bench.host.advance(CLEAN_DELAY_MS)
     bench.stop()
     for name in bench.names():
         bench.disk.remove(f"{DIRECTORY}/{name}")
