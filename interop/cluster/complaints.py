@@ -39,13 +39,6 @@ EXPECTED: Final = re.compile(
     r"|Unexpected error handling request.*\n.*NotControllerException: "
     # Clients of two brokers want a coordinator, and nobody has made the topic yet.
     r"|creation failed for __\w+ with error 'TOPIC_ALREADY_EXISTS'"
-    # A broker that was paused, or slow, asks under the epoch that it had before it was registered anew.
-    r"|Unexpected error handling request.*ASSIGN_REPLICAS_TO_DIRS.*\n.*StaleBrokerEpochException"
-    r"|assignments failed; global error: Response-level error: STALE_BROKER_EPOCH"
-    # A broker that is behind fetches a snapshot, after which it takes up all that it leads once more.
-    r"|Unloaded transaction metadata .* as part of loading metadata at epoch"
-    # Topics are deleted while somebody asks for them.
-    r"|JmxReporter - Error processing .*topic=.*\n.*InstanceNotFoundException"
     # A leader's partition is given on while the coordinator still reads it.
     r"|Stopped loading records from __\w+-\d+ because the partition is not online or is no longer the leader"
     # A coordinator wants to write of its group, and is none any more.

@@ -68,8 +68,11 @@ SOON_ELECTED = {
 KEPT = 5
 """Topics that are there at once; older ones are deleted."""
 UNKNOWN_TOPIC = 3
-DELETED = "Received UNKNOWN_TOPIC_OR_PARTITION from the leader"
-"""What a follower of Apache Kafka's says of a topic that its leader has deleted before it."""
+DELETED = (
+    "Received UNKNOWN_TOPIC_OR_PARTITION from the leader"
+    r"|JmxReporter - Error processing .*,topic=made-\d+\n.*InstanceNotFoundException"
+)
+"""What Apache Kafka says of a topic that its leader has deleted before it, and of the metrics of one."""
 ANOTHER_TRY_S = 0.3
 
 
