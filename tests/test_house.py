@@ -105,7 +105,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.broker.observe": {"h11", "hypercorn", "starlette", "trio"},
     "kwire.console": {"hypercorn", "jinja2", "starlette", "trio"},
     "kwire.broker.cli": {"trio"},
-    "kwire.testing": {"trio"},
     "kwire.testing.plugin": {"pytest"},
     "interop.test_peers": {"pytest", "trio"},
 }

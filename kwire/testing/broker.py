@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import os
 
     from kwire.broker.host.clock import Clock
-    from kwire.broker.net.serve import RunningNode
+    from kwire.broker.net.running import RunningNode
 
 LOOK_SECONDS = 1
 """How often whoever waits for a broker looks whether it is still there."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.peer_link import Hears, Line
     from kwire.broker.net.peers import PeerLinks
-    from kwire.broker.net.serve import RunningNode
+    from kwire.broker.net.running import RunningNode
 
 REASON = "cut off by the test"
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import trio
-
     from kwire.broker.host.clock import Clock
-    from kwire.broker.net.serve import RunningNode
+    from kwire.broker.net.moments import Moment, Wait
+    from kwire.broker.net.running import RunningNode
     from kwire.testing.faults import Faults
     from kwire.testing.recorder import Recorder
     from kwire.testing.space import Space
@@ -41,48 +41,47 @@ class BrokerThread(threading.Thread):
         self._syncs = syncs
         self._started_or_ended = threading.Event()
         self._failure: BaseException | None = None
-        self._stop_asked: trio.Event | None = None
+        self._stop_asked: Moment | None = None
         self._may_close = threading.Event()
         """Set when whoever has asked for the end is done with the loop, whose descriptors are closed then."""
 
     def run(self) -> None:
         try:
-            import trio
-
-            trio.run(self._serve)
+            self._serve()
         except BaseException as error:
             self._failure = error
         finally:
             self._started_or_ended.set()
 
-    async def _serve(self) -> None:
-        import trio
-
+    def _serve(self) -> None:
         from kwire.broker.config import load
-        from kwire.broker.net.serve import serve
-        from kwire.testing.interceptor import Interceptor
+        from kwire.broker.net.running import RunningNode
         from kwire.testing.throwaway import EmbeddedDisk
 
-        self._stop_asked = trio.Event()
         disk = EmbeddedDisk(self._space, syncs=self._syncs)
-        config = load(None, {}, self._properties)
-        async with serve(config, clock=self._clock, disk=disk, alone=True) as running:
-            Interceptor(running, self._recorder, self._faults)
-            self.running = running
-            self._started_or_ended.set()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._end_with, running)
-                await self._stop_asked.wait()
-                self._may_close.wait()
-                nursery.cancel_scope.cancel()
+        running = RunningNode(load(None, {}, self._properties), clock=self._clock, disk=disk)
+        try:
+            running.loop.run_here(self._life(running))
+        finally:
+            running.close()
 
-    async def _end_with(self, running: RunningNode) -> None:
-        """End where the broker cannot go on, as its process would."""
-        await running.failure.happened.wait()
-        if not self._space.is_full:  # else it was asked for
+    def _life(self, running: RunningNode) -> Iterator[Wait]:
+        from kwire.broker.net.moments import Moment, Wait
+        from kwire.testing.interceptor import Interceptor
+
+        yield Wait((running.known,), math.inf)
+        running.announce()
+        Interceptor(running, self._recorder, self._faults)
+        self._stop_asked = Moment()
+        self.running = running
+        self._started_or_ended.set()
+        failed = running.failure.happened
+        yield Wait((self._stop_asked, failed), math.inf)
+        if self._stop_asked.has_come:
+            self._may_close.wait()
+        elif not self._space.is_full:  # else it was asked for
             self._failure = RuntimeError(f"the broker has ended: {running.failure.reason}")
-        self._end(is_killed=False)
-        self._may_close.set()
+        yield from running.end()
 
     def wait_until_started(self) -> None:
         """Raises what keeps it from serving."""
@@ -108,5 +107,4 @@ class BrokerThread(threading.Thread):
         assert self.running is not None
         assert self._stop_asked is not None
         self.running.is_killed = is_killed
-        self.running.loop.alone = False  # whoever waits to be told is another task
-        self._stop_asked.set()
+        self._stop_asked.come()

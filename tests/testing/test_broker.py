@@ -178,6 +178,13 @@ def test_importing_it_imports_no_broker() -> None:
     ]
 
 
+def test_a_broker_in_a_test_starts_without_what_it_does_not_need() -> None:
+    program = "import sys, kwire.testing\nwith kwire.testing.Broker(): print(*sorted(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "kwire.broker.net.running" in told.split()
+    assert {"trio", "ssl", "subprocess", "dataclasses", "inspect"}.isdisjoint(told.split())
+
+
 def test_two_never_share_a_directory(tmp_path: Path) -> None:
     program = (
         f"import fcntl; fcntl.lockf(open({str(tmp_path / '.lock')!r}, 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"

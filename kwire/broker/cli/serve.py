@@ -22,7 +22,9 @@ from kwire.broker.cli.settings import LOG_FORMATS, LOG_LEVELS, Failure, UsageErr
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.net.listeners import BindError
-from kwire.broker.net.serve import RunningNode, serve
+from kwire.broker.net.moments import Moment
+from kwire.broker.net.running import RunningNode
+from kwire.broker.net.serve import first_of, serve
 from kwire.broker.net.settings import settings_of
 from kwire.broker.node.format import FormatError
 from kwire.broker.observe.flight import FlightRecorder
@@ -139,13 +141,13 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
 
 async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: float, crash: _Crash) -> str:
     """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
-    stop = _StopSignals(trio.Event(), trio.lowlevel.current_trio_token())
+    stop = _StopSignals(Moment(), trio.lowlevel.current_trio_token())
     beside: list[Callable[[RunningNode], Awaitable[None]]] = [] if http is None else [http.serve]
     service = Notifier(os.environ)
     if service.watchdog_seconds:
         beside.append(service.keep_watchdog)
     async with serve(config, alone=True, stop=stop.asked, beside=beside) as broker:
-        if stop.asked.is_set() or broker.failure.reason:
+        if stop.asked.has_come or broker.failure.reason:
             return broker.failure.reason
         crash.watch(broker)
         if slow_seconds < math.inf:
@@ -164,14 +166,7 @@ async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: floa
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
-        async with trio.open_nursery() as nursery:
-
-            async def wait_for(event: trio.Event) -> None:
-                await event.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_for, stop.asked)
-            nursery.start_soon(wait_for, broker.failure.happened)
+        await first_of(stop.asked, broker.failure.happened)
         if broker.failure.reason:
             crash.tell(broker.failure.reason)
         service.tell(STOPPING)
@@ -211,7 +206,7 @@ class _Crash:
 class _StopSignals:
     """The first signal asks for a clean stop, the second ends the process: recovery follows."""
 
-    def __init__(self, asked: trio.Event, token: trio.lowlevel.TrioToken) -> None:
+    def __init__(self, asked: Moment, token: trio.lowlevel.TrioToken) -> None:
         self.asked = asked
         self._token = token
         self._count = 0
@@ -223,4 +218,4 @@ class _StopSignals:
         self._count += 1
         if self._count > 1:
             os._exit(128 + number)
-        self._token.run_sync_soon(self.asked.set)
+        self._token.run_sync_soon(self.asked.come)

@@ -17,7 +17,7 @@ INTERNAL_SEGMENT_BYTES: Final = "internal.segment.bytes"
 _LOG_FIELDS: Final = {
     name: field
     for name, field in ((key.name, key.name.replace(".", "_")) for key in TOPIC_KEYS)
-    if field in LogConfig.__dataclass_fields__
+    if field in LogConfig._fields
 }
 
 

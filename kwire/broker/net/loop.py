@@ -1,4 +1,4 @@
-"""The loop: one epoll that one trio task waits on, turn by turn.
+"""The loop: one epoll that one trio task, or one thread, waits on turn by turn.
 
 Prior art and measurements. A trio task per connection costs 10 µs of CPU a request at best, 16 with trio's
 streams, because every wait goes through the scheduler. Here all descriptors live in an epoll of our own,
@@ -19,6 +19,8 @@ tick (a millisecond, say) would have a timer programmed each time, which on a vi
 for that: some 40 ms at worst. Not where a client runs in the same trio, which could not send while the loop
 waits.
 
+An embedded broker has a thread to itself and nothing beside the loop: `run_here` waits in the epoll alone.
+
 Timers are a heap beside one timerfd that is armed for the earliest deadline seen. Cancelling does not
 disarm it, and neither does postponing: a wake-up too many now and then is cheaper than arming for every long
 poll. Worker threads report through an eventfd in the same epoll.
@@ -26,21 +28,21 @@ poll. Worker threads report through an eventfd in the same epoll.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
-
-import trio
 
 from kwire.broker.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
 from kwire.broker.host.host import NoPeers, Peers
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.host.streams import RandomStreams
+from kwire.broker.net.moments import Moment, Wait
 from kwire.broker.net.timerfd import TimerFd
 from kwire.broker.net.workers import Workers
 
@@ -103,7 +105,6 @@ class Loop:
         self._stopping = False
         self._more = False
         self._workers = Workers(max_workers, self._worked)
-        self._workers_done = trio.Event()
         self._when_worked: list[Callable[[], None]] = []
         """What is to be called once no work is under way."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -159,10 +160,18 @@ class Loop:
         """Whether worker threads are under way, or results of theirs wait for the loop."""
         return self._workers.under_way > 0
 
-    async def workers_done(self) -> None:
-        """Wait until nothing is under way in threads, and every result was delivered."""
-        while self.working:
-            await self._workers_done.wait()
+    def workers_done(self) -> Moment:
+        """When nothing is under way in threads, and every result was delivered."""
+        done = Moment()
+
+        def look() -> None:
+            if self.working:
+                self._when_worked.append(look)
+            else:
+                done.come()
+
+        look()
+        return done
 
     def _worked(self, done: Callable[[Any], None], result: Any) -> None:
         self.call_from_thread(lambda: self._worker_done(done, result))
@@ -173,15 +182,15 @@ class Loop:
             done(result)
         finally:
             if not self.working:
-                self._workers_done.set()
-                self._workers_done = trio.Event()
                 self._soon.extend(self._when_worked)
                 self._when_worked.clear()
 
     # --- the turn
 
     async def run(self) -> None:
-        """Turn until `stop`."""
+        """Turn until `stop`, as a task of trio."""
+        import trio  # which takes longer than the rest of an embedded broker, and it does without
+
         assert not self.running
         self.running = True
         epoll_fd = self._epoll.fileno()
@@ -208,13 +217,39 @@ class Loop:
         finally:
             self.running = False
 
+    def run_here(self, waits: Iterable[Wait]) -> None:
+        """Turn in this thread, which does nothing else, until `waits` are over or `stop`.
+
+        As long as one of `waits` is not over, the next one is not asked for.
+        """
+        assert not self.running
+        self.running = True
+        try:
+            for wait in waits:
+                end = perf_counter() + wait.seconds
+                rest = 0.0  # there may be something to do already
+                while not (self._stopping or any(moment.has_come for moment in wait.moments)):
+                    if self.turn(rest):
+                        rest = 0.0
+                        continue
+                    rest = end - perf_counter()
+                    if rest <= 0:
+                        break
+                    if rest == math.inf:
+                        rest = -1  # epoll's word for it
+        finally:
+            self.running = False
+
     def stop(self) -> None:
         """End `run` after this turn."""
         self._stopping = True
         self.wake()
 
     def turn(self, wait_seconds: float = 0.0) -> bool:
-        """Serve what is ready. True when there is more to do already, and the next turn must not wait."""
+        """Wait so long, or for good where it is negative, and serve what is ready.
+
+        True when there is more to do already, and the next turn must not wait.
+        """
         self.in_turn = True
         events = self._epoll.poll(wait_seconds, MAX_EVENTS)
         self.served = len(events)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from select import EPOLLIN
 from time import perf_counter
 from typing import TYPE_CHECKING
-
-import trio
 
 from kwire.broker.api.answered import Answered
 from kwire.broker.api.table import ListenerRole
@@ -22,6 +20,7 @@ from kwire.broker.net.connection import Connection
 from kwire.broker.net.limits import ConnectionLimits
 from kwire.broker.net.listeners import BindError, Listener, bind
 from kwire.broker.net.loop import Loop
+from kwire.broker.net.moments import Moment, Wait
 from kwire.broker.net.receiving import SCRATCH_BYTES, ServesChannels
 from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
@@ -76,7 +75,7 @@ class Server:
         self._dirty: list[Connection] = []
         self._again: list[Connection] = []
         self._closed_in_turn = False
-        self._drained = trio.Event()
+        self._drained = Moment()
         loop.end_turn = self._end_turn
 
     def change_limits(self, settings: Settings) -> None:
@@ -323,7 +322,7 @@ class Server:
             listener.sock.close()
         self.listeners.clear()
 
-    async def drain(self, timeout_ms: int = DRAIN_MS) -> None:
+    def drain(self, timeout_ms: int = DRAIN_MS) -> Iterator[Wait]:
         """Stop accepting and receiving, answer what was received, and close every connection.
 
         Replies that wait for something are completed by the node with what they have. Peers that do not take
@@ -334,8 +333,7 @@ class Server:
             connection.drain()
         self.node.begin_shutdown()
         self.loop.wake()
-        with trio.move_on_after(timeout_ms / 1000):
-            await self._drained.wait()
+        yield Wait((self._drained,), timeout_ms / 1000)
         for connection in list(self.connections.values()):
             self.close(connection, "it did not take its replies before the broker stopped")
 
@@ -343,4 +341,4 @@ class Server:
         for connection in [c for c in self.connections.values() if c.is_drained]:
             self.close(connection, "the broker stops")
         if not self.connections:
-            self._drained.set()
+            self._drained.come()

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kwire.broker.net.serve import RunningNode
+from kwire.broker.net.running import RunningNode
 from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition
 from kwire.broker.observe.health import why_not_alive, why_not_ready
 from kwire.broker.observe.metrics import metrics

@@ -19,7 +19,7 @@ import trio
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from kwire.broker.net.serve import RunningNode
+from kwire.broker.net.running import RunningNode
 
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
 BACKLOG: Final = 64

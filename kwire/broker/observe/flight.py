@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kwire.broker.api.last_requests import Noted
-    from kwire.broker.net.serve import RunningNode
+    from kwire.broker.net.running import RunningNode
 
 SUFFIX: Final = ".jsonl"
 UNFINISHED: Final = ".tmp"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from kwire.broker.net.serve import RunningNode
+from kwire.broker.net.running import RunningNode
 from kwire.broker.node.life import Stage
 
 TURN_TIMEOUT_SECONDS = 5.0

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from kwire.broker.net.listeners import BindError, bind
-from kwire.broker.net.serve import RunningNode
+from kwire.broker.net.running import RunningNode
 from kwire.broker.net.settings import Settings
 from kwire.broker.node.node import Node
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kwire.broker.metadata.image import NO_LEADER
-from kwire.broker.net.serve import RunningNode
+from kwire.broker.net.running import RunningNode
 from kwire.broker.node.base import NodeBase
 from kwire.broker.node.life import Stage
 from kwire.broker.node.node import Node

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from kwire.broker.net.serve import RunningNode
+from kwire.broker.net.running import RunningNode
 from kwire.broker.observe.health import why_not_alive
 
 READY: Final = "READY=1"

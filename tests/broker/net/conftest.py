@@ -25,6 +25,7 @@ from kwire.broker.api.context import Channel, RequestContext
 from kwire.broker.host.clock import ManualClock
 from kwire.broker.net.listeners import bind
 from kwire.broker.net.loop import Loop
+from kwire.broker.net.serve import wait_out
 from kwire.broker.net.server import Server
 from kwire.broker.net.settings import Settings
 from kwire.broker.storage.disk import FileRegion
@@ -174,7 +175,7 @@ class Rig:
             for client in self.clients:
                 await trio.aclose_forcefully(client.stream)
             if not self.server.draining:
-                await self.server.drain(timeout_ms=0)
+                await wait_out(self.server.drain(timeout_ms=0))
             self.loop.stop()
 
 

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from kwire.broker.config import BrokerConfig, load
+from kwire.broker.net.moments import Moment
 from kwire.broker.net.serve import serve
 from kwire.broker.node.format import Beginning, format_directories, standalone_voter
 from kwire.broker.node.life import Stage
@@ -67,8 +68,8 @@ def test_a_broker_comes_and_goes(tmp_path: Path) -> None:
 
 def test_a_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path: Path) -> None:
     async def alone() -> None:
-        stop = trio.Event()
-        stop.set()
+        stop = Moment()
+        stop.come()
         async with serve(broker_of(tmp_path, "127.0.0.1:1"), stop=stop) as node:
             assert node.bootstrap == ""
             assert node.node.life.stage is Stage.STARTING

@@ -48,7 +48,7 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
                 on_fatal=on_fatal,
             )
 
-    monkeypatch.setattr("kwire.broker.net.serve.new_node", SlowNode)
+    monkeypatch.setattr("kwire.broker.net.running.new_node", SlowNode)
 
     async def run() -> None:
         async with serve(load(None, {}, SETTINGS), disk=MemoryDisk()) as broker:
@@ -59,21 +59,10 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
     assert order == [end, "announced"]
 
 
-def test_whoever_starts_a_broker_can_stop_waiting_for_it() -> None:
-    async def run(stop: trio.Event) -> bool:
-        async with serve(load(None, {}, SETTINGS), disk=MemoryDisk(), stop=stop) as broker:
-            return bool(broker.bootstrap)
-
-    stopped = trio.Event()
-    stopped.set()
-    assert trio.run(run, trio.Event())
-    assert trio.run(run, stopped)
-
-
 def test_listeners_on_every_interface_are_told_by_the_name_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kwire.broker.net.serve.own_host_name", lambda: "machine.example")
+    monkeypatch.setattr("kwire.broker.net.running.own_host_name", lambda: "machine.example")
     settings = {
         "listeners": "PLAINTEXT://:0,CONTROLLER://0.0.0.0:0",
         "controller.listener.names": "CONTROLLER",

@@ -9,6 +9,7 @@ import pytest
 
 from kwire.broker.net import receiving as receiving_module
 from kwire.broker.net.listeners import BindError, bind
+from kwire.broker.net.serve import wait_out
 from kwire.broker.net.server import LOCAL_SEND_BUFFER_BYTES
 from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
@@ -148,7 +149,7 @@ async def test_draining_answers_what_was_received_and_takes_nothing_more(rig: Ri
     await rig.node.until(lambda: "long poll" in rig.node.parked)
     rig.node.on_begin_shutdown = lambda: rig.node.complete("long poll", b"nothing yet")
     port = rig.port
-    await rig.server.drain()
+    await wait_out(rig.server.drain())
     assert [await client.receive(), await client.receive()] == [b"nothing yet", b"behind it"]
     assert await client.is_closed()
     assert await idle.is_closed()
@@ -162,7 +163,7 @@ async def test_draining_ends_though_a_reply_never_comes(rig: Rig) -> None:
     client = await rig.connect()
     await client.send(b"pforever")
     await rig.node.until(lambda: "forever" in rig.node.parked)
-    await rig.server.drain(timeout_ms=1)
+    await wait_out(rig.server.drain(timeout_ms=1))
     assert await client.is_closed()
 
 
@@ -173,7 +174,7 @@ async def test_frames_that_had_to_wait_are_answered_by_a_drain(
     client = await rig.connect()
     await client.send(b"e0", *(b"e%d" % index for index in range(1, 60)))
     assert await client.receive() == b"0"
-    await rig.server.drain()
+    await wait_out(rig.server.drain())
     received = [await client.receive() for _ in range(len(rig.node.frames) - 1)]
     assert received == [b"%d" % index for index in range(1, len(rig.node.frames))]
     assert await client.is_closed()

@@ -12,7 +12,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from kwire.broker.config import load
-from kwire.broker.net.serve import RunningNode, serve
+from kwire.broker.net.running import RunningNode
+from kwire.broker.net.serve import serve
 from kwire.broker.net.settings import settings_of
 from kwire.broker.observe.http import HttpPort
 

@@ -18,7 +18,9 @@ from hypercorn.config import Config
 from kwire.broker.cli.main import main
 from kwire.broker.config import load
 from kwire.broker.net.listeners import BindError
-from kwire.broker.net.serve import RunningNode, serve
+from kwire.broker.net.moments import Moment
+from kwire.broker.net.running import RunningNode
+from kwire.broker.net.serve import serve
 from kwire.broker.net.settings import settings_of
 from kwire.broker.node.format import format_directories
 from kwire.broker.node.life import Stage
@@ -99,7 +101,7 @@ async def test_a_port_answers_while_its_broker_waits_for_a_controller() -> None:
         disk = MemoryDisk()
         list(format_directories(config, disk, random.Random(1), 0, ignore_formatted=True))
         port = HttpPort("0", settings_of(config))
-        stop = trio.Event()
+        stop = Moment()
         said = []
 
         async def ask(running: RunningNode) -> None:
@@ -107,7 +109,7 @@ async def test_a_port_answers_while_its_broker_waits_for_a_controller() -> None:
             async with httpx.AsyncClient(base_url=port.url, trust_env=False) as client:
                 said.append((await client.get("/healthz")).text)
                 said.append((await client.get("/readyz")).text)
-            stop.set()
+            stop.come()
 
         async def answer_and_ask(running: RunningNode) -> None:
             async with trio.open_nursery() as nursery:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -115,7 +114,7 @@ def test_an_in_sync_set_that_shrinks_keeps_promises(rig: Rig) -> None:
 
 
 def test_one_that_shrinks_too_far_does_not(rig: Rig) -> None:
-    rig.log.config = replace(rig.log.config, min_insync_replicas=2)
+    rig.log.config = rig.log.config._replace(min_insync_replicas=2)
     rig.partition.lead(TWO)
     rig.append("all", to_all=True, timeout_ms=500)
     rig.partition.lead(TWO._replace(isr=(1,), partition_epoch=1))
@@ -129,7 +128,7 @@ def test_one_that_shrinks_too_far_does_not(rig: Rig) -> None:
 
 
 def test_what_is_below_the_high_watermark_and_has_too_few_replicas_by_now_is_told_so(rig: Rig) -> None:
-    rig.log.config = replace(rig.log.config, min_insync_replicas=2)
+    rig.log.config = rig.log.config._replace(min_insync_replicas=2)
     rig.partition.lead(TWO)
     rig.append("all", to_all=True)
     rig.partition.fetched(2, 1)
@@ -162,7 +161,7 @@ def test_a_batch_that_is_sent_again_waits_for_what_it_waited_for(rig: Rig) -> No
 
 
 def test_nothing_is_promised_before_a_sync_that_is_asked_for(rig: Rig) -> None:
-    rig.log.config = replace(rig.log.config, flush_messages=1)
+    rig.log.config = rig.log.config._replace(flush_messages=1)
     rig.partition.lead(ALONE)
     rig.append("one", to_all=False)
     rig.append("all", to_all=True)
@@ -213,7 +212,7 @@ def test_a_follower_can_lead_again_and_knows_nothing_of_others(rig: Rig) -> None
 
 
 def test_a_sync_that_ends_after_the_lead_is_lost_moves_nothing(rig: Rig) -> None:
-    rig.log.config = replace(rig.log.config, flush_messages=1)
+    rig.log.config = rig.log.config._replace(flush_messages=1)
     rig.partition.lead(ALONE)
     rig.append("one", to_all=False)
     rig.partition.commit()
@@ -261,7 +260,7 @@ def test_a_replica_that_has_left_takes_no_role_again(rig: Rig) -> None:
 
 
 def test_who_leads_again_shows_nothing_that_is_still_on_its_way_to_the_disk(rig: Rig) -> None:
-    rig.log.config = replace(rig.log.config, flush_messages=1)
+    rig.log.config = rig.log.config._replace(flush_messages=1)
     held = rig.host.hold_work()
     rig.partition.lead(ALONE)
     rig.append("one", to_all=False)

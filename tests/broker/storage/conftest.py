@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from kwire.broker.storage.log.log import Log
@@ -26,7 +24,7 @@ def bench(disk: MemoryDisk) -> LogBench:
 @pytest.fixture
 def filled(bench: LogBench) -> Log:
     """Batches of two records each, three batches a segment: 0..5, 6..11, 12..15."""
-    bench.config = replace(bench.config, segment_bytes=3 * len(batch(VALUE, VALUE)), index_interval_bytes=1)
+    bench.config = bench.config._replace(segment_bytes=3 * len(batch(VALUE, VALUE)), index_interval_bytes=1)
     log = bench.open()
     for number in range(8):
         bench.append(log, VALUE, VALUE, timestamp=NOW_MS + number * 10)

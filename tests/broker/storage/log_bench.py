@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from kwire.broker.storage.checkpoints import TOPIC_ID_BESIDE, place_topic_id, write_topic_id
 from kwire.broker.storage.disk import Disk, StorageError
@@ -126,7 +125,7 @@ class LogBench:
     def small_segments(self, value: bytes) -> None:
         """Configure segments that take three batches of one such value."""
         size_bytes = 3 * len(batch(value))
-        self.config = replace(self.config, segment_bytes=size_bytes, index_interval_bytes=1)
+        self.config = self.config._replace(segment_bytes=size_bytes, index_interval_bytes=1)
 
     def open(self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0) -> Log:
         """Open the log, after a crash unless it is said to be clean. StorageError."""

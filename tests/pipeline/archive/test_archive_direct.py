@@ -6,7 +6,6 @@ import datetime
 import os
 import random
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ US = 1_000_000
 def ranges(tmp_path: Path) -> list[Range]:
     """Records of two weeks, some of which are late, in several segments and ranges."""
     made = LogBench(RealDisk(), str(tmp_path / "logs"))
-    made.config = replace(made.config, segment_bytes=1500, index_interval_bytes=300)
+    made.config = made.config._replace(segment_bytes=1500, index_interval_bytes=300)
     log = made.open()
     draw = random.Random(3)
     number = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ Row = tuple[int, bytes | None]
 @pytest.fixture
 def bench(tmp_path: Path) -> LogBench:
     made = LogBench(RealDisk(), str(tmp_path))
-    made.config = replace(made.config, segment_bytes=2500, index_interval_bytes=400)
+    made.config = made.config._replace(segment_bytes=2500, index_interval_bytes=400)
     return made
 
 

@@ -6,7 +6,6 @@ import random
 import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ Row = tuple[int, bytes | None]
 @pytest.fixture
 def bench(tmp_path: Path) -> LogBench:
     made = LogBench(RealDisk(), str(tmp_path))
-    made.config = replace(made.config, segment_bytes=1500, index_interval_bytes=300)
+    made.config = made.config._replace(segment_bytes=1500, index_interval_bytes=300)
     return made
 
 
@@ -453,8 +452,8 @@ class TestHowItIsDivided:
     def bench(self, tmp_path: Path) -> LogBench:
         """One partition with nine tenths of the records, and one with the rest, in one segment each."""
         made = LogBench(RealDisk(), str(tmp_path))
-        made.config = replace(made.config, segment_bytes=1 << 20, index_interval_bytes=300)
-        made.config = replace(made.config, segment_index_bytes=1 << 20)
+        made.config = made.config._replace(segment_bytes=1 << 20, index_interval_bytes=300)
+        made.config = made.config._replace(segment_index_bytes=1 << 20)
         for partition, records_count in ((0, 9000), (1, 1000)):
             made.directory = f"{tmp_path}/topic-{partition}"
             opened = made.open()
@@ -552,7 +551,7 @@ class TestOnlySomeColumns:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_memory_is_bounded_by_the_batch(bench: LogBench, codec: Codec) -> None:
-    bench.config = replace(bench.config, segment_bytes=1 << 30)
+    bench.config = bench.config._replace(segment_bytes=1 << 30)
     opened = bench.open()
     value = random.Random(7).randbytes(1000) * 100
     for _ in range(120):

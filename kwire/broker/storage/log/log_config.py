@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from kwire.wire.named_tuple import NamedTuple
 
 CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
@@ -24,8 +25,7 @@ class AppendOrigin(Enum):
     """The metadata quorum, which assigns offsets and epochs itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
+class LogConfig(NamedTuple):
     """A topic's settings as its log uses them: topic keys with underscores for dots, units last."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})

@@ -7,7 +7,6 @@ timers watch each member: its session, and, while it has partitions to give up, 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
@@ -232,7 +231,7 @@ class ConsumerGroups:
     def new_member_id(self) -> str:
         """An id for a member that brings none."""
         while True:
-            text = uuid_to_text(Uuid(uuid.UUID(self._around.new_uuid()).bytes))
+            text = uuid_to_text(Uuid(bytes.fromhex(self._around.new_uuid().replace("-", ""))))
             if not text.startswith("-"):
                 # A command line tool would take it for an option.
                 return text

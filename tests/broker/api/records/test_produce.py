@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -229,7 +228,7 @@ def test_no_timer_is_made_for_what_is_replicated_within_the_turn(rig: Rig) -> No
 
 def test_too_few_in_sync_replicas_take_nothing_for_all(rig: Rig) -> None:
     partition = led(rig, isr=(1,))
-    partition.log.config = replace(partition.log.config, min_insync_replicas=2)
+    partition.log.config = partition.log.config._replace(min_insync_replicas=2)
     assert code_of(rig, sent(rig, acks=-1)) == ErrorCode.NOT_ENOUGH_REPLICAS
     assert ends(rig) == [0, 0]
     assert code_of(rig, sent(rig, acks=1)) == NONE
@@ -239,7 +238,7 @@ def test_too_few_in_sync_replicas_take_nothing_for_all(rig: Rig) -> None:
 def test_min_insync_replicas_cannot_ask_for_more_than_there_are(rig: Rig) -> None:
     partition = rig.node.partition("a", 0)
     assert partition is not None
-    partition.log.config = replace(partition.log.config, min_insync_replicas=3)
+    partition.log.config = partition.log.config._replace(min_insync_replicas=3)
     assert code_of(rig, sent(rig, acks=-1)) == NONE
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ def test_markers_of_no_producer_are_refused(rig: Rig) -> None:
 def test_a_marker_that_is_refused_has_rolled_the_segment(rig: Rig) -> None:
     log = rig.node.log_manager.get("a", 0)
     assert log is not None
-    log.config = replace(log.config, segment_ms=1_000)
+    log.config = log.config._replace(segment_ms=1_000)
     assert written(rig, marker(7, ("a", [0]), epoch=1)) == {7: [("a", 0, NONE)]}
     rig.host.advance(2_000)
     assert written(rig, marker(7, ("a", [0]))) == {7: [("a", 0, ErrorCode.INVALID_PRODUCER_EPOCH)]}

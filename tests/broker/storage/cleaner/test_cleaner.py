@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -195,22 +194,22 @@ def test_nothing_that_is_not_replicated_is_cleaned(bench: Bench) -> None:
 
 def test_a_log_that_is_not_dirty_enough_waits(bench: Bench) -> None:
     fill(bench)
-    bench.log.config = replace(COMPACT, min_cleanable_dirty_ratio=0.5)
+    bench.log.config = COMPACT._replace(min_cleanable_dirty_ratio=0.5)
     bench.pass_time()
     assert bench.cleaner.rounds == 1
     for number in range(40):
         bench.send((b"unique%d" % number, b"x"))
-    bench.log.config = replace(COMPACT, min_cleanable_dirty_ratio=0.99)
+    bench.log.config = COMPACT._replace(min_cleanable_dirty_ratio=0.99)
     bench.pass_time()
     assert bench.cleaner.rounds == 1
     # KIP-354
-    bench.log.config = replace(bench.log.config, max_compaction_lag_ms=BACKOFF_MS)
+    bench.log.config = bench.log.config._replace(max_compaction_lag_ms=BACKOFF_MS)
     bench.pass_time()
     assert bench.cleaner.rounds == 2
 
 
 def test_young_segments_wait(bench: Bench) -> None:
-    bench.log.config = replace(COMPACT, min_compaction_lag_ms=BACKOFF_MS * 3)
+    bench.log.config = COMPACT._replace(min_compaction_lag_ms=BACKOFF_MS * 3)
     fill(bench)
     bench.pass_time()
     assert bench.cleaner.rounds == 0
@@ -220,15 +219,15 @@ def test_young_segments_wait(bench: Bench) -> None:
 
 
 def test_a_log_that_is_not_compacted_is_let_be(bench: Bench) -> None:
-    bench.log.config = replace(COMPACT, cleanup_policy=frozenset({"delete"}))
+    bench.log.config = COMPACT._replace(cleanup_policy=frozenset({"delete"}))
     fill(bench)
     bench.pass_time()
     assert bench.cleaner.rounds == 0
 
 
 def test_what_is_compacted_and_deleted_grows_old_as_well(bench: Bench) -> None:
-    bench.log.config = replace(
-        COMPACT, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=BACKOFF_MS * 2
+    bench.log.config = COMPACT._replace(
+        cleanup_policy=frozenset({"compact", "delete"}), retention_ms=BACKOFF_MS * 2
     )
     fill(bench)
     bench.pass_time()
@@ -240,7 +239,7 @@ def test_what_is_compacted_and_deleted_grows_old_as_well(bench: Bench) -> None:
 
 
 def test_tombstones_go_after_their_time(bench: Bench) -> None:
-    bench.log.config = replace(COMPACT, delete_retention_ms=BACKOFF_MS * 2)
+    bench.log.config = COMPACT._replace(delete_retention_ms=BACKOFF_MS * 2)
     bench.send((b"gone", b"1"))
     bench.send((b"gone", None))
     fill(bench)
@@ -280,7 +279,7 @@ def test_segments_are_grouped_up_to_the_size_of_one(bench: Bench) -> None:
     for number in range(60):
         bench.send((b"unique%02d" % number, b"x"))
     before = bench.log.segment_base_offsets
-    bench.log.config = replace(COMPACT, segment_bytes=1700)
+    bench.log.config = COMPACT._replace(segment_bytes=1700)
     bench.pass_time()
     assert bench.log.segment_base_offsets[:-1] == before[:-1:2]
     assert len(kept(bench.log)) == 60

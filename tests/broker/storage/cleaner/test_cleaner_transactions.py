@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -23,7 +22,7 @@ class World(Bench):
     """A log of small segments, and what a reader of committed records is to find at last."""
 
     def __init__(self) -> None:
-        super().__init__(config=replace(COMPACT, segment_bytes=250))
+        super().__init__(config=COMPACT._replace(segment_bytes=250))
         self.create()
         self.sequences: dict[int, int] = {}
 
@@ -187,7 +186,7 @@ def test_a_transaction_that_ended_before_the_log_start_is_not_open_after_a_crash
     world.write(b"a", b"aborted", producer_id=1)
     world.end(1, ABORT)
     world.log.delete_records_before(world.log.log_end_offset)
-    world.config = world.log.config = replace(world.config, delete_retention_ms=0)
+    world.config = world.log.config = world.config._replace(delete_retention_ms=0)
     world.cleaner = Cleaner(world.manager, world.settings, world.host, world.disk)
     world.cleaner.start()
     for number in range(3):
@@ -214,7 +213,7 @@ def test_an_abort_marker_that_the_indexes_do_not_know_of_stays_while_there_is_da
 def test_an_abort_marker_before_the_place_where_reading_begins_is_not_met() -> None:
     """As in Apache Kafka: the producer's next transaction supersedes nothing, and loses nothing either."""
     world = World()
-    world.config = replace(world.config, segment_bytes=1000)
+    world.config = world.config._replace(segment_bytes=1000)
     world.log.config = world.config
     world.write(b"k", b"old")
     world.write(b"a", b"aborted", producer_id=1)

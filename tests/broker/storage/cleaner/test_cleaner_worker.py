@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ def workers() -> Iterator[ChildWorkers]:
 def job(tmp_path: Path) -> Job:
     """A log of 40 records with 4 keys."""
     bench = LogBench(RealDisk(), str(tmp_path))
-    bench.config = replace(bench.config, segment_bytes=500, index_interval_bytes=1)
+    bench.config = bench.config._replace(segment_bytes=500, index_interval_bytes=1)
     log = bench.open()
     for number in range(40):
         built = build([(bench.now_ms + number, b"k%d" % (number % 4), b"v", [])])

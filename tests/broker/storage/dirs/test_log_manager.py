@@ -6,7 +6,6 @@ import random
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -402,7 +401,7 @@ def test_retention_is_applied_to_every_log_but_the_metadata(disk: MemoryDisk) ->
     for log in (metadata, logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)):
         append(log, b"a")
         log.roll(NOW_MS)
-        log.config = replace(CONFIG, retention_ms=1)
+        log.config = CONFIG._replace(retention_ms=1)
     assert logs.delete_old_segments(NOW_MS + HOUR_MS) == 1
     assert metadata.segment_base_offsets == [0, 1]
 
@@ -410,7 +409,7 @@ def test_retention_is_applied_to_every_log_but_the_metadata(disk: MemoryDisk) ->
 def test_logs_are_due_for_a_flush(disk: MemoryDisk) -> None:
     logs = opened(disk)
     rolled = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
-    eager = logs.create("t", 1, TOPIC_ID, replace(CONFIG, flush_messages=2), NOW_MS)
+    eager = logs.create("t", 1, TOPIC_ID, CONFIG._replace(flush_messages=2), NOW_MS)
     patient = logs.create("t", 2, TOPIC_ID, CONFIG, NOW_MS)
     for log in (rolled, eager, patient):
         append(log, b"a", b"b")
@@ -471,7 +470,7 @@ def test_with_every_directory_offline_nothing_is_created(disk: MemoryDisk) -> No
 def live(disk: MemoryDisk, promised: dict[str, int]) -> None:
     """A start, a topic, appends, checkpoints, another topic that goes again, a clean end."""
     logs = opened(disk)
-    log = logs.create("t", 0, TOPIC_ID, replace(CONFIG, segment_bytes=200), NOW_MS)
+    log = logs.create("t", 0, TOPIC_ID, CONFIG._replace(segment_bytes=200), NOW_MS)
     for number in range(6):
         append(log, b"%d" % number)
         promised["acknowledged"] = number + 1

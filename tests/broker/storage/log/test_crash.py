@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -49,8 +49,8 @@ def crashes(disks: Callable[[], MemoryDisk] = MemoryDisk) -> Iterator[tuple[Memo
     for operations in range(MOST_OPERATIONS):
         disk = disks()
         bench = LogBench(disk)
-        bench.config = replace(
-            bench.config, segment_bytes=3 * len(produced(0)), index_interval_bytes=1, retention_ms=-1
+        bench.config = bench.config._replace(
+            segment_bytes=3 * len(produced(0)), index_interval_bytes=1, retention_ms=-1
         )
         disk.fails_after = operations
         yield disk, bench, operations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +66,7 @@ def test_a_refused_batch_stages_nothing(bench: LogBench) -> None:
 
 
 def test_log_append_time_is_told_and_written(bench: LogBench) -> None:
-    bench.config = replace(bench.config, message_timestamp_type="LogAppendTime")
+    bench.config = bench.config._replace(message_timestamp_type="LogAppendTime")
     log = bench.open()
     assert bench.append(log, b"a", timestamp=5).log_append_time_ms == NOW_MS
     header = read_header(log.read(0, max_bytes=1000, up_to_offset=1).read())
@@ -76,7 +74,7 @@ def test_log_append_time_is_told_and_written(bench: LogBench) -> None:
 
 
 def test_more_than_a_segment_is_too_large(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_bytes=200)
+    bench.config = bench.config._replace(segment_bytes=200)
     log = bench.open()
     with pytest.raises(ApiError) as refused:
         log.append(batch(bytes(300)), leader_epoch=0, now_ms=NOW_MS)
@@ -280,7 +278,7 @@ def test_records_before_the_log_start_are_not_found_by_timestamp(filled: Log) ->
 def aged(bench: LogBench) -> Log:
     """Timestamps 100, 5 and 70 in the first segment, 5 and 99 in the next; none is too old."""
     bench.small_segments(VALUE)
-    bench.config = replace(bench.config, retention_ms=-1)
+    bench.config = bench.config._replace(retention_ms=-1)
     log = bench.open()
     for timestamp in (100, 5, 70, 5, 99):
         bench.append(log, VALUE, timestamp=timestamp)
@@ -376,7 +374,7 @@ def test_a_gap_in_the_sequence_is_refused(bench: LogBench) -> None:
 
 
 def test_what_is_known_of_producers_survives_roll_truncation_and_reopening(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_bytes=3 * len(producing(0)))
+    bench.config = bench.config._replace(segment_bytes=3 * len(producing(0)))
     log = bench.open()
     for sequence in range(8):
         bench.send(log, producing(sequence))
@@ -445,7 +443,7 @@ def test_a_flush_that_ends_after_a_truncation_does_not_vouch_for_later_appends(b
 
 def test_flush_messages_and_flush_ms_ask_for_a_flush(bench: LogBench) -> None:
     log = bench.open()
-    log.config = replace(log.config, flush_messages=2, flush_ms=1000)
+    log.config = log.config._replace(flush_messages=2, flush_ms=1000)
     assert not log.needs_flush(NOW_MS)
     bench.append(log, b"a")
     assert not log.needs_flush(NOW_MS + 999)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from kwire.broker.storage.log.log import Log
@@ -87,7 +85,7 @@ def test_records_beyond_the_high_watermark_are_not_deleted(filled: Log) -> None:
 def test_old_segments_go_by_age_and_their_files_after_the_delay(
     filled: Log, bench: LogBench, disk: MemoryDisk
 ) -> None:
-    filled.config = replace(filled.config, retention_ms=DAY_MS, file_delete_delay_ms=500)
+    filled.config = filled.config._replace(retention_ms=DAY_MS, file_delete_delay_ms=500)
     assert filled.delete_old_segments(NOW_MS + 21 + DAY_MS) == 0
     assert filled.delete_old_segments(NOW_MS + 22 + DAY_MS) == 1
     assert filled.log_start_offset == 6
@@ -100,7 +98,7 @@ def test_old_segments_go_by_age_and_their_files_after_the_delay(
 
 
 def test_when_all_is_old_a_new_segment_takes_over(filled: Log) -> None:
-    filled.config = replace(filled.config, retention_ms=1)
+    filled.config = filled.config._replace(retention_ms=1)
     assert filled.delete_old_segments(NOW_MS + DAY_MS) == 3
     assert filled.segment_base_offsets == [16]
     assert (filled.log_start_offset, filled.log_end_offset) == (16, 16)
@@ -109,20 +107,20 @@ def test_when_all_is_old_a_new_segment_takes_over(filled: Log) -> None:
 
 def test_retention_by_size_keeps_at_least_that_much(filled: Log) -> None:
     one = len(batch(VALUE, VALUE))
-    filled.config = replace(filled.config, retention_bytes=5 * one + 1, retention_ms=-1)
+    filled.config = filled.config._replace(retention_bytes=5 * one + 1, retention_ms=-1)
     assert filled.delete_old_segments(NOW_MS) == 0
-    filled.config = replace(filled.config, retention_bytes=5 * one, retention_ms=-1)
+    filled.config = filled.config._replace(retention_bytes=5 * one, retention_ms=-1)
     assert filled.delete_old_segments(NOW_MS) == 1
 
 
 def test_retention_stops_at_the_high_watermark(filled: Log) -> None:
-    filled.config = replace(filled.config, retention_ms=1)
+    filled.config = filled.config._replace(retention_ms=1)
     filled.high_watermark = 7
     assert filled.delete_old_segments(NOW_MS + DAY_MS) == 1
 
 
 def test_a_compacted_topic_loses_nothing_to_age(filled: Log) -> None:
-    filled.config = replace(filled.config, retention_ms=1, cleanup_policy=frozenset({"compact"}))
+    filled.config = filled.config._replace(retention_ms=1, cleanup_policy=frozenset({"compact"}))
     assert filled.delete_old_segments(NOW_MS + DAY_MS) == 0
     filled.delete_records_before(6)
     assert filled.delete_old_segments(NOW_MS + DAY_MS) == 1

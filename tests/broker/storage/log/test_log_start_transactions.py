@@ -5,8 +5,6 @@ KIP-98, KIP-107: a log start that passes the first offset of an open transaction
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +34,7 @@ def committed(log: Log) -> list[tuple[int, bytes | None]]:
 @pytest.fixture
 def entered(bench: LogBench) -> Log:
     """0 plain, 1 of a transaction, 2 plain, 3 of the transaction, 4 plain; a segment each."""
-    bench.config = replace(bench.config, segment_bytes=100)
+    bench.config = bench.config._replace(segment_bytes=100)
     log = bench.open()
     bench.append(log, b"0")
     bench.send(log, written(9, 0))
@@ -52,7 +50,7 @@ def enter(log: Log, how: str) -> None:
         log.delete_records_before(2)
     else:
         size_bytes = sum(segment.size_bytes for segment in log.segments[2:])
-        log.config = replace(log.config, retention_bytes=size_bytes)
+        log.config = log.config._replace(retention_bytes=size_bytes)
         assert log.delete_old_segments(NOW_MS) == 2
     assert log.log_start_offset == 2
 

@@ -6,7 +6,6 @@ import logging
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -210,7 +209,7 @@ def producing(sequence: int) -> memoryview:
 @pytest.fixture
 def produced(bench: LogBench) -> Log:
     """Eight batches of one producer, in three segments."""
-    bench.config = replace(bench.config, segment_bytes=3 * len(producing(0)))
+    bench.config = bench.config._replace(segment_bytes=3 * len(producing(0)))
     log = bench.open()
     for sequence in range(8):
         bench.send(log, producing(sequence))
@@ -415,7 +414,7 @@ def test_a_swap_is_completed_wherever_it_was_interrupted(disk: MemoryDisk) -> No
     for operations in range(200):
         disk = MemoryDisk()
         bench = LogBench(disk)
-        bench.config = replace(bench.config, segment_bytes=3 * len(batch(VALUE)))
+        bench.config = bench.config._replace(segment_bytes=3 * len(batch(VALUE)))
         log = bench.open()
         for _ in range(8):
             bench.append(log, VALUE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
@@ -55,17 +54,17 @@ def test_what_is_not_appended_rolls_a_full_segment_too(bench: LogBench, sequence
 
 
 def test_a_compacted_segment_rolls_in_time_for_its_cleaning(bench: LogBench) -> None:
-    bench.config = replace(
-        bench.config, segment_ms=1000, max_compaction_lag_ms=100, cleanup_policy=frozenset({"compact"})
+    bench.config = bench.config._replace(
+        segment_ms=1000, max_compaction_lag_ms=100, cleanup_policy=frozenset({"compact"})
     )
     assert bench.config.longest_segment_ms == 100
-    assert replace(bench.config, cleanup_policy=frozenset({"delete"})).longest_segment_ms == 1000
-    bench.config = replace(bench.config, cleanup_policy=frozenset({"compact", "delete"}), segment_ms=50)
+    assert bench.config._replace(cleanup_policy=frozenset({"delete"})).longest_segment_ms == 1000
+    bench.config = bench.config._replace(cleanup_policy=frozenset({"compact", "delete"}), segment_ms=50)
     assert bench.config.longest_segment_ms == 50
 
 
 def test_a_segment_rolls_when_timestamps_span_more_than_segment_ms(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_ms=1000)
+    bench.config = bench.config._replace(segment_ms=1000)
     log = bench.open()
     bench.append(log, b"a", timestamp=NOW_MS)
     bench.append(log, b"b", timestamp=NOW_MS + 1000)
@@ -75,7 +74,7 @@ def test_a_segment_rolls_when_timestamps_span_more_than_segment_ms(bench: LogBen
 
 
 def test_a_segment_without_timestamps_rolls_by_the_clock(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_ms=1000)
+    bench.config = bench.config._replace(segment_ms=1000)
     log = bench.open()
     bench.append(log, b"a", timestamp=-1)
     bench.now_ms += 1001
@@ -84,7 +83,7 @@ def test_a_segment_without_timestamps_rolls_by_the_clock(bench: LogBench) -> Non
 
 
 def test_an_empty_segment_does_not_roll_by_time(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_ms=1000)
+    bench.config = bench.config._replace(segment_ms=1000)
     log = bench.open()
     bench.now_ms += DAY_MS
     bench.append(log, b"a")
@@ -92,7 +91,7 @@ def test_an_empty_segment_does_not_roll_by_time(bench: LogBench) -> None:
 
 
 def test_a_full_index_rolls(bench: LogBench) -> None:
-    bench.config = replace(bench.config, segment_index_bytes=36, index_interval_bytes=0)
+    bench.config = bench.config._replace(segment_index_bytes=36, index_interval_bytes=0)
     log = bench.open()
     for number in range(6):
         bench.append(log, b"v", timestamp=NOW_MS + number)
@@ -123,7 +122,7 @@ def test_a_roll_leaves_indexes_cut_and_producers_in_a_snapshot(bench: LogBench, 
 
 
 def test_preallocated_space_is_given_back_when_the_segment_is_done(bench: LogBench, disk: MemoryDisk) -> None:
-    bench.config = replace(bench.config, preallocate=True, segment_bytes=4096)
+    bench.config = bench.config._replace(preallocate=True, segment_bytes=4096)
     log = bench.open()
     bench.append(log, VALUE)
     assert disk.size(bench.path(0, ".log")) == 4096

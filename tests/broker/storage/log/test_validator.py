@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -82,7 +81,7 @@ def test_batches_are_compressed_as_the_topic_says(source: Codec, target: str) ->
         base_sequence=9,
     )
     before = [record[1:] for record in records(sent, 0, read_header(sent))]
-    taken = checked(sent, replace(CONFIG, compression_type=target))
+    taken = checked(sent, CONFIG._replace(compression_type=target))
     header = taken.header
     assert header.codec == (source if target == "producer" else validator.CODEC_NAMES[target])
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 9)
@@ -95,19 +94,19 @@ def test_batches_are_compressed_as_the_topic_says(source: Codec, target: str) ->
 def test_what_another_compression_makes_of_a_batch_has_the_same_bound(source: Codec, target: str) -> None:
     value = random.Random(1).randbytes(500) if source is Codec.NONE else b"a" * 20_000
     sent = batch(value, codec=source)
-    config = replace(CONFIG, compression_type=target)
+    config = CONFIG._replace(compression_type=target)
     size_bytes = len(checked(memoryview(bytearray(sent)), config).data)
-    exact = replace(config, max_message_bytes=max(size_bytes, len(sent)))
+    exact = config._replace(max_message_bytes=max(size_bytes, len(sent)))
     checked(memoryview(bytearray(sent)), exact)
     if size_bytes > len(sent):
-        below = replace(config, max_message_bytes=size_bytes - 1)
+        below = config._replace(max_message_bytes=size_bytes - 1)
         assert refusal(memoryview(bytearray(sent)), below).code == ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP], ids=lambda codec: codec.name)
 @pytest.mark.parametrize("compression_type", ["producer", "zstd"])
 def test_log_append_time_replaces_all_timestamps(codec: Codec, compression_type: str) -> None:
-    config = replace(APPEND_TIME, compression_type=compression_type)
+    config = APPEND_TIME._replace(compression_type=compression_type)
     taken = checked(batch(b"a", b"b", timestamp=5, codec=codec), config)
     header = taken.header
     assert (header.has_log_append_time, header.max_timestamp) == (True, NOW_MS)
@@ -152,9 +151,9 @@ def test_a_length_that_lies_is_corrupt(difference: int) -> None:
 
 def test_a_batch_beyond_max_message_bytes_is_too_large() -> None:
     sent = batch(bytes(100))
-    config = replace(CONFIG, max_message_bytes=len(sent))
+    config = CONFIG._replace(max_message_bytes=len(sent))
     checked(sent, config)
-    error = refusal(sent, replace(CONFIG, max_message_bytes=len(sent) - 1))
+    error = refusal(sent, CONFIG._replace(max_message_bytes=len(sent) - 1))
     assert error.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -194,7 +193,7 @@ def test_a_count_that_the_records_do_not_bear_out_is_an_invalid_record(codec: Co
     assert refusal(changed(sent, 23, ">i", count - 1)).code == ErrorCode.INVALID_RECORD
 
 
-@pytest.mark.parametrize("config", [CONFIG, COMPACTED, replace(CONFIG, compression_type="lz4")], ids=str)
+@pytest.mark.parametrize("config", [CONFIG, COMPACTED, CONFIG._replace(compression_type="lz4")], ids=str)
 @pytest.mark.parametrize("first_byte", [0x7F, 0x7E, 0x01, 0xFF], ids=hex)
 def test_a_record_length_that_lies_is_an_invalid_record(config: LogConfig, first_byte: int) -> None:
     assert refusal(changed(batch(b"a", b"b"), 61, ">B", first_byte), config).code == ErrorCode.INVALID_RECORD
@@ -249,9 +248,9 @@ def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
         (CONFIG, [0, HOUR_MS], []),
         (CONFIG, [0, HOUR_MS + 1, 5], [1]),
         (CONFIG, [-1000 * HOUR_MS], []),
-        (replace(CONFIG, message_timestamp_before_max_ms=HOUR_MS), [-HOUR_MS, 0], []),
-        (replace(CONFIG, message_timestamp_before_max_ms=HOUR_MS), [0, -HOUR_MS - 1], [1]),
-        (replace(APPEND_TIME, message_timestamp_before_max_ms=HOUR_MS), [-9 * HOUR_MS, 9 * HOUR_MS], []),
+        (CONFIG._replace(message_timestamp_before_max_ms=HOUR_MS), [-HOUR_MS, 0], []),
+        (CONFIG._replace(message_timestamp_before_max_ms=HOUR_MS), [0, -HOUR_MS - 1], [1]),
+        (APPEND_TIME._replace(message_timestamp_before_max_ms=HOUR_MS), [-9 * HOUR_MS, 9 * HOUR_MS], []),
     ],
     ids=["just in time", "too late", "any past", "just old enough", "too old", "append time"],
 )
@@ -269,7 +268,7 @@ def test_timestamps_out_of_bounds_are_refused(
 
 
 def test_records_without_a_timestamp_are_not_out_of_bounds() -> None:
-    config = replace(CONFIG, message_timestamp_before_max_ms=HOUR_MS)
+    config = CONFIG._replace(message_timestamp_before_max_ms=HOUR_MS)
     checked(build([(-1, None, b"v", [])]), config)
 
 
@@ -345,7 +344,7 @@ def test_zstandard_needs_version_7(version: int) -> None:
 @given(
     st.sampled_from(list(Codec)),
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=6),
-    st.sampled_from([CONFIG, COMPACTED, APPEND_TIME, replace(CONFIG, compression_type="gzip")]),
+    st.sampled_from([CONFIG, COMPACTED, APPEND_TIME, CONFIG._replace(compression_type="gzip")]),
     st.booleans(),
 )
 def test_garbage_is_refused_with_a_code_or_taken_whole(
