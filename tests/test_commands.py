@@ -60,6 +60,7 @@ if arguments[0] not in ("serve", "cluster", "completion", "doctor", "dump"):
 command = [sys.executable, "-m", "kwire", *arguments]
 if ends is None:
     sys.exit(subprocess.run(command).returncode)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what shells start with & ignores it
 with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
     seen = process.stdout.readline()
     process.send_signal(ends)
