@@ -98,15 +98,15 @@ def _begin_logging(options: argparse.Namespace) -> None:
 
 
 def _chosen(given: str | None, variable: str, choices: Sequence[str], default: str) -> str:
-    """What an option says, else a variable of the environment. Failure."""
+    """What an option says, else a variable of the environment. UsageError."""
     chosen = given or os.environ.get(variable, default)
     if chosen.lower() not in choices:
-        raise Failure(f"{variable} is {chosen!r}: expected one of {', '.join(choices)}")
+        raise UsageError(f"{variable} is {chosen!r}: expected one of {', '.join(choices)}")
     return chosen.lower()
 
 
 def _slow_seconds(options: argparse.Namespace) -> float:
-    """From how long on requests are logged as slow; infinity where they are not to be. Failure."""
+    """From how long on requests are logged as slow; infinity where they are not to be. UsageError."""
     given: str | None = options.slow_request_ms or os.environ.get("KWIRE_SLOW_REQUEST_MS")
     if given is None:
         return math.inf
@@ -135,6 +135,8 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
             console=has_console,
             console_writes=options.console_writes,
         )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     except NoHttp as error:
         raise Failure(str(error)) from error
 

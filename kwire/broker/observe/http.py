@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Final
 
-from kwire.broker.net.listeners import BindError, bind
+from kwire.broker.net.listeners import bind
 from kwire.broker.net.running import RunningNode
 from kwire.broker.net.settings import Settings
 from kwire.broker.node.node import Node
@@ -32,10 +32,12 @@ class NoHttp(Exception):
 
 
 def http_address(text: str) -> tuple[str, int]:
-    """Host and port of `[HOST:]PORT`; loopback where no host is given. BindError."""
+    """Host and port of `[HOST:]PORT`; loopback where no host is given. ValueError says what is expected."""
     found = ADDRESS.fullmatch(text.strip())
     if found is None:
-        raise BindError(f"--http {text}: expected PORT or HOST:PORT, like --http 8080 or --http 0.0.0.0:8080")
+        raise ValueError(
+            f"--http {text}: expected PORT or HOST:PORT, like --http 8080 or --http 0.0.0.0:8080"
+        )
     return (found["host"] or LOOPBACK).strip("[]"), int(found["port"])
 
 
@@ -45,7 +47,7 @@ class HttpPort:
     def __init__(
         self, address: str, settings: Settings, *, console: bool = False, console_writes: bool = False
     ) -> None:
-        """Bind to `[HOST:]PORT`. BindError, NoHttp.
+        """Bind to `[HOST:]PORT`. ValueError, BindError, NoHttp.
 
         `console`: with the console, which changes things on loopback, and elsewhere where `console_writes`.
         """

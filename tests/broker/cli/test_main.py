@@ -30,7 +30,7 @@ def _collector() -> Iterator[None]:
         (["serve", "--set", "node.id=x"], 1, "Invalid value x for configuration node.id: "),
         (["serve", "--set", "broker.id=x"], 1, "Invalid value x for configuration broker.id: "),
         (["serve", "--slow-request-ms", "soon"], 2, "--slow-request-ms is 'soon': expected milliseconds"),
-        (["serve", "--http", ""], 1, "--http : expected PORT or HOST:PORT"),
+        (["serve", "--http", ""], 2, "--http : expected PORT or HOST:PORT"),
         (["serve", "--http", "0", "--console-writes"], 2, "which is not asked for: add --console"),
         (["serve", "no-such.properties"], 1, "no-such.properties: No such file or directory: give the path"),
         (["format"], 2, "--cluster-id is missing"),
@@ -122,7 +122,7 @@ def test_what_the_environment_says_wrongly_of_the_http_port_is_told(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv(name, wrong)
-    assert main(["serve", "--data", str(tmp_path / "data")]) == 1
+    assert main(["serve", "--data", str(tmp_path / "data")]) == 2
     assert wrong in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 
@@ -146,7 +146,7 @@ def test_a_level_of_logging_that_is_none_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KWIRE_LOG_LEVEL", "loud")
-    assert main(["serve"]) == 1
+    assert main(["serve"]) == 2
     assert capsys.readouterr().err == (
         "kwire: KWIRE_LOG_LEVEL is 'loud': expected one of debug, info, warning, error\n"
     )

@@ -17,7 +17,6 @@ from hypercorn.config import Config
 
 from kwire.broker.cli.main import main
 from kwire.broker.config import load
-from kwire.broker.net.listeners import BindError
 from kwire.broker.net.moments import Moment
 from kwire.broker.net.running import RunningNode
 from kwire.broker.net.serve import serve
@@ -209,7 +208,7 @@ def test_an_address_is_a_port_with_or_without_a_host(text: str, address: tuple[s
     "text", ["", "x", ":8080", "host:", "::1:80", "80 80", "http://127.0.0.1:80", "123456"]
 )
 def test_what_is_no_address_is_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(BindError, match="expected PORT or HOST:PORT, like --http 8080"):
+    with pytest.raises(ValueError, match="expected PORT or HOST:PORT, like --http 8080"):
         http_address(text)
 
 
