@@ -117,7 +117,7 @@ def _text(value: object) -> str:
 def _files(path: str) -> Iterator[str]:
     """The files that a path stands for: of a directory those that are known. Failure."""
     if not os.path.exists(path):
-        raise Failure(f"{path}: there is no such file, nor directory")
+        raise Failure(f"{path}: there is no such file, nor directory: name one below a broker's log.dirs")
     if not os.path.isdir(path):
         yield path
         return

@@ -6,17 +6,17 @@ import argparse
 import gc
 import importlib
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kwire.client.failure import Lost, NoBroker, NoPartition
 from kwire.desk.failure import Failure, UsageError, sentence_of
 from kwire.desk.output import standard_output
+from kwire.desk.telling import FAILED, tell, told
 from kwire.wire.batch import CorruptBatch
 from kwire.wire.errors import ApiError, WireError
 
-DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+WRONG_USE, INTERRUPTED = 2, 130
 
 COMMANDS: Final[Mapping[str, str]] = {
     "topics": "kwire.desk.topics",
@@ -36,24 +36,7 @@ def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.en
     """Run the command of this name, and give its exit status."""
     gc.enable()
     options = parser_of(name).parse_args(arguments)
-    return told(name, lambda: _run(name, options, environ))
-
-
-def told(name: str, run: Callable[[], int]) -> int:
-    """What `run` gives, once all that it prints is written; FAILED, with a sentence, where that cannot be."""
-    try:
-        if sys.stdout is None:
-            return _fail(name, "standard output is closed: leave it open for what is told")
-        status = run()
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:
-        status = DONE  # whoever read has seen enough
-    except OSError as error:
-        status = _fail(name, f"standard output cannot be written: {error.strerror or error}")
-    # Nothing is left to be flushed when the process ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return status
+    return told(f"kwire {name}", lambda: _run(name, options, environ))
 
 
 def _run(name: str, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -86,5 +69,4 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def _fail(name: str, sentence: str, status: int = FAILED) -> int:
-    print(f"kwire {name}: {sentence}", file=sys.stderr)
-    return status
+    return tell(f"kwire {name}", sentence, status)

@@ -57,7 +57,7 @@ def parser(name: str) -> ArgumentParser:
         run,
     )
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("values", nargs="*", metavar="VALUE", help="instead of standard input")
+    parser.add_argument("values", nargs="*", default=(), metavar="VALUE", help="instead of standard input")
     parser.add_argument("--key", metavar="KEY", help="of all records")
     parser.add_argument("--key-separator", metavar="TEXT", help="what parts a line's key from its value")
     parser.add_argument(
@@ -139,7 +139,9 @@ def _partition(line: Line, options: Namespace, partitions: Sequence[int], any_pa
         return int(options.partition)
     if line.partition is not None:
         if line.partition not in partitions:
-            raise NoPartition(options.topic, line.partition, len(partitions))
+            no_partition = NoPartition(options.topic, line.partition, len(partitions))
+            more = f"kwire topics alter {options.topic} --partitions {line.partition + 1}"
+            raise Failure(f"{no_partition}: '{more}' adds some, or say by --partition where all go")
         return line.partition
     return any_partition if line.key is None else partition_of(line.key, len(partitions))
 
@@ -234,7 +236,7 @@ def _object(text: str, key: Encoder, value: Encoder) -> Line:
     try:
         told = json.loads(text)
     except ValueError as error:
-        raise Misfit(f"not JSON ({error})") from None
+        raise Misfit(f"not JSON ({error}): give one object a line, as 'kwire consume --json' does") from None
     if not isinstance(told, Mapping):
         raise Misfit("not an object with key and value")
     if unknown := told.keys() - FIELDS:

@@ -198,7 +198,7 @@ class Broker(Running):
     @property
     def _running(self) -> RunningNode:
         if self._thread is None or self._thread.running is None:
-            raise RuntimeError("the broker does not run")
+            raise RuntimeError("the broker does not run: start() it, or use it in a with statement")
         return self._thread.running
 
     def _end(self, *, is_killed: bool) -> None:

@@ -162,7 +162,7 @@ class Cluster(Running):
     @property
     def _between(self) -> Cuts:
         if self._cuts is None:
-            raise RuntimeError("the cluster does not run")
+            raise RuntimeError("the cluster does not run: start() it, or use it in a with statement")
         return self._cuts
 
     def _make(self) -> None:

@@ -118,6 +118,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marked = SEEDS if marker is None else marker.kwargs.get("seeds", SEEDS)
         given = metafunc.config.getoption("--kwire-seeds")
         seeds = list(given or (range(marked) if isinstance(marked, int) else marked))
+        if not seeds or not all(isinstance(seed, int) for seed in seeds):
+            pytest.fail(
+                f"seeds={marked!r}: say how many seeds, or which as in range(100, 200)", pytrace=False
+            )
         metafunc.parametrize("kwire_simulation", seeds, indirect=True, ids=[f"seed-{each}" for each in seeds])
 
 

@@ -151,6 +151,11 @@ def test_what_is_wrong_is_one_sentence(desk: Desk, typed: Callable[[bytes], None
     typed(b"[1]\n")
     assert "not an object" in desk("produce", "wrong", "--records").sentence
     assert desk("produce", "wrong", "--records", "--key", "k").status == 2
+    typed(b'{"partition": 2, "value": "x"}\n')
+    assert (
+        "'kwire topics alter wrong --partitions 3' adds some"
+        in desk("produce", "wrong", "--records").sentence
+    )
     assert desk("topics", "describe", "wrong", "--offsets", "--json").json[0]["end"] == 0
 
 

@@ -316,6 +316,15 @@ def test_a_seed_that_fails_says_how_to_see_it_again(
     run(pytester, SIMULATED, again).assert_outcomes(failed=1)
 
 
+@pytest.mark.parametrize("wrong", ["0", "[]", "'ab'", "[1.5]"])
+def test_seeds_that_are_none_are_refused_where_tests_are_collected(
+    pytester: pytest.Pytester, wrong: str
+) -> None:
+    result = run(pytester, SIMULATED.replace("seeds=[3, 4]", f"seeds={wrong}"))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*say how many seeds, or which as in range(100, 200)*"])
+
+
 def test_seeds_may_be_others_than_the_mark_says(pytester: pytest.Pytester) -> None:
     run(pytester, SIMULATED, "--kwire-seeds=2").assert_outcomes(passed=2)
     run(pytester, SIMULATED, "--kwire-seeds=4-6").assert_outcomes(passed=2, failed=1)

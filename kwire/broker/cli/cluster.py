@@ -32,15 +32,32 @@ CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command, and give its exit status. Failure."""
+    """Run the command, and give its exit status. Failure; OSError where standard output cannot be written."""
     folder = ClusterFolder(options.dir)
     try:
         return _ACTIONS[cast(str, options.action)](folder, options)
+    except _Untold as untold:
+        raise untold.why from None
     except OSError as error:
         why = error.strerror or str(error)
         raise Failure(
             f"{error.filename or folder.path}: {why}: give a folder of your own by --dir"
         ) from error
+
+
+class _Untold(Exception):
+    """Standard output cannot be written, which says nothing of the folder."""
+
+    def __init__(self, why: OSError) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def _say(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        raise _Untold(error) from error
 
 
 def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:
@@ -56,13 +73,13 @@ def _up(folder: ClusterFolder, options: argparse.Namespace) -> int:
     _await_all(nodes, made)
     brokers = [node for node in nodes if node.is_broker]
     serve = "1 broker serves" if len(brokers) == 1 else f"{len(brokers)} brokers serve"
-    print(
+    _say(
         f"{serve} on {bootstrap(nodes)}, all that is of the cluster is in {folder.path}; "
         f"{folder.command('status')} tells how it is, {folder.command('stop')} stops it"
     )
     for told in (_few_replicas(folder, nodes), _set_otherwise(folder, nodes, settings)):
         if told:
-            print(told)
+            _say(told)
     return 0
 
 
@@ -132,14 +149,14 @@ def _stop(folder: ClusterFolder, options: argparse.Namespace) -> int:
     running = [node for node in nodes if node.pid is not None]
     _stop_nodes(nodes, folder)
     if not running:
-        print("no node runs" if options.node is None else f"node {options.node} does not run")
+        _say("no node runs" if options.node is None else f"node {options.node} does not run")
     elif options.node is None:
-        print(
+        _say(
             f"{plural(len(running), 'node')} stopped, the data stays in {folder.path}; "
             f"{folder.command('up')} goes on with it"
         )
     else:
-        print(f"node {options.node} stopped, {_back(folder, options.node)}")
+        _say(f"node {options.node} stopped, {_back(folder, options.node)}")
     return 0
 
 
@@ -181,7 +198,7 @@ def _kill(folder: ClusterFolder, options: argparse.Namespace) -> int:
     node = folder.node(options.node)
     is_running = node.pid is not None
     kill([node])
-    print(f"node {node.node_id} {f'killed, {_back(folder, node.node_id)}' if is_running else 'does not run'}")
+    _say(f"node {node.node_id} {f'killed, {_back(folder, node.node_id)}' if is_running else 'does not run'}")
     return 0
 
 
@@ -191,7 +208,7 @@ def _restart(folder: ClusterFolder, options: argparse.Namespace) -> int:
         raise Failure(node.fault)  # which would keep it from coming back
     _stop_nodes([node], folder)
     start([node])
-    print(f"node {node.node_id} serves on {node.address}")
+    _say(f"node {node.node_id} serves on {node.address}")
     return 0
 
 
@@ -199,18 +216,18 @@ def _down(folder: ClusterFolder, options: argparse.Namespace) -> int:
     nodes = folder.nodes()
     kill(nodes)  # nothing of it stays, so nothing has to be handed over
     folder.remove()
-    print(f"the cluster in {folder.path} is removed, and all its data")
+    _say(f"the cluster in {folder.path} is removed, and all its data")
     return 0
 
 
 def _status(folder: ClusterFolder, options: argparse.Namespace) -> int:
     if options.watch is None:
-        print(_told(folder, as_json=options.json))
+        _say(_told(folder, as_json=options.json))
         return 0
     try:
         while True:
             told = _told(folder, as_json=options.json)
-            print(f"{CLEAR}{told}" if sys.stdout.isatty() and not options.json else told, flush=True)
+            _say(f"{CLEAR}{told}" if sys.stdout.isatty() and not options.json else told)
             time.sleep(options.watch)
     except KeyboardInterrupt:
         return 0

@@ -15,6 +15,7 @@ from typing import Final
 
 from kwire.broker.cli.settings import CLUSTER_DIR, LOG_FORMATS, LOG_LEVELS, Failure
 from kwire.desk.parser import Parser
+from kwire.desk.telling import told
 
 DESCRIPTION = """\
 kwire is a broker that speaks Apache Kafka's protocol and keeps Apache Kafka's files,
@@ -100,16 +101,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = given[0] if given and given[0] in COMMANDS else None
     parser = _parser(wanted if wanted != "completion" else None)  # which completes all of them
     options = parser.parse_args(given)
-    if options.version:
-        print(f"kwire {_version()}")
-        return 0
-    if options.command is None:
+    if options.command is None and not options.version:
         parser.print_help()
         return 2
+    if options.command in ("serve", "container"):  # which go on where nobody is told
+        return _run(options)
+    if options.version:
+        return told("kwire", _tell_version)
     if options.command == "completion":
-        from kwire.desk.main import told
+        return told("kwire completion", lambda: _completion(options.shell, parser))
+    return told(f"kwire {options.command}", lambda: _run(options))
 
-        return told("completion", lambda: _completion(options.shell, parser))
+
+def _run(options: argparse.Namespace) -> int:
     try:
         if options.command == "serve":
             from kwire.broker.cli.serve import run
@@ -375,6 +379,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="one setting by its Kafka key; may be repeated",
     )
     parser.add_argument("--data", metavar="DIR", help="where the data is kept: short for --set log.dirs=DIR")
+
+
+def _tell_version() -> int:
+    print(f"kwire {_version()}")
+    return 0
 
 
 def _version() -> str:

@@ -32,6 +32,7 @@ from kwire.broker.observe.systemd import READY, STOPPING, Notifier
 from kwire.broker.storage.checkpoints import NoOwner
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.disk import StorageError
+from kwire.desk.telling import drop_output
 
 if TYPE_CHECKING:
     from kwire.broker.observe.http import HttpPort
@@ -158,13 +159,18 @@ async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: floa
             logger = broker.loop.logger("kwire.dispatch")
             broker.server.answered.watch_slow(slow_seconds, SlowRequests(logger, perf_counter))
         service.tell(READY, f"STATUS=serves on {broker.bootstrap}")
-        print(
+        told = (
             f"kwire serves on {broker.bootstrap}, its data is in {', '.join(config.log_dirs)}; "
-            f"Ctrl-C or SIGTERM stops it",
-            flush=True,
+            f"Ctrl-C or SIGTERM stops it"
         )
         if http is not None and http.console_url:
-            print(f"the console is at {http.console_url}", flush=True)
+            told += f"\nthe console is at {http.console_url}"
+        try:
+            print(told, flush=True)
+        except OSError as error:  # which is no reason not to serve
+            logger = broker.loop.logger("kwire.node")
+            logger.warning("standard output cannot be written (%s): %s", error.strerror, told)
+            drop_output()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from kwire.broker.cli.cluster_folder import ClusterFolder
+from kwire.broker.cli.cluster_plan import Wanted
 from kwire.broker.cli.main import main
 from kwire.broker.cli.serve import ELSEWHERE
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -162,9 +166,46 @@ def test_what_is_not_asked_for_is_not_loaded() -> None:
     look = "import sys; from kwire.broker.cli.main import main; main(['--version']); print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     loaded = {name for name in ran.stdout.split() if name.startswith(("kwire.", "trio"))}
-    at_the_desk = {"kwire.desk", "kwire.desk.parser"}
+    at_the_desk = {"kwire.desk", "kwire.desk.parser", "kwire.desk.telling"}
     assert loaded == {
         "kwire.broker",
         *(f"kwire.broker.cli{part}" for part in ("", ".main", ".settings")),
         *at_the_desk,
     }
+
+
+@pytest.mark.parametrize(
+    ("command", "by"),
+    [
+        ("--version", "kwire"),
+        ("format -t VR3DnY0PSo6BogqnlFV8Vg --data", "kwire format"),
+        ("cluster down --dir", "kwire cluster"),
+    ],
+)
+def test_that_standard_output_is_full_is_told(tmp_path: Path, command: str, by: str) -> None:
+    place = tmp_path / "place"
+    if "cluster" in command:
+        ClusterFolder(str(place)).make(Wanted(combined=1), 19_092, {})
+    where = "" if command == "--version" else place
+    ran = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m kwire {command} {where} >/dev/full"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert ran.stderr == f"{by}: standard output cannot be written: No space left on device\n"
+    assert ran.returncode == 1
+
+
+def test_a_broker_serves_whose_standard_output_is_full(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kwire", "serve", "--data", str(tmp_path / "data")]
+    command += ["--set", "listeners=PLAINTEXT://127.0.0.1:0"]
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT) as broker,
+    ):
+        assert broker.stderr is not None
+        assert any("kwire serves on 127.0.0.1:" in line for line in broker.stderr), "what it would have said"
+        broker.terminate()
+        assert "Exception" not in broker.stderr.read()
+    assert broker.returncode == 0
