@@ -236,6 +236,6 @@ def _named(offsets: Mapping[tuple[str, int], int]) -> dict[Partition, int]:
 
 def _address(text: str) -> Address:
     host, _, port = text.strip().rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"bootstrap servers are given as host:port, and not {text!r}")
     return host.strip("[]"), int(port)

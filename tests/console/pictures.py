@@ -51,6 +51,15 @@ PICTURES = (
     Picture("transactions", "/transactions", (1100, 330), dark=False),
     Picture("cluster", "/cluster", (1100, 800), dark=True),
 )
+SHEET = (
+    *(picture for picture in PICTURES if picture.size != PHONE),
+    Picture("key", "/topics/customers/key?key=c-007", DESK, dark=False),
+    Picture("message", "/topics/payments/0/60", DESK, dark=False),
+    Picture("groups", "/groups", DESK, dark=False),
+    Picture("transaction", "/transaction?id=billing-0", DESK, dark=False),
+    Picture("kinds", "/configs", DESK, dark=False),
+)
+"""Every page of the console."""
 
 
 @contextmanager
@@ -143,15 +152,15 @@ def take(browser: Browser, url: str, picture: Picture, directory: Path) -> None:
 
 def take_sheet(browser: Browser, url: str, name: str, size: tuple[int, int], directory: Path) -> None:
     """Each page at this size, light above dark, small on one picture."""
-    pages = [picture for picture in PICTURES if picture.size != PHONE]
-    across = (len(pages) + 1) // 2 if size is DESK else len(pages)
+    across = 5 if size is DESK else 7
+    rows = [SHEET[at : at + across] for at in range(0, len(SHEET), across)]
     width = SHEET_WIDTH // across
     height = width * size[1] // size[0]
     with TemporaryDirectory(prefix="kwire-sheet-") as made:
         shown = ""
-        for half in (pages[:across], pages[across:]):
+        for row in rows:
             for dark in (False, True):
-                for page in half:
+                for page in row:
                     one = page._replace(name=f"{page.name}-{dark}", size=size, dark=dark)
                     take(browser, url, one, Path(made))
                     shown += f'<img src="console-{one.name}.png" width="{width - 8}" style="margin: 4px">'
@@ -160,8 +169,7 @@ def take_sheet(browser: Browser, url: str, name: str, size: tuple[int, int], dir
         sheet.write_text(
             f'<body style="margin: 0; background: #888; line-height: 0; white-space: nowrap">{shown}'
         )
-        rows = 4 if size is DESK else 2
-        tab = browser.tab(SHEET_WIDTH, rows * height)
+        tab = browser.tab(SHEET_WIDTH, 2 * len(rows) * height)
         tab.go(sheet.as_uri())
         tab.screenshot(directory / f"console-{name}.png")
         tab.close()

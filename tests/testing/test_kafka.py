@@ -133,8 +133,9 @@ def test_what_is_refused_raises_its_code(broker: Broker) -> None:
 
 
 def test_an_address_that_is_none_or_nobodys_is_told() -> None:
-    with pytest.raises(ValueError, match="host:port"):
-        Kafka("localhost").topics()
+    for wrong in ("localhost", "localhost:99999", "localhost:0"):
+        with pytest.raises(ValueError, match="host:port"):
+            Kafka(wrong).topics()
     with pytest.raises(OSError):
         Kafka("127.0.0.1:1", timeout_s=0.05).topics()
 
