@@ -39,6 +39,7 @@ def levels(path: str, parser: argparse.ArgumentParser) -> Iterator[Level]:
     values: dict[str, tuple[str, ...]] = {}
     below: list[tuple[str, argparse.ArgumentParser]] = []
     names = ""
+    kinds: list[str] = []
     for action in parser._actions:  # argparse has no other way to tell
         if isinstance(action, argparse._SubParsersAction):
             texts = {one.dest: one.help or "" for one in action._choices_actions}
@@ -53,7 +54,10 @@ def levels(path: str, parser: argparse.ArgumentParser) -> Iterator[Level]:
             names = NAMES[str(action.metavar)]
         elif action.choices:
             actions += [Offer(str(word), action.help or "") for word in action.choices]
+            kinds += [str(word) for word in action.choices if str(word).upper() in NAMES]
     yield Level(path, tuple(actions), tuple(options), values, names)
+    for kind in kinds:  # a name follows: kwire configs describe topic NAME
+        yield Level(f"{path} {kind}", (), tuple(options), values, NAMES[kind.upper()])
     for name, inner in below:
         yield from levels(f"{path} {name}", inner)
 

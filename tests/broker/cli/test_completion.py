@@ -51,6 +51,9 @@ def test_names_are_asked_for_where_they_stand(script: str) -> None:
     assert "--offsets" in _completed(script, "kwire topics describe --o")
     assert "asked" not in _completed(script, "kwire topics create ")
     assert _completed(script, "kwire consume ") == ["asked"]
+    assert _completed(script, "kwire configs describe --docs topic or", three) == ["orders", "ordinary"]
+    assert "topic" in _completed(script, "kwire configs alter ")
+    assert _completed(script, "kwire configs alter group readers --ap") == ["--append"]
 
 
 def test_a_name_is_not_run(script: str) -> None:
