@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from kwire.testing.broker import Broker
+from kwire.testing.directory import Directory
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -96,7 +96,7 @@ class KafkaContainer:
         self.kraft_enabled = False
         self.cluster_id: str | None = None
         self._bound: dict[int, int] = {}
-        self._directory: TemporaryDirectory[str] | None = None
+        self._directory: Directory | None = None
         self._broker: Broker | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -167,7 +167,7 @@ class KafkaContainer:
     def start(self, timeout: float = 30) -> Self:
         """Return once it serves. ConfigError, BindError."""
         settings = self._settings()
-        self._directory = TemporaryDirectory(prefix="kwire-")
+        self._directory = Directory()
         broker = Broker(settings, log_dir=self._directory.name, sync=False)
         try:
             if self.cluster_id is not None:
@@ -190,7 +190,7 @@ class KafkaContainer:
                 broker.stop()
         finally:
             if directory is not None:
-                directory.cleanup()
+                directory.remove()
 
     def reload(self) -> None:
         """There is no engine that could know more."""

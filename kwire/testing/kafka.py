@@ -15,6 +15,7 @@ ApiError, with Kafka's code, is raised where a broker refuses; OSError where non
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -46,6 +47,8 @@ class Kafka:
         self._timeout_s = timeout_s
         self._asking = threading.Lock()
         self._client: Client | None = None
+        self._asker = 0
+        """The process that has the client."""
         self._numbers = counting(1)
 
     def __enter__(self) -> Self:
@@ -224,10 +227,14 @@ class Kafka:
 
     def _ask(self, question: Callable[[Client], T]) -> T:
         with self._asking:
+            if self._client is not None and self._asker != os.getpid():
+                # A child that was forked has a copy of its parent's connections, on which answers would mix.
+                self._client.close()
+                self._client = None
             if self._client is None:
                 from kwire.testing.client import Client
 
-                self._client = Client(self.bootstrap_servers, self._timeout_s)
+                self._client, self._asker = Client(self.bootstrap_servers, self._timeout_s), os.getpid()
             return question(self._client)
 
 

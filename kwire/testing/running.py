@@ -10,9 +10,10 @@ from kwire.testing.kafka import Kafka
 
 if TYPE_CHECKING:
     import os
-    from tempfile import TemporaryDirectory
     from types import TracebackType
     from typing import Self
+
+    from kwire.testing.directory import Directory
 
 
 class Running(Kafka):
@@ -22,7 +23,7 @@ class Running(Kafka):
         """Without `log_dir`, data is in a directory that goes with the end."""
         super().__init__("", timeout_s=timeout_s)
         self._given_log_dir = None if log_dir is None else str(log_dir)
-        self._temporary: TemporaryDirectory[str] | None = None
+        self._temporary: Directory | None = None
         self._reserved: list[socket.socket] = []
         """Bound to ports, so that nobody else gets them while who listens there is away."""
 
@@ -53,9 +54,9 @@ class Running(Kafka):
 
     def _take_directory(self) -> None:
         if self._given_log_dir is None and self._temporary is None:
-            from tempfile import TemporaryDirectory
+            from kwire.testing.directory import Directory
 
-            self._temporary = TemporaryDirectory(prefix="kwire-")
+            self._temporary = Directory()
 
     def _reserve_port(self) -> int:
         """A free port, which a broker may listen on, and others may not."""
@@ -72,4 +73,4 @@ class Running(Kafka):
             self._reserved.pop().close()
         temporary, self._temporary = self._temporary, None
         if temporary is not None:
-            temporary.cleanup()
+            temporary.remove()

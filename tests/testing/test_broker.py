@@ -236,3 +236,31 @@ def test_who_interrupts_an_advance_has_a_broker_that_goes_on(monkeypatch: pytest
             with pytest.raises(KeyboardInterrupt):
                 broker.advance(1000 * 365 * 24 * 60 * MINUTE_MS)
         broker.advance(MINUTE_MS)
+
+
+FORKS = """\
+import os, sys
+from kwire.testing import Broker
+
+with Broker() as broker:
+    broker.produce("orders", "before")
+    children = []
+    for child in range(3):
+        children.append(os.fork())
+        if not children[-1]:
+            for number in range(10):
+                broker.produce("orders", f"{child}: {number}")
+            sys.exit(7)                     # out of the block, and with all that is done at exit
+    for number in range(10):
+        broker.produce("orders", f"parent: {number}")
+    print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+    assert os.path.isdir(broker.log_dir), "a child has removed the data"
+    print(len(broker.records("orders")))
+    directory = broker.log_dir
+assert not os.path.exists(directory)
+"""
+
+
+def test_processes_that_are_forked_ask_it_and_take_nothing_with_them() -> None:
+    ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("[7, 7, 7]\n41\n", "")
