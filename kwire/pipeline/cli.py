@@ -66,10 +66,19 @@ def main(
     arguments: Sequence[str], parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser
 ) -> int:
     """Run a job; its exit status. The parser says what is wrong as other commands do, where it is theirs."""
-    parser = parser_class(prog="kwire pipeline", description=DESCRIPTION, allow_abbrev=False)
+    example = "example:\n  kwire pipeline {0} --config {0}.toml"
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = parser_class(
+        prog="kwire pipeline",
+        description=DESCRIPTION,
+        epilog=example.format("archive"),
+        formatter_class=raw,
+        allow_abbrev=False,
+    )
     jobs = parser.add_subparsers(title="jobs", dest="job", metavar="JOB", required=True)
     for name, known in JOBS.items():
-        job = jobs.add_parser(name, help=known.what, description=known.what, allow_abbrev=False)
+        job = jobs.add_parser(name, help=known.what, formatter_class=raw, allow_abbrev=False)
+        job.description, job.epilog = known.what, example.format(name)
         job.add_argument("--config", type=Path, required=True, metavar="FILE", help="the job's TOML file")
         job.add_argument("--master", help="Spark's master (default: that of spark-submit, or local[*])")
         job.add_argument(

@@ -330,10 +330,12 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
             help=f"where its server.properties is (default: {directory})",
         )
 
-    def action(name: str, text: str) -> argparse.ArgumentParser:
-        return actions.add_parser(name, help=text, description=text, parents=[places], allow_abbrev=False)
+    def action(name: str, text: str, given: str = "") -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=text, parents=[places], allow_abbrev=False)
+        _describe(made, text, f"example:\n  kwire container {name} {given}".rstrip())
+        return made
 
-    action("run", "format what is new, and run the broker").add_argument(
+    action("run", "format what is new, and run the broker", "KAFKA_NUM_PARTITIONS=12").add_argument(
         "variables", nargs="*", metavar="NAME=VALUE", help="set over the environment"
     )
     action("healthy", "ask the broker of this container for its APIs, and fail where it does not answer")

@@ -162,6 +162,28 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert all(command in told for command in ("serve", "format", "pipeline"))
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve",
+        "format",
+        "cluster up",
+        "cluster down",
+        "container run",
+        "container healthy",
+        "pipeline",
+        "pipeline audit",
+    ],
+)
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"usage: kwire {command} ")
+    assert f"\n  kwire {command}" in told[told.index("\nexample") :]
+
+
 def test_what_is_not_asked_for_is_not_loaded() -> None:
     look = "import sys; from kwire.broker.cli.main import main; main(['--version']); print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
