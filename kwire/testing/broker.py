@@ -10,8 +10,9 @@ Importing this costs next to nothing: what a broker is made of is imported by th
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
 from kwire.testing.embedded import START_TIMEOUT_SECONDS, BrokerThread
 from kwire.testing.faults import Faults
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from kwire.broker.host.clock import Clock
     from kwire.broker.net.running import RunningNode
+    from kwire.testing.client import Client
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 1
 """How often whoever waits for a broker looks whether it is still there."""
@@ -181,15 +185,18 @@ class Broker(Running):
             raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
         if self._hanging is not None:
             raise RuntimeError("no time passes for a broker that hangs: let it resume first")
+        self._check_alive()
         running, settled = self._running, threading.Event()
         with self._advancing:
             running.loop.call_from_thread(lambda: running.loop.advance(delay_ms, settled.set))
             try:
                 while not settled.wait(LOOK_SECONDS):
+                    self._check_alive()
                     if self._running is not running or not running.loop.running:
                         raise RuntimeError("the broker has ended")
             except BaseException:
-                running.loop.call_from_thread(running.loop.stop_advancing)
+                with suppress(OSError):  # nothing is left to be stopped
+                    running.loop.call_from_thread(running.loop.stop_advancing)
                 raise
 
     def _now_ms(self) -> int:
@@ -200,6 +207,19 @@ class Broker(Running):
         if self._thread is None or self._thread.running is None:
             raise RuntimeError("the broker does not run: start() it, or use it in a with statement")
         return self._thread.running
+
+    def _ask(self, question: Callable[[Client], T]) -> T:
+        self._check_alive()
+        try:
+            return super()._ask(question)
+        except OSError:
+            self._check_alive()  # which says more than that nobody answers
+            raise
+
+    def _check_alive(self) -> None:
+        """RuntimeError, with the reason, where it has ended by itself."""
+        if reason := self._running.failure.reason:
+            raise RuntimeError(f"the broker has ended: {reason}; start() it once that is mended")
 
     def _end(self, *, is_killed: bool) -> None:
         self.close()

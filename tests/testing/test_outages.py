@@ -116,6 +116,9 @@ def test_a_full_disk_ends_a_broker_that_comes_back_when_there_is_room() -> None:
             [told] = answer.responses[0].partition_responses
             assert told.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         broker.wait_until(lambda: not broker.is_running)
+        for asked in (lambda: broker.records(topic), lambda: broker.advance(1)):
+            with pytest.raises(RuntimeError, match="has ended: no log directory is left: No space"):
+                asked()
         broker.free_disk()
         broker.start()
         assert [record.value for record in broker.records(topic)] == [b"before"]
