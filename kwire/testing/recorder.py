@@ -109,7 +109,10 @@ def names(partitions: frozenset[tuple[str, int]], topic: str | None, partition: 
 
 
 def check_api(api: str, topic: str | None = None, partition: int | None = None) -> None:
-    """ValueError where Kafka has no API of that name, or its requests name no topic though one is given."""
+    """ValueError where Kafka has no API of that name, or its requests name no topic though one is given.
+
+    TypeError for what no request can name, as the partition "0".
+    """
     from difflib import get_close_matches
 
     from kwire.testing.exchange import may_name_topics
@@ -120,5 +123,7 @@ def check_api(api: str, topic: str | None = None, partition: int | None = None) 
         near = get_close_matches(api, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(sorted(known))}"
         raise ValueError(f"there is no API {api!r}: {hint}")
+    if not isinstance(topic, str | None) or not isinstance(partition, int | None):
+        raise TypeError(f"topics are str and partitions int, and not {topic!r} and {partition!r}")
     if (topic, partition) != (None, None) and not may_name_topics(known[api]):
         raise ValueError(f"{api} names no topics: leave topic= and partition= out, or say client_id=")

@@ -187,6 +187,10 @@ def test_what_narrows_nothing_down_is_refused() -> None:
     mistyped: dict[str, Any] = {"tpoic": "orders"}
     with pytest.raises(TypeError, match="times, client_id, topic, partition, not tpoic"):
         Faults().lose_answer("Produce", **mistyped)
+    never: dict[str, Any]
+    for never in ({"partition": "0"}, {"topic": 5}):
+        with pytest.raises(TypeError, match="topics are str and partitions int"):
+            Faults().lose_answer("Produce", **never)
 
 
 def fates(seed: int, *, others: int = 0) -> list[str | None]:
