@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from interop.brokers import Broker, Kwire
-from interop.cluster.complaints import NOT_ENOUGH
+from interop.cluster.complaints import NOT_ENOUGH, OLD_EPOCH, WIPED_VOTER
 from interop.cluster.disks import Disk
 from interop.cluster.load import CLIENTS
 from interop.cluster.nodes import (
@@ -38,7 +38,7 @@ def test_wiped(makeup: str, voters_in_log: bool) -> None:
     members = tuple(Member(kind, COMBINED) for kind in MAKEUPS[makeup])
     with Cluster(members, SNAPSHOTS_OFTEN, voters_in_log=voters_in_log).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        with at_work(cluster, also=NOT_ENOUGH) as load:
+        with at_work(cluster, also=f"{NOT_ENOUGH}|{OLD_EPOCH}|{WIPED_VOTER}") as load:
             goes_on(cluster, "before")
             others = [node_id for node_id, kind in enumerate(MAKEUPS[makeup], 1) if kind is SmallKafka]
             for victim in (cluster.active_controller(), *others[:1]):

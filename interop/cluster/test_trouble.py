@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from interop.cluster.complaints import OLD_EPOCH
 from interop.cluster.load import (
     AioWriter,
     ConfluentReader,
@@ -17,11 +18,6 @@ from interop.cluster.load import (
 )
 from interop.cluster.nodes import FEATURES, MAKEUPS, Cluster, formatted
 
-OLD_EPOCH = (
-    r"Unexpected error handling request.*ASSIGN_REPLICAS_TO_DIRS.*\n.*StaleBrokerEpochException"
-    "|assignments failed; global error: Response-level error: STALE_BROKER_EPOCH"
-)
-"""What Apache Kafka says where a broker that slept asks under the epoch before it was registered anew."""
 CLIENTS = (ConfluentReader, PythonReader, ConfluentWriter, PythonWriter, AioWriter, TransactionalWriter)
 
 
