@@ -13,12 +13,13 @@ from interop.brokers import ApacheKafka, Broker
 NOT_ENOUGH: Final = "NotEnoughReplicas"
 """Where more nodes are away than a partition can do without, for `also`."""
 OLD_EPOCH: Final = (
-    r"Unexpected error handling request.*ASSIGN_REPLICAS_TO_DIRS.*\n.*StaleBrokerEpochException"
+    r"Unexpected error handling request.*ASSIGN_REPLICAS_TO_DIRS.*=apache-kafka-java.*\n"
+    ".*StaleBrokerEpochException"
     "|assignments failed; global error: Response-level error: STALE_BROKER_EPOCH"
 )
 """Where a broker of Apache Kafka's that slept, or lost all, asks under the epoch that it had before."""
-WIPED_VOTER: Final = r"Detected non-monotonic update of fetch offset from nodeId"
-"""Where a controller loses its directory, and the leader has not taken a snapshot since it was last asked."""
+WIPED_VOTER: Final = r"Detected non-monotonic update of fetch offset from nodeId ReplicaKey\(id={}, "
+"""Where this controller has lost its directory, and the leader has taken no snapshot since it last asked."""
 LEVEL: Final = re.compile(r"(?:^|[ \]])(WARN|ERROR)[ :]")
 EXPECTED: Final = re.compile(
     # A start by itself.

@@ -38,9 +38,10 @@ def test_wiped(makeup: str, voters_in_log: bool) -> None:
     members = tuple(Member(kind, COMBINED) for kind in MAKEUPS[makeup])
     with Cluster(members, SNAPSHOTS_OFTEN, voters_in_log=voters_in_log).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        with at_work(cluster, also=f"{NOT_ENOUGH}|{OLD_EPOCH}|{WIPED_VOTER}") as load:
+        others = [node_id for node_id, kind in enumerate(MAKEUPS[makeup], 1) if kind is SmallKafka]
+        wiped = WIPED_VOTER.format(f"[{''.join(map(str, others)) or '-'}]")
+        with at_work(cluster, also=f"{NOT_ENOUGH}|{OLD_EPOCH}|{wiped}") as load:
             goes_on(cluster, "before")
-            others = [node_id for node_id, kind in enumerate(MAKEUPS[makeup], 1) if kind is SmallKafka]
             for victim in (cluster.active_controller(), *others[:1]):
                 load.until_all_write()
                 cluster.until_all_in_sync()
