@@ -68,7 +68,10 @@ def _more(option: str, value: int | None, known: int, most: int, what: str) -> i
     if not 1 <= value <= most:
         raise UsageError(f"{option} {value}: expected 1 to {most}")
     if value < known:
-        raise Failure(f"the cluster has more than {value} {what} already: end one by 'kwire cluster stop N'")
+        raise Failure(
+            f"the cluster has more than {value} {what} already: leave {option} off, and end one by "
+            f"'kwire cluster stop N'"
+        )
     return value
 
 
