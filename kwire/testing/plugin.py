@@ -53,6 +53,9 @@ MARKS = {
 }
 """By fixture, how its mark is written in full."""
 
+KINDS = {"size": int, "trouble": bool}
+"""By what a mark may say, of which type that is, but for seeds, which are looked at by themselves."""
+
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
@@ -252,6 +255,11 @@ def _check_mark(metafunc: pytest.Metafunc, name: str, whole: str) -> None:
     others = [f"{key}=" for key in mark.kwargs if f" {key}=" not in whole]
     others += [f"{one!r:.60}" for one in mark.args[:1] if not isinstance(one, Mapping)]
     others += [f"{one!r:.60}" for one in mark.args[1:]]
+    others += [
+        f"{key}={one!r:.60}"
+        for key, one in mark.kwargs.items()
+        if not isinstance(one, KINDS.get(key, object))
+    ]
     if others:
         pytest.fail(f"@pytest.mark.{name} has no place for {others[0]}: write {whole}", pytrace=False)
     ours = ("kwire", "kwire_topic", "kwire_group", *MARKS)

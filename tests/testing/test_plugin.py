@@ -113,6 +113,7 @@ def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -
         ),
         ("kwire_cluster(5)", "kwire_cluster", "*kwire_cluster has no place for 5: write *, size=3)"),
         ("kwire_cluster({}, 5)", "kwire_cluster", "*kwire_cluster has no place for 5: write *, size=3)"),
+        ('kwire_cluster(size="x")', "kwire_cluster", "*kwire_cluster has no place for size='x': write *"),
         ("kwire_simulation(seed=2)", "kwire_simulation", "*has no place for seed=: write *, seeds=20, *"),
     ],
 )
