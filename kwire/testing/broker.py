@@ -210,11 +210,11 @@ class Broker(Running):
 
     def _ask(self, question: Callable[[Client], T]) -> T:
         self._check_alive()
-        try:
-            return super()._ask(question)
-        except OSError:
-            self._check_alive()  # which says more than that nobody answers
-            raise
+        return super()._ask(question)
+
+    def _sleep(self, seconds: float) -> None:
+        self._check_alive()  # which says more than that nobody answers
+        super()._sleep(seconds)
 
     def _check_alive(self) -> None:
         """RuntimeError, with the reason, where it has ended by itself."""

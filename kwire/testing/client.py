@@ -5,7 +5,7 @@ What may succeed later is tried again until the time is over, also where no brok
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -44,14 +44,18 @@ UNKNOWN_CODES: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERS
 class Client:
     """See the module. For one thread at a time."""
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float) -> None:
-        """ValueError for servers that are not given as host:port."""
+    def __init__(self, bootstrap_servers: str, timeout_s: float, sleep: Callable[[float], None]) -> None:
+        """ValueError for servers that are not given as host:port.
+
+        `sleep` is called with the seconds before something is tried again, and may raise what ends that.
+        """
         self._cluster = Cluster(
             [_address(text) for text in bootstrap_servers.split(",")],
             client_id=CLIENT_ID,
             timeout_seconds=timeout_s,
             retry_seconds=RETRY_SECONDS,
             waits_for_first=True,
+            sleep=sleep,
         )
 
     def close(self) -> None:

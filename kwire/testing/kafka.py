@@ -234,8 +234,13 @@ class Kafka:
             if self._client is None:
                 from kwire.testing.client import Client
 
-                self._client, self._asker = Client(self.bootstrap_servers, self._timeout_s), os.getpid()
+                self._client = Client(self.bootstrap_servers, self._timeout_s, self._sleep)
+                self._asker = os.getpid()
             return question(self._client)
+
+    def _sleep(self, seconds: float) -> None:
+        """Before something is asked again. What it raises ends that."""
+        time.sleep(seconds)
 
 
 def wait_until(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from kwire.broker.config import ConfigError
 from kwire.testing import Broker
+from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.metadata import MetadataRequest
@@ -123,6 +125,16 @@ def test_a_full_disk_ends_a_broker_that_comes_back_when_there_is_room() -> None:
         broker.start()
         assert [record.value for record in broker.records(topic)] == [b"before"]
         broker.produce(topic, "after")
+
+
+def test_who_asks_while_a_broker_ends_is_told_so_before_the_time_is_over() -> None:
+    with Broker() as broker:
+        topic = broker.new_topic()
+        broker.fill_disk()
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match="has ended: no log directory is left: No space"):
+            broker.produce(topic, "no room")
+        assert time.monotonic() - began < TIMEOUT_SECONDS / 2
 
 
 def test_a_start_that_fails_leaves_nothing_to_come_back_to() -> None:
