@@ -1,13 +1,14 @@
-"""The example for Spark in docs/start.md runs as it stands, but for the address, with either broker."""
+"""The examples for Spark run as they stand: that of docs/start.md, but for the address, and docker/'s."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from interop.brokers import Broker
 from interop.reference import HERE, spark_jars, spark_python
@@ -22,14 +23,32 @@ START = (HERE.parent / "docs" / "start.md").read_text(encoding="utf-8")
 VALUES = [f"order {number}" for number in range(3)]
 
 
+COPY_SECONDS = 150.0
+COPY = HERE.parent / "docker" / "spark" / "copy_topic.py"
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """For a Spark that has the connector, and this directory for what it keeps."""
+    return {
+        **os.environ,
+        "PYSPARK_SUBMIT_ARGS": f"--jars {','.join(map(str, spark_jars()))} pyspark-shell",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(directory),
+    }
+
+
+def write(broker: Broker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for value in VALUES:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
 def test_spark_copies_and_shows_what_a_client_has_written(kind: type[Broker], tmp_path: Path) -> None:
     broker = kind()
     broker.start()
     try:
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for value in VALUES:
-            producer.produce("orders", value)
-        assert producer.flush(30) == 0
+        write(broker, "orders")
         ran = subprocess.run(
             [spark_python(), "-c", EXAMPLE.replace(ADDRESS, broker.bootstrap)],
             capture_output=True,
@@ -37,14 +56,49 @@ def test_spark_copies_and_shows_what_a_client_has_written(kind: type[Broker], tm
             timeout=150,
             check=False,
             cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYSPARK_SUBMIT_ARGS": f"--jars {','.join(map(str, spark_jars()))} pyspark-shell",
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "SPARK_LOCAL_DIRS": str(tmp_path),
-            },
+            env=environment(tmp_path),
         )
     finally:
         broker.discard()
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert sorted(re.findall(r"^\|\s*(order \d)\|$", ran.stdout, re.MULTILINE)) == VALUES, ran.stdout
+
+
+def test_the_job_of_the_compose_file_copies_what_comes(kind: type[Broker], tmp_path: Path) -> None:
+    broker = kind()
+    broker.start()
+    try:
+        write(broker, "greetings")
+        with (
+            (tmp_path / "said").open("w") as said,
+            subprocess.Popen(
+                [spark_python(), str(COPY), broker.bootstrap, str(tmp_path / "checkpoint")],
+                stdout=said,
+                stderr=said,
+                cwd=tmp_path,
+                env=environment(tmp_path),
+            ) as job,
+        ):
+            try:
+                found = read(broker, "copied", job)
+            finally:
+                job.kill()
+    finally:
+        broker.discard()
+    assert found == VALUES, (tmp_path / "said").read_text()[-3000:]
+
+
+def read(broker: Broker, topic: str, writer: subprocess.Popen[bytes]) -> list[str]:
+    """As many values as were written, or fewer where the writer ends, or takes too long."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: list[str] = []
+    deadline = time.monotonic() + COPY_SECONDS
+    while len(found) < len(VALUES) and time.monotonic() < deadline and writer.poll() is None:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            found.append((message.value() or b"").decode())
+    consumer.close()
+    return found
