@@ -83,8 +83,12 @@ def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest
 
 
 def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[MetadataResponseBroker]:
-    """The live brokers and where this listener's clients reach them."""
-    alive = [broker.broker_id for broker in image.brokers.values() if not broker.fenced]
+    """The live brokers and where this listener's clients reach them.
+
+    Where there is none by now, as for a moment after all were cut off from the controllers, that is who is
+    asked: a client that is told of nobody may forget whom it knows, and ask nobody for minutes.
+    """
+    alive = [broker.broker_id for broker in image.brokers.values() if not broker.fenced] or [node.node_id]
     return [
         MetadataResponseBroker(
             node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack

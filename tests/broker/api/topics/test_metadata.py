@@ -67,6 +67,15 @@ def test_the_cluster_in_every_version(rig: Rig, version: int) -> None:
         assert topic.topic_id == rig.node.image.topics["a"].topic_id
 
 
+def test_who_is_asked_is_told_where_all_are_fenced(rig: Rig) -> None:
+    [told] = ask(rig, 13, ["a"]).brokers
+    image = rig.node.image
+    image.brokers = {1: image.brokers[1]._replace(fenced=True)}
+    answer = ask(rig, 13, ["a"])
+    assert answer.brokers == [told]
+    assert answer.controller_id == -1
+
+
 @pytest.mark.parametrize("version", [0, 1, 4, 9, 13])
 def test_all_topics_and_none(rig: Rig, version: int) -> None:
     every = {"a": False, "__consumer_offsets": version >= 1}
