@@ -48,8 +48,8 @@ class Disk:
         run("sync", "--file-system", str(self._home / "disk"))
 
     def fill(self) -> None:
-        """Leave no room."""
-        with self._filler.open("wb", buffering=0) as filler:
+        """Leave no room, also of what has become free since it was full."""
+        with self._filler.open("ab", buffering=0) as filler:
             for size in (1 << 20, 1 << 12):
                 try:
                     while True:

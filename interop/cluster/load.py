@@ -293,12 +293,18 @@ class AioWriter(Client):
     """aiokafka, idempotent."""
 
     name = "aiokafka"
+    metadata_max_age_ms = 300_000
+    """As by default."""
 
     def run(self) -> None:
         asyncio.run(self._write())
 
     async def _write(self) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, enable_idempotence=True)
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            enable_idempotence=True,
+            metadata_max_age_ms=self.metadata_max_age_ms,
+        )
         await producer.start()
         sends: set[asyncio.Task[None]] = set()
         number = 0

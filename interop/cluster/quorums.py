@@ -90,7 +90,8 @@ def until_all_have_the_metadata(cluster: Cluster, active: int) -> int:
     committed: int = cluster.quorum(active)["HighWatermark"]
 
     def have_all() -> bool:
-        found = cluster.quorum(active)
+        # Another may be elected meanwhile, who has what is committed, too.
+        found = cluster.quorum(cluster.active_controller())
         ends = [each["LogEndOffset"] for each in (*found["CurrentVoters"], *found["Observers"])]
         return len(ends) == len(cluster.nodes) and min(ends) >= committed
 

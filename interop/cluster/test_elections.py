@@ -134,12 +134,16 @@ class Operator(threading.Thread):
             eventually(is_so, f"broker {asked} has other topics than were made")
 
 
-def has_others_elected(cluster: Cluster) -> None:
-    """Tell the voters that their leader ends, in its name, which it does not; until somebody is elected."""
+def has_others_elected(cluster: Cluster, last: int = 0) -> None:
+    """Tell the voters that their leader ends, in its name, which it does not; until somebody is elected.
+
+    That may well be whoever is told `last`: the others do not follow any more when it stands.
+    """
     found = as_its_leader_has_it(cluster)
     leader: int = found["LeaderId"]
     epoch: int = found["LeaderEpoch"]
     others = [each for each in found["CurrentVoters"] if each["ReplicaId"] != leader]
+    others.sort(key=lambda each: bool(each["ReplicaId"] == last))
     due = 0.0
 
     def is_elected() -> bool:

@@ -1,0 +1,270 @@
+"""All that can happen to a quorum happens in turn, round after round, in an order that a seed gives.
+
+A few rounds by default; `INTEROP_ROUNDS=1000 INTEROP_SEED=7` for more, or others. Each round begins and ends
+with a whole cluster: what is tried is whether anything is lost on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from interop.brokers import Kwire
+from interop.cluster.complaints import NOT_ENOUGH
+from interop.cluster.disks import Disk
+from interop.cluster.load import AioWriter, Load
+from interop.cluster.nodes import (
+    BROKER,
+    CONTROLLER,
+    FEATURES,
+    Cluster,
+    Member,
+    eventually,
+    formatted,
+)
+from interop.cluster.quorums import (
+    SNAPSHOTS_OFTEN,
+    add,
+    at_work,
+    directory_id,
+    remove,
+    until_all_have_the_metadata,
+    voters,
+)
+from interop.cluster.test_controller_cuts import CUTS, from_brokers
+from interop.cluster.test_disks import STORAGE, comes_back, fails
+from interop.cluster.test_elections import BESIDE, FIVE, SOON_ELECTED, UNKNOWN_TOPIC, has_others_elected
+from interop.cluster.wires import Wires
+from interop.raw import TOPIC_ALREADY_EXISTS
+from interop.raw_client import RawClient
+from interop.wire import Fields
+
+MEMBERS = {
+    "controllers apart": (*(Member(Kwire, CONTROLLER),) * 5, *(Member(Kwire, BROKER),) * 3),
+    "combined": FIVE["kwire"],
+}
+SETTINGS = {
+    **SOON_ELECTED,
+    # Brokers that look for a new controller are not all fenced meanwhile.
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "500",
+    **SNAPSHOTS_OFTEN,
+    "replica.lag.time.max.ms": "4000",
+    "controller.socket.timeout.ms": "5000",
+}
+ON_A_DISK = 1
+"""A controller that keeps no records: its disk fails."""
+AWAY_S = 6.0
+"""Longer than the sessions of brokers."""
+KEPT = 5
+"""Topics that are there at once; older ones are deleted."""
+
+
+class Attentive(AioWriter):
+    """aiokafka asks the brokers that it last heard of, and nobody else for ever, be it one that has died."""
+
+    metadata_max_age_ms = 500
+
+
+CLIENTS = [Attentive if kind is AioWriter else kind for kind in BESIDE]
+HEARD_S = 1.0
+"""By when clients know of all brokers."""
+
+
+class Trial(NamedTuple):
+    cluster: Cluster
+    load: Load
+    cables: Wires
+    small: Disk
+
+
+Fault = Callable[[Trial], AbstractContextManager[list[int]]]
+"""What happens for as long as the block lasts: gives the nodes that take no part in it."""
+
+
+@contextmanager
+def away(trial: Trial, how: str, *, number: int) -> Iterator[list[int]]:
+    """The active controller and others, of which at most one keeps records, are ended or sleep."""
+    cluster = trial.cluster
+    while how == "pause" and cluster.active_controller() == cluster.leader("t"):
+        # Clients wait for a leader that sleeps as long as it does, or give up.
+        has_others_elected(cluster)
+    active = cluster.active_controller()
+    lost = [active, *(each for each in cluster.controllers if each != active)][:number]
+    for node_id in lost:
+        getattr(cluster.nodes[node_id], how)()
+    cluster.active_controller(than=active)
+    yield lost
+    for node_id in lost:
+        if how == "pause":
+            cluster.nodes[node_id].wake()
+        else:
+            cluster.start_again(node_id)
+
+
+@contextmanager
+def without_leader(trial: Trial) -> Iterator[list[int]]:
+    """Who leads what clients write to is killed."""
+    leader = trial.cluster.leader("t")
+    trial.cluster.nodes[leader].kill()
+    trial.cluster.until_led_by_another("t", 0, than=leader)
+    yield [leader]
+    trial.cluster.start_again(leader)
+
+
+@contextmanager
+def cut_off(trial: Trial, cut: Callable[[Wires, int, Cluster], None]) -> Iterator[list[int]]:
+    """The active controller hears nobody, or is not heard, or both."""
+    cluster = trial.cluster
+    active = cluster.active_controller()
+    cut(trial.cables, active, cluster)
+    if cut is not from_brokers:
+        cluster.active_controller(than=active)
+    until = time.monotonic() + AWAY_S
+    while time.monotonic() < until:
+        if active in cluster.brokers:
+            time.sleep(0.1)  # Who asks it hears of no other leader: clients may wait.
+        else:
+            trial.load.until_all_write()
+    if cut is from_brokers:
+        trial.cables.heal()  # Until now brokers had nobody to pass a command on to.
+    yield [active]
+    trial.cables.heal()
+
+
+@contextmanager
+def disk_fails(trial: Trial, way: str) -> Iterator[list[int]]:
+    """Of the active controller."""
+    cluster, node = trial.cluster, trial.cluster.nodes[ON_A_DISK]
+    while cluster.active_controller() != ON_A_DISK:
+        has_others_elected(cluster, last=ON_A_DISK)
+    trial.small.sync()
+    fails(trial.small, way)
+
+    def has_ended() -> bool:
+        if way == "full":
+            trial.small.fill()  # Old segments go, and make room.
+        return node.process is not None and node.process.poll() == 1
+
+    eventually(has_ended, f"node {ON_A_DISK} works on")
+    cluster.active_controller(than=ON_A_DISK)
+    yield [ON_A_DISK]
+    comes_back(cluster, node, trial.small, way)
+
+
+@contextmanager
+def wiped(trial: Trial) -> Iterator[list[int]]:
+    """The active controller loses its directory, and comes back as another voter."""
+    cluster = trial.cluster
+    victim = cluster.active_controller()
+    node, lost_id = cluster.nodes[victim], directory_id(cluster, victim)
+    node.kill()
+    cluster.active_controller(than=victim)
+    cluster.until_out_of_sync(victim)
+    yield [victim]
+    for path in node.log_dir.iterdir():  # The directory itself may be where a disk is.
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    formatted(node, *FEATURES, "--no-initial-controllers")
+    cluster.start_again(victim)
+    cluster.until_all_in_sync()
+    remove(cluster, victim, lost_id)
+    add(cluster, victim)
+    assert voters(cluster) == cluster.controllers
+
+
+FAULTS: dict[str, Fault] = {
+    "killed": partial(away, how="kill", number=1),
+    "stopped": partial(away, how="stop", number=1),
+    "paused": partial(away, how="pause", number=1),
+    "two killed": partial(away, how="kill", number=2),
+    "two paused": partial(away, how="pause", number=2),
+    "leader of records killed": without_leader,
+    **{f"cut {title}": partial(cut_off, cut=cut) for title, cut in CUTS.items()},
+    "disk full": partial(disk_fails, way="full"),
+    "disk broken": partial(disk_fails, way="broken"),
+    "wiped": wiped,
+}
+MAY_WAIT = [title for title in FAULTS if title.startswith("cut")]
+"""Where clients may ask a broker that knows of nothing new."""
+ROUNDS = int(os.environ.get("INTEROP_ROUNDS", str(len(FAULTS))))
+SEED = int(os.environ.get("INTEROP_SEED", "1"))
+
+
+@pytest.mark.parametrize("makeup", MEMBERS)
+def test_nothing_is_lost(makeup: str, cables: Wires, small: Disk) -> None:
+    cluster = Cluster(MEMBERS[makeup], SETTINGS, voters_in_log=True, wires=cables)
+    node = cluster.nodes[ON_A_DISK]
+    node.properties["log.dirs"] = str(small.directory)
+    node.log_dir = small.directory
+    others = [each for each in cluster.nodes if each != ON_A_DISK]
+    with cluster.start():
+        cluster.make_topic("t", [cluster.brokers])
+        with at_work(cluster, clients=CLIENTS, also=f"{NOT_ENOUGH}|{STORAGE}", of=others) as load:
+            trial = Trial(cluster, load, cables, small)
+            for number, title in enumerate(in_turn(random.Random(SEED), ROUNDS)):
+                load.until_all_write()
+                cluster.until_all_in_sync()
+                time.sleep(HEARD_S)
+                began = time.monotonic()
+                with FAULTS[title](trial) as lost:
+                    makes_a_topic(cluster, f"made-{number}", but=lost)
+                    if title not in MAY_WAIT or not set(lost) & set(cluster.brokers):
+                        load.until_all_write()
+                load.until_all_write()
+                until_all_have_the_metadata(cluster, cluster.active_controller())
+                cluster.until_unfenced(*cluster.brokers)
+                has_what_was_made(cluster, number)
+                print(f"{number}: {title} {lost}, {time.monotonic() - began:.1f} s", flush=True)
+
+
+def in_turn(dice: random.Random, rounds: int) -> list[str]:
+    """Each as often as any other, in any order."""
+    found: list[str] = []
+    while len(found) < rounds:
+        found += dice.sample(list(FAULTS), len(FAULTS))
+    return found[:rounds]
+
+
+def makes_a_topic(cluster: Cluster, name: str, but: list[int]) -> None:
+    asked, *more = [each for each in cluster.brokers if each not in but]
+    topic = {"Name": name, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
+    topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": [asked, *more][:2]}]
+    wanted = {"Topics": [topic], "timeoutMs": 10_000, "validateOnly": False}
+    is_done(cluster, asked, "CreateTopics", 7, wanted, TOPIC_ALREADY_EXISTS)
+
+
+def has_what_was_made(cluster: Cluster, number: int) -> None:
+    """Every broker has the last topics that were made, and none of the others."""
+    first = max(0, number - KEPT + 1)
+    if first:
+        name = {"Name": f"made-{first - 1}", "TopicId": bytes(16)}
+        wanted = {"Topics": [name], "TimeoutMs": 10_000}
+        is_done(cluster, cluster.brokers[0], "DeleteTopics", 6, wanted, UNKNOWN_TOPIC)
+    expected = {f"made-{each}" for each in range(first, number + 1)}
+    for asked in cluster.brokers:
+
+        def is_so(asked: int = asked) -> bool:
+            found = cluster.metadata(asked=asked, everything=True)["Topics"]
+            return {each["Name"] for each in found if each["Name"].startswith("made-")} == expected
+
+        eventually(is_so, f"broker {asked} does not have exactly {sorted(expected)}")
+
+
+def is_done(cluster: Cluster, asked: int, api: str, version: int, wanted: Fields, done_before: int) -> None:
+    """By whoever is the active controller by now: what was asked before may be done, and was not answered."""
+
+    def is_so() -> bool:
+        with suppress(EOFError), RawClient(cluster.nodes[asked].bootstrap) as client:
+            told = client.call(api, version, **wanted)
+            return (told.get("Topics") or told["Responses"])[0]["ErrorCode"] in (0, done_before)
+        return False
+
+    eventually(is_so, f"{api} is not done: {wanted}")
