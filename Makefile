@@ -149,5 +149,5 @@ lock: $(READY) ## pin the newest versions that pyproject.toml allows
 
 .PHONY: clean
 clean: ## remove what make has built; data directories stay
-	rm -rf $(VENV) interop/target build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) interop/target target build dist .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

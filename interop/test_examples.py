@@ -15,6 +15,8 @@ from interop.reference import HERE, spark_jars, spark_python
 
 ADDRESS = "127.0.0.1:9092"
 START = (HERE.parent / "docs" / "start.md").read_text(encoding="utf-8")
+[FILE] = re.findall(r"^`spark-submit .* (\S+\.py)`$", START, re.MULTILINE)
+"""How the example is called there: a name may be that of a module, which it then stands in for."""
 [EXAMPLE] = (
     code
     for code in re.findall(r"^```python\n(.*?)^```", START, re.DOTALL | re.MULTILINE)
@@ -49,8 +51,10 @@ def test_spark_copies_and_shows_what_a_client_has_written(kind: type[Broker], tm
     broker.start()
     try:
         write(broker, "orders")
+        example = tmp_path / FILE
+        example.write_text(EXAMPLE.replace(ADDRESS, broker.bootstrap), encoding="utf-8")
         ran = subprocess.run(
-            [spark_python(), "-c", EXAMPLE.replace(ADDRESS, broker.bootstrap)],
+            [spark_python(), str(example)],
             capture_output=True,
             text=True,
             timeout=150,

@@ -87,9 +87,7 @@ class KafkaContainer:
             raise NotImplementedError(
                 f"security_protocol={security_protocol!r}: the broker has {PROTOCOL} alone"
             )
-        for name in ("network", "network_aliases", "command", "volumes"):
-            if kwargs.get(name):
-                raise NotImplementedError(_refusal(name))
+        _check(kwargs)
         self.image = image
         self.port = port
         self.env: dict[str, str] = {**ENVIRONMENT, **(env or {})}
@@ -151,7 +149,8 @@ class KafkaContainer:
         return self
 
     def with_kwargs(self, **kwargs: object) -> Self:
-        """There is no engine to tell."""
+        """There is no engine to tell. NotImplementedError, as where it is made."""
+        _check(kwargs)
         return self
 
     def waiting_for(self, strategy: object) -> Self:
@@ -235,14 +234,34 @@ class KafkaContainer:
         from kwire.broker.config.broker_keys import BROKER_KEYS
         from kwire.broker.config.properties import environment_settings
 
+        given = {name: value for name, (_, value) in environment_settings(self.env).items()}
+        _check_security(given)
         settings = {
             name: value
-            for name, (_, value) in environment_settings(self.env).items()
+            for name, value in given.items()
             if name in BROKER_KEYS and name not in OF_THE_CONTAINER
         }
         if self.port in self._bound:
             settings["listeners"] = f"PLAINTEXT://{HOST}:{self._bound[self.port]}"
         return settings
+
+
+def _check(kwargs: Mapping[str, object]) -> None:
+    """NotImplementedError: what is asked of the container cannot be kept."""
+    for name in ("network", "network_aliases", "command", "volumes"):
+        if kwargs.get(name):
+            raise NotImplementedError(_refusal(name))
+
+
+def _check_security(settings: Mapping[str, str]) -> None:
+    """NotImplementedError: a suite counts on what the broker does not have."""
+    listeners = settings.get("listener.security.protocol.map", "").split(",")
+    named = [settings.get("security.inter.broker.protocol"), *(one.partition(":")[2] for one in listeners)]
+    for protocol in filter(None, named):
+        if protocol.strip().upper() != PROTOCOL:
+            raise NotImplementedError(f"security protocol {protocol}: the broker has {PROTOCOL} alone")
+    if settings.get("authorizer.class.name"):
+        raise NotImplementedError("authorizer.class.name: the broker lets everybody do everything")
 
 
 def _refusal(name: str) -> str:

@@ -26,11 +26,12 @@ def ran(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("given", "handed"),
     [
-        ("--list", "list"),
-        ("--bootstrap-server a:1,b:2 --list --exclude-internal", "list --bootstrap-server a:1,b:2"),
+        ("--list", "list --internal --names"),
+        ("--bootstrap-server a:1,b:2 --list --exclude-internal", "list --names --bootstrap-server a:1,b:2"),
         ("--create --topic t --partitions 3", "create t --partitions 3"),
         ("--topic=t --create --config a=b --config c=d", "create t --config a=b --config c=d"),
         ("--describe --topic t --command-config f", "describe t --command-config f"),
+        ("--describe --under-replicated-partitions", "describe --under-replicated"),
         ("--delete --topic t --if-exists", "delete t --if-exists"),
         ("--alter --topic t --partitions 4", "alter t --partitions 4"),
     ],

@@ -77,3 +77,22 @@ def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
     with pytest.raises(ConfigError, match=r"num\.partitions"):
         kafka.with_env("KAFKA_NUM_PARTITIONS", "many").start()
     assert kafka.status == "not_started"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "BROKER:PLAINTEXT,PLAINTEXT:SASL_SSL", "protocol SASL_SSL:"),
+        ("KAFKA_SECURITY_INTER_BROKER_PROTOCOL", "SSL", "protocol SSL: the broker has PLAINTEXT alone"),
+        ("KAFKA_AUTHORIZER_CLASS_NAME", "org.example.Authorizer", "authorizer.class.name: the broker lets"),
+    ],
+)
+def test_security_that_is_not_there_is_refused(key: str, value: str, said: str) -> None:
+    with pytest.raises(NotImplementedError, match=said):
+        KafkaContainer().with_env(key, value).start()
+
+
+def test_what_is_refused_is_refused_by_the_arguments_of_an_engine_too() -> None:
+    with pytest.raises(NotImplementedError, match="network: there is no container"):
+        KafkaContainer().with_kwargs(network="x")
+    assert KafkaContainer().with_kwargs(mem_limit="1g").status == "not_started"

@@ -4,6 +4,11 @@ Each step of the stream becomes one commit of the archive. A step that is repeat
 killed before Spark knew of its end, finds its commit and does nothing; without one, it begins anew with the
 same offsets, which Spark's checkpoint has fixed. So each offset is in the archive once, whatever is killed
 when.
+
+[archive]
+directory = "/srv/archive"
+compression = "zstd"          # or snappy, gzip, lz4, none
+records_per_file = 5000000
 """
 
 from __future__ import annotations
