@@ -5,6 +5,7 @@ What may succeed later is tried again until the time is over, also where no brok
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -44,7 +45,9 @@ UNKNOWN_CODES: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERS
 class Client:
     """See the module. For one thread at a time."""
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self, bootstrap_servers: str, timeout_s: float, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         """ValueError for servers that are not given as host:port.
 
         `sleep` is called with the seconds before something is tried again, and may raise what ends that.
