@@ -32,7 +32,6 @@ from kwire.console.guard import TOKEN_FIELD, Guarded, why_not_read, why_not_writ
 from kwire.console.live import MAX_TAILS, Events, Tail, live_page, partitions_of
 from kwire.console.messages import find_key, message_page, messages_page
 from kwire.console.nodes import cluster_page
-from kwire.console.pace import Pace
 from kwire.console.partition_log import log_page
 from kwire.console.producing import produce
 from kwire.console.rates import Rates
@@ -85,7 +84,6 @@ class Console:
         )
         self._clusters = Clusters(settings, MAX_PAGES_AT_ONCE)
         self._rates = Rates(time.monotonic)
-        self.pace = Pace(time.monotonic)
         self._threads = trio.CapacityLimiter(MAX_PAGES_AT_ONCE)
         self._tail_threads = trio.CapacityLimiter(MAX_TAILS)
         self._tails = 0
@@ -131,8 +129,6 @@ class Console:
             work = functools.partial(
                 self._answer, page, request.path_params, dict(request.query_params), form, request.method
             )
-            if request.method == "GET":
-                await trio.sleep(self.pace.rest_seconds())
             return await trio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
 
         return endpoint
@@ -146,7 +142,6 @@ class Console:
         method: str,
     ) -> Response:
         """The page, or a sentence on why there is none. In a thread."""
-        begun = time.thread_time()
 
         def asked(cluster: Cluster) -> Answer:
             now_ms = time.time_ns() // 1_000_000
@@ -158,13 +153,11 @@ class Console:
                     answer = asked(cluster)
             else:
                 answer = self._clusters.ask(asked)
-            if isinstance(answer, Redirect):
-                return RedirectResponse(f"{PREFIX}/{answer.path}", 303)
-            return self._page(answer)
         except REFUSALS as error:
             return self._sorry(*refusal(error))
-        finally:
-            self.pace.take(time.thread_time() - begun)
+        if isinstance(answer, Redirect):
+            return RedirectResponse(f"{PREFIX}/{answer.path}", 303)
+        return self._page(answer)
 
     async def _events(self, request: Request) -> Response | Events:
         """A live tail."""
