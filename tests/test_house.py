@@ -31,7 +31,7 @@ MAY_GET_LOGGERS = {
 
 LOW = {"kwire.wire", "kwire.broker.host", "kwire.broker.config"}
 STORED = {*LOW, "kwire.broker.storage"}
-KNOWN = {*STORED, "kwire.broker.metadata"}
+KNOWN = {*STORED, "kwire.broker.security", "kwire.broker.metadata"}
 MACHINES = {
     *KNOWN,
     "kwire.broker.controller",
@@ -50,6 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.broker.host": {"kwire.wire"},
     "kwire.broker.config": {"kwire.wire", "kwire.broker.host", "kwire.broker.storage.log.log_config"},
     "kwire.broker.storage": {"kwire.wire", "kwire.broker.host"},
+    "kwire.broker.security": LOW,
     "kwire.broker.metadata": STORED,
     "kwire.broker.controller": KNOWN,
     "kwire.broker.raft": KNOWN,

@@ -38,11 +38,8 @@ KIP_WITH_NOTE = re.compile(r"KIP-\d+(?: \([^)]*\))?")
 WITHIN = re.compile(r"(?<!^)(?=[A-Z])")
 """Where a word begins within a name like FindCoordinator."""
 NOT_SERVED = (
-    ("17, 36", "SaslHandshake, SaslAuthenticate", "KIP-43, KIP-152"),
     ("29 to 31", "DescribeAcls, CreateAcls, DeleteAcls", "KIP-140"),
-    ("38 to 41", "those of delegation tokens", "KIP-48"),
     ("48, 49", "DescribeClientQuotas, AlterClientQuotas", "KIP-546"),
-    ("50, 51", "DescribeUserScramCredentials, AlterUserScramCredentials", "KIP-554"),
     ("76 to 79, 83 to 87, 90 to 92", "those of share groups", "KIP-932"),
     ("88, 89", "those of streams groups", "KIP-1071"),
 )

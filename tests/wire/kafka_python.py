@@ -8,7 +8,7 @@ from uuid import UUID
 from tests.wire import kafka_json
 from tests.wire.interpreter import Value
 
-PACKAGES = ("admin", "consumer", "metadata", "producer")
+PACKAGES = ("admin", "consumer", "metadata", "producer", "sasl")
 
 
 def kafka_python_class(name: str) -> Any:

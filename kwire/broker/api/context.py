@@ -17,6 +17,7 @@ from kwire.broker.api.last_requests import request_id, who
 from kwire.broker.api.repeated import Again, Repeated
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.host.loggers import NodeLogger
+from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion
 from kwire.wire.primitives import Buffer, Region
 from kwire.wire.registry import RequestHeader, encode_response
@@ -77,7 +78,7 @@ class Channel:
         listener: str,
         on_ready: Callable[[Channel], None],
         logger: NodeLogger,
-        principal: str = "User:ANONYMOUS",
+        principal: Principal = ANONYMOUS,
         local_host: str = "",
         peer_port: int = 0,
         role: ListenerRole = ListenerRole.BROKER,
@@ -249,7 +250,7 @@ class RequestContext:
         return self.channel.listener
 
     @property
-    def principal(self) -> str:
+    def principal(self) -> Principal:
         """Who asks."""
         return self.channel.principal
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.context import Parked, RequestContext
 from kwire.broker.api.error_responses import error_response
+from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError
 from kwire.wire.registry import RequestHeader
 from kwire.wire.schema import Message
@@ -40,7 +41,7 @@ class Part:
         return self._whole.api_version
 
     @property
-    def principal(self) -> str:
+    def principal(self) -> Principal:
         """That of the whole."""
         return self._whole.principal
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kwire.broker.replication.partition import Partition
     from kwire.broker.replication.throttle import Throttle
     from kwire.broker.replication.traffic import Traffic
+    from kwire.broker.security.principal import Principal
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
     from kwire.coordinator.transactions.machine import Ending, Producer
@@ -63,8 +64,8 @@ class Asked(Protocol):
         """The version of the request, and of its answer."""
 
     @property
-    def principal(self) -> str:
-        """Who asks, as `User:name`."""
+    def principal(self) -> Principal:
+        """Who asks."""
 
     @property
     def peer_host(self) -> str:

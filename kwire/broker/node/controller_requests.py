@@ -19,6 +19,7 @@ from kwire.broker.controller.commands import (
     RegisterBroker,
     RegisterController,
 )
+from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages import (
     alter_partition,
@@ -42,7 +43,6 @@ FORWARDED: Final = "forwarding"
 
 TOPICS_TIMEOUT_MS: Final = 30_000
 CREATE_TOPICS_VERSION: Final = 7
-NOBODY: Final = "User:ANONYMOUS"
 NOWHERE: Final = "127.0.0.1"
 
 
@@ -81,14 +81,15 @@ def question(command: Command, cluster_id: str) -> Question:
                 validate_only=command.validate_only,
             )
             frame = encode_request(topics, CREATE_TOPICS_VERSION, 0, "")[4:]
-            return Question(FORWARDED, envelope(frame, NOBODY, NOWHERE), _created_topics)
+            return Question(FORWARDED, envelope(frame, ANONYMOUS, NOWHERE), _created_topics)
     raise AssertionError(f"no node asks for {type(command).__name__}")
 
 
-def envelope(frame: bytes, principal: str, peer_host: str) -> EnvelopeRequest:
+def envelope(frame: bytes, principal: Principal, peer_host: str) -> EnvelopeRequest:
     """A request's frame (without its size) with who asks from where."""
-    kind, _, name = principal.partition(":")
-    data = DefaultPrincipalData(type=kind, name=name, token_authenticated=False)
+    data = DefaultPrincipalData(
+        type=principal.type, name=principal.name, token_authenticated=principal.token_authenticated
+    )
     return EnvelopeRequest(
         request_data=frame,
         request_principal=encode_stored(data, 0),

@@ -24,6 +24,7 @@ from kwire.broker.controller.commands import Command, OnDone
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.broker.raft.view import QuorumView
+from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.envelope import EnvelopeResponse
 from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_response, encode_request
@@ -200,7 +201,7 @@ class _Here:
         return self._asked.api_version
 
     @property
-    def principal(self) -> str:
+    def principal(self) -> Principal:
         """See `header`."""
         return self._asked.principal
 

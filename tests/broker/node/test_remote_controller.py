@@ -25,6 +25,7 @@ from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.node.controller_requests import COMMANDS, FORWARDED, HEARTBEATS
 from kwire.broker.node.remote_controller import FORWARDING_TIMEOUT_MS, RETRY_BACKOFF_MS, RemoteController
+from kwire.broker.security.principal import Principal
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages import alter_partition, assign_replicas_to_dirs, create_topics
@@ -249,7 +250,7 @@ class Asked:
 
     header = HEADER
     api_version = 7
-    principal = "User:ann"
+    principal = Principal("User", "ann")
     peer_host = "10.0.0.9"
     listener = "PLAINTEXT"
 

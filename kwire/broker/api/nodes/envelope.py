@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.error_responses import error_response
 from kwire.broker.api.table import SERVED, By, imported
+from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.default_principal import DefaultPrincipalData
 from kwire.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
@@ -63,11 +64,11 @@ def envelope(node: ControllerRole, context: RequestContext, request: EnvelopeReq
     return PARKED
 
 
-def _principal(request: EnvelopeRequest) -> str:
+def _principal(request: EnvelopeRequest) -> Principal:
     if request.request_principal is not None:
         try:
             principal = decode_stored(DefaultPrincipalData, request.request_principal)
-            return f"{principal.type}:{principal.name}"
+            return Principal(principal.type, principal.name, principal.token_authenticated)
         except WireError:
             pass
     raise ApiError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
@@ -77,7 +78,12 @@ class Enveloped:
     """A request that came in an envelope."""
 
     def __init__(
-        self, outer: RequestContext, header: RequestHeader, request: Message, principal: str, peer_host: str
+        self,
+        outer: RequestContext,
+        header: RequestHeader,
+        request: Message,
+        principal: Principal,
+        peer_host: str,
     ) -> None:
         self._outer = outer
         self._request = request

@@ -1,0 +1,1 @@
+"""Who it is that asks: mechanisms of SASL, users, delegation tokens. Knows nothing of the network."""
