@@ -12,6 +12,7 @@ import pytest
 
 from kwire.client.reading import Reader
 from kwire.testing import Broker, Kafka, wait_until
+from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchResponse
 
@@ -109,8 +110,9 @@ def test_a_topic_that_is_not_there_is_waited_for_as_long_as_records_are(broker: 
     with pytest.raises(ApiError, match=r"there is no topic missing$"):
         broker.records("missing", timeout_s=0.1)
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert 0.1 <= time.monotonic() - begun < 5
-    with Kafka(broker.bootstrap_servers, timeout_s=0.1) as kafka:
+    assert 0.1 <= time.monotonic() - begun < TIMEOUT_SECONDS
+    # Each of its questions has to be answered in this time, too, which a busy machine may not do in less.
+    with Kafka(broker.bootstrap_servers, timeout_s=3) as kafka:
         with pytest.raises(ApiError, match=r"there is no topic missing$"):
             kafka.records("missing")
         later = threading.Timer(0.2, lambda: broker.produce("later", "came"))
