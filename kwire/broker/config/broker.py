@@ -25,9 +25,9 @@ from kwire.broker.config.dynamic import (
     usable,
     without_providers,
 )
+from kwire.broker.config.jaas import LoginModule
 from kwire.broker.config.listeners import (
     META_ADDRESS,
-    SERVED_PROTOCOLS,
     ListenerEndpoint,
     check_protocols,
     parse_counts,
@@ -35,6 +35,14 @@ from kwire.broker.config.listeners import (
     parse_protocol_map,
 )
 from kwire.broker.config.roles import BROKER, CONTROLLER, check_roles
+from kwire.broker.config.sasl import (
+    SASL_PROTOCOLS,
+    ListenerSasl,
+    login_module,
+    peer_mechanism,
+    read_listener,
+    unused_jaas,
+)
 from kwire.broker.config.topic_keys import SOURCES
 from kwire.broker.host.loggers import NodeLogger, node_name
 
@@ -174,6 +182,8 @@ class BrokerConfig:
         self._set_attributes()
         self.node_name = node_name(self.node_id)
         self.logger = NodeLogger("kwire.config", self.node_name)
+        self._taken_up: dict[str, State] = {}
+        """What held of each listener when it was taken up."""
         self._listeners = self._check_listeners()
         self._advertised = self._read_advertised()
         self._check_together()
@@ -210,8 +220,7 @@ class BrokerConfig:
 
         A listener that is there stays where it is, until it is given up or the broker starts elsewhere.
         """
-        listening = self._state.listening
-        return [one for one in listening.of_brokers() if listening.protocols[one.name] in SERVED_PROTOCOLS]
+        return [one for one in self._state.listening.of_brokers() if self._listener_fault(one) is None]
 
     def controller_endpoints(self) -> list[ListenerEndpoint]:
         """Where the controller accepts connections."""
@@ -234,6 +243,24 @@ class BrokerConfig:
     def protocol(self, listener: str) -> str:
         """The security protocol of a listener."""
         return self._protocols[listener]
+
+    def listener_sasl(self, listener: str) -> ListenerSasl | None:
+        """What is said of a listener of SASL: as it was when the listener was taken up. None for others.
+
+        ConfigError where it cannot be served.
+        """
+        state = self._taken_up.get(listener, self._state)
+        if state.listening.protocols.get(listener) not in SASL_PROTOCOLS:
+            return None
+        return read_listener(state, listener)
+
+    def peer_login(self, listener: str) -> tuple[str, LoginModule] | None:
+        """The mechanism by which this node goes to others on a listener, and as whom; None without SASL.
+
+        ConfigError where that is not said.
+        """
+        mechanism = peer_mechanism(self._state, listener)
+        return None if mechanism is None else (mechanism, login_module(self._state, listener, mechanism))
 
     def connections_per_host(self) -> dict[str, int]:
         """How many connections these hosts may have, instead of max.connections.per.ip."""
@@ -274,7 +301,8 @@ class BrokerConfig:
         state = State(layered(self.given, *layers))
         check_values(state)
         check_change(self._state, state, self.given)
-        check_protocols(state.listening.of_brokers(), state.listening.protocols)
+        for listener in state.listening.of_brokers():
+            self._check_served(listener, state)
 
     def _apply(self, where: str) -> None:
         try:
@@ -285,12 +313,28 @@ class BrokerConfig:
             self.logger.error("settings of the running %s are not applied: %s", where, error)
             return
         self._state = state
+        self._taken_up = {
+            listener.name: self._taken_up.get(listener.name, state) for listener in state.listening.endpoints
+        }
         self._set_attributes()
         # It may be stored all the same: Apache Kafka may have served this data before.
         for listener in state.listening.of_brokers():
-            protocol = state.listening.protocols[listener.name]
-            if protocol not in SERVED_PROTOCOLS:
-                self.logger.error("%s asks for %s, which is not served yet", listener.name, protocol)
+            if fault := self._listener_fault(listener):
+                self.logger.error("%s is not taken up: %s", listener.name, fault)
+
+    def _check_served(self, listener: ListenerEndpoint, state: State) -> None:
+        """ConfigError where a listener could not be served with such settings."""
+        check_protocols([listener], state.listening.protocols)
+        state = self._taken_up.get(listener.name, state)
+        if state.listening.protocols[listener.name] in SASL_PROTOCOLS:
+            read_listener(state, listener.name)
+
+    def _listener_fault(self, listener: ListenerEndpoint) -> str | None:
+        try:
+            self._check_served(listener, self._state)
+        except ConfigError as error:
+            return str(error)
+        return None
 
     def _set_attributes(self) -> None:
         for name in ATTRIBUTE_KEYS:
@@ -341,6 +385,7 @@ class BrokerConfig:
         if self.is_broker:
             self._check_broker_listeners()
         check_values(self._state)
+        self._check_sasl()
         if self.replica_selector_class not in (None, RACK_AWARE_SELECTOR):
             raise ConfigError(
                 f"replica.selector.class is {self.replica_selector_class}, which this release cannot load: "
@@ -354,6 +399,17 @@ class BrokerConfig:
                     f"group.consumer.assignors has {name}, which this release cannot load: it has uniform "
                     f"and range"
                 )
+
+    def _check_sasl(self) -> None:
+        state = self._state
+        for key in unused_jaas(state, [listener.name for listener in self._listeners]):
+            self.logger.warning("%s is passed over: it does not tell of which mechanism it is", key)
+        for listener in self._listeners:
+            self._check_served(listener, state)
+        others = [*self.controller_listener_names[:1], *([state.listening.inter_broker] * self.is_broker)]
+        for name in others:
+            self.peer_login(name)
+        self._taken_up = {listener.name: state for listener in self._listeners}
 
     def _check_broker_listeners(self) -> None:
         brokers = self.listener_endpoints()
@@ -408,6 +464,7 @@ HONOURED: Final = (
         "metadata.log.max.snapshot.interval.ms",
         "metadata.max.retention.bytes",
         "metadata.max.retention.ms",
+        "connections.max.reauth.ms",
         "controller.listener.names",
         "controller.quorum.auto.join.enable",
         "controller.quorum.bootstrap.servers",
@@ -431,6 +488,11 @@ HONOURED: Final = (
         "log.dir",
         "log.dirs",
         "process.roles",
+        "sasl.enabled.mechanisms",
+        "sasl.jaas.config",
+        "sasl.mechanism.controller.protocol",
+        "sasl.mechanism.inter.broker.protocol",
+        "sasl.server.max.receive.size",
         "security.inter.broker.protocol",
     }
 )

@@ -25,6 +25,7 @@ from kwire.broker.config.listeners import (
     parse_counts,
     read_listening,
 )
+from kwire.broker.config.sasl import check_inter_broker
 from kwire.broker.config.topic_keys import HOUR_MS, MINUTE_MS, SOURCES
 from kwire.broker.host.loggers import NodeLogger
 
@@ -256,6 +257,7 @@ def check_values(state: State) -> None:
     check_names(listening, is_broker="broker" in roles, is_controller="controller" in roles)
     _check_cordoned(values)
     check_addresses(listening)
+    check_inter_broker(state)
     _check_connections(values)
 
 

@@ -17,7 +17,7 @@ from kwire.broker.config.definition import ConfigError, Value, invalid, parse_in
 from kwire.wire.named_tuple import NamedTuple
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SERVED_PROTOCOLS: Final = ("PLAINTEXT",)
+SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT")
 META_ADDRESS: Final = "0.0.0.0"
 
 LISTENERS: Final = "listeners"

@@ -8,50 +8,36 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import random
 from base64 import b64decode
 from binascii import Error as Base64Error
 
-from kwire.wire.named_tuple import NamedTuple
+from kwire.broker.security.scram_credentials import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    SALT_BYTES,
+    SCRAM_MECHANISMS,
+    ScramMechanism,
+)
 from kwire.wire.stored.metadata import UserScramCredentialRecord
-
-MIN_ITERATIONS = 4096
-MAX_ITERATIONS = 16384
-SALT_BYTES = 26
-
-
-class Mechanism(NamedTuple):
-    """One of the mechanisms."""
-
-    code: int
-    """How records tell it."""
-    digest: str
-
-
-MECHANISMS = {"SCRAM-SHA-256": Mechanism(1, "sha256"), "SCRAM-SHA-512": Mechanism(2, "sha512")}
 
 
 class MalformedCredential(ValueError):
     """The text says no credential. It tells why."""
 
 
-def credential(
-    name: str, mechanism: Mechanism, salt: bytes, iterations: int, salted_password: bytes
+def credential_record(
+    name: str, mechanism: ScramMechanism, salt: bytes, iterations: int, salted_password: bytes
 ) -> UserScramCredentialRecord:
     """What is kept of a password that was salted already."""
-
-    def keyed(text: bytes) -> bytes:
-        return hmac.digest(salted_password, text, mechanism.digest)
-
+    made = mechanism.credential(salt, iterations, salted_password)
     return UserScramCredentialRecord(
         name=name,
         mechanism=mechanism.code,
-        salt=salt,
-        stored_key=hashlib.new(mechanism.digest, keyed(b"Client Key")).digest(),
-        server_key=keyed(b"Server Key"),
-        iterations=iterations,
+        salt=made.salt,
+        stored_key=made.stored_key,
+        server_key=made.server_key,
+        iterations=made.iterations,
     )
 
 
@@ -60,9 +46,9 @@ def parse_credential(text: str, rng: random.Random) -> UserScramCredentialRecord
     mechanism_name, equals, rest = text.strip().partition("=")
     if not equals:
         raise MalformedCredential("expected MECHANISM=[name=...,password=...]")
-    mechanism = MECHANISMS.get(mechanism_name)
+    mechanism = SCRAM_MECHANISMS.get(mechanism_name)
     if mechanism is None:
-        raise MalformedCredential(f"{mechanism_name} is none of {', '.join(MECHANISMS)}")
+        raise MalformedCredential(f"{mechanism_name} is none of {', '.join(SCRAM_MECHANISMS)}")
     if len(rest) < 2 or rest[0] != "[" or rest[-1] != "]":
         raise MalformedCredential(f"what follows {mechanism_name}= must stand in brackets")
     settings = dict(map(_setting, rest[1:-1].rstrip(",").split(",")))
@@ -84,12 +70,12 @@ def parse_credential(text: str, rng: random.Random) -> UserScramCredentialRecord
             f"iterations is {iterations}: it can be {MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     if password is not None:
-        salted = hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
+        salted = mechanism.salted(password, salt, iterations)
     else:
         salted = _decoded("saltedpassword", given_salted or "")
     if password == "" or not salted:
         raise MalformedCredential("the password is empty")
-    return credential(name, mechanism, salt, iterations, salted)
+    return credential_record(name, mechanism, salt, iterations, salted)
 
 
 def _setting(text: str) -> tuple[str, str]:

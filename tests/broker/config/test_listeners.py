@@ -203,7 +203,7 @@ def test_controllers_need_no_protocol_unless_a_map_is_given_or_others_are_secure
     started().check_update(settings(protocols=TWO), per_broker=True)
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
 def test_a_protocol_that_is_not_served(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     changed = settings(EXTRA, f"{TWO},EXTRA:{protocol}") | {"message.max.bytes": "12345"}
     config = advertising()

@@ -1,0 +1,179 @@
+"""JAAS text, by which users tell names and passwords of a listener's mechanism. KIP-85.
+
+    org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_c="d";
+
+It is read as Kafka reads it, which is as Java's StreamTokenizer takes text apart: an option's value stands in
+quotes of either kind, or is a word that does not begin with a digit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kwire.wire.named_tuple import NamedTuple
+
+PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+DISALLOWED: Final = (
+    "com.sun.security.auth.module.JndiLoginModule",
+    "com.sun.security.auth.module.LdapLoginModule",
+)
+"""Modules that Kafka does not load: they ask whom they are told to ask."""
+
+_FLAGS: Final = ("REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL")
+_BLANKS: Final = "".join(map(chr, range(33)))
+_NUMERIC: Final = "0123456789.-"
+_ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_NUMBER_TEXT: Final = re.compile(r"-?[0-9]*(?:\.[0-9]*)?")
+_LINE: Final = re.compile(r"[^\r\n]*")
+_OCTAL: Final = "01234567"
+
+
+class MalformedJaas(ValueError):
+    """The text is no login module with its options. It tells why, and nothing of the options' values."""
+
+
+class LoginModule(NamedTuple):
+    """A module and its options."""
+
+    name: str
+    options: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"LoginModule({self.name}, [hidden])"
+
+    @property
+    def username(self) -> str:
+        """As whom this node goes to others; empty where that is not said."""
+        return self.options.get("username", "")
+
+    @property
+    def password(self) -> str:
+        """What it shows them."""
+        return self.options.get("password", "")
+
+    @property
+    def is_token(self) -> bool:
+        """Whether they are a delegation token's id and HMAC. KIP-48."""
+        return self.name == SCRAM_MODULE and self.options.get("tokenauth", "").lower() == "true"
+
+    @property
+    def users(self) -> dict[str, str]:
+        """The passwords of the users that PLAIN's module names, by their names."""
+        if self.name != PLAIN_MODULE:
+            return {}
+        return {
+            key.removeprefix("user_"): value for key, value in self.options.items() if key.startswith("user_")
+        }
+
+
+def parse_jaas(text: str) -> LoginModule:
+    """The one module of a text. MalformedJaas."""
+    modules = list(_modules(_tokens(text)))
+    if not modules:
+        raise MalformedJaas("Login module not specified in JAAS config")
+    if len(modules) > 1:
+        raise MalformedJaas(f"JAAS config property contains {len(modules)} login modules, should be 1 module")
+    if modules[0].name in DISALLOWED:
+        raise MalformedJaas(
+            f"{modules[0].name} is not allowed. Update System property "
+            f"'org.apache.kafka.disallowed.login.modules' to allow {modules[0].name}"
+        )
+    return modules[0]
+
+
+class _Token(NamedTuple):
+    """A word, or a single character that is none; a number is neither."""
+
+    word: str | None
+    character: str = ""
+
+
+_END: Final = _Token(None)
+_NUMBER: Final = _Token(None, "0")
+
+
+def _modules(tokens: Iterator[_Token]) -> Iterator[LoginModule]:
+    while (token := next(tokens, _END)) != _END:
+        name = token.word or ""
+        flag = next(tokens, _END)
+        if flag == _END:
+            raise MalformedJaas("Login module control flag not specified in JAAS config")
+        if flag.word is None:
+            raise MalformedJaas("Login module control flag is not available in the JAAS config")
+        if flag.word.upper() not in _FLAGS:
+            raise MalformedJaas(f"Invalid login module control flag '{flag.word}' in JAAS config")
+        yield LoginModule(name, dict(_options(tokens)))
+
+
+def _options(tokens: Iterator[_Token]) -> Iterator[tuple[str, str]]:
+    while (token := next(tokens, _END)) != _END:
+        if token.character == ";":
+            return
+        if next(tokens, _END).character != "=" or (value := next(tokens, _END).word) is None:
+            raise MalformedJaas(f"Value not specified for key '{token.word or 'null'}' in JAAS config")
+        yield token.word or "", value
+    raise MalformedJaas("JAAS config entry not terminated by semi-colon")
+
+
+def _is_wordly(character: str) -> bool:
+    return (character.isascii() and (character.isalpha() or character in "-_$")) or character >= "\xa0"
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    at = 0
+    while at < len(text):
+        first = text[at]
+        if first in _BLANKS:
+            at += 1
+        elif text.startswith("/*", at):
+            end = text.find("*/", at + 2)
+            at = len(text) if end < 0 else end + 2
+        elif first == "/":
+            at = _ends(_LINE, text, at)
+        elif first in "\"'":
+            word, at = _quoted(text, at)
+            yield _Token(word)
+        elif first in _NUMERIC and (first != "-" or text[at + 1 : at + 2] in tuple("0123456789.")):
+            at = _ends(_NUMBER_TEXT, text, at)
+            yield _NUMBER
+        elif first != "-" and _is_wordly(first):
+            start = at
+            while at < len(text) and (_is_wordly(text[at]) or text[at] in _NUMERIC):
+                at += 1
+            yield _Token(text[start:at])
+        else:
+            at += 1
+            yield _Token(None, first)
+
+
+def _ends(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
+
+
+def _quoted(text: str, at: int) -> tuple[str, int]:
+    """The word in the quotes that begin here, and where what follows begins. A line ends it, too."""
+    quote = text[at]
+    at += 1
+    word: list[str] = []
+    while at < len(text) and text[at] not in (quote, "\r", "\n"):
+        character = text[at]
+        at += 1
+        if character == "\\" and at < len(text):
+            character, at = _escaped(text, at)
+        word.append(character)
+    return "".join(word), at + (at < len(text) and text[at] == quote)
+
+
+def _escaped(text: str, at: int) -> tuple[str, int]:
+    if text[at] not in _OCTAL:
+        return _ESCAPED.get(text[at], text[at]), at + 1
+    end = at + 1
+    most = at + (3 if text[at] <= "3" else 2)
+    while end < min(most, len(text)) and text[end] in _OCTAL:
+        end += 1
+    return chr(int(text[at:end], 8)), end

@@ -1,0 +1,157 @@
+"""What settings say of SASL: the mechanisms of a listener, and what its JAAS text tells each. KIP-43, KIP-85.
+
+A listener's own setting (`listener.name.LISTENER.KEY`) comes before that of all listeners, and a mechanism's
+of a listener (`listener.name.LISTENER.MECHANISM.KEY`) before both. JAAS text is a mechanism's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol, cast
+
+from kwire.broker.config.broker_keys import BROKER_KEYS
+from kwire.broker.config.definition import ConfigError, Value
+from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE, LoginModule, MalformedJaas, parse_jaas
+from kwire.broker.config.listeners import Listening
+from kwire.wire.named_tuple import NamedTuple
+
+SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+ENABLED: Final = "sasl.enabled.mechanisms"
+JAAS: Final = "sasl.jaas.config"
+INTER_BROKER_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
+CONTROLLER_MECHANISM: Final = "sasl.mechanism.controller.protocol"
+MAX_RECEIVE: Final = "sasl.server.max.receive.size"
+MAX_REAUTH: Final = "connections.max.reauth.ms"
+
+_LOGIN_MODULES: Final = (PLAIN_MODULE, SCRAM_MODULE)
+_HANDLERS: Final = (
+    "sasl.server.callback.handler.class",
+    "sasl.client.callback.handler.class",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+)
+
+
+class Settings(Protocol):
+    """All the settings that hold together."""
+
+    @property
+    def settings(self) -> Mapping[str, str]: ...
+    @property
+    def values(self) -> Mapping[str, Value]: ...
+    @property
+    def listening(self) -> Listening: ...
+
+
+class ListenerSasl(NamedTuple):
+    """What is said of a listener."""
+
+    mechanisms: tuple[str, ...]
+    """Those that are enabled, in the order in which Kafka tells them."""
+    modules: Mapping[str, LoginModule]
+    """What its JAAS text tells each of them."""
+    max_receive_bytes: int
+    max_reauth_ms: Mapping[str, int]
+    """By the mechanisms; 0 where nobody has to authenticate again."""
+
+
+def listener_value(state: Settings, listener: str, name: str) -> Value:
+    """A listener's own value of a key, or that of all listeners. ConfigError."""
+    text = state.settings.get(f"listener.name.{listener.lower()}.{name}")
+    return state.values[name] if text is None else BROKER_KEYS[name].parse(text)
+
+
+def enabled_mechanisms(state: Settings, listener: str) -> tuple[str, ...]:
+    """The mechanisms that clients may use on a listener. ConfigError."""
+    given = cast("list[str]", listener_value(state, listener, ENABLED))
+    # Kafka keeps them in a set of Java's, in which only this one of them leaves its place.
+    return tuple(sorted(given, key=lambda mechanism: mechanism == "SCRAM-SHA-256"))
+
+
+def read_listener(state: Settings, listener: str) -> ListenerSasl:
+    """What is said of a listener of SASL. ConfigError where it cannot be served so."""
+    mechanisms = enabled_mechanisms(state, listener)
+    if not mechanisms:
+        raise ConfigError(f"{listener} is of SASL, and {ENABLED} is empty: No SASL mechanisms are enabled")
+    for mechanism in mechanisms:
+        _check_served(f"{ENABLED} of {listener}", mechanism)
+    max_reauth_ms = {}
+    for mechanism in mechanisms:
+        text = state.settings.get(_key(listener, mechanism, MAX_REAUTH))
+        value = (
+            listener_value(state, listener, MAX_REAUTH)
+            if text is None
+            else BROKER_KEYS[MAX_REAUTH].parse(text)
+        )
+        max_reauth_ms[mechanism] = cast(int, value)
+    return ListenerSasl(
+        mechanisms,
+        {mechanism: login_module(state, listener, mechanism) for mechanism in mechanisms},
+        cast(int, listener_value(state, listener, MAX_RECEIVE)),
+        max_reauth_ms,
+    )
+
+
+def peer_mechanism(state: Settings, listener: str) -> str | None:
+    """The mechanism by which this node goes to others on a listener, if by any. ConfigError."""
+    listening = state.listening
+    if listening.protocols.get(listener) not in SASL_PROTOCOLS:
+        return None
+    name = CONTROLLER_MECHANISM if listener in listening.controllers else INTER_BROKER_MECHANISM
+    mechanism = cast(str, state.values[name])
+    _check_served(name, mechanism)
+    return mechanism
+
+
+def login_module(state: Settings, listener: str, mechanism: str) -> LoginModule:
+    """What a listener's JAAS text tells a mechanism. ConfigError."""
+    for name in _HANDLERS:
+        for key in (name, f"listener.name.{listener.lower()}.{name}", _key(listener, mechanism, name)):
+            if key in state.settings:
+                raise ConfigError(f"{key} is set: classes of Java's cannot be loaded here")
+    key = _key(listener, mechanism, JAAS)
+    if key not in state.settings:
+        raise ConfigError(
+            f"Could not find a 'KafkaServer' or '{listener.lower()}.KafkaServer' entry in the JAAS "
+            f"configuration. System property 'java.security.auth.login.config' is not set: {key} is missing"
+        )
+    try:
+        module = parse_jaas(state.settings[key])
+    except MalformedJaas as error:
+        raise ConfigError(f"{key}: {error}") from None
+    if module.name not in _LOGIN_MODULES:
+        raise ConfigError(
+            f"{key} names the login module {module.name or 'null'}: there are {' and '.join(_LOGIN_MODULES)}"
+        )
+    return module
+
+
+def _key(listener: str, mechanism: str, name: str) -> str:
+    return f"listener.name.{listener.lower()}.{mechanism.lower()}.{name}"
+
+
+def _check_served(name: str, mechanism: str) -> None:
+    if mechanism not in SERVED_MECHANISMS:
+        raise ConfigError(
+            f"{name} is or has {mechanism}, which is not served yet: use {', '.join(SERVED_MECHANISMS)}"
+        )
+
+
+def check_inter_broker(state: Settings) -> None:
+    """ConfigError where brokers would go to each other by a mechanism that they do not take."""
+    listener = state.listening.inter_broker
+    if state.listening.protocols.get(listener) not in SASL_PROTOCOLS:
+        return
+    if state.values[INTER_BROKER_MECHANISM] not in enabled_mechanisms(state, listener):
+        raise ConfigError(
+            f"requirement failed: {INTER_BROKER_MECHANISM} must be included in {ENABLED} when SASL is used "
+            f"for inter-broker communication"
+        )
+
+
+def unused_jaas(state: Settings, listeners: Iterable[str]) -> list[str]:
+    """The keys of JAAS text that is nobody's, since they name no mechanism."""
+    keys = (JAAS, *(f"listener.name.{listener.lower()}.{JAAS}" for listener in listeners))
+    return [key for key in keys if key in state.settings]

@@ -1,0 +1,27 @@
+"""The mechanisms of SASL that there are, by their names: each one's server and client for one exchange."""
+
+from __future__ import annotations
+
+import random
+
+from kwire.broker.security.plain import PLAIN, PlainClient, PlainServer
+from kwire.broker.security.sasl import SaslClient, SaslServer
+from kwire.broker.security.scram import ScramClient, ScramServer, fresh_nonce
+from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
+from kwire.broker.security.settings import Credentials, ListenerSecurity
+from kwire.broker.security.users import Users
+
+
+def sasl_server(mechanism: str, security: ListenerSecurity, users: Users, rng: random.Random) -> SaslServer:
+    """The server's side of a mechanism that the listener has enabled."""
+    if mechanism == PLAIN:
+        return PlainServer(security.plain_users)
+    return ScramServer(SCRAM_MECHANISMS[mechanism], users, fresh_nonce(rng))
+
+
+def sasl_client(credentials: Credentials, rng: random.Random) -> SaslClient:
+    """The side of a client that shows these credentials."""
+    mechanism, username, password, is_token = credentials
+    if mechanism == PLAIN:
+        return PlainClient(username, password)
+    return ScramClient(SCRAM_MECHANISMS[mechanism], username, password, fresh_nonce(rng), is_token=is_token)

@@ -1,0 +1,72 @@
+"""PLAIN: a name and a password as they are, in one message that nothing answers. RFC 4616, KIP-43."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from typing import Final
+
+from kwire.broker.security.principal import USER, Principal
+from kwire.broker.security.sasl import Authenticated, AuthenticationFailed
+
+PLAIN: Final = "PLAIN"
+
+
+class PlainServer:
+    """The server's side, which knows the passwords of all users."""
+
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._passwords = passwords
+        self._outcome: Authenticated | None = None
+
+    @property
+    def outcome(self) -> Authenticated | None:
+        """Set when the client has said its password."""
+        return self._outcome
+
+    def evaluate(self, response: bytes) -> bytes:
+        """What the client says, and the empty answer. AuthenticationFailed."""
+        tokens = response.decode(errors="replace").split("\0", 3)
+        if len(tokens) != 3:
+            raise _failed(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(tokens)}")
+        authorization, name, password = tokens
+        if not name:
+            raise _failed("Authentication failed: username not specified")
+        if not password:
+            raise _failed("Authentication failed: password not specified")
+        expected = self._passwords.get(name)
+        if expected is None or not hmac.compare_digest(password.encode(), expected.encode()):
+            raise _failed("Authentication failed: Invalid username or password")
+        if authorization not in ("", name):
+            raise _failed(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self._outcome = Authenticated(Principal(USER, name))
+        return b""
+
+
+class PlainClient:
+    """The client's side."""
+
+    mechanism: Final = PLAIN
+
+    def __init__(self, username: str, password: str) -> None:
+        self._username = username
+        self._password = password
+        self._is_complete = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has said what there is to say."""
+        return self._is_complete
+
+    def evaluate(self, challenge: bytes) -> bytes | None:
+        """Name and password at first, and then nothing."""
+        if self._is_complete:
+            return None
+        self._is_complete = True
+        return f"\0{self._username}\0{self._password}".encode()
+
+
+def _failed(text: str) -> AuthenticationFailed:
+    return AuthenticationFailed(text, text)

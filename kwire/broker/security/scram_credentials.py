@@ -1,0 +1,70 @@
+"""SCRAM credentials: what is kept of a password, made of it here and nowhere else. RFC 5802, RFC 7677."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import random
+from typing import Final
+
+from kwire.broker.security.users import ScramCredential
+from kwire.wire.named_tuple import NamedTuple
+
+MIN_ITERATIONS: Final = 4096
+MAX_ITERATIONS: Final = 16384
+SALT_BYTES: Final = 26
+
+
+class ScramMechanism(NamedTuple):
+    """One of the mechanisms."""
+
+    name: str
+    code: int
+    """How records and messages tell it."""
+    digest: str
+
+    def hmac(self, key: bytes, text: bytes) -> bytes:
+        """The keyed hash of a text."""
+        return hmac.digest(key, text, self.digest)
+
+    def hash(self, text: bytes) -> bytes:
+        """The hash of a text."""
+        return hashlib.new(self.digest, text).digest()
+
+    def salted(self, password: str, salt: bytes, iterations: int) -> bytes:
+        """The password, salted: RFC 5802's Hi(). Kafka does not normalize it."""
+        return hashlib.pbkdf2_hmac(self.digest, password.encode(), salt, iterations)
+
+    def client_key(self, salted_password: bytes) -> bytes:
+        """What a client proves that it knows."""
+        return self.hmac(salted_password, b"Client Key")
+
+    def server_key(self, salted_password: bytes) -> bytes:
+        """What a server proves that it knows."""
+        return self.hmac(salted_password, b"Server Key")
+
+    def credential(self, salt: bytes, iterations: int, salted_password: bytes) -> ScramCredential:
+        """What is kept of a password that was salted already."""
+        return ScramCredential(
+            salt,
+            self.hash(self.client_key(salted_password)),
+            self.server_key(salted_password),
+            iterations,
+        )
+
+    def credential_of(
+        self, password: str, rng: random.Random, iterations: int = MIN_ITERATIONS
+    ) -> ScramCredential:
+        """What is kept of a password, with a salt of its own. A delegation token's is its HMAC in base64."""
+        salt = rng.randbytes(SALT_BYTES)
+        return self.credential(salt, iterations, self.salted(password, salt, iterations))
+
+
+SCRAM_MECHANISMS: Final = {
+    mechanism.name: mechanism
+    for mechanism in (
+        ScramMechanism("SCRAM-SHA-256", 1, "sha256"),
+        ScramMechanism("SCRAM-SHA-512", 2, "sha512"),
+    )
+}
+"""The mechanisms, by their names."""

@@ -1,0 +1,78 @@
+"""JAAS text beside what Apache Kafka's reader makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE, MalformedJaas, parse_jaas
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ('M required username="a" password="b";', {"username": "a", "password": "b"}),
+        ("M required;", {}),
+        ("M REQUIRED a='x\"y' b=\"x'y\" ;", {"a": 'x"y', "b": "x'y"}),
+        (
+            "M required a=word-with_all$.7 b=\N{LATIN SMALL LETTER E WITH ACUTE};",
+            {"a": "word-with_all$.7", "b": "\N{LATIN SMALL LETTER E WITH ACUTE}"},
+        ),
+        (r'M required a="q\"q\\\x\t\101\7z";', {"a": 'q"q\\x\tA\7z'}),
+        (r'M required a="\4011";', {"a": " 11"}),
+        ("M required a = \n x /* comment ; */ b=y // more ; \n c=z; // end", {"a": "x", "b": "y", "c": "z"}),
+        ("M required a=x / not read ;\n;", {"a": "x"}),
+        ("M required a=x a=y;", {"a": "y"}),
+        ('M required a="";', {"a": ""}),
+        ('M required a="x\n;', {"a": "x"}),
+        ("'M' requisite 'a'=x;", {"a": "x"}),
+        ("M sufficient a=x;b=y", None),
+        ("M optional a=-x;", None),
+    ],
+)
+def test_options(text: str, options: dict[str, str] | None) -> None:
+    if options is None:
+        with pytest.raises(MalformedJaas):
+            parse_jaas(text)
+    else:
+        module = parse_jaas(text)
+        assert (module.name, module.options) == ("M", options)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "Login module not specified in JAAS config"),
+        (" // only ;", "Login module not specified in JAAS config"),
+        ("M", "Login module control flag not specified in JAAS config"),
+        ("M;", "Login module control flag is not available in the JAAS config"),
+        ("M 7;", "Login module control flag is not available in the JAAS config"),
+        ("M needed;", "Invalid login module control flag 'needed' in JAAS config"),
+        ("M required a;", "Value not specified for key 'a' in JAAS config"),
+        ("M required a=;", "Value not specified for key 'a' in JAAS config"),
+        ("M required a=7secret;", "Value not specified for key 'a' in JAAS config"),
+        ("M required a=", "Value not specified for key 'a' in JAAS config"),
+        ("M required a=x", "JAAS config entry not terminated by semi-colon"),
+        ("M required", "JAAS config entry not terminated by semi-colon"),
+        ("M required; N required;", "JAAS config property contains 2 login modules, should be 1 module"),
+        (
+            "com.sun.security.auth.module.JndiLoginModule required;",
+            "com.sun.security.auth.module.JndiLoginModule is not allowed. Update System property "
+            "'org.apache.kafka.disallowed.login.modules' to allow "
+            "com.sun.security.auth.module.JndiLoginModule",
+        ),
+    ],
+)
+def test_what_is_none(text: str, told: str) -> None:
+    with pytest.raises(MalformedJaas) as failed:
+        parse_jaas(text)
+    assert str(failed.value) == told
+
+
+def test_modules_tell_users_and_what_this_node_shows() -> None:
+    options = 'required username="me" password="mine" user_me="mine" user_="none" tokenauth="TRUE"'
+    plain, scram = parse_jaas(f"{PLAIN_MODULE} {options};"), parse_jaas(f"{SCRAM_MODULE} {options};")
+    assert plain.users == {"me": "mine", "": "none"}
+    assert scram.users == {}
+    assert (plain.username, plain.password, plain.is_token) == ("me", "mine", False)
+    assert scram.is_token
+    assert "mine" not in repr(plain)

@@ -1,0 +1,224 @@
+"""SCRAM beside the vectors of its RFCs, and beside itself: who is let in, and what the others are told."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+
+import pytest
+
+from kwire.broker.security.principal import Principal
+from kwire.broker.security.sasl import AuthenticationFailed
+from kwire.broker.security.scram import ScramClient, ScramServer
+from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS, ScramMechanism
+from kwire.broker.security.users import ScramCredential, TokenCredential
+
+SHA_1 = ScramMechanism("SCRAM-SHA-1", 0, "sha1")
+SHA_256, SHA_512 = SCRAM_MECHANISMS["SCRAM-SHA-256"], SCRAM_MECHANISMS["SCRAM-SHA-512"]
+
+RFC_5802 = (
+    SHA_1,
+    "user",
+    "pencil",
+    "n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL",
+    "r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096",
+    "c=biws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts=",
+    "v=rmF9pqV8S7suAoZWja4dJRkFsKQ=",
+)
+RFC_7677 = (
+    SHA_256,
+    "user",
+    "pencil",
+    "n,,n=user,r=rOprNGfwEbeRWgbNEkqO",
+    "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+    "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+    "p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+    "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
+)
+
+
+class Known:
+    """Users that are told."""
+
+    def __init__(
+        self,
+        credentials: Mapping[str, ScramCredential] | None = None,
+        tokens: Mapping[str, TokenCredential] | None = None,
+    ) -> None:
+        self.credentials = credentials or {}
+        self.tokens = tokens or {}
+
+    def scram_credential(self, mechanism: str, name: str) -> ScramCredential | None:
+        return self.credentials.get(name)
+
+    def token(self, mechanism: str, token_id: str) -> TokenCredential | None:
+        return self.tokens.get(token_id)
+
+
+@pytest.mark.parametrize("vector", [RFC_5802, RFC_7677], ids=["RFC 5802", "RFC 7677"])
+def test_both_sides_say_what_the_rfc_has(vector: tuple[ScramMechanism, str, str, str, str, str, str]) -> None:
+    mechanism, name, password, first, answer, final, signature = vector
+    client_nonce = first.rpartition("r=")[2]
+    nonce, salt, _ = answer.split(",")
+    client = ScramClient(mechanism, name, password, client_nonce)
+    assert client.evaluate(b"") == first.encode()
+    assert client.evaluate(answer.encode()) == final.encode()
+    assert not client.is_complete
+    assert client.evaluate(signature.encode()) is None
+    assert client.is_complete
+    assert client.mechanism == mechanism.name
+
+    salted = mechanism.salted(password, b64decode(salt[2:]), 4096)
+    credential = mechanism.credential(b64decode(salt[2:]), 4096, salted)
+    server = ScramServer(mechanism, Known({name: credential}), nonce[2:].removeprefix(client_nonce))
+    assert server.evaluate(first.encode()) == answer.encode()
+    assert server.outcome is None
+    assert server.evaluate(final.encode()) == signature.encode()
+    assert server.outcome is not None
+    assert server.outcome.principal == Principal("User", name)
+    assert server.outcome.expires_ms is None
+
+
+def exchange(client: ScramClient, server: ScramServer) -> None:
+    said = client.evaluate(b"")
+    while said is not None:
+        said = client.evaluate(server.evaluate(said))
+
+
+@pytest.mark.parametrize("mechanism", [SHA_256, SHA_512], ids=lambda one: one.name)
+@pytest.mark.parametrize("name", ["alice", "a=b,c", "=2C", "=3D=2C,", " "])
+def test_a_password_lets_in_and_another_does_not(mechanism: ScramMechanism, name: str) -> None:
+    rng = random.Random(name)
+    users = Known({name: mechanism.credential_of("secret \N{EURO SIGN}", rng, 8192)})
+    client = ScramClient(mechanism, name, "secret \N{EURO SIGN}", "c")
+    server = ScramServer(mechanism, users, "s")
+    exchange(client, server)
+    assert client.is_complete
+    assert server.outcome is not None
+    assert server.outcome.principal == Principal("User", name)
+
+    wrong = ScramServer(mechanism, users, "s")
+    with pytest.raises(AuthenticationFailed, match="Invalid client credentials") as failed:
+        exchange(ScramClient(mechanism, name, "secret", "c"), wrong)
+    assert failed.value.told is None
+    assert wrong.outcome is None
+
+
+def test_a_token_is_its_owners() -> None:
+    rng = random.Random(1)
+    token = TokenCredential(Principal("User", "owner"), 5000, SHA_256.credential_of("aG1hYw==", rng))
+    users = Known({"id": SHA_256.credential_of("mine", rng)}, {"id": token})
+    server = ScramServer(SHA_256, users, "s")
+    exchange(ScramClient(SHA_256, "id", "aG1hYw==", "c", is_token=True), server)
+    assert server.outcome is not None
+    assert server.outcome.principal == Principal("User", "owner", token_authenticated=True)
+    assert server.outcome.expires_ms == 5000
+    with pytest.raises(AuthenticationFailed, match="Invalid client credentials"):
+        exchange(ScramClient(SHA_256, "id", "aG1hYw==", "c"), ScramServer(SHA_256, users, "s"))
+    with pytest.raises(AuthenticationFailed, match="Invalid tokenId : other") as failed:
+        exchange(
+            ScramClient(SHA_256, "other", "aG1hYw==", "c", is_token=True), ScramServer(SHA_256, users, "s")
+        )
+    assert failed.value.told is None
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("n,,n=nobody,r=x", "Authentication failed: Invalid user credentials"),
+        ("y,,n=user,r=x", "Invalid SCRAM client first message format"),
+        ("p=tls-unique,,n=user,r=x", "Invalid SCRAM client first message format"),
+        ("n,,n=us=er,r=x", "Invalid SCRAM client first message format"),
+        ("n,,n=user,r=", "Invalid SCRAM client first message format"),
+        ("n,,n=\N{EURO SIGN},r=x", "Invalid SCRAM client first message format"),
+        ("n,,n=user,r=x,tokenauth", "Invalid SCRAM client first message format"),
+        ("n,,n=user,r=x\n", "Invalid SCRAM client first message format"),
+        ("", "Invalid SCRAM client first message format"),
+    ],
+)
+def test_first_messages_that_fail(message: str, reason: str) -> None:
+    rng = random.Random(2)
+    server = ScramServer(SHA_256, Known({"user": SHA_256.credential_of("pencil", rng)}), "s")
+    with pytest.raises(AuthenticationFailed) as failed:
+        server.evaluate(message.encode())
+    assert str(failed.value) == reason
+    assert failed.value.told is None
+    with pytest.raises(AuthenticationFailed, match="had failed already"):
+        server.evaluate(b"n,,n=user,r=x")
+
+
+def test_an_identity_that_is_asked_for_is_the_users_own() -> None:
+    rng = random.Random(3)
+    users = Known({"user": SHA_256.credential_of("pencil", rng)})
+    assert ScramServer(SHA_256, users, "s").evaluate(b"n,a=user,n=user,r=x").startswith(b"r=xs")
+    with pytest.raises(AuthenticationFailed) as failed:
+        ScramServer(SHA_256, users, "s").evaluate(b"n,a=admin,n=user,r=x")
+    assert failed.value.told == (
+        "Authentication failed: Client requested an authorization id that is different from username"
+    )
+
+
+def test_a_credential_of_too_few_iterations_lets_nobody_in() -> None:
+    rng = random.Random(4)
+    users = Known({"user": SHA_256.credential_of("pencil", rng, 4095)})
+    with pytest.raises(AuthenticationFailed, match="Iterations 4095 is less than the minimum 4096"):
+        ScramServer(SHA_256, users, "s").evaluate(b"n,,n=user,r=x")
+
+
+@pytest.mark.parametrize(
+    ("final", "reason"),
+    [
+        ("c=biws,r=x,p=AAAA", "Invalid client nonce"),
+        ("c=biws,r=xs,p=AAAA", "Invalid client credentials"),
+        ("c=biws,r=xs,p=" + b64encode(bytes(32)).decode(), "Invalid client credentials"),
+        ("c=biws,r=xs", "Invalid SCRAM client final message format"),
+        ("c=biws,r=xs,p=A", "Invalid SCRAM client final message format"),
+    ],
+)
+def test_final_messages_that_fail(final: str, reason: str) -> None:
+    rng = random.Random(5)
+    server = ScramServer(SHA_256, Known({"user": SHA_256.credential_of("pencil", rng)}), "s")
+    assert server.evaluate(b"n,,n=user,r=x").startswith(b"r=xs,s=")
+    with pytest.raises(AuthenticationFailed, match=reason) as failed:
+        server.evaluate(final.encode())
+    assert failed.value.told is None
+    assert server.outcome is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("r=other,s=AAAA,i=4096", "Invalid server nonce: does not start with client nonce"),
+        ("r=cy,s=AAAA,i=4095", "Requested iterations 4095 is less than the minimum 4096"),
+        ("r=cy,s=AAAA,i=x", "Invalid SCRAM server first message format"),
+        ("e=other-error", "Invalid SCRAM server first message format"),
+    ],
+)
+def test_servers_that_a_client_does_not_go_on_with(answer: str, reason: str) -> None:
+    client = ScramClient(SHA_256, "user", "pencil", "c")
+    assert client.evaluate(b"") == b"n,,n=user,r=c"
+    with pytest.raises(AuthenticationFailed, match=reason):
+        client.evaluate(answer.encode())
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ("e=invalid-proof", "Sasl authentication using SCRAM-SHA-256 failed with error: invalid-proof"),
+        ("v=" + b64encode(bytes(32)).decode(), "Invalid server signature in server final message"),
+        ("v=", "Invalid server signature in server final message"),
+        ("", "Invalid SCRAM server final message format"),
+    ],
+)
+def test_a_server_that_does_not_know_the_password_is_found_out(last: str, reason: str) -> None:
+    client = ScramClient(SHA_256, "user", "pencil", "c")
+    assert client.evaluate(b"") == b"n,,n=user,r=c"
+    assert client.evaluate(b"r=cy,s=AAAA,i=4096")
+    with pytest.raises(AuthenticationFailed, match=reason):
+        client.evaluate(last.encode())
+    assert not client.is_complete
+
+
+def test_credentials_do_not_show_what_they_hold() -> None:
+    assert repr(ScramCredential(b"salt", b"stored", b"server", 4096)) == "ScramCredential([hidden])"

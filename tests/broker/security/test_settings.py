@@ -1,0 +1,160 @@
+"""Who may come by a listener, and as whom a node goes to others: what of the settings counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.config.broker import BrokerConfig
+from kwire.broker.config.definition import ConfigError
+from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE
+from kwire.broker.security.settings import Credentials, listener_security, peer_credentials
+
+PLAIN_TEXT = f'{PLAIN_MODULE} required username="me" password="mine" user_me="mine" user_you="yours";'
+SCRAM_TEXT = f'{SCRAM_MODULE} required username="node" password="secret";'
+ALONE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listeners": "CLIENTS://127.0.0.1:0,NODES://127.0.0.1:0,CONTROLLER://127.0.0.1:0,OPEN://127.0.0.1:0",
+    "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,NODES:SASL_PLAINTEXT,"
+    "CONTROLLER:SASL_PLAINTEXT,OPEN:PLAINTEXT",
+    "advertised.listeners": "CLIENTS://127.0.0.1:9092,NODES://127.0.0.1:9093",
+    "inter.broker.listener.name": "NODES",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "1@127.0.0.1:9093",
+    "log.dirs": "data",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "sasl.mechanism.controller.protocol": "PLAIN",
+    "listener.name.clients.plain.sasl.jaas.config": PLAIN_TEXT,
+    "listener.name.nodes.plain.sasl.jaas.config": PLAIN_TEXT,
+    "listener.name.controller.plain.sasl.jaas.config": PLAIN_TEXT,
+}
+MISSING = "Could not find a 'KafkaServer' or 'clients.KafkaServer' entry in the JAAS configuration"
+
+
+def refusal(changed: dict[str, str | None]) -> str:
+    settings = {name: text for name, text in (ALONE | changed).items() if text is not None}
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig(settings)
+    return str(refused.value)
+
+
+def test_a_listener_asks_for_what_all_ask_for() -> None:
+    config = BrokerConfig(ALONE)
+    security = listener_security(config, "CLIENTS")
+    assert security is not None
+    assert security.mechanisms == ("PLAIN",)
+    assert security.plain_users == {"me": "mine", "you": "yours"}
+    assert (security.max_receive_bytes, security.max_reauth_ms) == (524288, {"PLAIN": 0})
+    assert "mine" not in repr(security)
+    assert listener_security(config, "OPEN") is None
+
+
+def test_what_is_said_of_it_alone_counts_more() -> None:
+    config = BrokerConfig(
+        ALONE
+        | {
+            "connections.max.reauth.ms": "1000",
+            "sasl.server.max.receive.size": "10000",
+            "listener.name.clients.connections.max.reauth.ms": "2000",
+            "listener.name.clients.plain.connections.max.reauth.ms": "3000",
+            "listener.name.clients.sasl.server.max.receive.size": "20000",
+            "listener.name.clients.sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
+            "listener.name.clients.scram-sha-256.sasl.jaas.config": SCRAM_TEXT,
+            "listener.name.clients.scram-sha-512.sasl.jaas.config": SCRAM_TEXT,
+        }
+    )
+    security = listener_security(config, "CLIENTS")
+    assert security is not None
+    assert security.mechanisms == ("SCRAM-SHA-512", "PLAIN", "SCRAM-SHA-256")
+    assert security.max_receive_bytes == 20000
+    assert security.max_reauth_ms == {"PLAIN": 3000, "SCRAM-SHA-256": 2000, "SCRAM-SHA-512": 2000}
+    nodes = listener_security(config, "NODES")
+    assert nodes is not None
+    assert (nodes.max_receive_bytes, nodes.max_reauth_ms) == (10000, {"PLAIN": 1000})
+
+
+def test_as_whom_a_node_goes_to_others() -> None:
+    config = BrokerConfig(
+        ALONE
+        | {
+            "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
+            "listener.name.controller.scram-sha-512.sasl.jaas.config": SCRAM_TEXT.replace(
+                " username", " tokenauth=true username"
+            ),
+        }
+    )
+    assert peer_credentials(config, "NODES") == Credentials("PLAIN", "me", "mine")
+    assert peer_credentials(config, "CONTROLLER") == Credentials("SCRAM-SHA-512", "node", "secret", True)
+    assert peer_credentials(config, "OPEN") is None
+    assert "secret" not in repr(peer_credentials(config, "CONTROLLER"))
+
+
+def test_a_broker_without_listeners_of_controllers_goes_to_them_all_the_same() -> None:
+    settings = ALONE | {
+        "process.roles": "broker",
+        "node.id": "2",
+        "listeners": "CLIENTS://127.0.0.1:0,NODES://127.0.0.1:0",
+        "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
+        "listener.name.controller.scram-sha-256.sasl.jaas.config": SCRAM_TEXT,
+    }
+    assert peer_credentials(BrokerConfig(settings), "CONTROLLER") == Credentials(
+        "SCRAM-SHA-256", "node", "secret"
+    )
+    del settings["listener.name.controller.scram-sha-256.sasl.jaas.config"]
+    with pytest.raises(ConfigError, match=r"or 'controller\.KafkaServer' entry"):
+        BrokerConfig(settings)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"listener.name.clients.plain.sasl.jaas.config": None}, MISSING),
+        ({"listener.name.clients.plain.sasl.jaas.config": "M"}, "control flag not specified"),
+        ({"listener.name.clients.plain.sasl.jaas.config": "a.B required;"}, "names the login module a.B"),
+        ({"listener.name.clients.sasl.enabled.mechanisms": "SCRAM-SHA-256"}, MISSING),
+        ({"listener.name.clients.sasl.enabled.mechanisms": ""}, "No SASL mechanisms are enabled"),
+        ({"listener.name.clients.sasl.enabled.mechanisms": "GSSAPI"}, "GSSAPI, which is not served"),
+        ({"sasl.mechanism.controller.protocol": "GSSAPI"}, "GSSAPI, which is not served"),
+        ({"sasl.mechanism.controller.protocol": "SCRAM-SHA-256"}, "or 'controller.KafkaServer' entry"),
+        (
+            {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"},
+            "requirement failed: sasl.mechanism.inter.broker.protocol must be included in "
+            "sasl.enabled.mechanisms when SASL is used for inter-broker communication",
+        ),
+        ({"listener.name.clients.plain.connections.max.reauth.ms": "x"}, "connections.max.reauth.ms"),
+        ({"listener.name.clients.plain.sasl.server.callback.handler.class": "a.B"}, "cannot be loaded here"),
+    ],
+)
+def test_settings_that_a_node_does_not_start_with(changed: dict[str, str | None], told: str) -> None:
+    text = refusal(changed)
+    assert told in text
+    assert "mine" not in text
+
+
+def test_what_a_listener_asks_for_stays_while_it_is_there() -> None:
+    config = BrokerConfig(ALONE | {"listener.name.clients.sasl.enabled.mechanisms": "PLAIN"})
+    added = {
+        "listeners": ALONE["listeners"] + ",MORE://127.0.0.1:0",
+        "listener.security.protocol.map": ALONE["listener.security.protocol.map"] + ",MORE:SASL_PLAINTEXT",
+        "listener.name.more.sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "listener.name.more.scram-sha-256.sasl.jaas.config": SCRAM_TEXT,
+    }
+    config.check_update(added, per_broker=True)
+    config.update({}, added)
+    assert "MORE" in [listener.name for listener in config.running_listeners()]
+    more = listener_security(config, "MORE")
+    assert more is not None
+    assert more.mechanisms == ("SCRAM-SHA-256",)
+    without = {name: text for name, text in added.items() if not name.endswith("jaas.config")}
+    config.check_update(without, per_broker=True)
+    config.update({}, without)
+    assert listener_security(config, "MORE") == more
+    config.update({}, {})
+    assert "MORE" not in [listener.name for listener in config.running_listeners()]
+    with pytest.raises(ConfigError, match=r"Could not find a 'KafkaServer' or 'more\.KafkaServer' entry"):
+        config.check_update(without, per_broker=True)
+    config.update({}, {"listener.name.clients.sasl.enabled.mechanisms": "GSSAPI"})
+    clients = listener_security(config, "CLIENTS")
+    assert clients is not None
+    assert clients.mechanisms == ("PLAIN",)
