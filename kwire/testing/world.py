@@ -21,7 +21,7 @@ from kwire.broker.api.context import Channel
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.config import BrokerConfig, load
 from kwire.broker.host.host import PeerAddress
-from kwire.broker.net.peers import PeerLinks
+from kwire.broker.net.peers import PeerLinks, logins
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.storage.disk import FileRegion
@@ -127,7 +127,9 @@ class VirtualNode:
         host.end_turn = self.node.end_turn
         if network is not None:
             host.on_died = self.die
-            host.peers = self._peers = PeerLinks(host, partial(network.dial, host), client_id=host.name)
+            host.peers = self._peers = PeerLinks(
+                host, partial(network.dial, host), client_id=host.name, logins=logins(config, host)
+            )
         self.node.start()
         join(ListenerRole.CONTROLLER)
 

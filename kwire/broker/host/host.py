@@ -102,12 +102,16 @@ class Peers(Protocol):
         deadline_ms: int,
         on_answer: OnAnswer,
         max_version: int | None = None,
+        to_controller: bool = False,
     ) -> None:
         """Ask a node, and have `on_answer` called once: with its answer, or, by `deadline_ms`, without one.
 
         Each purpose ("metadata", "fetch-0") has a connection of its own to each address: what is sent for one
         is done and answered in its order, and waits for nothing that is sent for another. The deadline is a
         moment of `Host.monotonic_ms`. The version is the highest that both sides have, at most `max_version`.
+
+        `to_controller` says that a controllers' listener is asked there, not the one between brokers: each
+        may want to be shown in its own way who this node is. Of a purpose it is always the same.
         """
 
     def versions_of(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
@@ -129,6 +133,7 @@ class NoPeers:
         deadline_ms: int,
         on_answer: OnAnswer,
         max_version: int | None = None,
+        to_controller: bool = False,
     ) -> None:
         self._call_soon(lambda: on_answer(PeerUnreachable(f"{to}: there is no network")))
 

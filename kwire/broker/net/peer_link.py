@@ -1,14 +1,18 @@
 """What is asked of one other node for one purpose, over one connection at a time.
 
-    DOWN -> CONNECTING -> NEGOTIATING -> READY
-      ^                        |           |
-      +-------- RESTING <------+-----------+
+    DOWN -> CONNECTING -> NEGOTIATING -> AUTHENTICATING <-> READY
+      ^                        |               |              |
+      +-------- RESTING <------+---------------+--------------+
 
 The link connects when something is asked, learns which versions the node serves (ApiVersions; KIP-35,
-KIP-511), and then sends everything in its order. Answers come in that order too, so one that is overdue ends
-the connection. With a connection ends what was asked over it: whoever asked is told why, and knows best
-whether to ask again, and whom. Then the link rests, longer each time it fails to connect, and what is asked
-meanwhile waits for the next attempt.
+KIP-511), shows who this node is (SASL: `peer_login`; not where nobody wants to know), and then sends
+everything in its order. Answers come in that order too, so one that is overdue ends the connection. With a
+connection ends what was asked over it: whoever asked is told why, and knows best whether to ask again, and
+whom. Then the link rests, longer each time it fails to connect, and what is asked meanwhile waits for the
+next attempt.
+
+Where the other node says how long a login holds (KIP-368), the next one comes before that is over, as soon as
+there is something to ask and all before it is answered.
 
 It touches no socket: a `Dial` makes the connection, a `Line`, and the link is what `Hears` of it. The same
 link runs over TCP (`broker.net.peer_connection`) and over the simulated network (`kwire.testing.network`).
@@ -23,6 +27,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kwire.broker.host.host import PeerTooOld, PeerUnreachable
+from kwire.broker.net.peer_login import PeerLogin
+from kwire.broker.security.sasl import AuthenticationFailed
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -30,6 +36,7 @@ from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 if TYPE_CHECKING:
     from kwire.broker.host.host import Host, OnAnswer, PeerAddress, Timer
+    from kwire.broker.security.sasl import SaslClient
     from kwire.wire.schema import Message
 
 RESTS_MS = 50, 1_000
@@ -40,6 +47,8 @@ MAX_ASKED = 1_000
 MAX_ASKED_BYTES = 64 << 20
 """How much may be asked for one purpose and not be answered."""
 SOFTWARE_NAME = "kwire"
+SESSION_SHARE = 0.85, 0.95
+"""How much of a session is used before the node shows anew who it is, as chance has it (KIP-368)."""
 
 
 class Line(Protocol):
@@ -73,6 +82,7 @@ class State(Enum):
     DOWN = "no connection, and nothing to ask"
     CONNECTING = "being connected"
     NEGOTIATING = "connected, and asked for its versions"
+    AUTHENTICATING = "being shown who this node is"
     READY = "what is asked is sent at once"
     RESTING = "the connection is gone: not connected again before some time has passed"
 
@@ -80,8 +90,9 @@ class State(Enum):
 MOVES: Final[dict[State, frozenset[State]]] = {
     State.DOWN: frozenset({State.CONNECTING}),
     State.CONNECTING: frozenset({State.NEGOTIATING, State.RESTING}),
-    State.NEGOTIATING: frozenset({State.READY, State.RESTING}),
-    State.READY: frozenset({State.RESTING, State.DOWN}),
+    State.NEGOTIATING: frozenset({State.AUTHENTICATING, State.READY, State.RESTING}),
+    State.AUTHENTICATING: frozenset({State.READY, State.RESTING}),
+    State.READY: frozenset({State.AUTHENTICATING, State.RESTING, State.DOWN}),
     State.RESTING: frozenset({State.CONNECTING, State.DOWN}),
 }
 
@@ -128,10 +139,12 @@ class PeerLink:
         software_version: Callable[[], str],
         max_idle_ms: int,
         setup_timeouts_ms: tuple[int, int],
+        sasl_client: Callable[[], SaslClient] | None = None,
         on_down: Callable[[], None],
     ) -> None:
-        """`setup_timeouts_ms` are the least and the most that connecting and learning the versions may take.
+        """`setup_timeouts_ms` are the least and the most that it may take until something can be asked.
 
+        `sasl_client` makes the side of this node in one exchange; there is none where nobody asks who it is.
         `on_down` is called when nothing is left to remember: the link may be forgotten.
         """
         self.to = to
@@ -143,6 +156,11 @@ class PeerLink:
         self._software_version = software_version
         self._max_idle_ms = max_idle_ms
         self._setup_timeouts_ms = setup_timeouts_ms
+        self._new_sasl_client = sasl_client
+        self._login: PeerLogin | None = None
+        """The exchange that is under way."""
+        self._renew_ms: int | None = None
+        """When the node is to show anew who it is."""
         self._on_down = on_down
         self._logger = host.logger("kwire.net")
         self._line: Line | None = None
@@ -154,7 +172,8 @@ class PeerLink:
         self._last_id = 0
         self._failures = self._timeouts = 0
         """How often in a row connecting has failed; how often in a row since it took too long (KIP-601)."""
-        self._last_failure = ""
+        self._last_failure = self._refusal = ""
+        """Why the last connection ended; why this node was refused last, until it is let in."""
         self._until_ms = 0
         """When the link rests no longer, or has been connecting for too long."""
         self._active_ms = 0
@@ -193,11 +212,19 @@ class PeerLink:
 
     def _connect(self) -> None:
         self._move(State.CONNECTING)
-        self._until_ms = self._host.monotonic_ms() + self._varied(self._setup_timeouts_ms, self._timeouts)
-        self._look_by(self._until_ms)
+        self._limit_setup()
         self._line = self._dial(self.to, self)
 
+    def _limit_setup(self) -> None:
+        self._until_ms = self._host.monotonic_ms() + self._varied(self._setup_timeouts_ms, self._timeouts)
+        self._look_by(self._until_ms)
+
     def _send_all(self) -> None:
+        if self._renew_ms is not None and self._host.monotonic_ms() >= self._renew_ms:
+            if self._unsent and not self._sent:
+                self._limit_setup()
+                self._log_in()
+            return
         while self._unsent:
             ask = self._unsent.popleft()
             reason = self._choose_version(ask)
@@ -257,6 +284,8 @@ class PeerLink:
         try:
             if self.state is State.NEGOTIATING:
                 self._take_versions(frame)
+            elif self.state is State.AUTHENTICATING:
+                self._take_challenge(frame)
             else:
                 self._take_answer(frame)
         except WireError as error:
@@ -282,6 +311,8 @@ class PeerLink:
     def _take_answer(self, frame: memoryview) -> None:
         ask, answer = self._take(frame)
         self._host.call_soon(partial(ask.on_answer, answer))
+        if self._unsent:  # which waits for that of before
+            self._send_all()
 
     def _take_versions(self, frame: memoryview) -> None:
         ask, answer = self._take(frame)
@@ -295,9 +326,59 @@ class PeerLink:
             raise WireError(f"it does not tell its versions: error {answer.error_code}")
         else:
             self.versions = served
-            self._failures = self._timeouts = 0
-            self._move(State.READY)
-            self._send_all()
+            if self._new_sasl_client is None:
+                self._ready()
+            else:
+                self._log_in()
+
+    def _ready(self) -> None:
+        self._failures = self._timeouts = 0
+        self._move(State.READY)
+        self._send_all()
+
+    # --- showing who this node is
+
+    def _log_in(self) -> None:
+        """Begin an exchange, the first over this connection or another one."""
+        assert self._new_sasl_client is not None
+        self._move(State.AUTHENTICATING)
+        self._renew_ms = None
+        self._login = login = PeerLogin(self._new_sasl_client())
+        self._say(login.begin())
+
+    def _say(self, request: Message) -> None:
+        ask = Ask(request, self._until_ms, lambda answer: None)
+        reason = self._choose_version(ask) or self._send(ask)
+        if reason is not None:
+            self._refused(reason)
+
+    def _take_challenge(self, frame: memoryview) -> None:
+        _, answer = self._take(frame)
+        login = self._login
+        assert login is not None
+        try:
+            request = login.take(answer)
+        except AuthenticationFailed as error:
+            self._refused(str(error))
+            return
+        if request is not None:
+            self._say(request)
+            return
+        self._login = None
+        self._refusal = ""
+        if login.session_ms > 0:
+            share = self._host.random("peers").uniform(*SESSION_SHARE)
+            self._renew_ms = self._host.monotonic_ms() + int(login.session_ms * share)
+        self._ready()
+
+    def _refused(self, reason: str) -> None:
+        """This node is not let in, or the other is not who it should be. Said once, not at each attempt."""
+        if reason != self._refusal:
+            self._refusal = reason
+            self._logger.error("%r failed authentication due to: %s", self, reason)
+        self._end(f"authentication failed: {reason}")
+
+    # --- its end
 
     def closed(self, reason: str) -> None:
         self._line = None
@@ -306,6 +387,7 @@ class PeerLink:
     def _end(self, reason: str) -> None:
         """The connection is over, and with it what was asked."""
         self._hang_up()
+        self._login = self._renew_ms = None
         self._failures += 1
         self._last_failure = reason
         self._until_ms = self._host.monotonic_ms() + self._varied(RESTS_MS, self._failures - 1)
@@ -364,6 +446,7 @@ class PeerLink:
                 self._end("no answer in time")
             elif not self._sent and now_ms >= self._idle_ends_ms():
                 self._hang_up()
+                self._renew_ms = None
                 self._go_down()
         elif now_ms >= self._until_ms:
             if state is not State.RESTING:
@@ -388,6 +471,8 @@ class PeerLink:
             return "no connection in time"
         if self.state is State.NEGOTIATING:
             return "no word of its versions in time"
+        if self.state in (State.AUTHENTICATING, State.READY):
+            return "not authenticated in time"
         return f"nothing is asked again yet: {self._last_failure}"
 
     def _idle_ends_ms(self) -> int:

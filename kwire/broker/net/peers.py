@@ -8,13 +8,36 @@ from typing import TYPE_CHECKING, Final
 from kwire.broker.host.host import PeerUnreachable
 
 if TYPE_CHECKING:
+    from kwire.broker.config import BrokerConfig
     from kwire.broker.host.host import Host, OnAnswer, PeerAddress
     from kwire.broker.net.peer_link import Dial, PeerLink
+    from kwire.broker.security.sasl import SaslClient
     from kwire.wire.schema import Message
 
 MAX_LINKS: Final = 1_000
 """How many connections there may be: a cluster needs a few for each of its nodes."""
 NEVER_MS: Final = 1 << 60
+
+Logins = Callable[[bool], "Callable[[], SaslClient] | None"]
+"""Of a controllers' listener, or else of the brokers': what makes the side of this node in an exchange."""
+
+
+def logins(config: BrokerConfig, host: Host) -> Logins:
+    """As whom a node with these properties shows itself to others. ConfigError, once that is asked for."""
+
+    def login(to_controller: bool) -> Callable[[], SaslClient] | None:
+        names = config.controller_listener_names if to_controller else [config.inter_broker_listener_name]
+        # Imported here: a node that is alone starts without it.
+        from kwire.broker.security.settings import peer_credentials
+
+        credentials = peer_credentials(config, names[0])
+        if credentials is None:
+            return None
+        from kwire.broker.security.mechanisms import sasl_client
+
+        return lambda: sasl_client(credentials, host.random("sasl"))
+
+    return login
 
 
 class PeerLinks:
@@ -29,6 +52,7 @@ class PeerLinks:
         software_version: Callable[[], str] = lambda: "unknown",
         max_idle_ms: int = 600_000,
         setup_timeouts_ms: tuple[int, int] = (10_000, 30_000),
+        logins: Logins = lambda to_controller: None,
     ) -> None:
         """`client_id` is what other nodes know this one by, with the purpose after it.
 
@@ -42,6 +66,7 @@ class PeerLinks:
         self._software_version = software_version
         self._max_idle_ms = max_idle_ms if max_idle_ms >= 0 else NEVER_MS
         self._setup_timeouts_ms = setup_timeouts_ms
+        self._logins = logins
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
         self._is_closed = False
 
@@ -58,6 +83,7 @@ class PeerLinks:
         deadline_ms: int,
         on_answer: OnAnswer,
         max_version: int | None = None,
+        to_controller: bool = False,
     ) -> None:
         key = (to, purpose)
         link = self._links.get(key)
@@ -85,6 +111,7 @@ class PeerLinks:
                 software_version=self._software_version,
                 max_idle_ms=self._max_idle_ms,
                 setup_timeouts_ms=self._setup_timeouts_ms,
+                sasl_client=self._logins(to_controller),
                 on_down=lambda: self._forget(key),
             )
         link.ask(Ask(request, deadline_ms, on_answer, max_version))

@@ -21,7 +21,7 @@ from kwire.broker.net.listeners import BindError, Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.moments import Moment, Wait
 from kwire.broker.net.peer_connection import PeerConnections, own_version
-from kwire.broker.net.peers import PeerLinks
+from kwire.broker.net.peers import PeerLinks, logins
 from kwire.broker.net.server import DRAIN_MS, Server
 from kwire.broker.net.settings import settings_of
 from kwire.broker.node.base import NodeBase
@@ -95,6 +95,7 @@ class RunningNode:
                 settings.connection_setup_timeout_ms,
                 settings.connection_setup_timeout_max_ms,
             ),
+            logins=logins(config, loop),
         )
         self._disk = disk if disk is not None else RealDisk()
         self._bound: list[Listener] = []

@@ -112,7 +112,9 @@ class RemoteController:
             on_answer(ApiError(error_code(code)) if code else answer)
 
         self._under_way[answered] = address
-        self._host.peers.send(address, purpose, request, deadline_ms=deadline_ms, on_answer=answered)
+        self._host.peers.send(
+            address, purpose, request, deadline_ms=deadline_ms, on_answer=answered, to_controller=True
+        )
 
     def _leader_changed(self) -> None:
         leader = self._quorum.leader_address()

@@ -424,7 +424,12 @@ class Quorum:
 
         purpose = FETCHES if isinstance(send.request, FetchRequest | FetchSnapshotRequest) else ELECTIONS
         self._host.peers.send(
-            send.to, purpose, send.request, deadline_ms=send.deadline_ms, on_answer=answered
+            send.to,
+            purpose,
+            send.request,
+            deadline_ms=send.deadline_ms,
+            on_answer=answered,
+            to_controller=True,
         )
 
     def _remember(self, remember: out.Remember) -> None:

@@ -92,6 +92,7 @@ class Bench:
         deadline_ms: int,
         on_answer: Any,
         max_version: int | None = None,
+        to_controller: bool = False,
     ) -> None:
         self.sent.append((to, purpose, request, deadline_ms, on_answer))
 

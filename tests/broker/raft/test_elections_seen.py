@@ -181,6 +181,7 @@ class Asking:
         deadline_ms: int,
         on_answer: OnAnswer,
         max_version: int | None = None,
+        to_controller: bool = False,
     ) -> None:
         assert isinstance(request, FetchRequest)
         rng, quorum = self._rng, self._quorum

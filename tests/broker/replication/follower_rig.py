@@ -198,6 +198,7 @@ class FollowerRig:
         deadline_ms: int,
         on_answer: OnAnswer,
         max_version: int | None = None,
+        to_controller: bool = False,
     ) -> None:
         """As `Peers` have it."""
         self.sent.append(Sent(to, purpose, request, deadline_ms, on_answer, max_version))
