@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from kwire.broker.security.principal import ANONYMOUS
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode, WireError
+from kwire.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsResult
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import API_VERSIONS
 from kwire.wire.schema import Message, fields_of
@@ -103,6 +105,7 @@ NAMED: Final[dict[int, Each]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Each("resources", "responses", RESOURCE),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _topics(answered="responses"),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _topics(partitions="partition_indexes"),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Each("users", "results", ()),
     ApiKey.DESCRIBE_PRODUCERS: _topics(partitions="partition_indexes"),
     ApiKey.DESCRIBE_TRANSACTIONS: Each("transactional_ids", "transaction_states", ("transactional_id",)),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Each("group_ids", "groups", ("group_id",)),
@@ -126,6 +129,7 @@ FIRST_ADD_PARTITIONS_IN_BATCHES: Final = 4
 FIRST_DELETE_TOPICS_WITH_IDS: Final = 6
 FIRST_FIND_COORDINATOR_IN_BATCHES: Final = 4
 FIRST_JOIN_WITHOUT_PROTOCOL: Final = 7
+FIRST_TOKEN_WITH_REQUESTER: Final = 3
 FIRST_OFFSET_FETCH_WITH_ERROR: Final = 2
 FIRST_OFFSET_FETCH_OF_GROUPS: Final = 8
 
@@ -251,6 +255,24 @@ def _alter_replica_log_dirs(
         _fill(response, NAMED[ApiKey.ALTER_REPLICA_LOG_DIRS], directory.topics, code, message)
 
 
+def _create_delegation_token(
+    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
+) -> None:
+    response.error_code = code
+    response.principal_type, response.principal_name = ANONYMOUS[:2]
+    response.issue_timestamp_ms = response.expiry_timestamp_ms = response.max_timestamp_ms = -1
+    if version >= FIRST_TOKEN_WITH_REQUESTER:
+        response.token_requester_principal_type, response.token_requester_principal_name = ANONYMOUS[:2]
+
+
+def _alter_user_scram_credentials(
+    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
+) -> None:
+    for name in sorted({one.name for one in (*request.deletions, *request.upsertions)}):
+        result = AlterUserScramCredentialsResult(user=name, error_code=code, error_message=message)
+        response.results.append(result)
+
+
 SPECIAL: Final[dict[int, Callable[[Any, Any, int, ErrorCode, str | None], None]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -262,5 +284,7 @@ SPECIAL: Final[dict[int, Callable[[Any, Any, int, ErrorCode, str | None], None]]
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
     ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
+    ApiKey.CREATE_DELEGATION_TOKEN: _create_delegation_token,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_user_scram_credentials,
 }
 """What hangs on the version, or is none of the request's own lists."""

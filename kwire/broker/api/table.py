@@ -92,6 +92,37 @@ SERVED: Final[dict[int, Served]] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: Served(1, 2, "cluster.log_dirs.alter_replica_log_dirs"),
     ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "cluster.log_dirs.describe_log_dirs"),
     ApiKey.CREATE_PARTITIONS: Served(0, 3, "topics.changes.create_partitions", By.CONTROLLER),
+    ApiKey.CREATE_DELEGATION_TOKEN: Served(
+        1,
+        3,
+        "security.tokens.create_delegation_token",
+        By.CONTROLLER,
+        "security.tokens.check_create",
+        as_controller="security.tokens.create_directly",
+    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: Served(
+        1,
+        2,
+        "security.tokens.renew_delegation_token",
+        By.CONTROLLER,
+        "security.tokens.check_renew",
+        as_controller="security.tokens.renew_directly",
+    ),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: Served(
+        1,
+        2,
+        "security.tokens.expire_delegation_token",
+        By.CONTROLLER,
+        "security.tokens.check_expire",
+        as_controller="security.tokens.expire_directly",
+    ),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: Served(
+        1,
+        3,
+        "security.tokens.describe_delegation_token",
+        By.EACH,
+        as_controller="security.scram.describe_in_vain",
+    ),
     ApiKey.DELETE_GROUPS: Served(0, 2, "groups.administration.delete_groups"),
     ApiKey.ELECT_LEADERS: Served(0, 2, "cluster.leaders.elect_leaders", By.CONTROLLER),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(
@@ -104,6 +135,16 @@ SERVED: Final[dict[int, Served]] = {
         0, 0, "cluster.leaders.list_partition_reassignments", By.CONTROLLER
     ),
     ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offsets.offset_delete"),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
+        0,
+        0,
+        "security.scram.describe_user_scram_credentials",
+        By.EACH,
+        as_controller="security.scram.describe_in_vain",
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Served(
+        0, 0, "security.scram.alter_user_scram_credentials", By.CONTROLLER
+    ),
     ApiKey.VOTE: Served(0, 2, "quorum.changes.handle", By.CONTROLLER_ALONE),
     ApiKey.BEGIN_QUORUM_EPOCH: Served(0, 1, "quorum.changes.handle", By.CONTROLLER_ALONE),
     ApiKey.END_QUORUM_EPOCH: Served(0, 1, "quorum.changes.handle", By.CONTROLLER_ALONE),

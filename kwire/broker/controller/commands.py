@@ -13,7 +13,12 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.alter_user_scram_credentials import (
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from kwire.wire.messages.create_partitions import CreatePartitionsTopic
 from kwire.wire.messages.create_topics import CreatableTopic
 from kwire.wire.named_tuple import NamedTuple
@@ -302,6 +307,50 @@ class UnregisterBroker(NamedTuple):
     broker_id: int
 
 
+class AlterScramCredentials(NamedTuple):
+    """Take users' credentials away, and give others. Replies with `dict[str, Fault | None]`, by user."""
+
+    deletions: Sequence[ScramCredentialDeletion]
+    upsertions: Sequence[ScramCredentialUpsertion]
+
+
+class CreateToken(NamedTuple):
+    """Issue a delegation token. Replies with `DelegationTokenRecord | Fault`."""
+
+    requester: Principal
+    owner: Principal
+    renewers: Sequence[Principal]
+    max_lifetime_ms: int
+    """As far as the cluster allows; none of one's own where it is not positive."""
+    now_ms: int
+    """By the wall clock, as in the other commands on tokens."""
+
+
+class RenewToken(NamedTuple):
+    """Let a token be good for longer. Replies with when it ends, or a `Fault`."""
+
+    principal: Principal
+    hmac: bytes
+    period_ms: int
+    """As far as the cluster allows; the cluster's own where it is not positive."""
+    now_ms: int
+
+
+class ExpireToken(NamedTuple):
+    """Have a token end after some time, or, where that is negative, now. Replies as RenewToken does."""
+
+    principal: Principal
+    hmac: bytes
+    period_ms: int
+    now_ms: int
+
+
+class RemoveExpiredTokens(NamedTuple):
+    """Forget the tokens that have run out. Of the controller itself. Replies with None."""
+
+    now_ms: int
+
+
 Command = (
     CreateTopics
     | DeleteTopics
@@ -320,6 +369,11 @@ Command = (
     | AlterReassignments
     | UpdateFeatures
     | UnregisterBroker
+    | AlterScramCredentials
+    | CreateToken
+    | RenewToken
+    | ExpireToken
+    | RemoveExpiredTokens
 )
 
 

@@ -10,36 +10,52 @@ import random
 from collections.abc import Collection
 from typing import Any, Final
 
-from kwire.broker.controller import brokers, configs, directories, elections, features, reassignments, topics
+from kwire.broker.controller import (
+    brokers,
+    configs,
+    delegation_tokens,
+    directories,
+    elections,
+    features,
+    reassignments,
+    topics,
+)
 from kwire.broker.controller.alter_partition import alter_partition
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
     AlterPartition,
     AlterReassignments,
+    AlterScramCredentials,
     AssignDirectories,
     BrokerHeartbeat,
     Command,
     ConfigRules,
     CreatePartitions,
+    CreateToken,
     CreateTopics,
     DeleteTopics,
     ElectLeaders,
     ElectWherePossible,
+    ExpireToken,
     FenceBroker,
     IncrementalAlterConfigs,
     LegacyAlterConfigs,
     ProducerIdBlock,
     RegisterBroker,
     RegisterController,
+    RemoveExpiredTokens,
+    RenewToken,
     Result,
     UnregisterBroker,
     UpdateFeatures,
 )
 from kwire.broker.controller.heartbeats import broker_heartbeat
 from kwire.broker.controller.liveness import Liveness
+from kwire.broker.controller.scram_credentials import alter_scram_credentials
 from kwire.broker.metadata.features import registered_features
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.security.tokens import NO_TOKENS, TokenTerms
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.stored.metadata import ProducerIdsRecord
 
@@ -51,13 +67,19 @@ class Controller:
     """The rules of a cluster's metadata, under the settings of the node that runs them."""
 
     def __init__(
-        self, node_id: int, rules: ConfigRules, defaults: topics.Defaults, voter_ids: Collection[int] = ()
+        self,
+        node_id: int,
+        rules: ConfigRules,
+        defaults: topics.Defaults,
+        voter_ids: Collection[int] = (),
+        token_terms: TokenTerms = NO_TOKENS,
     ) -> None:
         """`voter_ids` are those of controller.quorum.voters."""
         self.node_id = node_id
         self._quorum = features.Quorum(node_id, registered_features(), voter_ids)
         self._rules = rules
         self.defaults = defaults
+        self._token_terms = token_terms
 
     def handle(
         self, command: Command, image: MetadataImage, rng: random.Random, liveness: Liveness
@@ -103,6 +125,16 @@ class Controller:
                 return features.update_features(command, image, self._quorum, least)
             case UnregisterBroker():
                 return brokers.unregister_broker(command, image, may_lose=may_lose)
+            case AlterScramCredentials():
+                return alter_scram_credentials(command, image)
+            case CreateToken():
+                return delegation_tokens.create_token(command, image, self._token_terms, rng)
+            case RenewToken():
+                return delegation_tokens.renew_token(command, image, self._token_terms)
+            case ExpireToken():
+                return delegation_tokens.expire_token(command, image, self._token_terms)
+            case RemoveExpiredTokens():
+                return delegation_tokens.remove_expired_tokens(command, image)
 
 
 def allocate_producer_ids(command: AllocateProducerIds, image: MetadataImage) -> Result[ProducerIdBlock]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kwire.broker.controller.commands import FenceBroker, RegisterBroker
+from kwire.broker.controller.commands import FenceBroker, RegisterBroker, RemoveExpiredTokens
 from kwire.broker.metadata.image import RECOVERING, MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.primitives import uuid_to_text
@@ -14,6 +14,7 @@ from kwire.wire.stored.metadata import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
     RegisterBrokerRecord,
+    RemoveDelegationTokenRecord,
     UnregisterBrokerRecord,
 )
 
@@ -44,6 +45,10 @@ def news(
                 yield logging.INFO, f"broker {record.broker_id} is registered, in epoch {record.broker_epoch}"
         elif isinstance(record, UnregisterBrokerRecord):
             yield logging.INFO, f"broker {record.broker_id} is forgotten"
+        elif isinstance(record, RemoveDelegationTokenRecord):
+            if isinstance(command, RemoveExpiredTokens):
+                owner = image.delegation_tokens[record.token_id].owner
+                yield logging.INFO, f"delegation token {record.token_id} of {owner} has run out"
         elif isinstance(record, BrokerRegistrationChangeRecord):
             text = _of_broker(record, image)
             is_told_elsewhere = record.broker_id == node_id and not record.log_dirs

@@ -1,4 +1,4 @@
-"""What the active controller does for leaders without being asked: it betters them, in its time.
+"""What the active controller does in its time, without being asked: leaders bettered, tokens removed.
 
 All of it are commands, decided like any other. Nothing runs but while this controller is active.
 """
@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from kwire.broker.controller.commands import Command, Election, ElectWherePossible, OnDone
+from kwire.broker.controller.commands import (
+    Command,
+    Election,
+    ElectWherePossible,
+    OnDone,
+    RemoveExpiredTokens,
+)
 from kwire.broker.host.host import Host, Timer
 from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
@@ -19,48 +25,61 @@ AFTER_ERROR_MS: Final = 300_000
 
 
 class Periods(NamedTuple):
-    """How often leaders are bettered; None for never."""
+    """How often something is done; None for never."""
 
     preferred_ms: int | None = None
     """leader.imbalance.check.interval.seconds, where auto.leader.rebalance.enable."""
     unclean_ms: int | None = None
     """unclean.leader.election.interval.ms."""
+    tokens_ms: int | None = None
+    """delegation.token.expiry.check.interval.ms, where there are tokens."""
 
 
 NEVER: Final = Periods()
 
 
-class PeriodicElections:
-    """Elections that are held again and again, from `start` to `stop`."""
+class _Round(NamedTuple):
+    """A command that is given again and again. Its reply is True where there may be more to do at once."""
+
+    period_ms: int | None
+    command: Callable[[], Command]
+
+
+class Periodic:
+    """Rounds that come again and again, from `start` to `stop`."""
 
     def __init__(self, host: Host, periods: Periods, submit: Callable[[Command, OnDone[Any]], None]) -> None:
         self._host = host
-        self._periods = {Election.PREFERRED: periods.preferred_ms, Election.UNCLEAN: periods.unclean_ms}
         self._submit = submit
-        self._timers: dict[Election, Timer] = {}
+        self._rounds = (
+            _Round(periods.preferred_ms, lambda: ElectWherePossible(Election.PREFERRED)),
+            _Round(periods.unclean_ms, lambda: ElectWherePossible(Election.UNCLEAN)),
+            _Round(periods.tokens_ms, lambda: RemoveExpiredTokens(host.now_ms())),
+        )
+        self._timers: dict[_Round, Timer] = {}
 
     def start(self) -> None:
-        """Hold each in its time from now on."""
-        for election, period_ms in self._periods.items():
-            self._schedule(election, period_ms)
+        """Begin each in its time from now on."""
+        for one in self._rounds:
+            self._schedule(one, one.period_ms)
 
     def stop(self) -> None:
-        """Hold none any more."""
+        """Begin none any more."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
-    def _schedule(self, election: Election, delay_ms: int | None) -> None:
+    def _schedule(self, one: _Round, delay_ms: int | None) -> None:
         if delay_ms is not None:
-            self._timers[election] = self._host.schedule(delay_ms, lambda: self._due(election))
+            self._timers[one] = self._host.schedule(delay_ms, lambda: self._due(one))
 
-    def _due(self, election: Election) -> None:
-        timer = self._timers[election]
+    def _due(self, one: _Round) -> None:
+        timer = self._timers[one]
 
-        def done(reply: bool | ApiError) -> None:
-            if self._timers.get(election) is not timer:
+        def done(reply: object) -> None:
+            if self._timers.get(one) is not timer:
                 return
-            period_ms = AFTER_ERROR_MS if isinstance(reply, ApiError) else self._periods[election]
-            self._schedule(election, AT_ONCE_MS if reply is True else period_ms)
+            period_ms = AFTER_ERROR_MS if isinstance(reply, ApiError) else one.period_ms
+            self._schedule(one, AT_ONCE_MS if reply is True else period_ms)
 
-        self._submit(ElectWherePossible(election), done)
+        self._submit(one.command(), done)

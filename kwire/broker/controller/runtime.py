@@ -26,7 +26,7 @@ from kwire.broker.controller.commands import (
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.liveness import Liveness
 from kwire.broker.controller.news import news
-from kwire.broker.controller.periodic import NEVER, PeriodicElections, Periods
+from kwire.broker.controller.periodic import NEVER, Periodic, Periods
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
@@ -83,7 +83,7 @@ class ControllerRuntime:
         self._rng = host.random("controller")
         self._liveness = liveness
         self._session_check: Timer | None = None
-        self._elections = PeriodicElections(host, periods, self.submit)
+        self._periodic = Periodic(host, periods, self.submit)
         self._bootstrap = bootstrap
         self._epoch = -1
         self._latest = publisher.image
@@ -123,13 +123,13 @@ class ControllerRuntime:
         elif is_open:
             self._logger.warning("metadata: aborting a transaction that was cut short")
             self._append([StoredRecord(AbortTransactionRecord(reason=ABORT_REASON))])
-        self._elections.start()
+        self._periodic.start()
         self._watch_sessions()
 
     def resigned(self, reason: ApiError) -> None:
         """Forget what was decided and is not committed."""
         self._refusal = reason.code
-        self._elections.stop()
+        self._periodic.stop()
         if self._session_check is not None:
             self._session_check.cancel()
             self._session_check = None

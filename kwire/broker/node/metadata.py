@@ -38,6 +38,7 @@ from kwire.broker.raft.endpoints import (
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.snapshotter import Snapshotter
+from kwire.broker.security.tokens import token_terms
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
@@ -135,7 +136,11 @@ class Metadata:
         )
         return ControllerRuntime(
             Controller(
-                config.node_id, BrokerConfigRules(config), defaults, quorum_addresses(config).voters.keys()
+                config.node_id,
+                BrokerConfigRules(config),
+                defaults,
+                quorum_addresses(config).voters.keys(),
+                token_terms(config),
             ),
             self.quorum,
             self.publisher,
@@ -268,4 +273,5 @@ def _periods(config: BrokerConfig) -> Periods:
     return Periods(
         preferred_ms=rebalance_ms if config.auto_leader_rebalance_enable else None,
         unclean_ms=config.unclean_leader_election_interval_ms,
+        tokens_ms=config.delegation_token_expiry_check_interval_ms if token_terms(config).secret else None,
     )

@@ -1,0 +1,154 @@
+"""Users' SCRAM credentials, request by request. KIP-554.
+
+Apache Kafka's results come in the order of a hash: users are sorted here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import comparable
+from interop.raw_client import RawClient
+from interop.scenario import scenario
+from interop.scenarios.raw_topics import until
+
+SHA_256, SHA_512 = 1, 2
+
+
+def deletion(name: str, mechanism: int = SHA_256) -> dict[str, Any]:
+    return {"Name": name, "Mechanism": mechanism}
+
+
+def upsertion(name: str, mechanism: int = SHA_256, iterations: int = 4096, **fields: Any) -> dict[str, Any]:
+    given = {"Salt": b"salt", "SaltedPassword": b"salted", **fields}
+    return {"Name": name, "Mechanism": mechanism, "Iterations": iterations, **given}
+
+
+def alter(client: RawClient, deletions: list[Any], upsertions: list[Any]) -> Any:
+    answer = client.call("AlterUserScramCredentials", 0, Deletions=deletions, Upsertions=upsertions)
+    return by_user(answer)
+
+
+def describe(client: RawClient, *names: str | None) -> Any:
+    users = None if names == (None,) else [{"Name": name} for name in names]
+    return by_user(client.call("DescribeUserScramCredentials", 0, Users=users))
+
+
+def by_user(answer: Any) -> Any:
+    answer["Results"] = sorted(answer["Results"], key=lambda one: str(one["User"]))
+    for one in answer["Results"]:
+        if "CredentialInfos" in one:
+            one["CredentialInfos"] = sorted(one["CredentialInfos"], key=lambda info: str(info["Mechanism"]))
+    return comparable(answer)
+
+
+def settled(client: RawClient, *names: str) -> Any:
+    """What is there once the broker has followed: another user, made after the others, is described."""
+    alter(client, [], [upsertion("mark")])
+    until(lambda: not describe(client, "mark")["Results"][0]["ErrorCode"])
+    seen = describe(client, *names)
+    alter(client, [deletion("mark")], [])
+    until(lambda: bool(describe(client, "mark")["Results"][0]["ErrorCode"]))
+    return seen
+
+
+CHANGES: dict[str, tuple[list[Any], list[Any]]] = {
+    "nothing": ([], []),
+    "one": ([], [upsertion("alice")]),
+    "its other mechanism": ([], [upsertion("alice", SHA_512, 8192)]),
+    "again, stronger": ([], [upsertion("alice", SHA_256, 16384, Salt=b"other")]),
+    "several": ([], [upsertion("bob"), upsertion("carol", SHA_512), upsertion("d\N{SNOWMAN}ve")]),
+    "twice given": ([], [upsertion("erin"), upsertion("erin", SHA_512), upsertion("fay")]),
+    "three times given": ([], [upsertion("erin"), upsertion("erin"), upsertion("erin")]),
+    "twice taken": ([deletion("bob"), deletion("bob", SHA_512), deletion("bob")], []),
+    "twice taken, of one that is not there": ([deletion("zoe"), deletion("zoe")], []),
+    "taken and given": ([deletion("alice")], [upsertion("alice")]),
+    "taken in vain and given": ([deletion("zoe")], [upsertion("zoe")]),
+    "taken twice and given": ([deletion("alice"), deletion("alice")], [upsertion("alice")]),
+    "not there": ([deletion("zoe"), deletion("bob", SHA_512)], []),
+    "no name": ([deletion("")], [upsertion("")]),
+    "no name, given": ([], [upsertion("")]),
+    "no name and no mechanism": ([], [upsertion("", 0)]),
+    "no mechanism": (
+        [deletion("alice", 0), deletion("bob", 3)],
+        [upsertion("zoe", 0), upsertion("erin", -1)],
+    ),
+    "too few": ([], [upsertion("zoe", SHA_256, 4095), upsertion("erin", SHA_512, 0)]),
+    "too many": ([], [upsertion("zoe", SHA_256, 16385), upsertion("erin", SHA_512, 2147483647)]),
+    "no salt": ([], [upsertion("saltless", Salt=b"")]),
+    "no password": ([], [upsertion("zoe", SaltedPassword=b""), upsertion("erin")]),
+    "a long name": ([], [upsertion("n" * 2000)]),
+    "some of each": (
+        [deletion("carol", SHA_512), deletion("zoe"), deletion("nobody", 9)],
+        [upsertion("gus"), upsertion("hal", SHA_256, 1), upsertion("carol"), upsertion("ivy", SHA_512)],
+    ),
+}
+
+
+@scenario()
+def changed(broker: Broker) -> Any:
+    """Each change, what it is answered, and who is there then."""
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as client:
+        for name, (deletions, upsertions) in CHANGES.items():
+            seen[name] = alter(client, deletions, upsertions), settled(client)
+    return seen
+
+
+@scenario()
+def described(broker: Broker) -> Any:
+    """All, some, none, one twice, and one that is not there."""
+    with RawClient(broker.bootstrap) as client:
+        made = [upsertion("alice"), upsertion("bob", SHA_512, 5000)]
+        alter(client, [], made)
+        alter(client, [], [upsertion("alice", SHA_512)])
+        settled(client)
+        return [
+            describe(client),
+            describe(client, None),
+            describe(client, "bob"),
+            describe(client, "zoe", "bob", ""),
+            describe(client, "bob", "zoe", "bob", "zoe", "alice", "bob"),
+        ]
+
+
+@scenario()
+def of_a_controller(broker: Broker) -> Any:
+    """A controller's own listener changes them, and cannot tell of them."""
+    with RawClient(broker.controller_bootstrap) as controller, RawClient(broker.bootstrap) as client:
+        return [
+            alter(controller, [], [upsertion("alice"), upsertion("bob", 7)]),
+            settled(client, "alice"),
+            describe(controller, "alice", "bob"),
+            describe(controller),
+            alter(controller, [deletion("alice")], []),
+        ]
+
+
+TOKEN_REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
+    *(
+        (
+            "CreateDelegationToken",
+            version,
+            {"Renewers": renewers, "MaxLifetimeMs": -1}
+            | ({"OwnerPrincipalType": "User", "OwnerPrincipalName": owner} if version == 3 else {}),
+        )
+        for version in (1, 2, 3)
+        for owner in ("", "zoe")
+        for renewers in ([], [{"PrincipalType": "Group", "PrincipalName": "g"}])
+    ),
+    *(("RenewDelegationToken", version, {"Hmac": b"x", "RenewPeriodMs": 1}) for version in (1, 2)),
+    *(("ExpireDelegationToken", version, {"Hmac": b"x", "ExpiryTimePeriodMs": -1}) for version in (1, 2)),
+    *(("DescribeDelegationToken", version, {"Owners": None}) for version in (1, 2, 3)),
+]
+
+
+@scenario()
+def tokens_of_nobody(broker: Broker) -> Any:
+    """Whoever comes by a listener that asks nobody who he is, and asks for tokens."""
+    seen: list[Any] = []
+    for bootstrap in (broker.bootstrap, broker.controller_bootstrap):
+        with RawClient(bootstrap) as client:
+            seen += [client.call(api, version, **fields) for api, version, fields in TOKEN_REQUESTS]
+    return seen

@@ -1,0 +1,1 @@
+"""Users' SCRAM credentials, delegation tokens, and how clients show that they have them."""

@@ -1,0 +1,92 @@
+"""DescribeUserScramCredentials v0, AlterUserScramCredentials v0: who has a password, and how strong. KIP-554.
+
+A broker describes what its image has; users come in the order asked, or sorted where all are asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.controller.commands import AlterScramCredentials, Fault
+from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from kwire.wire.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import Asked, BrokerRole, ControllerRole
+    from kwire.broker.metadata.image import MetadataImage
+
+TWICE: Final = "Cannot describe SCRAM credentials for the same user twice in a single request: "
+NOBODY: Final = "Attempt to describe a user credential that does not exist: "
+
+
+def describe_user_scram_credentials(
+    node: BrokerRole, _context: Asked, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    """One result a user; no users, or a null list of them, asks for all."""
+    image = node.image
+    if request.users:
+        times = Counter(user.name for user in request.users)
+    else:
+        times = Counter(sorted({name for _, name in image.scram_credentials}))
+    return DescribeUserScramCredentialsResponse(
+        results=[_described(image, name, is_twice=count > 1) for name, count in times.items()]
+    )
+
+
+def _described(image: MetadataImage, name: str, *, is_twice: bool) -> DescribeUserScramCredentialsResult:
+    result = DescribeUserScramCredentialsResult(user=name)
+    if is_twice:
+        result.error_code, result.error_message = ErrorCode.DUPLICATE_RESOURCE, TWICE + name
+        return result
+    result.credential_infos = [
+        CredentialInfo(mechanism=mechanism.code, iterations=record.iterations)
+        for mechanism in SCRAM_MECHANISMS.values()
+        if (record := image.scram_credentials.get((mechanism.code, name))) is not None
+    ]
+    if not result.credential_infos:
+        result.error_code, result.error_message = ErrorCode.RESOURCE_NOT_FOUND, NOBODY + name
+    return result
+
+
+def describe_in_vain(_node: ControllerRole, _context: Asked, _request: object) -> NoReturn:
+    """Apache Kafka's controllers offer it, and do not know it when they are asked."""
+    raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def alter_user_scram_credentials(
+    node: ControllerRole, context: Asked, request: AlterUserScramCredentialsRequest
+) -> Parked:
+    """One result a user."""
+
+    def done(reply: dict[str, Fault | None] | ApiError) -> None:
+        if isinstance(reply, ApiError):
+            context.refuse(reply)
+        else:
+            context.complete(
+                AlterUserScramCredentialsResponse(
+                    results=[
+                        AlterUserScramCredentialsResult(
+                            user=name,
+                            error_code=ErrorCode.NONE if fault is None else fault.code,
+                            error_message=None if fault is None else fault.message,
+                        )
+                        for name, fault in reply.items()
+                    ]
+                )
+            )
+
+    node.own_controller.submit(AlterScramCredentials(request.deletions, request.upsertions), done)
+    return PARKED

@@ -1,0 +1,132 @@
+"""Delegation tokens as the active controller issues them, renews them, and ends them. KIP-48, KIP-373.
+
+Order of checks, as Apache Kafka has it: whether this cluster has tokens, whether its metadata.version does,
+whether there is such a token, whether it has run out, and who asks. Times are those of the wall clock; a
+token runs out after its last millisecond, not with it.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from kwire.broker.controller.commands import (
+    CreateToken,
+    ExpireToken,
+    Fault,
+    RemoveExpiredTokens,
+    RenewToken,
+    Result,
+)
+from kwire.broker.controller.topics import new_uuid
+from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.security.principal import USER
+from kwire.broker.security.tokens import TokenTerms, find_token, is_owner_or_renewer
+from kwire.wire.errors import ErrorCode
+from kwire.wire.primitives import uuid_to_text
+from kwire.wire.stored.metadata import DelegationTokenRecord, RemoveDelegationTokenRecord
+
+TOKENS_LEVEL: Final = 14
+"""The metadata.version that has brought tokens to the metadata: 3.6-IV2."""
+LATEST_MS: Final = 2**63 - 1
+
+
+def create_token(
+    command: CreateToken, image: MetadataImage, terms: TokenTerms, rng: random.Random
+) -> Result[DelegationTokenRecord | Fault]:
+    """A new token."""
+    fault = _fault(image, terms)
+    if fault is None and any(renewer.type != USER for renewer in command.renewers):
+        fault = Fault(ErrorCode.INVALID_PRINCIPAL_TYPE)
+    if fault is not None:
+        return Result([], fault)
+    lifetime_ms = terms.max_lifetime_ms
+    if command.max_lifetime_ms > 0:
+        lifetime_ms = min(lifetime_ms, command.max_lifetime_ms)
+    max_ms = _later(command.now_ms, lifetime_ms)
+    record = DelegationTokenRecord(
+        owner=str(command.owner),
+        requester=str(command.requester),
+        renewers=[str(renewer) for renewer in command.renewers],
+        issue_timestamp=command.now_ms,
+        max_timestamp=max_ms,
+        expiration_timestamp=min(max_ms, _later(command.now_ms, terms.renewed_ms)),
+        token_id=uuid_to_text(new_uuid(rng)),
+    )
+    return Result([StoredRecord(record)], record)
+
+
+def renew_token(command: RenewToken, image: MetadataImage, terms: TokenTerms) -> Result[int | Fault]:
+    """A token is good again for a while, which never goes beyond its maximum."""
+    token = _shown(command.hmac, image, terms)
+    if isinstance(token, Fault):
+        return Result([], token)
+    if _has_run_out(token, command.now_ms):
+        return Result([], Fault(ErrorCode.DELEGATION_TOKEN_EXPIRED))
+    if not is_owner_or_renewer(token, command.principal):
+        return Result([], Fault(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH))
+    period_ms = terms.renewed_ms
+    if command.period_ms > 0:
+        period_ms = min(period_ms, command.period_ms)
+    return _ends(token, min(token.max_timestamp, _later(command.now_ms, period_ms)))
+
+
+def expire_token(command: ExpireToken, image: MetadataImage, terms: TokenTerms) -> Result[int | Fault]:
+    """A token ends after some time, or, where that is negative, now: then even one that has run out."""
+    token = _shown(command.hmac, image, terms)
+    if isinstance(token, Fault):
+        return Result([], token)
+    if not is_owner_or_renewer(token, command.principal):
+        return Result([], Fault(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH))
+    if command.period_ms < 0:
+        return Result([_removal(token)], command.now_ms)
+    if _has_run_out(token, command.now_ms):
+        return Result([], Fault(ErrorCode.DELEGATION_TOKEN_EXPIRED))
+    return _ends(token, min(token.max_timestamp, _later(command.now_ms, command.period_ms)))
+
+
+def remove_expired_tokens(command: RemoveExpiredTokens, image: MetadataImage) -> Result[None]:
+    """What has run out is forgotten."""
+    tokens = image.delegation_tokens.values()
+    gone = [_removal(token) for token in tokens if _has_run_out(token, command.now_ms)]
+    return Result(gone, None, atomic=False)
+
+
+def _fault(image: MetadataImage, terms: TokenTerms) -> Fault | None:
+    if not terms.secret:
+        return Fault(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+    return None if image.metadata_version >= TOKENS_LEVEL else Fault(ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _shown(hmac: bytes, image: MetadataImage, terms: TokenTerms) -> DelegationTokenRecord | Fault:
+    fault = _fault(image, terms)
+    if fault is not None:
+        return fault
+    token = find_token(image.delegation_tokens.values(), terms.secret, hmac)
+    return Fault(ErrorCode.DELEGATION_TOKEN_NOT_FOUND) if token is None else token
+
+
+def _has_run_out(token: DelegationTokenRecord, now_ms: int) -> bool:
+    return min(token.max_timestamp, token.expiration_timestamp) < now_ms
+
+
+def _ends(token: DelegationTokenRecord, expiration_ms: int) -> Result[int | Fault]:
+    record = DelegationTokenRecord(
+        owner=token.owner,
+        requester=token.requester,
+        renewers=token.renewers,
+        issue_timestamp=token.issue_timestamp,
+        max_timestamp=token.max_timestamp,
+        expiration_timestamp=expiration_ms,
+        token_id=token.token_id,
+    )
+    return Result([StoredRecord(record)], expiration_ms)
+
+
+def _removal(token: DelegationTokenRecord) -> StoredRecord:
+    return StoredRecord(RemoveDelegationTokenRecord(token_id=token.token_id))
+
+
+def _later(now_ms: int, period_ms: int) -> int:
+    return min(now_ms + period_ms, LATEST_MS)
