@@ -147,6 +147,17 @@ class LoneVoter:
         """Until the others have elected it."""
         eventually(lambda: self.look()[1] == self.node_id, "it is not elected")
 
+    def until_it_has_registered(self) -> None:
+        """Until a sole voter has written what it does by itself: that its epoch begins, and who it is."""
+        partitions = [{"PartitionIndex": 0}]
+        question = {"Topics": [{"TopicName": METADATA, "Partitions": partitions}]}
+
+        def is_written() -> bool:
+            told = self.ask("DescribeQuorum", 1, question)["Topics"][0]["Partitions"][0]
+            return bool(told["HighWatermark"] == self.quorum.end_offset + 2)
+
+        eventually(is_written, "it does not register")
+
     def close(self) -> None:
         self._client.socket.close()
 
@@ -196,6 +207,8 @@ def lone_voter(
         node.start()
         voter = LoneVoter(node, quorum, node_id)
         stack.callback(voter.close)
+        if voter.is_sole:
+            voter.until_it_has_registered()
         yield voter
 
 

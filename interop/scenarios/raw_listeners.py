@@ -26,7 +26,9 @@ FOUR = f"{THREE},MORE:PLAINTEXT"
 HERE = "127.0.0.1"
 TOPIC = "raw-listeners"
 PAUSE_S = 0.5
-SECONDS = 10.0
+ANSWER_S = 5.0
+"""How long a port that is open may take to answer."""
+SECONDS = 60.0
 
 Settings = Mapping[str, str | None]
 
@@ -152,6 +154,7 @@ class Observer:
     def __init__(self, broker: Broker) -> None:
         self.ports = Ports(broker)
         self.client = RawClient(broker.bootstrap)
+        self._looks = 0
 
     def change(self, settings: Settings, *, check: bool = False) -> Any:
         changes = [
@@ -161,13 +164,18 @@ class Observer:
         return self.ports.told(change(self.client, BROKER, "1", changes, check=check))
 
     def state(self) -> Any:
-        """Which ports answer, and the keys as described, once neither changes any more."""
+        """Which ports answer, and the keys as described, once neither changes any more.
+
+        A topic is made first: once it is there, the broker has heard of what was changed before.
+        """
+        self._looks += 1
+        create_topic(self.client, f"{TOPIC}-{self._looks}")
         deadline = time.monotonic() + SECONDS
         before = None
         while True:
             found = {
                 "serving": {
-                    name: answers_api_versions(number)
+                    name: answers_api_versions(number, ANSWER_S)
                     for name, number in self.ports.numbers.items()
                     if name != "controller"
                 },
