@@ -246,7 +246,8 @@ class BrokerConfig:
 
     def protocol(self, listener: str) -> str:
         """The security protocol of a listener."""
-        return self._protocols[listener]
+        state = self._taken_up.get(listener)
+        return self._protocols[listener] if state is None else state.listening.protocols[listener]
 
     def listener_sasl(self, listener: str) -> ListenerSasl | None:
         """What is said of a listener of SASL: as it was when the listener was taken up. None for others.

@@ -1,0 +1,101 @@
+"""Who there is by the metadata, and what proves it."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64encode
+
+import pytest
+
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.security import image_users
+from kwire.broker.security.image_users import ImageUsers
+from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
+from kwire.broker.security.tokens import token_hmac
+from kwire.wire.stored.metadata import (
+    DelegationTokenRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+
+SECRET = b"secret"
+SHA_256, SHA_512 = SCRAM_MECHANISMS
+
+
+class Known:
+    """Users of an image that a test changes."""
+
+    def __init__(self, secret: bytes = SECRET) -> None:
+        self.image = MetadataImage()
+        self.users = ImageUsers(lambda: self.image, secret, random.Random(1))
+
+    def write(self, *records: object) -> None:
+        delta = MetadataDelta(self.image)
+        delta.replay_all(records)
+        self.image = delta.finish(self.image.offset + len(records), 1)
+
+
+def token_record(token_id: str, owner: str = "User:alice", expires_ms: int = 5) -> DelegationTokenRecord:
+    return DelegationTokenRecord(
+        owner=owner, requester="User:bob", token_id=token_id, expiration_timestamp=expires_ms
+    )
+
+
+def test_passwords_come_and_go_by_mechanism() -> None:
+    known = Known()
+    known.write(
+        UserScramCredentialRecord(
+            name="alice", mechanism=2, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096
+        )
+    )
+    assert known.users.scram_credential(SHA_512, "alice") == (b"s", b"k", b"v", 4096)
+    assert known.users.scram_credential(SHA_256, "alice") is None
+    assert known.users.scram_credential(SHA_512, "bob") is None
+    known.write(RemoveUserScramCredentialRecord(name="alice", mechanism=2))
+    assert known.users.scram_credential(SHA_512, "alice") is None
+
+
+@pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
+def test_a_token_is_proved_by_its_hmac(mechanism: str) -> None:
+    known = Known()
+    known.write(token_record("t"))
+    found = known.users.token(mechanism, "t")
+    assert found is not None
+    assert (str(found.owner), found.owner.token_authenticated, found.expires_ms) == ("User:alice", True, 5)
+    password = b64encode(token_hmac(SECRET, "t")).decode()
+    salt, _, _, iterations = found.credential
+    salted = SCRAM_MECHANISMS[mechanism].salted(password, salt, iterations)
+    assert SCRAM_MECHANISMS[mechanism].credential(salt, iterations, salted) == found.credential
+    known.write(token_record("t", expires_ms=9))
+    again = known.users.token(mechanism, "t")
+    assert again is not None
+    assert (again.expires_ms, again.credential is found.credential) == (9, True)
+    known.write(RemoveDelegationTokenRecord(token_id="t"))
+    assert known.users.token(mechanism, "t") is None
+
+
+def test_the_owner_of_a_token_is_a_user() -> None:
+    known = Known()
+    known.write(token_record("t", owner="Group:a:b"))
+    found = known.users.token(SHA_256, "t")
+    assert found is not None
+    assert str(found.owner) == "User:a:b"
+
+
+def test_without_a_secret_nobody_has_a_token() -> None:
+    known = Known(b"")
+    known.write(token_record("t"))
+    assert known.users.token(SHA_256, "t") is None
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_users, "MOST_KEPT", 2)
+    known = Known()
+    known.write(*map(token_record, "abc"))
+    first = [known.users.token(SHA_256, name) for name in "ab"]
+    assert known.users.token(SHA_256, "a") == first[0]
+    known.users.token(SHA_256, "c")
+    assert known.users.token(SHA_256, "a") == first[0]
+    assert known.users.token(SHA_256, "b") != first[1], "it was shown longest ago, and has a new salt"
