@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kwire.broker.replication.throttle import Throttle
     from kwire.broker.replication.traffic import Traffic
     from kwire.broker.security.principal import Principal
+    from kwire.broker.security.users import Users
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
     from kwire.coordinator.transactions.machine import Ending, Producer
@@ -111,6 +112,10 @@ class ClusterView(Protocol):
     @property
     def controller(self) -> ControllerPort:
         """The active controller, wherever it is."""
+
+    @property
+    def users(self) -> Users:
+        """Whose passwords and tokens are known."""
 
     def features(self) -> Features:
         """Feature levels for ApiVersions."""

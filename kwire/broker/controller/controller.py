@@ -51,7 +51,6 @@ from kwire.broker.controller.commands import (
 )
 from kwire.broker.controller.heartbeats import broker_heartbeat
 from kwire.broker.controller.liveness import Liveness
-from kwire.broker.controller.scram_credentials import alter_scram_credentials
 from kwire.broker.metadata.features import registered_features
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
@@ -126,6 +125,9 @@ class Controller:
             case UnregisterBroker():
                 return brokers.unregister_broker(command, image, may_lose=may_lose)
             case AlterScramCredentials():
+                # Imported here, with OpenSSL: most nodes are never asked for it.
+                from kwire.broker.controller.scram_credentials import alter_scram_credentials
+
                 return alter_scram_credentials(command, image)
             case CreateToken():
                 return delegation_tokens.create_token(command, image, self._token_terms, rng)

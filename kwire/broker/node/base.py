@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from kwire.broker.api.context import Channel
@@ -36,6 +37,7 @@ from kwire.broker.storage.disk import Disk
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BothRoles
+    from kwire.broker.security.users import Users
 
 
 class NodeBase(ABC):
@@ -167,6 +169,15 @@ class NodeBase(ABC):
     @property
     def cluster_id(self) -> str:
         return self.log_manager.cluster_id
+
+    @cached_property
+    def users(self) -> Users:
+        """Whose passwords and tokens are known."""
+        # Imported here, with OpenSSL: nobody asks for them where no listener has SASL.
+        from kwire.broker.security.image_users import ImageUsers
+        from kwire.broker.security.tokens import token_terms
+
+        return ImageUsers(lambda: self.image, token_terms(self.config).secret, self.host.random("salts"))
 
     @property
     def image(self) -> MetadataImage:

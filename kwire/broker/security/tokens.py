@@ -6,7 +6,6 @@ metadata has no more than the id, the people and the times: every node makes the
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable
 from typing import Final
 
@@ -43,6 +42,8 @@ def token_terms(config: BrokerConfig) -> TokenTerms:
 
 def token_hmac(secret: bytes, token_id: str) -> bytes:
     """What whoever has the token shows."""
+    import hmac  # with OpenSSL, which most nodes never need
+
     return hmac.digest(secret, token_id.encode(), DIGEST)
 
 
@@ -50,8 +51,10 @@ def find_token(
     tokens: Iterable[DelegationTokenRecord], secret: bytes, shown: bytes
 ) -> DelegationTokenRecord | None:
     """The token whose HMAC was shown, if there is one."""
+    from hmac import compare_digest
+
     for token in tokens:
-        if hmac.compare_digest(token_hmac(secret, token.token_id), shown):
+        if compare_digest(token_hmac(secret, token.token_id), shown):
             return token
     return None
 

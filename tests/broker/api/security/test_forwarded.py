@@ -97,3 +97,11 @@ def test_passwords_are_known_everywhere(cluster: Cluster) -> None:
     assert result.error_code == ErrorCode.NONE
     (told,) = ask(cluster, 3, 0, DescribeUserScramCredentialsRequest(users=None)).results
     assert (told.user, told.credential_infos[0].iterations) == ("alice", 4096)
+
+
+def test_every_node_proves_tokens_alike(cluster: Cluster) -> None:
+    made = ask(cluster, 2, 3, CREATE)
+    for node in cluster.nodes.values():
+        found = node.node.users.token("SCRAM-SHA-256", made.token_id)
+        assert found is not None
+        assert (found.owner, found.expires_ms) == (BY_TOKEN, made.expiry_timestamp_ms)
