@@ -60,7 +60,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.broker.node": WIRED,
     "kwire.broker.net": WIRED,
     "kwire.broker.observe": SHELL,
-    "kwire.client": {"kwire.wire"},
+    # As whom it goes to a broker, which users tell by the same text as a broker does.
+    "kwire.client": {"kwire.wire", "kwire.broker.security", "kwire.broker.config.jaas"},
     # The files, and what is in them.
     "kwire.desk": {*KNOWN, "kwire.broker.raft.quorum_state", "kwire.client"},
     "kwire.console": {*KNOWN, "kwire.client", "kwire.desk"},  # a process of its own, which no room imports

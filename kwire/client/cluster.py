@@ -10,6 +10,7 @@ from typing import Final, Self, TypeVar
 
 from kwire.client.connection import Connection
 from kwire.client.failure import Lost, NoBroker, NoPartition, check
+from kwire.client.security import PLAINTEXT, Security
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kwire.wire.messages.metadata import (
@@ -52,12 +53,14 @@ class Cluster:
         timeout_seconds: float,
         retry_seconds: float = RETRY_SECONDS,
         waits_for_first: bool = False,
+        security: Security = PLAINTEXT,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`servers` are asked first. `timeout_seconds` is how long an answer, and an attempt, may take.
 
-        `waits_for_first`: attempts are repeated, too, where no broker was ever reached.
+        `waits_for_first`: attempts are repeated, too, where no broker was ever reached. `security` is how all
+        connections are made; whatever asks raises SecurityMismatch where brokers want another one.
         """
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
@@ -66,6 +69,7 @@ class Cluster:
         self._servers = tuple(servers)
         self._client_id = client_id
         self._waits_for_first = waits_for_first
+        self._security = security
         self._now = now
         self._sleep = sleep
         self._connections: dict[Address, Connection] = {}
@@ -225,7 +229,9 @@ class Cluster:
         """Use a connection, which is closed where anything goes wrong on it."""
         connection = self._connections.get(address)
         if connection is None:
-            connection = Connection(*address, self._client_id, self.timeout_seconds)
+            connection = Connection(
+                *address, self._client_id, self.timeout_seconds, self._security, now=self._now
+            )
             self._connections[address] = connection
         try:
             return use(connection)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from random import SystemRandom
 from types import TracebackType
 from typing import Final, TypeVar
 
-from kwire.client.failure import Lost
+from kwire.client.failure import Closed, Lost, SecurityMismatch, check
+from kwire.client.security import PLAINTEXT, Security
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 from kwire.wire.schema import Message
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+TLS_ALERT: Final = 0x1503
+"""What a listener with TLS begins to answer with who does not speak it: an alert, of TLS 1."""
+REAUTHENTICATE_AT: Final = 0.85
+"""At which part of a session one says anew who one is, as Kafka's clients do at the earliest (KIP-368)."""
 FIRST_VERSION: Final = 3
 """Of ApiVersions: whoever does not know it says in version 0 what it knows instead (KIP-511)."""
 
@@ -37,21 +46,43 @@ A = TypeVar("A", bound=Message)
 class Connection:
     """A socket on which requests are answered one after the other."""
 
-    def __init__(self, host: str, port: int, client_id: str, timeout_seconds: float) -> None:
-        """Connect, and learn which versions the peer speaks. Lost; WireError where it is no broker."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str,
+        timeout_seconds: float,
+        security: Security = PLAINTEXT,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect, learn which versions the peer speaks, and say who one is where that is wanted.
+
+        Lost; WireError where it is no broker, SecurityMismatch where it wants to be spoken to in another
+        way; ApiError where it does not take who one says that one is.
+        """
         self.address = f"{host}:{port}"
+        self._host, self._port = host, port
         self._client_id = client_id
         self._timeout_seconds = timeout_seconds
+        self._security = security
+        self._now = now
         self._asked = 0
-        with self._losing():
-            self._socket = socket.create_connection((host, port), timeout_seconds)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._again_at: float | None = None
+        """When to say anew who one is, where a session has an end (KIP-368)."""
+        with self._explaining(), self._losing():
+            self._socket = self._connected()
         self._stream = self._socket.makefile("rb")
         try:
-            self._ranges = self._negotiate()
+            with self._explaining():
+                self._ranges = self._negotiate()
+            if security.credentials is not None:
+                self._authenticate()
         except BaseException:
             self.close()
             raise
+        self._is_heard = False
+        """Whether anything was answered by now."""
 
     def __enter__(self) -> Connection:
         return self
@@ -85,13 +116,33 @@ class Connection:
 
         `seconds` is for requests that the broker may let wait, such as a fetch.
         """
-        return self._exchange(request, kind, self.version(request.API_KEY), seconds)
+        version = self._ready(request)
+        if self._is_heard or self._security.credentials is not None:
+            return self._exchange(request, kind, version, seconds)
+        with self._explaining():
+            answer = self._exchange(request, kind, version, seconds)
+        self._is_heard = True
+        return answer
 
     def tell(self, request: Message) -> None:
         """Send a request that is not answered: a Produce without acknowledgements. ApiError, Lost."""
-        version = self.version(request.API_KEY)
+        version = self._ready(request)
         with self._losing():
             self._send(request, version)
+
+    def _ready(self, request: Message) -> int:
+        """The version to send a request in, once the session has not come to its end. ApiError, Lost."""
+        version = self.version(request.API_KEY)
+        if self._again_at is not None and self._now() >= self._again_at:
+            self._authenticate()
+        return version
+
+    def _connected(self) -> socket.socket:
+        """A socket on which one may speak. OSError."""
+        sock = socket.create_connection((self._host, self._port), self._timeout_seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tls = self._security.tls
+        return sock if tls is None else tls.wrap_socket(sock, server_hostname=self._host)
 
     def _negotiate(self) -> dict[int, tuple[int, int]]:
         request = ApiVersionsRequest(client_software_name="kwire", client_software_version="client")
@@ -102,14 +153,55 @@ class Connection:
             raise WireError(f"ApiVersions is answered with error {answer.error_code}")
         return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
 
+    def _authenticate(self) -> None:
+        """Say who one is. ApiError where that is not believed, SecurityMismatch, Lost, WireError.
+
+        KIP-43, KIP-152.
+        """
+        from kwire.broker.security.mechanisms import sasl_client
+        from kwire.broker.security.sasl import AuthenticationFailed
+
+        credentials = self._security.credentials
+        assert credentials is not None
+        mechanism = credentials.mechanism
+        chosen = self._ask(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
+        if chosen.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+            plain = self._security._replace(credentials=None).protocol
+            raise SecurityMismatch(
+                f"{self.address} does not ask who one is: say security.protocol={plain} for this listener"
+            )
+        if chosen.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            known = " or ".join(chosen.mechanisms)
+            raise SecurityMismatch(f"{self.address} does not take sasl.mechanism={mechanism}, but {known}")
+        check(chosen.error_code, None, f"sasl.mechanism={mechanism} at {self.address}")
+        about = f"{'token' if credentials.is_token else 'user'} {credentials.username} at {self.address}"
+        client = sasl_client(credentials, SystemRandom())
+        try:
+            said = client.evaluate(b"")
+            while said is not None:
+                answer = self._ask(SaslAuthenticateRequest(auth_bytes=said), SaslAuthenticateResponse)
+                check(answer.error_code, answer.error_message, about)
+                said = None if client.is_complete else client.evaluate(bytes(answer.auth_bytes))
+        except AuthenticationFailed as error:
+            raise SecurityMismatch(
+                f"{self.address} has not shown that it knows the password: {error}"
+            ) from error
+        lifetime_ms = answer.session_lifetime_ms
+        self._again_at = self._now() + REAUTHENTICATE_AT * lifetime_ms / 1000 if lifetime_ms > 0 else None
+
+    def _ask(self, request: Message, kind: type[A]) -> A:
+        return self._exchange(request, kind, self.version(request.API_KEY))
+
     def _exchange(self, request: Message, kind: type[A], version: int, seconds: float | None = None) -> A:
         with self._losing():
             self._socket.settimeout(self._timeout_seconds if seconds is None else seconds)
             self._send(request, version)
             size = int.from_bytes(self._read(4), "big", signed=True)
+            if size >> 16 == TLS_ALERT:
+                raise ConnectionError("speaks TLS")
             if not 4 <= size <= MAX_ANSWER_BYTES:
                 raise WireError(
-                    f"{self.address} does not answer as Kafka does: name a listener that is PLAINTEXT"
+                    f"{self.address} does not answer as Kafka does: name a listener of a broker's"
                 )
             correlation_id, answer = decode_response(kind, version, self._read(size))
         if correlation_id != self._asked:
@@ -133,12 +225,34 @@ class Connection:
         return data
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
-        """What a socket fails with, as Lost."""
+    def _explaining(self) -> Iterator[None]:
+        """SecurityMismatch instead of Closed where the other side wants to be spoken to otherwise."""
         try:
             yield
-        except OSError as error:
+        except Closed as closed:
+            from kwire.client.mismatch import mismatch_at
+
+            mismatch = mismatch_at(self._host, self._port, self._security, self._timeout_seconds)
+            if mismatch is not None:
+                raise mismatch from closed
+            raise
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """What a socket fails with, as Lost; SecurityMismatch where TLS says why."""
+        try:
+            yield
+        except (ConnectionRefusedError, TimeoutError) as error:
             raise Lost(f"{self.address}: {_reason(error)}") from error
+        except OSError as error:
+            has_tls = self._security.tls is not None
+            if has_tls:
+                from kwire.client.tls import mismatch_of
+
+                if mismatch := mismatch_of(error, self.address):
+                    raise mismatch from error
+            kind = Closed if has_tls or isinstance(error, ConnectionError) else Lost
+            raise kind(f"{self.address}: {_reason(error)}") from error
 
 
 def _reason(error: OSError) -> str:

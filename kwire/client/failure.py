@@ -9,8 +9,19 @@ class Lost(OSError):
     """A connection that could not be made, or has ended; the request may be tried again."""
 
 
+class Closed(Lost):
+    """The other side has ended a connection."""
+
+
 class NoBroker(Lost):
     """No broker of the cluster was reached yet."""
+
+
+class SecurityMismatch(Exception):
+    """The two sides do not secure a connection alike, so that to try again is of no use.
+
+    One sentence says what the other side wants. Who shows a wrong password is told by an `ApiError`.
+    """
 
 
 class NoPartition(LookupError):

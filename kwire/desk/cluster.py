@@ -29,6 +29,7 @@ class Cluster(AnyCluster):
             settings.servers,
             client_id=settings.client_id,
             timeout_seconds=settings.timeout_seconds,
+            security=settings.security,
             now=now,
             sleep=sleep,
         )

@@ -18,7 +18,7 @@ AGE: Final = "10m for ten minutes (or ms, s, h, d), or a time"
 MAX_OFFSET: Final = (1 << 63) - 1
 MAX_CHARS: Final = 40
 """Of a place; Python refuses to look at thousands of digits."""
-_AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -54,13 +54,19 @@ def offsets_of(
     return {one: ends[one] if found[one] == NONE else found[one] for one in wanted}
 
 
+def duration_ms(text: str) -> int | None:
+    """How long 10m is; None for what is no such text."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
+
+
 def timestamp_of(text: str, now_ms: int, option: str, expected: str = AGE) -> int:
     """A time in milliseconds: so long ago, or as ISO 8601 has it (in UTC where no zone is given).
 
     UsageError.
     """
-    if ago := _AGO.fullmatch(text):
-        return max(0, now_ms - int(ago[1]) * _UNITS_MS[ago[2]])
+    if (ago_ms := duration_ms(text)) is not None:
+        return max(0, now_ms - ago_ms)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

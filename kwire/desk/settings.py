@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from kwire.client.security import PLAINTEXT, Security, security_of
 from kwire.desk.failure import Failure, UsageError
 from kwire.wire.java_properties import load
 
@@ -28,6 +29,7 @@ class ClientSettings(NamedTuple):
     timeout_seconds: float = TIMEOUT_SECONDS
     properties: Mapping[str, str] = {}
     """All that the file says, for commands that look for keys of their own."""
+    security: Security = PLAINTEXT
 
     @property
     def request_timeout_ms(self) -> int:
@@ -38,12 +40,10 @@ class ClientSettings(NamedTuple):
 def settings_of(options: Namespace) -> ClientSettings:
     """What the options that all commands share come to. Failure, UsageError."""
     properties = {} if options.command_config is None else read_properties(options.command_config)
-    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
-    if protocol != "PLAINTEXT":
-        raise Failure(
-            f"security.protocol={protocol} in {options.command_config} is not supported yet: name a listener "
-            f"of the brokers that is PLAINTEXT"
-        )
+    try:
+        security = security_of(properties)
+    except ValueError as error:
+        raise Failure(f"{options.command_config}: {error}") from error
     given, what = options.bootstrap_server, "--bootstrap-server"
     if given is None and "bootstrap.servers" in properties:
         given, what = properties["bootstrap.servers"], f"bootstrap.servers of {options.command_config}"
@@ -53,7 +53,7 @@ def settings_of(options: Namespace) -> ClientSettings:
     if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
         raise UsageError(f"--timeout {seconds:g}: give some seconds, up to {MAX_TIMEOUT_SECONDS}")
     servers = servers_of(DEFAULT_SERVER if given is None else given, what)
-    return ClientSettings(servers, properties.get("client.id", CLIENT_ID), seconds, properties)
+    return ClientSettings(servers, properties.get("client.id", CLIENT_ID), seconds, properties, security)
 
 
 def servers_of(text: str, what: str = "--bootstrap-server") -> tuple[Address, ...]:

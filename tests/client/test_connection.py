@@ -67,7 +67,10 @@ def test_an_old_broker_is_asked_in_its_own_versions() -> None:
 
 
 def test_what_is_no_broker_is_told() -> None:
-    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port, pytest.raises(WireError, match="PLAINTEXT"):
+    with (
+        answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port,
+        pytest.raises(WireError, match="does not answer as Kafka does"),
+    ):
         _connect(port)
     with answering(b"\0\0\0\x10ab") as port, pytest.raises(Lost, match="closed the connection"):
         _connect(port)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.security.settings import Credentials
+from kwire.client.security import PLAINTEXT, login_of
 from kwire.desk.failure import Failure, UsageError
 from kwire.desk.settings import ClientSettings, servers_of, settings_of
 
@@ -49,6 +51,11 @@ def test_a_file_is_what_kafkas_tools_take(tmp_path: Path) -> None:
         3,
     )
     assert _settings().servers == (("127.0.0.1", 9092),)
+    assert _settings().security == PLAINTEXT
+    with path.open("a") as file:
+        file.write("security.protocol=sasl_plaintext\nsasl.mechanism=PLAIN\n")
+        file.write(f"sasl.jaas.config={login_of('PLAIN', 'me', 'mine')}")
+    assert _settings(command_config=str(path)).security.credentials == Credentials("PLAIN", "me", "mine")
     assert _settings(timeout=2).request_timeout_ms == 1800
 
 
@@ -58,8 +65,10 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
         Failure, match="No such file or directory: give the path of a client's properties file"
     ):
         _settings(command_config=str(path))
-    path.write_text("security.protocol=SASL_SSL")
-    with pytest.raises(Failure, match=r"SASL_SSL in .* is not supported yet"):
+    path.write_text("security.protocol=SASL_PLAINTEXT")
+    with pytest.raises(
+        Failure, match=rf"^{path}: sasl.mechanism=GSSAPI, which is Kafka's default, is not known"
+    ):
         _settings(command_config=str(path))
     path.write_text("default.api.timeout.ms=soon")
     with pytest.raises(Failure, match="expected milliseconds"):

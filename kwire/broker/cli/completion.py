@@ -8,7 +8,7 @@ from typing import Final
 
 from kwire.wire.named_tuple import NamedTuple
 
-NAMES: Final = {"TOPIC": "topics", "GROUP": "groups"}
+NAMES: Final = {"TOPIC": "topics", "GROUP": "groups", "USER": "users"}
 """What the words for arguments stand for, by the command that lists it."""
 _ASKED: Final = "kwire $names list --names --timeout 2"
 
@@ -72,10 +72,11 @@ def _bash(known: list[Level]) -> str:
     return f"""\
 # Completion of kwire for bash: source <(kwire completion bash)
 _kwire() {{
-    local path=kwire word last= servers= names= offers=
+    local path=kwire word last= servers= config= names= offers=
     local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
     for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
         [[ $last == -b || $last == --bootstrap-server ]] && servers=$word
+        [[ $last == --command-config ]] && config=${{word/#\\~/$HOME}}
         last=$word
         case "$path $word" in
 {_paths(known)}
@@ -92,7 +93,7 @@ _kwire() {{
         COMPREPLY=()
         while IFS= read -r word; do
             [[ $word == "$current"* ]] && COMPREPLY+=("$(printf %q "$word")")
-        done < <({_ASKED} ${{servers:+-b "$servers"}} 2>/dev/null)
+        done < <({_ASKED} ${{servers:+-b "$servers"}} ${{config:+--command-config "$config"}} 2>/dev/null)
         return
     fi
     COMPREPLY=($(compgen -W "$offers" -- "$current"))
@@ -111,10 +112,11 @@ def _zsh(known: list[Level]) -> str:
 #compdef kwire
 # Completion of kwire for zsh: source <(kwire completion zsh)
 _kwire() {{
-    local path_=kwire word last= servers= names=
+    local path_=kwire word last= servers= config= names=
     local -a offers
     for word in "${{(@)words[2,CURRENT-1]}}"; do
         [[ $last == -b || $last == --bootstrap-server ]] && servers=$word
+        [[ $last == --command-config ]] && config=${{word/#\\~/$HOME}}
         last=$word
         case "$path_ $word" in
 {_paths(known, "path_")}
@@ -127,7 +129,8 @@ _kwire() {{
 {described}
     esac
     if [[ -n $names && $words[CURRENT] != -* ]]; then
-        compadd -- ${{(f)"$({_ASKED} ${{servers:+-b}} $servers 2>/dev/null)"}}
+        local -a place=(${{servers:+-b}} $servers ${{config:+--command-config}} $config)
+        compadd -- ${{(f)"$({_ASKED} $place 2>/dev/null)"}}
         return
     fi
     _describe kwire offers
@@ -167,13 +170,15 @@ function __kwire_path
 end
 function __kwire_names --argument-names names
     set -l words (commandline -opc)
-    set -l servers
+    set -l place
     for at in (seq (math (count $words) - 1))
         if contains -- $words[$at] -b --bootstrap-server
-            set servers -b $words[(math $at + 1)]
+            set -a place -b $words[(math $at + 1)]
+        else if test $words[$at] = --command-config
+            set -a place --command-config (string replace -r '^~' $HOME $words[(math $at + 1)])
         end
     end
-    {_ASKED} $servers 2>/dev/null
+    {_ASKED} $place 2>/dev/null
 end
 {chr(10).join(lines)}
 """

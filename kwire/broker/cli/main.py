@@ -40,6 +40,8 @@ DESK = {
     "configs": "what topics, brokers and groups are configured to",
     "transactions": "transactions, and an end to those that hang",
     "logs": "the log directories of brokers, and what lies in them",
+    "users": "who may come by SCRAM, and with which password",
+    "tokens": "delegation tokens: passwords for programs, for a while",
     "dump": "what is in the files of a data directory, without a broker",
     "doctor": "check a configuration and this machine, and say what to change",
 }

@@ -31,7 +31,7 @@ def _completed(script: str, line: str, kwire: str = "echo asked") -> list[str]:
 
 def test_bash_completes_commands_actions_options_and_their_values(script: str) -> None:
     assert {"serve", "topics", "completion"} <= set(_completed(script, "kwire "))
-    assert _completed(script, "kwire to") == ["topics"]
+    assert _completed(script, "kwire to") == ["topics", "tokens"]
     assert _completed(script, "kwire topics de") == ["describe", "delete"]
     assert "--replication-factor" in _completed(script, "kwire topics create x --rep")
     assert _completed(script, "kwire topics list --bootstrap-server h:1 --int") == ["--internal"]
@@ -48,6 +48,9 @@ def test_names_are_asked_for_where_they_stand(script: str) -> None:
     assert _completed(script, "kwire groups describe -b h:1 ", "printf '%s\\n' \"$@\"") == [
         *("groups", "list", "--names", "--timeout", "2", "-b", "h:1")
     ]
+    assert _completed(
+        script, "kwire users delete --command-config a.properties ", "printf '%s\\n' \"$@\""
+    ) == [*("users", "list", "--names", "--timeout", "2", "--command-config", "a.properties")]
     assert "--offsets" in _completed(script, "kwire topics describe --o")
     assert "asked" not in _completed(script, "kwire topics create ")
     assert _completed(script, "kwire consume ") == ["asked"]

@@ -1,0 +1,44 @@
+"""Certificates for a test: an authority of its own, a server's for loopback, and a client's, by openssl."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+LOOPBACK: Final = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+
+
+class Certificates:
+    """PEM files in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.authority = directory / "authority.pem"
+        key = directory / "authority.key"
+        self._openssl(
+            *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority"),
+            *("-keyout", str(key), "-out", str(self.authority)),
+        )
+        self._authority_key = key
+
+    def issue(self, name: str, extension: str = LOOPBACK) -> Path:
+        """A file with a private key and its certificate, as a keystore of type PEM has them."""
+        key, request = self._directory / f"{name}.key", self._directory / f"{name}.csr"
+        own, extensions = self._directory / f"{name}.crt", self._directory / f"{name}.ext"
+        extensions.write_text(f"{extension}\n")
+        self._openssl(
+            *("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"),
+            *("-keyout", str(key), "-out", str(request)),
+        )
+        self._openssl(
+            *("x509", "-req", "-days", "2", "-in", str(request), "-CA", str(self.authority)),
+            *("-CAkey", str(self._authority_key), "-CAcreateserial", "-extfile", str(extensions)),
+            *("-out", str(own)),
+        )
+        both = self._directory / f"{name}.pem"
+        both.write_text(key.read_text() + own.read_text())
+        return both
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=60)

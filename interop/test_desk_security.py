@@ -1,0 +1,282 @@
+"""The commands at listeners that want to know who asks, or that speak TLS: an Apache Kafka with each of them.
+
+kwire has no TLS, and is asked by SASL_PLAINTEXT.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.brokers import ApacheKafka, Broker, Kwire, free_port
+from interop.certificates import Certificates
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+JAAS = "org.apache.kafka.common.security"
+PASSWORDS = {"alice": "alice-secret", "admin": 'ad"min\\secret'}
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+def quoted(text: str) -> str:
+    """A JAAS text's word, as a line of a properties file has it."""
+    return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"')).replace("\\", "\\\\")
+
+
+class Secured:
+    """A broker with listeners of all kinds that it knows, and what a client says to come by each."""
+
+    def __init__(self, kind: type[Broker], directory: Path, certificates: Certificates) -> None:
+        self.directory = directory
+        self.numbers = count()
+        self.certificates = certificates
+        self.has_tls = kind is ApacheKafka
+        self.broker = kind()
+        names = (
+            ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
+            if self.has_tls
+            else ("PLAINTEXT", "SASL_PLAINTEXT")
+        )
+        self.ports = {name: free_port() for name in names}
+        at = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
+        users = " ".join(f"user_{name}={quoted(password)}" for name, password in PASSWORDS.items())
+        self.broker.port = self.ports["PLAINTEXT"]
+        self.broker.properties |= {
+            "listeners": f"{at},CONTROLLER://127.0.0.1:{self.broker.controller_port}",
+            "advertised.listeners": at,
+            "listener.security.protocol.map": ",".join(
+                ["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in names)]
+            ),
+            "sasl.enabled.mechanisms": ",".join(("PLAIN", *SCRAM)),
+            "delegation.token.secret.key": "secret",
+        }
+        for name in names:
+            if name.startswith("SASL"):
+                listener = f"listener.name.{name.lower()}"
+                self.broker.properties |= {
+                    f"{listener}.plain.sasl.jaas.config": f"{JAAS}.plain.PlainLoginModule required {users};",
+                    f"{listener}.scram-sha-256.sasl.jaas.config": f"{JAAS}.scram.ScramLoginModule required;",
+                    f"{listener}.scram-sha-512.sasl.jaas.config": f"{JAAS}.scram.ScramLoginModule required;",
+                }
+        if self.has_tls:
+            self.broker.properties |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(certificates.issue("broker")),
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(certificates.authority),
+                "listener.name.ssl.ssl.client.auth": "required",
+            }
+
+    def login(
+        self, protocol: str, mechanism: str = "PLAIN", user: str = "alice", **others: str
+    ) -> dict[str, str]:
+        """The properties of a client that comes by a listener of this protocol."""
+        properties = {"security.protocol": protocol}
+        if protocol.startswith("SASL"):
+            kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+            password = quoted(others.pop("password", PASSWORDS.get(user, "")))
+            option = others.pop("option", "")
+            properties["sasl.mechanism"] = mechanism
+            properties["sasl.jaas.config"] = (
+                f"{JAAS}.{kind}LoginModule required username={quoted(user)} password={password} {option};"
+            )
+        if protocol.endswith("SSL"):
+            properties["ssl.truststore.type"] = "PEM"
+            properties["ssl.truststore.location"] = str(self.certificates.authority)
+        return {**properties, **others}
+
+    def kwire(
+        self, protocol: str, properties: dict[str, str], *arguments: str, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command at the listener of this protocol."""
+        path = self.directory / "client.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        return subprocess.run(
+            [
+                *(sys.executable, "-m", "kwire", *arguments),
+                *("-b", f"127.0.0.1:{self.ports[protocol]}", "--command-config", str(path)),
+            ],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=REPOSITORY,
+        )
+
+    def run(self, properties: dict[str, str], *arguments: str, stdin: str = "") -> Any:
+        """What a command tells that does what it should."""
+        ran = self.kwire(properties["security.protocol"], properties, *arguments, "--json", stdin=stdin)
+        assert ran.returncode == 0, ran.stderr
+        if arguments[0] == "consume":
+            return [json.loads(line) for line in ran.stdout.splitlines()]
+        return json.loads(ran.stdout) if ran.stdout else None
+
+    def refused(self, protocol: str, properties: dict[str, str], *arguments: str) -> str:
+        """The sentence of a command that fails."""
+        ran = self.kwire(protocol, properties, *(arguments or ("topics", "list")))
+        assert (ran.returncode, ran.stdout) == (1, ""), ran.stdout
+        assert ran.stderr.count("\n") == 1
+        return ran.stderr
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module", params=[ApacheKafka, Kwire])
+def secured(
+    request: pytest.FixtureRequest, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    made = Secured(request.param, tmp_path_factory.mktemp("secured"), certificates)
+    made.broker.start()
+    yield made
+    made.broker.discard()
+
+
+@pytest.fixture
+def apache(secured: Secured) -> Secured:
+    if not secured.has_tls:
+        pytest.skip("kwire has no TLS")
+    return secured
+
+
+def goes_round(secured: Secured, properties: dict[str, str]) -> None:
+    topic = f"round-{next(secured.numbers)}"
+    secured.run(properties, "produce", topic, "first", "second")
+    found = secured.run(properties, "consume", topic, "--from", "beginning", "--until", "end")
+    assert [row["value"] for row in found] == ["first", "second"]
+
+
+def set_password(secured: Secured, user: str) -> None:
+    properties = secured.login("SASL_PLAINTEXT", user="admin")
+    secured.run(properties, "users", "set", user, stdin=f"{PASSWORDS[user]}\n")
+
+
+@pytest.mark.parametrize("user", PASSWORDS)
+def test_a_password_lets_one_in(secured: Secured, user: str) -> None:
+    goes_round(secured, secured.login("SASL_PLAINTEXT", user=user))
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_users_are_set_and_come_by_scram(secured: Secured, mechanism: str) -> None:
+    set_password(secured, "alice")
+    goes_round(secured, secured.login("SASL_PLAINTEXT", mechanism))
+    told = secured.run(secured.login("SASL_PLAINTEXT"), "users", "list", "alice")
+    assert told == [{"user": "alice", "mechanism": one, "iterations": 4096} for one in SCRAM]
+    secured.run(secured.login("SASL_PLAINTEXT"), "users", "delete", "alice", "--mechanism", mechanism)
+    told = secured.run(secured.login("SASL_PLAINTEXT"), "users", "list", "alice")
+    assert [one["mechanism"] for one in told] == [one for one in SCRAM if one != mechanism]
+    assert "(sasl authentication failed)" in secured.refused(
+        "SASL_PLAINTEXT", secured.login("SASL_PLAINTEXT", mechanism)
+    )
+    secured.run(secured.login("SASL_PLAINTEXT"), "users", "delete", "alice")
+    assert "does not exist" in secured.refused(
+        "SASL_PLAINTEXT", secured.login("SASL_PLAINTEXT"), "users", "list", "alice"
+    )
+
+
+def test_a_token_lets_one_in_until_it_ends(secured: Secured) -> None:
+    mine = secured.login("SASL_PLAINTEXT")
+    (made,) = secured.run(mine, "tokens", "create", "--renewer", "admin", "--lifetime", "1h")
+    assert (made["owner"], made["requester"], made["renewers"]) == ("alice", "alice", ["admin"])
+    as_token = secured.login(
+        "SASL_PLAINTEXT", SCRAM[0], made["token"], password=made["password"], option="tokenauth=true"
+    )
+    goes_round(secured, as_token)
+    sentence = secured.refused("SASL_PLAINTEXT", as_token, "tokens", "create")
+    assert "ask by a listener of SASL, as a user with a password" in sentence
+    (told,) = secured.run(mine, "tokens", "list", "alice")
+    assert told == {key: value for key, value in made.items() if key != "password"}
+    (renewed,) = secured.run(secured.login("SASL_PLAINTEXT", user="admin"), "tokens", "renew", made["token"])
+    assert renewed["expires"] <= made["renewable_until"]
+    secured.run(mine, "tokens", "expire", made["token"])
+    assert secured.run(mine, "tokens", "list") == []
+    assert "sasl authentication failed" in secured.refused("SASL_PLAINTEXT", as_token)
+    assert "there is no token nosuch" in secured.refused("SASL_PLAINTEXT", mine, "tokens", "renew", "nosuch")
+
+
+def test_who_is_not_believed_is_told(secured: Secured) -> None:
+    wrong = secured.login("SASL_PLAINTEXT", password="guessed")
+    where = f"127.0.0.1:{secured.ports['SASL_PLAINTEXT']}"
+    assert secured.refused("SASL_PLAINTEXT", wrong) == (
+        f"kwire topics: user alice at {where}: Authentication failed: Invalid username or password (sasl "
+        f"authentication failed); look at username and password of sasl.jaas.config\n"
+    )
+    wrong = secured.login("SASL_PLAINTEXT", SCRAM[0], password="guessed")
+    assert (
+        "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+        "SCRAM-SHA-256"
+    ) in secured.refused("SASL_PLAINTEXT", wrong)
+
+
+def test_who_comes_in_a_wrong_way_is_told_which_is_right(secured: Secured) -> None:
+    plain = {"security.protocol": "PLAINTEXT"}
+    sentence = secured.refused("SASL_PLAINTEXT", plain)
+    assert "wants to know who asks, by " in sentence
+    assert "say security.protocol=SASL_PLAINTEXT, sasl.mechanism and sasl.jaas.config" in sentence
+    assert all(mechanism in sentence for mechanism in ("PLAIN", *SCRAM))
+    sentence = secured.refused("PLAINTEXT", secured.login("SASL_PLAINTEXT"))
+    assert "does not ask who one is: say security.protocol=PLAINTEXT" in sentence
+    tls = secured.login("SASL_SSL")
+    assert "does not speak TLS: say security.protocol=SASL_PLAINTEXT" in secured.refused(
+        "SASL_PLAINTEXT", tls
+    )
+    assert "does not speak TLS: say security.protocol=PLAINTEXT" in secured.refused(
+        "PLAINTEXT", secured.login("SSL")
+    )
+
+
+def test_tls(apache: Secured, certificates: Certificates) -> None:
+    own = certificates.issue("client")
+    goes_round(apache, apache.login("SASL_SSL"))
+    shown = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(own)}
+    goes_round(apache, apache.login("SSL", **shown))
+    key, _, chain = own.read_text().partition("-----BEGIN CERTIFICATE-----")
+    inline = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": key.replace("\n", " "),
+        "ssl.keystore.certificate.chain": f"-----BEGIN CERTIFICATE-----{chain}".replace("\n", " "),
+    }
+    apache.run(apache.login("SSL", **inline), "topics", "list")
+    trusted = apache.login("SASL_SSL")
+    del trusted["ssl.truststore.location"]
+    trusted["ssl.truststore.certificates"] = certificates.authority.read_text().replace("\n", "\\n")
+    apache.run(trusted, "topics", "list")
+
+
+def test_tls_that_fails_is_told(apache: Secured, tmp_path: Path) -> None:
+    nobody = apache.login("SASL_SSL")
+    del nobody["ssl.truststore.location"]
+    assert "has a certificate that is not trusted (" in apache.refused("SASL_SSL", nobody)
+    assert "wants to see a certificate that it trusts (" in apache.refused("SSL", apache.login("SSL"))
+    others = Certificates(tmp_path)
+    stranger = apache.login(
+        "SSL", **{"ssl.keystore.type": "PEM", "ssl.keystore.location": str(others.issue("x"))}
+    )
+    assert "wants to see a certificate that it trusts (" in apache.refused("SSL", stranger)
+    plain = {"security.protocol": "PLAINTEXT"}
+    assert "speaks TLS: say security.protocol=SSL" in apache.refused("SSL", plain)
+    assert "speaks TLS: say security.protocol=SASL_SSL" in apache.refused(
+        "SASL_SSL", apache.login("SASL_PLAINTEXT")
+    )
+
+
+def test_a_name_is_checked_unless_that_is_not_wanted(apache: Secured, certificates: Certificates) -> None:
+    other = Secured(ApacheKafka, apache.directory, certificates)
+    other.broker.properties["ssl.keystore.location"] = str(
+        certificates.issue("elsewhere", "subjectAltName=DNS:elsewhere.example")
+    )
+    other.broker.start()
+    try:
+        assert "has a certificate of another name (" in other.refused("SASL_SSL", other.login("SASL_SSL"))
+        unchecked = other.login("SASL_SSL", **{"ssl.endpoint.identification.algorithm": ""})
+        goes_round(other, unchecked)
+    finally:
+        other.broker.discard()

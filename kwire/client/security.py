@@ -1,0 +1,103 @@
+"""How a connection is secured, as a client's properties say it: by TLS, SASL, both or nothing.
+
+Keys, values and defaults are those of Apache Kafka's clients. What they need is imported where they ask
+for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import ssl
+
+    from kwire.broker.security.settings import Credentials
+
+PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+DEFAULT_MECHANISM: Final = "GSSAPI"
+UNKNOWN: Final = (
+    "sasl.client.callback.handler.class",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "ssl.cipher.suites",
+    "ssl.engine.factory.class",
+    "ssl.provider",
+)
+"""Keys that a client with a JVM goes by, and that mean nothing here: refused, never passed over."""
+
+
+class Security(NamedTuple):
+    """What a client does before it asks anything."""
+
+    tls: ssl.SSLContext | None = None
+    credentials: Credentials | None = None
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name of it."""
+        return PROTOCOLS[2 * (self.tls is not None) + (self.credentials is not None)]
+
+
+PLAINTEXT: Final = Security()
+
+
+def security_of(properties: Mapping[str, str]) -> Security:
+    """What a client's properties say. ValueError, with a sentence on a key that is wrong."""
+    protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"security.protocol={protocol}: say one of {', '.join(PROTOCOLS)}")
+    has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
+    for key in UNKNOWN:
+        if properties.get(key) and (has_tls if key.startswith("ssl.") else has_sasl):
+            raise ValueError(f"{key} is not known here: leave it out")
+    tls = None
+    if has_tls:
+        from kwire.client.tls import context_of
+
+        tls = context_of(properties)
+    return Security(tls, _credentials(properties) if has_sasl else None)
+
+
+def _credentials(properties: Mapping[str, str]) -> Credentials:
+    mechanism = properties.get("sasl.mechanism", DEFAULT_MECHANISM).strip()
+    if mechanism not in MECHANISMS:
+        default = "" if "sasl.mechanism" in properties else ", which is Kafka's default,"
+        raise ValueError(
+            f"sasl.mechanism={mechanism}{default} is not known here: say one of {', '.join(MECHANISMS)}"
+        )
+    text = properties.get("sasl.jaas.config", "").strip()
+    if not text:
+        raise ValueError(
+            "sasl.jaas.config is missing: say who you are, like "
+            f"sasl.jaas.config={login_of(mechanism, 'alice', 'alice-secret')}"
+        )
+    from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE, MalformedJaas, parse_jaas
+    from kwire.broker.security.settings import Credentials
+
+    try:
+        module = parse_jaas(text)
+    except MalformedJaas as error:
+        raise ValueError(f"sasl.jaas.config: {error}") from None
+    wanted = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
+    if module.name != wanted:
+        raise ValueError(f"sasl.jaas.config has {module.name}: sasl.mechanism={mechanism} goes with {wanted}")
+    if not module.username or not module.password:
+        raise ValueError("sasl.jaas.config has to have a username and a password")
+    return Credentials(mechanism, module.username, module.password, module.is_token)
+
+
+def login_of(mechanism: str, username: str, password: str, *, is_token: bool = False) -> str:
+    """The `sasl.jaas.config` of a client."""
+    kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+    as_token = " tokenauth=true" if is_token else ""
+    return (
+        f"org.apache.kafka.common.security.{kind}LoginModule required "
+        f"username={_quoted(username)} password={_quoted(password)}{as_token};"
+    )
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

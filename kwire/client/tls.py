@@ -1,0 +1,168 @@
+"""TLS, as a client's properties say it: whom to trust, what to show, and why a handshake has failed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from kwire.client.failure import SecurityMismatch
+
+DEFAULT_STORE_TYPE: Final = "JKS"
+CONVERT: Final = {
+    "truststore": "keytool -list -rfc -keystore FILE > ca.pem",
+    "keystore": "keytool -importkeystore -srckeystore FILE -destkeystore own.p12 -deststoretype PKCS12, then "
+    "openssl pkcs12 -in own.p12 -out own.pem",
+}
+"""How to make a PEM file of what is in a keystore of Java's."""
+VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+OTHER_NAME, OTHER_ADDRESS = 62, 64
+"""OpenSSL's codes of a certificate that is somebody else's."""
+LINE: Final = 64
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_CERTIFICATE: Final = "CERTIFICATE"
+
+
+class Block(NamedTuple):
+    """One thing of a PEM text."""
+
+    kind: str
+    data: bytes
+
+    def text(self) -> str:
+        """As OpenSSL reads it, in lines."""
+        body = base64.b64encode(self.data).decode()
+        lines = [body[at : at + LINE] for at in range(0, len(body), LINE)]
+        return "\n".join([f"-----BEGIN {self.kind}-----", *lines, f"-----END {self.kind}-----", ""])
+
+
+def context_of(properties: Mapping[str, str]) -> ssl.SSLContext:
+    """What connections are made with. ValueError, with a sentence on the key that is wrong."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
+    if algorithm not in ("", "https"):
+        raise ValueError(
+            f"ssl.endpoint.identification.algorithm={algorithm}: say https, or nothing to check no name"
+        )
+    context.check_hostname = algorithm == "https"
+    _choose_versions(context, properties)
+    trusted = _pem(properties, "truststore", "ssl.truststore.certificates")
+    if trusted is None:
+        context.load_default_certs()
+    else:
+        key, text = trusted
+        certificates = [one.data for one in _blocks(key, text) if one.kind == _CERTIFICATE]
+        if not certificates:
+            raise ValueError(
+                f"{key} has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----"
+            )
+        _load(key, lambda: context.load_verify_locations(cadata=b"".join(certificates)))
+    _show(context, properties)
+    return context
+
+
+def _choose_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
+    text = properties.get("ssl.enabled.protocols", "")
+    names = [name for name in map(str.strip, text.split(",")) if name]
+    if unknown := next((name for name in names if name not in VERSIONS), None):
+        raise ValueError(f"ssl.enabled.protocols has {unknown}: say {', '.join(VERSIONS)}, or one of them")
+    chosen = [VERSIONS[name] for name in names] or list(VERSIONS.values())
+    context.minimum_version, context.maximum_version = min(chosen), max(chosen)
+
+
+def _show(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
+    """Have a certificate to show where one is named."""
+    own = _pem(properties, "keystore", "ssl.keystore.certificate.chain")
+    if own is None:
+        return
+    key, text = own
+    blocks = list(_blocks(key, text))
+    if "ssl.keystore.key" in properties:
+        blocks = [*_blocks("ssl.keystore.key", properties["ssl.keystore.key"]), *blocks]
+    kinds = {one.kind for one in blocks}
+    if _CERTIFICATE not in kinds or not any(kind.endswith("PRIVATE KEY") for kind in kinds):
+        raise ValueError(f"{key} has to have a private key and its certificates, in PEM")
+    password = properties.get("ssl.key.password", "")
+    # Python takes this of a file alone: it is nobody else's, and goes at once.
+    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.writelines(one.text() for one in blocks)
+        _load(key, lambda: context.load_cert_chain(path, password=lambda: password))
+    finally:
+        os.unlink(path)
+
+
+def _load(key: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (ssl.SSLError, ValueError) as error:
+        why = getattr(error, "reason", None) or str(error)
+        raise ValueError(f"{key} cannot be used: {str(why).lower().replace('_', ' ')}") from error
+
+
+def _pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[str, str] | None:
+    """Of a store the key that says where it is, and its text; None where there is none."""
+    location = f"ssl.{store}.location"
+    key = next((one for one in (inline, location) if properties.get(one)), None)
+    if key is None:
+        return None
+    kind = properties.get(f"ssl.{store}.type", DEFAULT_STORE_TYPE).strip().upper()
+    if kind != "PEM":
+        default = "" if f"ssl.{store}.type" in properties else ", which is Kafka's default,"
+        raise ValueError(
+            f"ssl.{store}.type={kind}{default} is not known here: make a PEM file of it "
+            f"({CONVERT[store]}), and say ssl.{store}.type=PEM"
+        )
+    if key == inline:
+        return key, properties[key]
+    path = properties[location]
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return f"{location}={path}", file.read()
+    except OSError as error:
+        raise ValueError(f"{location}={path}: {error.strerror}") from error
+
+
+def _blocks(key: str, text: str) -> Iterator[Block]:
+    """What is in a PEM text, in which lines may have been joined. ValueError."""
+    for found in _BLOCK.finditer(text):
+        try:
+            yield Block(found[1], base64.b64decode("".join(found[2].split()), validate=True))
+        except binascii.Error as error:
+            raise ValueError(
+                f"{key} is no PEM that is known here: {error}; keys are those of PKCS #8"
+            ) from error
+
+
+# --- why a handshake has failed
+
+
+def mismatch_of(error: OSError, address: str) -> SecurityMismatch | None:
+    """What a person can do about it; None where the other side does not say why it has ended."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        what = error.verify_message.rstrip(".")
+        if error.verify_code in (OTHER_NAME, OTHER_ADDRESS):
+            return SecurityMismatch(
+                f"{address} has a certificate of another name ({what}): connect to that name, or say "
+                f"ssl.endpoint.identification.algorithm= to check none"
+            )
+        return SecurityMismatch(
+            f"{address} has a certificate that is not trusted ({what}): name its authority's by "
+            f"ssl.truststore.location, with ssl.truststore.type=PEM"
+        )
+    reason = getattr(error, "reason", None) or ""
+    if not isinstance(error, ssl.SSLError) or "ALERT" not in reason:
+        return None
+    alert = reason.partition("ALERT_")[2].lower().replace("_", " ")
+    if "certificate" in alert:
+        return SecurityMismatch(
+            f"{address} wants to see a certificate that it trusts ({alert}): name one by "
+            f"ssl.keystore.location, with ssl.keystore.type=PEM"
+        )
+    return SecurityMismatch(f"{address} does not agree to the TLS handshake: {alert}")

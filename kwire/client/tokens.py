@@ -1,0 +1,144 @@
+"""Delegation tokens: passwords for a while, which a user has the cluster make (KIP-48, KIP-373)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kwire.broker.security.principal import Principal
+from kwire.client.cluster import Cluster
+from kwire.client.failure import check
+from kwire.wire.messages.create_delegation_token import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+from kwire.wire.messages.describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
+from kwire.wire.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from kwire.wire.messages.renew_delegation_token import (
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+
+BY_CONFIGURATION = -1
+"""A time that is left to the brokers' configuration."""
+
+
+class Token(NamedTuple):
+    """A token, and all that is known of it."""
+
+    token_id: str
+    hmac: bytes
+    owner: Principal
+    requester: Principal
+    renewers: tuple[Principal, ...]
+    issued_ms: int
+    expires_ms: int
+    """Until then it can be used, unless it is renewed."""
+    max_ms: int
+    """Until then it can be renewed."""
+
+    @property
+    def password(self) -> str:
+        """What clients show with SCRAM, with its id as the name."""
+        return base64.b64encode(self.hmac).decode()
+
+
+def create_token(
+    cluster: Cluster,
+    owner: Principal | None = None,
+    renewers: Iterable[Principal] = (),
+    max_lifetime_ms: int = BY_CONFIGURATION,
+) -> Token:
+    """A token of a user's, or of who asks. ApiError, Lost."""
+    known = tuple(renewers)
+    request = CreateDelegationTokenRequest(
+        owner_principal_type=owner.type if owner else None,
+        owner_principal_name=owner.name if owner else None,
+        renewers=[CreatableRenewers(principal_type=one.type, principal_name=one.name) for one in known],
+        max_lifetime_ms=max_lifetime_ms,
+    )
+
+    def attempt() -> Token:
+        answer = cluster.ask_controller(request, CreateDelegationTokenResponse)
+        check(answer.error_code, None, "the token")
+        of = Principal(answer.principal_type, answer.principal_name)
+        by = Principal(answer.token_requester_principal_type, answer.token_requester_principal_name)
+        return Token(
+            answer.token_id,
+            bytes(answer.hmac),
+            of,
+            by if by.name else of,
+            known,
+            answer.issue_timestamp_ms,
+            answer.expiry_timestamp_ms,
+            answer.max_timestamp_ms,
+        )
+
+    return cluster.retried(attempt)
+
+
+def tokens_of(cluster: Cluster, owners: Iterable[Principal] | None = None) -> list[Token]:
+    """The tokens of some owners, or all that who asks may see, the oldest first. ApiError, Lost."""
+    wanted = None
+    if owners is not None:
+        wanted = [
+            DescribeDelegationTokenOwner(principal_type=one.type, principal_name=one.name) for one in owners
+        ]
+    request = DescribeDelegationTokenRequest(owners=wanted)
+
+    def attempt() -> DescribeDelegationTokenResponse:
+        answer = cluster.ask(request, DescribeDelegationTokenResponse)
+        check(answer.error_code, None, "the tokens")
+        return answer
+
+    found = []
+    for one in cluster.retried(attempt).tokens:
+        owner = Principal(one.principal_type, one.principal_name)
+        requester = Principal(one.token_requester_principal_type, one.token_requester_principal_name)
+        renewers = tuple(Principal(each.principal_type, each.principal_name) for each in one.renewers)
+        found.append(
+            Token(
+                one.token_id,
+                bytes(one.hmac),
+                owner,
+                requester if requester.name else owner,
+                renewers,
+                one.issue_timestamp,
+                one.expiry_timestamp,
+                one.max_timestamp,
+            )
+        )
+    return sorted(found, key=lambda token: (token.issued_ms, token.token_id))
+
+
+def renew_token(cluster: Cluster, hmac: bytes, period_ms: int = BY_CONFIGURATION) -> int:
+    """Let a token live for so long from now on, and give its end. ApiError, Lost."""
+    request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
+
+    def attempt() -> int:
+        answer = cluster.ask_controller(request, RenewDelegationTokenResponse)
+        check(answer.error_code, None, "the token")
+        return answer.expiry_timestamp_ms
+
+    return cluster.retried(attempt)
+
+
+def expire_token(cluster: Cluster, hmac: bytes, period_ms: int = BY_CONFIGURATION) -> int:
+    """Let a token end after so long, or at once, and give its end. ApiError, Lost."""
+    request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
+
+    def attempt() -> int:
+        answer = cluster.ask_controller(request, ExpireDelegationTokenResponse)
+        check(answer.error_code, None, "the token")
+        return answer.expiry_timestamp_ms
+
+    return cluster.retried(attempt)

@@ -1,0 +1,83 @@
+"""Users' SCRAM credentials, as the cluster keeps them (KIP-554)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from secrets import token_bytes
+from typing import Final, NamedTuple
+
+from kwire.broker.security.scram_credentials import MIN_ITERATIONS, SALT_BYTES, SCRAM_MECHANISMS
+from kwire.client.cluster import Cluster
+from kwire.client.failure import check
+from kwire.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kwire.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
+
+_BY_CODE: Final = {mechanism.code: mechanism.name for mechanism in SCRAM_MECHANISMS.values()}
+
+
+class UserCredential(NamedTuple):
+    """That a user can be authenticated by a mechanism; what proves it nobody is told."""
+
+    user: str
+    mechanism: str
+    iterations: int
+
+
+def credentials_of(cluster: Cluster, names: Iterable[str] | None = None) -> list[UserCredential]:
+    """Those of some users, or of all, sorted. ApiError where a user has none; Lost."""
+    wanted = None if names is None else [UserName(name=name) for name in names]
+    request = DescribeUserScramCredentialsRequest(users=wanted)
+
+    def attempt() -> DescribeUserScramCredentialsResponse:
+        answer = cluster.ask(request, DescribeUserScramCredentialsResponse)
+        check(answer.error_code, answer.error_message, "the users")
+        return answer
+
+    found = []
+    for user in cluster.retried(attempt).results:
+        check(user.error_code, user.error_message, f"user {user.user}")
+        found += [
+            UserCredential(user.user, _BY_CODE.get(one.mechanism, str(one.mechanism)), one.iterations)
+            for one in user.credential_infos
+        ]
+    return sorted(found)
+
+
+def set_password(
+    cluster: Cluster, name: str, password: str, mechanism: str, iterations: int = MIN_ITERATIONS
+) -> None:
+    """Let a user be authenticated by a password, which the cluster is not told. ApiError, Lost."""
+    scram = SCRAM_MECHANISMS[mechanism]
+    salt = token_bytes(SALT_BYTES)
+    upsertion = ScramCredentialUpsertion(
+        name=name,
+        mechanism=scram.code,
+        iterations=iterations,
+        salt=salt,
+        salted_password=scram.salted(password, salt, iterations),
+    )
+    _alter(cluster, AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion]))
+
+
+def delete_credential(cluster: Cluster, name: str, mechanism: str) -> None:
+    """Have a user be authenticated by a mechanism no more. ApiError, Lost."""
+    deletion = ScramCredentialDeletion(name=name, mechanism=SCRAM_MECHANISMS[mechanism].code)
+    _alter(cluster, AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]))
+
+
+def _alter(cluster: Cluster, request: AlterUserScramCredentialsRequest) -> None:
+    def attempt() -> None:
+        answer = cluster.ask_controller(request, AlterUserScramCredentialsResponse)
+        for one in answer.results:
+            check(one.error_code, one.error_message, f"user {one.user}")
+
+    cluster.retried(attempt)

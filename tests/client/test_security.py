@@ -1,0 +1,57 @@
+"""As whom a client comes, by its properties."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.security.settings import Credentials
+from kwire.client.security import PLAINTEXT, login_of, security_of
+
+BY_PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def test_nothing_is_plaintext() -> None:
+    assert security_of({}) == PLAINTEXT
+    assert security_of({"security.protocol": "plaintext", "sasl.mechanism": "GSSAPI"}) == PLAINTEXT
+    assert PLAINTEXT.protocol == "PLAINTEXT"
+
+
+@pytest.mark.parametrize("is_token", [False, True])
+@pytest.mark.parametrize(("username", "password"), [("alice", "alice-secret"), ("a\\ b", "\"'\\n;ü")])
+def test_a_login_that_was_written_is_read(username: str, password: str, is_token: bool) -> None:
+    text = login_of("SCRAM-SHA-512", username, password, is_token=is_token)
+    properties = {**BY_PLAIN, "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": text}
+    credentials = Credentials("SCRAM-SHA-512", username, password, is_token)
+    assert security_of(properties).credentials == credentials
+    assert security_of(properties).protocol == "SASL_PLAINTEXT"
+    assert security_of({**properties, "security.protocol": "SASL_SSL"}).protocol == "SASL_SSL"
+
+
+@pytest.mark.parametrize(
+    ("properties", "sentence"),
+    [
+        ({"security.protocol": "TLS"}, "security.protocol=TLS: say one of PLAINTEXT, SASL_PLAINTEXT, SSL, "),
+        (
+            {"sasl.mechanism": "OAUTHBEARER"},
+            "sasl.mechanism=OAUTHBEARER is not known here: say one of PLAIN, ",
+        ),
+        (
+            {},
+            "sasl.jaas.config is missing: say who you are, like sasl.jaas.config=.*PlainLoginModule",
+        ),
+        ({"sasl.jaas.config": "x required"}, "^sasl.jaas.config: JAAS config entry not terminated"),
+        ({"sasl.jaas.config": f"{MODULE} required;"}, "sasl.mechanism=PLAIN goes with .*PlainLoginModule$"),
+        ({"sasl.jaas.config": login_of("PLAIN", "alice", "")}, "has to have a username and a password"),
+        ({"sasl.login.class": "x"}, "sasl.login.class is not known here"),
+    ],
+)
+def test_what_is_wrong_is_said(properties: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        security_of({**BY_PLAIN, **properties})
+
+
+def test_no_password_is_told_of_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="goes with") as raised:
+        security_of({**BY_PLAIN, "sasl.jaas.config": login_of("SCRAM-SHA-256", "alice", "alice-secret")})
+    assert "alice-secret" not in str(raised.value)

@@ -1,0 +1,138 @@
+"""TLS: whom a client trusts, what it shows, and what it is told where that does not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kwire.client.cluster import Cluster
+from kwire.client.failure import SecurityMismatch
+from kwire.client.security import PLAINTEXT, Security, security_of
+from kwire.testing import Broker
+from tests.client.tls_proxy import AUTHORITY, BROKER, CERTIFICATES, TlsProxy
+
+TRUSTING = {
+    "security.protocol": "SSL",
+    "ssl.truststore.type": "PEM",
+    "ssl.truststore.location": str(AUTHORITY),
+}
+SHOWING = {**TRUSTING, "ssl.keystore.type": "PEM"}
+KEY, _, CHAIN = BROKER.read_text().partition("-----BEGIN CERTIFICATE-----")
+CHAIN = f"-----BEGIN CERTIFICATE-----{CHAIN}"
+
+
+@contextmanager
+def behind(proxy: TlsProxy) -> Iterator[TlsProxy]:
+    """A broker that clients are to reach by the proxy."""
+    with Broker({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}) as broker:
+        proxy.upstream = int(broker.bootstrap_servers.rpartition(":")[2])
+        yield proxy
+    proxy.close()
+
+
+@pytest.fixture(scope="module")
+def trusted() -> Iterator[TlsProxy]:
+    with behind(TlsProxy()) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def curious() -> Iterator[TlsProxy]:
+    """It wants to see a certificate."""
+    with behind(TlsProxy(wants_certificate=True)) as proxy:
+        yield proxy
+
+
+def ask(proxy: TlsProxy, security: Security) -> int:
+    """How many brokers the client finds who comes by the proxy."""
+    servers = [("127.0.0.1", proxy.port)]
+    with Cluster(servers, client_id="test", timeout_seconds=5, security=security) as cluster:
+        return len(cluster.brokers())
+
+
+@pytest.mark.parametrize("own", [AUTHORITY, CERTIFICATES / "joined.pem"], ids=["lines", "joined"])
+def test_who_is_trusted_is_asked(trusted: TlsProxy, own: Path, tmp_path: Path) -> None:
+    if own.name == "joined.pem":
+        own = tmp_path / "joined.pem"
+        own.write_text(AUTHORITY.read_text().replace("\n", " "))
+    assert ask(trusted, security_of({**TRUSTING, "ssl.truststore.location": str(own)})) == 1
+
+
+def test_an_authority_may_stand_in_the_properties(trusted: TlsProxy) -> None:
+    inline = {**TRUSTING, "ssl.truststore.certificates": AUTHORITY.read_text()}
+    del inline["ssl.truststore.location"]
+    assert ask(trusted, security_of(inline)) == 1
+
+
+def test_who_is_not_trusted_is_not_asked(trusted: TlsProxy) -> None:
+    with pytest.raises(SecurityMismatch, match=r"has a certificate that is not trusted \(.*ssl.truststore"):
+        ask(trusted, security_of({"security.protocol": "SSL"}))
+
+
+def test_a_certificate_of_another_name_is_taken_only_where_none_is_checked() -> None:
+    with behind(TlsProxy(CERTIFICATES / "elsewhere.pem")) as proxy:
+        with pytest.raises(SecurityMismatch, match="has a certificate of another name"):
+            ask(proxy, security_of(TRUSTING))
+        assert ask(proxy, security_of({**TRUSTING, "ssl.endpoint.identification.algorithm": ""})) == 1
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"ssl.keystore.location": str(BROKER)},
+        {"ssl.keystore.location": str(CERTIFICATES / "locked.pem"), "ssl.key.password": "locked"},
+        {"ssl.keystore.key": KEY, "ssl.keystore.certificate.chain": CHAIN.replace("\n", " ")},
+    ],
+    ids=["file", "locked", "inline"],
+)
+def test_a_certificate_is_shown(curious: TlsProxy, own: dict[str, str]) -> None:
+    assert ask(curious, security_of({**SHOWING, **own})) == 1
+
+
+@pytest.mark.parametrize("protocols", ["TLSv1.2", "TLSv1.2,TLSv1.3"])
+def test_who_wants_to_see_one_is_told_of(curious: TlsProxy, protocols: str) -> None:
+    with pytest.raises(
+        SecurityMismatch, match=r"wants to see a certificate that it trusts|handshake failure"
+    ):
+        ask(curious, security_of({**TRUSTING, "ssl.enabled.protocols": protocols}))
+
+
+def test_who_comes_in_the_wrong_way_is_told_which_is_right(trusted: TlsProxy) -> None:
+    with pytest.raises(SecurityMismatch, match=r"speaks TLS: say security.protocol=SSL in"):
+        ask(trusted, PLAINTEXT)
+    plain = TlsProxy()
+    plain.close()
+    plain.port = trusted.upstream
+    with pytest.raises(SecurityMismatch, match=r"does not speak TLS: say security.protocol=PLAINTEXT"):
+        ask(plain, security_of(TRUSTING))
+
+
+@pytest.mark.parametrize(
+    ("properties", "sentence"),
+    [
+        ({"ssl.truststore.type": "JKS"}, "ssl.truststore.type=JKS is not known here: .*keytool -list -rfc"),
+        (
+            {"ssl.keystore.location": "a", "ssl.keystore.type": "PKCS12"},
+            "PKCS12 is not known .*openssl pkcs12",
+        ),
+        ({"ssl.keystore.location": "a"}, "ssl.keystore.type=JKS, which is Kafka's default"),
+        ({"ssl.truststore.location": "nosuch"}, "ssl.truststore.location=nosuch: No such file"),
+        ({"ssl.truststore.certificates": "x"}, "ssl.truststore.certificates has no certificate in PEM"),
+        ({"ssl.truststore.certificates": CHAIN.replace("M", "!", 1)}, "no PEM that is known here"),
+        ({"ssl.truststore.certificates": CHAIN.replace("M", "A", 1)}, "certificates cannot be used: "),
+        ({"ssl.keystore.type": "PEM", "ssl.keystore.location": str(AUTHORITY)}, "private key and its cert"),
+        (
+            {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(CERTIFICATES / "locked.pem")},
+            "locked.pem cannot be used: ",
+        ),
+        ({"ssl.endpoint.identification.algorithm": "LDAPS"}, "say https, or nothing"),
+        ({"ssl.enabled.protocols": "SSLv3"}, "ssl.enabled.protocols has SSLv3: say TLSv1.2, TLSv1.3"),
+        ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites is not known here"),
+    ],
+)
+def test_what_is_wrong_with_the_properties_is_said(properties: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        security_of({**TRUSTING, **properties})
