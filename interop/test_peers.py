@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,17 @@ import pytest
 import trio
 
 from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.cluster.logins import PLAIN, REFUSED, SCRAM, Login, logins
+from interop.cluster.nodes import COMBINED, Cluster, Member
 from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.peer_connection import PeerConnections, own_version
-from kwire.broker.net.peers import PeerLinks
+from kwire.broker.net.peer_link import Hears, Line
+from kwire.broker.net.peers import Logins, PeerLinks
 from kwire.broker.net.settings import Settings
+from kwire.broker.security.mechanisms import sasl_client
+from kwire.broker.security.sasl import SaslClient
+from kwire.broker.security.settings import Credentials
 from kwire.wire.batch import build
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -28,6 +37,11 @@ from kwire.wire.primitives import Uuid
 from kwire.wire.schema import Message
 
 LARGE_BYTES = 3 << 20
+ALONE = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
 
 
 class Asker:
@@ -38,7 +52,13 @@ class Asker:
         self._broker = broker
 
     def send(
-        self, request: Message, *, port: int | None = None, timeout_ms: int = 20_000, purpose: str = "test"
+        self,
+        request: Message,
+        *,
+        port: int | None = None,
+        timeout_ms: int = 20_000,
+        purpose: str = "test",
+        to_controller: bool = False,
     ) -> Callable[[], Awaitable[Any]]:
         send_answer, receive_answer = trio.open_memory_channel[Any](2)
         self._loop.peers.send(
@@ -47,6 +67,7 @@ class Asker:
             request,
             deadline_ms=self._loop.monotonic_ms() + timeout_ms,
             on_answer=send_answer.send_nowait,
+            to_controller=to_controller,
         )
         return receive_answer.receive
 
@@ -155,3 +176,65 @@ def test_a_node_is_asked_stopped_and_killed(kind: type[Broker]) -> None:
         assert "ERROR" not in broker.log_text()
     finally:
         broker.discard()
+
+
+@pytest.mark.parametrize("mechanism", [PLAIN, SCRAM])
+@pytest.mark.parametrize("kind", [Kwire, ApacheKafka])
+def test_a_node_that_asks_who_asks(kind: type[Broker], mechanism: str) -> None:
+    """It is logged in to again and again over one connection, and what was refused is told with its words."""
+    known = logins(mechanism, mechanism)
+    unknown = Login("broker", "guess", mechanism)
+
+    def login(to_controller: bool) -> Callable[[], SaslClient]:
+        return partial(client_of, known.to_controllers if to_controller else known.between_brokers)
+
+    with Cluster(
+        (Member(kind, COMBINED),), {**ALONE, "connections.max.reauth.ms": "1500"}, logins=known
+    ) as it:
+        broker = it.start().nodes[1]
+
+        async def run() -> None:
+            async with asking(broker, login) as (asker, dialled):
+                for _ in range(40):
+                    await asker.ask(MetadataRequest(topics=[]))
+                    await asker.ask(
+                        ApiVersionsRequest(client_software_name="kwire", client_software_version="1"),
+                        port=broker.controller_port,
+                        purpose="quorum",
+                        to_controller=True,
+                    )
+                    await trio.sleep(0.1)
+                ports = sorted(to.port for to in dialled)
+                assert ports == sorted([broker.port, broker.controller_port]), "a connection was lost"
+            async with asking(broker, lambda _: partial(client_of, unknown)) as (asker, _):
+                told = await asker.fails(MetadataRequest(topics=[]))
+                assert told == f"authentication failed: {REFUSED[mechanism]}"
+
+        trio.run(run)
+        it.check_complaints()
+
+
+def client_of(login: Login) -> SaslClient:
+    return sasl_client(Credentials(login.mechanism, login.username, login.password), random.Random(1))
+
+
+@asynccontextmanager
+async def asking(broker: Broker, logins: Logins) -> AsyncIterator[tuple[Asker, list[PeerAddress]]]:
+    """Who asks it, and whom he connects to."""
+    loop = Loop()
+    connections = PeerConnections(loop, Settings())
+    dialled: list[PeerAddress] = []
+
+    def dial(to: PeerAddress, hears: Hears) -> Line:
+        dialled.append(to)
+        return connections.dial(to, hears)
+
+    loop.peers = peers = PeerLinks(loop, dial, logins=logins)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(loop.run)
+            yield Asker(loop, broker), dialled
+            peers.close()
+            loop.stop()
+    connections.close()
+    loop.close()

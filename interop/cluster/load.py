@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -24,6 +25,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
 
 from interop.brokers import start_tool
+from interop.cluster.logins import Login
 from interop.tools import a_file
 from kwire.testing.history import UNKNOWN, History, Place
 
@@ -42,8 +44,15 @@ WORDS: Final[dict[str, Any]] = (
 class Load:
     """Clients on a topic, from `start` to `stop`, or the end of the block; `check` says what cannot be."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, login: Login | None = None) -> None:
         self.bootstrap = bootstrap
+        self.of_librdkafka: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
+        self.of_python: dict[str, Any] = {"bootstrap_servers": bootstrap.split(",")}
+        self.of_java: dict[str, str] = {}
+        if login is not None:
+            self.of_librdkafka |= login.of_librdkafka()
+            self.of_python |= login.of_python()
+            self.of_java |= login.of_java()
         self.topic = topic
         self.partitions = partitions
         self.history = History()
@@ -86,7 +95,7 @@ class Load:
         """Let writers end, then readers have all that was written."""
         for client in self.writers:
             client.end()
-        records = read_all(self.bootstrap, self.topic, self.partitions)
+        records = read_all(self.bootstrap, self.topic, self.partitions, self.of_librdkafka)
         self.history.reads_to_the_end("auditor", records)
         ends = {place: offset for place, offset, _ in records}
         deadline = time.monotonic() + END_SECONDS
@@ -110,7 +119,6 @@ class Client(ABC):
 
     def __init__(self, load: Load) -> None:
         self.load = load
-        self.bootstrap = load.bootstrap.split(",")
         self.stopping = threading.Event()
         self.seen: dict[Place, int] = {}
         self.sent = 0
@@ -172,9 +180,7 @@ class ConfluentWriter(Client):
     name = "librdkafka"
 
     def run(self) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self.load.bootstrap, "enable.idempotence": True, "log_level": 0}
-        )
+        producer = Producer({**self.load.of_librdkafka, "enable.idempotence": True})
         number = 0
         while not self.stopping.is_set():
             partition, value = self.next(number)
@@ -230,7 +236,7 @@ class TransactionalWriter(Client):
         self.purged = False
         producer = Producer(
             {
-                "bootstrap.servers": self.load.bootstrap,
+                **self.load.of_librdkafka,
                 "transactional.id": self.name,
                 # By default it waits a minute for a coordinator that is paused, as long as for its records.
                 "socket.timeout.ms": 15_000,
@@ -277,7 +283,7 @@ class PythonWriter(Client):
     name = "kafka-python"
 
     def run(self) -> None:
-        producer = KafkaProducer(bootstrap_servers=self.bootstrap)
+        producer = KafkaProducer(**self.load.of_python)
         number = 0
         while not self.stopping.is_set():
             partition, value = self.next(number)
@@ -301,7 +307,7 @@ class AioWriter(Client):
 
     async def _write(self) -> None:
         producer = AIOKafkaProducer(
-            bootstrap_servers=self.bootstrap,
+            **self.load.of_python,
             enable_idempotence=True,
             metadata_max_age_ms=self.metadata_max_age_ms,
         )
@@ -338,7 +344,8 @@ class JavaWriter(Client):
         assert self.load.partitions == 1
         rate = int(1 / PAUSE_S)
         # The program has no retries unless it is given some; a client has.
-        with a_file("retries=2147483647\n") as config:
+        settings = {"retries": "2147483647", **self.load.of_java}
+        with a_file("".join(f"{key}={value}\n" for key, value in settings.items())) as config:
             process = start_tool(
                 "org.apache.kafka.tools.VerifiableProducer",
                 *("--bootstrap-server", self.load.bootstrap, "--topic", self.load.topic),
@@ -374,10 +381,9 @@ class ConfluentReader(Client):
     def run(self) -> None:
         consumer = Consumer(
             {
-                "bootstrap.servers": self.load.bootstrap,
+                **self.load.of_librdkafka,
                 "group.id": self.name,
                 "auto.offset.reset": "earliest",
-                "log_level": 0,
             }
         )
         consumer.subscribe([self.load.topic], on_assign=self._assigned)
@@ -405,7 +411,7 @@ class PythonReader(Client, ConsumerRebalanceListener):  # type: ignore[misc]
 
     def run(self) -> None:
         consumer = KafkaConsumer(
-            bootstrap_servers=self.bootstrap,
+            **self.load.of_python,
             group_id=self.name,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
@@ -437,7 +443,7 @@ class AioReader(Client):
     async def _read(self) -> None:
         consumer = AIOKafkaConsumer(
             self.load.topic,
-            bootstrap_servers=self.bootstrap,
+            **self.load.of_python,
             group_id=self.name,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
@@ -465,14 +471,17 @@ CLIENTS: Final[tuple[type[Client], ...]] = (
 ALL_CLIENTS: Final[tuple[type[Client], ...]] = (*CLIENTS, JavaWriter)
 
 
-def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[Place, int, bytes]]:
-    """What is committed in a topic, from the beginning to the end."""
+def read_all(
+    bootstrap: str, topic: str, partitions: int, settings: Mapping[str, Any] = {}
+) -> list[tuple[Place, int, bytes]]:
+    """What is committed in a topic, from the beginning to the end, by a client with these settings."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "auditor",
             "enable.partition.eof": True,
             "log_level": 0,
+            **settings,
         }
     )
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])

@@ -11,16 +11,17 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from interop.brokers import CLUSTER_ID, SMALL_JVM, ApacheKafka, Broker, Kwire
 from interop.cluster.archive import shared_classes
 from interop.cluster.complaints import complaints
+from interop.cluster.logins import BROKERS_LISTENER, Logins, log_in
 from interop.cluster.wires import Wires
-from interop.raw_client import RawClient
+from interop.raw_client import TIMEOUT_S, RawClient
 from interop.reference import TARGET, old_kafka_jars
 from interop.wire import Fields
 
@@ -103,7 +104,7 @@ class Cluster:
     """A cluster; `start` it, and discard it in the end (or use it in a `with` block).
 
     Who votes is in the properties, or in the metadata log (kraft.version 1), and nodes know where to ask.
-    With `wires` each node has an address of its own.
+    With `wires` each node has an address of its own. With `logins` all listeners are SASL_PLAINTEXT.
     """
 
     def __init__(
@@ -114,12 +115,14 @@ class Cluster:
         voters_in_log: bool = False,
         first_voters: Collection[int] = (),
         wires: Wires | None = None,
+        logins: Logins | None = None,
     ) -> None:
         """`first_voters`: of the controllers, where the log tells who votes and not all do from the start."""
         self.nodes: dict[int, Broker] = {
             node_id: member.kind({**SETTINGS, **(overrides or {}), "node.id": str(node_id)})
             for node_id, member in enumerate(members, 1)
         }
+        self.logins = logins
         self._taken_over: list[Broker] = []
         """Those whose directories are theirs, and whose nodes are others' by now."""
         self._roles = {node_id: member.roles for node_id, member in enumerate(members, 1)}
@@ -133,7 +136,7 @@ class Cluster:
             quorum = {"controller.quorum.bootstrap.servers": self.controller_bootstrap}
         for node_id, node in self.nodes.items():
             listeners = {
-                BROKER: f"PLAINTEXT://{node.bootstrap}",
+                BROKER: f"{BROKERS_LISTENER if logins else 'PLAINTEXT'}://{node.bootstrap}",
                 CONTROLLER: f"CONTROLLER://{node.controller_bootstrap}",
             }
             roles = self._roles[node_id].split(",")
@@ -142,6 +145,7 @@ class Cluster:
                 **quorum,
                 "process.roles": self._roles[node_id],
                 "listeners": ",".join(listeners[role] for role in roles),
+                **(logins.properties() if logins else {}),
             }
             node.properties["advertised.listeners"] = listeners[BROKER]
             if BROKER not in roles:
@@ -180,6 +184,8 @@ class Cluster:
     def _format(self, formatted_with: tuple[str, ...]) -> None:
         # The directories' ids are of no matter, but all formats must name the same.
         voters = ",".join(f"{self._voter(each)}:{each:K<21}Q" for each in self._first_voters)
+        if self.logins is not None:
+            formatted_with += self.logins.formatting()
         for node_id, node in self.nodes.items():
             quorum: tuple[str, ...] = ()
             if self.voters_in_log and node_id in self._first_voters:
@@ -270,7 +276,7 @@ class Cluster:
             ],
             "Configs": [{"Name": key, "Value": value} for key, value in configs.items()],
         }
-        with RawClient(self.nodes[asked].bootstrap) as client:
+        with self.connect(self.nodes[asked].bootstrap) as client:
             # A broker of Apache Kafka's may wait for a controller that is paused as long as for any answer.
             client.socket.settimeout(WAIT_SECONDS)
             made = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=60_000, validateOnly=False)
@@ -279,11 +285,20 @@ class Cluster:
 
     def elect_preferred(self) -> None:
         """Let the first replica of every partition lead it, where it is in sync."""
-        with RawClient(self.nodes[self.brokers[0]].bootstrap) as client:
+        with self.connect(self.nodes[self.brokers[0]].bootstrap) as client:
             told = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=None, TimeoutMs=30_000)
         assert told["ErrorCode"] == 0, told
 
     # --- looking
+
+    @contextmanager
+    def connect(self, address: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[RawClient]:
+        """A connection to one of the nodes, by one of its listeners; logged in, where that is asked for."""
+        with RawClient(address) as client:
+            client.socket.settimeout(timeout_s)
+            if self.logins is not None:
+                log_in(client, self.logins.client)
+            yield client
 
     def metadata(self, *topics: str, asked: int | None = None, everything: bool = False) -> Fields:
         """Metadata of these topics (or of all), as one broker (or the first that answers) has it."""
@@ -293,8 +308,7 @@ class Cluster:
             if not self.nodes[node_id].is_awake:
                 continue
             try:
-                with RawClient(self.nodes[node_id].bootstrap) as client:
-                    client.socket.settimeout(3.0)
+                with self.connect(self.nodes[node_id].bootstrap, timeout_s=3.0) as client:
                     return client.call(
                         "Metadata",
                         12,
@@ -327,8 +341,7 @@ class Cluster:
     def quorum(self, asked: int) -> Fields:
         """What a voter has of the quorum: LeaderId, LeaderEpoch, HighWatermark, and who is how far."""
         partitions = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
-        with RawClient(self.nodes[asked].controller_bootstrap) as client:
-            client.socket.settimeout(3.0)
+        with self.connect(self.nodes[asked].controller_bootstrap, timeout_s=3.0) as client:
             answer = client.call("DescribeQuorum", 2, Topics=partitions)
         found: Fields = answer["Topics"][0]["Partitions"][0]
         if found["ErrorCode"] or found["LeaderId"] < 0:

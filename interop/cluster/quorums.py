@@ -39,7 +39,8 @@ def at_work(
 
     For `also` and `of` see `Cluster.check_complaints`.
     """
-    with Load(cluster.bootstrap, "t", partitions) as load:
+    login = None if cluster.logins is None else cluster.logins.client
+    with Load(cluster.bootstrap, "t", partitions, login) as load:
         load.start(*clients)
         yield load
         load.until_all_write()

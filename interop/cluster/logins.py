@@ -1,0 +1,124 @@
+"""Who logs in to a cluster whose listeners want to know who asks, and as what: nodes, clients, tools.
+
+Brokers' and controllers' listeners are SASL_PLAINTEXT; each has users of its own, so that a node that shows
+one what is meant for the other is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from interop.raw_client import RawClient
+
+PLAIN: Final = "PLAIN"
+SCRAM: Final = "SCRAM-SHA-256"
+BROKERS_LISTENER: Final = "BROKERS"
+MODULES: Final = {
+    PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
+    SCRAM: "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+REFUSED: Final = {
+    PLAIN: "Authentication failed: Invalid username or password",
+    SCRAM: "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+    + SCRAM,
+}
+"""What is said to who has a wrong password."""
+
+
+class Login(NamedTuple):
+    """A user, and how he shows who he is."""
+
+    username: str
+    password: str
+    mechanism: str = PLAIN
+
+    def jaas(self, users: Mapping[str, str] = {}) -> str:
+        """For a client, or with `users` for a server of PLAIN, too."""
+        known = "".join(f' user_{name}="{password}"' for name, password in users.items())
+        who = f'username="{self.username}" password="{self.password}"'
+        return f"{MODULES[self.mechanism]} required {who}{known};"
+
+    def of_java(self) -> dict[str, str]:
+        """Properties of a Java client, or a tool."""
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": self.mechanism,
+            "sasl.jaas.config": self.jaas(),
+        }
+
+    def of_librdkafka(self) -> dict[str, Any]:
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.username,
+            "sasl.password": self.password,
+        }
+
+    def of_python(self) -> dict[str, Any]:
+        """Arguments of kafka-python's clients, and aiokafka's."""
+        return {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": self.mechanism,
+            "sasl_plain_username": self.username,
+            "sasl_plain_password": self.password,
+        }
+
+
+class Logins(NamedTuple):
+    """As whom the nodes of a cluster, and its clients, log in."""
+
+    between_brokers: Login
+    to_controllers: Login
+    client: Login
+
+    def properties(self) -> dict[str, str]:
+        """Of every node."""
+        mechanism, controllers = self.between_brokers.mechanism, self.to_controllers.mechanism
+        asked = {
+            BROKERS_LISTENER: [self.between_brokers, self.client],
+            "CONTROLLER": [self.to_controllers, self.client],
+        }
+        found = {
+            "inter.broker.listener.name": BROKERS_LISTENER,
+            "listener.security.protocol.map": f"{BROKERS_LISTENER}:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": f"{PLAIN},{SCRAM}",
+            "sasl.mechanism.inter.broker.protocol": mechanism,
+            "sasl.mechanism.controller.protocol": controllers,
+        }
+        for listener, users in asked.items():
+            prefix = f"listener.name.{listener.lower()}"
+            own = users[0]
+            plain = {user.username: user.password for user in users if user.mechanism == PLAIN}
+            shown = own if own.mechanism == PLAIN else Login("nobody", "nothing")
+            found[f"{prefix}.plain.sasl.jaas.config"] = shown.jaas(plain)
+            scram = own if own.mechanism == SCRAM else Login("nobody", "nothing", SCRAM)
+            found[f"{prefix}.scram-sha-256.sasl.jaas.config"] = scram.jaas()
+        return found
+
+    def formatting(self) -> tuple[str, ...]:
+        """Arguments of the storage tool, which make those that stand in the metadata."""
+        found: list[str] = []
+        for login in dict.fromkeys(self):
+            if login.mechanism == SCRAM:
+                found += ["--add-scram", f"{SCRAM}=[name={login.username},password={login.password}]"]
+        return tuple(found)
+
+
+def logins(between_brokers: str, to_controllers: str) -> Logins:
+    """By these mechanisms; clients by PLAIN."""
+    return Logins(
+        Login("broker", "broker-secret", between_brokers),
+        Login("quorum", "quorum-secret", to_controllers),
+        Login("alice", "alice-secret"),
+    )
+
+
+def log_in(client: RawClient, login: Login) -> None:
+    """By PLAIN; AssertionError, with the server's words, where that is refused."""
+    told = client.call("SaslHandshake", 1, Mechanism=PLAIN)
+    assert told["ErrorCode"] == 0, told
+    said = f"\0{login.username}\0{login.password}".encode()
+    told = client.call("SaslAuthenticate", 2, AuthBytes=said)
+    assert told["ErrorCode"] == 0, told

@@ -1,0 +1,153 @@
+"""Clusters whose nodes have to log in to each other, as their clients have: brokers and controllers.
+
+Nothing else changes by it: topics are replicated, leaders move, nodes restart. Who has a wrong password does
+not join, and says why.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from interop.brokers import Broker, Kwire
+from interop.cluster.load import CLIENTS, ConfluentReader, ConfluentWriter
+from interop.cluster.logins import PLAIN, REFUSED, SCRAM, Login, logins
+from interop.cluster.nodes import (
+    COMBINED,
+    CONTROLLER,
+    MAKEUPS,
+    Cluster,
+    Member,
+    SmallKafka,
+    eventually,
+)
+from interop.cluster.quorums import at_work, goes_on
+
+QUORUMS: dict[str, tuple[type[Broker], ...]] = {
+    "kwire": (Kwire, Kwire, Kwire),
+    "kafka joins kwire": (Kwire, SmallKafka, Kwire),
+    "kwire joins kafka": (SmallKafka, Kwire, SmallKafka),
+    "kafka": (SmallKafka, SmallKafka, SmallKafka),
+}
+TWO_BROKERS = {
+    "offsets.topic.replication.factor": "2",
+    "transaction.state.log.replication.factor": "2",
+    "transaction.state.log.min.isr": "1",
+    "min.insync.replicas": "1",
+}
+STRANGERS: dict[str, tuple[type[Broker], type[Broker]]] = {
+    "kwire to kwire": (Kwire, Kwire),
+    "kwire to kafka": (SmallKafka, Kwire),
+    "kafka to kwire": (Kwire, SmallKafka),
+    "kafka to kafka": (SmallKafka, SmallKafka),
+}
+
+
+@pytest.mark.parametrize("mechanism", [PLAIN, SCRAM])
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_leaders_move_and_nodes_restart(makeup: str, mechanism: str) -> None:
+    """One controller, which may be a broker, too: what is in the metadata, it knows from the start."""
+    with Cluster(MAKEUPS[makeup], logins=logins(mechanism, mechanism)).start() as cluster:
+        [controller] = cluster.controllers
+        others = [each for each in cluster.brokers if each != controller]
+        cluster.make_topic("t", [[*others, controller]])
+        with at_work(cluster, clients=CLIENTS) as load:
+            load.until_all_write()
+            for victim in (cluster.leader("t"), controller):
+                cluster.nodes[victim].kill()
+                if victim != controller:
+                    cluster.until_led_by_another("t", 0, than=victim)
+                    load.until_all_write()
+                cluster.start_again(victim)
+                cluster.until_all_in_sync()
+                load.until_all_write()
+                goes_on(cluster, f"after-{victim}")
+
+
+@pytest.mark.parametrize("roles", [COMBINED, CONTROLLER])
+@pytest.mark.parametrize("makeup", QUORUMS)
+def test_controllers_are_elected(makeup: str, roles: str) -> None:
+    """Of three, combined or apart. They vote before any metadata is there, so they log in by PLAIN."""
+    members = [Member(kind, roles) for kind in QUORUMS[makeup]]
+    if roles == CONTROLLER:
+        members += [Member(kind) for kind in QUORUMS[makeup][:2]]
+    settings = {} if roles == COMBINED else TWO_BROKERS
+    with Cluster(tuple(members), settings, logins=logins(SCRAM, PLAIN)).start() as cluster:
+        cluster.make_topic("t", [cluster.brokers])
+        with at_work(cluster, clients=CLIENTS) as load:
+            load.until_all_write()
+            for _ in range(2):
+                active = cluster.active_controller()
+                cluster.nodes[active].kill()
+                cluster.active_controller(than=active)
+                load.until_all_write()
+                cluster.start_again(active)
+                cluster.until_all_in_sync()
+                goes_on(cluster, f"after-{active}")
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_logins_end_again_and_again(makeup: str) -> None:
+    """Nodes log in anew before that: no connection is lost by it, and nobody falls behind (KIP-368)."""
+    settings = {"connections.max.reauth.ms": "1500", "replica.lag.time.max.ms": "3000"}
+    with Cluster(MAKEUPS[makeup], settings, logins=logins(SCRAM, PLAIN)).start() as cluster:
+        cluster.make_topic("t", [cluster.brokers])
+        epoch = cluster.partition("t")["LeaderEpoch"]
+        with at_work(cluster, clients=[ConfluentWriter, ConfluentReader]) as load:
+            ends = time.monotonic() + 15
+            while time.monotonic() < ends:
+                load.until_all_write()
+                found = cluster.partition("t")
+                assert sorted(found["IsrNodes"]) == cluster.brokers
+                assert found["LeaderEpoch"] == epoch
+
+
+@pytest.mark.parametrize("makeup", STRANGERS)
+def test_a_stranger_does_not_join(makeup: str) -> None:
+    """With a wrong password for controllers it is no broker; with the right one it becomes one."""
+    known, stranger = STRANGERS[makeup]
+    members = (Member(known, COMBINED), Member(known), Member(stranger))
+    with Cluster(members, logins=logins(PLAIN, PLAIN)).start(without=[3]) as cluster:
+        node = cluster.nodes[3]
+        right = dict(node.properties)
+        node.properties["listener.name.controller.plain.sasl.jaas.config"] = Login("quorum", "guess").jaas()
+        node.start(wait=False)
+        eventually(
+            lambda: REFUSED[PLAIN] in node.log_text(), "the stranger does not say why it does not join"
+        )
+        time.sleep(3)
+        assert {each["NodeId"] for each in cluster.metadata(asked=1)["Brokers"]} == {1, 2}
+        if stranger is Kwire:
+            assert node.log_text().count(REFUSED[PLAIN]) <= 3, "once for each connection would do"
+        node.kill()
+        node.properties = right
+        cluster.start_again(3)
+        cluster.make_topic("t", [cluster.brokers])
+
+
+@pytest.mark.parametrize("makeup", STRANGERS)
+def test_a_stranger_among_brokers_follows_nobody(makeup: str) -> None:
+    """It is a broker, as the controller knows its password, but gets no records of others."""
+    known, stranger = STRANGERS[makeup]
+    members = (Member(known, COMBINED), Member(known), Member(stranger))
+    with Cluster(members, TWO_BROKERS, logins=logins(SCRAM, PLAIN)).start(without=[3]) as cluster:
+        node = cluster.nodes[3]
+        right = dict(node.properties)
+        wrong = Login("broker", "guess", SCRAM).jaas()
+        node.properties["listener.name.brokers.scram-sha-256.sasl.jaas.config"] = wrong
+        cluster.make_topic("t", [[1, 2]])
+        cluster.start_again(3)
+        with cluster.connect(cluster.nodes[1].bootstrap) as client:
+            topics = [
+                {"Name": "t", "Partitions": [{"PartitionIndex": 0, "Replicas": [1, 2, 3]}]},
+            ]
+            told = client.call("AlterPartitionReassignments", 0, TimeoutMs=10_000, Topics=topics)
+        assert told["ErrorCode"] == 0, told
+        eventually(lambda: REFUSED[SCRAM] in node.log_text(), "the stranger does not say why it has nothing")
+        time.sleep(2)
+        assert set(cluster.partition("t")["IsrNodes"]) == {1, 2}
+        node.kill()
+        node.properties = right
+        cluster.start_again(3)
+        cluster.until_in_sync("t")
