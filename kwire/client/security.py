@@ -77,15 +77,16 @@ def _credentials(properties: Mapping[str, str]) -> Credentials:
     from kwire.broker.security.settings import Credentials
 
     try:
-        module = parse_jaas(text)
+        login = parse_jaas(text)
     except MalformedJaas as error:
         raise ValueError(f"sasl.jaas.config: {error}") from None
     wanted = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
-    if module.name != wanted:
-        raise ValueError(f"sasl.jaas.config has {module.name}: sasl.mechanism={mechanism} goes with {wanted}")
-    if not module.username or not module.password:
+    name = login.modules[0].name
+    if name != wanted:
+        raise ValueError(f"sasl.jaas.config has {name}: sasl.mechanism={mechanism} goes with {wanted}")
+    if not login.username or not login.password:
         raise ValueError("sasl.jaas.config has to have a username and a password")
-    return Credentials(mechanism, module.username, module.password, module.is_token)
+    return Credentials(mechanism, login.username, login.password, login.is_token)
 
 
 def login_of(mechanism: str, username: str, password: str, *, is_token: bool = False) -> str:

@@ -25,7 +25,7 @@ from kwire.broker.config.dynamic import (
     usable,
     without_providers,
 )
-from kwire.broker.config.jaas import LoginModule
+from kwire.broker.config.jaas import LoginContext
 from kwire.broker.config.listeners import (
     META_ADDRESS,
     ListenerEndpoint,
@@ -37,8 +37,9 @@ from kwire.broker.config.listeners import (
 from kwire.broker.config.roles import BROKER, CONTROLLER, check_roles
 from kwire.broker.config.sasl import (
     SASL_PROTOCOLS,
+    JaasFile,
     ListenerSasl,
-    login_module,
+    login_context,
     peer_mechanism,
     read_listener,
     unused_jaas,
@@ -166,8 +167,9 @@ class BrokerConfig:
     process_roles: list[str]
     inter_broker_listener_name: str
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], jaas_file: JaasFile | None = None) -> None:
         """`given` is what was set at start, by key. ConfigError when it cannot be used."""
+        self._jaas_file = jaas_file
         self.given = dict(given)
         """What was set at start, as text."""
         for one, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
@@ -257,15 +259,17 @@ class BrokerConfig:
         state = self._taken_up.get(listener, self._state)
         if state.listening.protocols.get(listener) not in SASL_PROTOCOLS:
             return None
-        return read_listener(state, listener)
+        return read_listener(state, listener, self._jaas_file)
 
-    def peer_login(self, listener: str) -> tuple[str, LoginModule] | None:
+    def peer_login(self, listener: str) -> tuple[str, LoginContext] | None:
         """The mechanism by which this node goes to others on a listener, and as whom; None without SASL.
 
         ConfigError where that is not said.
         """
         mechanism = peer_mechanism(self._state, listener)
-        return None if mechanism is None else (mechanism, login_module(self._state, listener, mechanism))
+        if mechanism is None:
+            return None
+        return mechanism, login_context(self._state, listener, mechanism, self._jaas_file)
 
     def connections_per_host(self) -> dict[str, int]:
         """How many connections these hosts may have, instead of max.connections.per.ip."""
@@ -332,7 +336,7 @@ class BrokerConfig:
         check_protocols([listener], state.listening.protocols)
         state = self._taken_up.get(listener.name, state)
         if state.listening.protocols[listener.name] in SASL_PROTOCOLS:
-            read_listener(state, listener.name)
+            read_listener(state, listener.name, self._jaas_file)
 
     def _listener_fault(self, listener: ListenerEndpoint) -> str | None:
         try:
@@ -408,7 +412,9 @@ class BrokerConfig:
     def _check_sasl(self) -> None:
         state = self._state
         for key in unused_jaas(state, [listener.name for listener in self._listeners]):
-            self.logger.warning("%s is passed over: it does not tell of which mechanism it is", key)
+            self.logger.warning(
+                "Server config %s should be prefixed with SASL mechanism name, ignoring config", key
+            )
         for listener in self._listeners:
             self._check_served(listener, state)
         others = [*self.controller_listener_names[:1], *([state.listening.inter_broker] * self.is_broker)]

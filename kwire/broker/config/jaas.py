@@ -1,4 +1,4 @@
-"""JAAS text, by which users tell names and passwords of a listener's mechanism. KIP-85.
+"""JAAS text, by which names and passwords of a mechanism are told: as a setting (KIP-85), or in a file.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_c="d";
 
@@ -16,12 +16,6 @@ from kwire.wire.named_tuple import NamedTuple
 
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-DISALLOWED: Final = (
-    "com.sun.security.auth.module.JndiLoginModule",
-    "com.sun.security.auth.module.LdapLoginModule",
-)
-"""Modules that Kafka does not load: they ask whom they are told to ask."""
 
 _FLAGS: Final = ("REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL")
 _BLANKS: Final = "".join(map(chr, range(33)))
@@ -45,44 +39,80 @@ class LoginModule(NamedTuple):
     def __repr__(self) -> str:
         return f"LoginModule({self.name}, [hidden])"
 
+
+class LoginContext(NamedTuple):
+    """The modules by which a mechanism knows whom to let in, and as whom this node goes to others.
+
+    Kafka's modules do nothing themselves: what the first of them says counts.
+    """
+
+    modules: tuple[LoginModule, ...]
+
     @property
     def username(self) -> str:
         """As whom this node goes to others; empty where that is not said."""
-        return self.options.get("username", "")
+        return self._first("username")
 
     @property
     def password(self) -> str:
         """What it shows them."""
-        return self.options.get("password", "")
+        return self._first("password")
+
+    def _first(self, name: str) -> str:
+        return next((one.options[name] for one in self.modules if name in one.options), "")
 
     @property
     def is_token(self) -> bool:
         """Whether they are a delegation token's id and HMAC. KIP-48."""
-        return self.name == SCRAM_MODULE and self.options.get("tokenauth", "").lower() == "true"
+        return any(
+            one.name == SCRAM_MODULE and one.options.get("tokenauth", "").lower() == "true"
+            for one in self.modules
+        )
 
     @property
     def users(self) -> dict[str, str]:
-        """The passwords of the users that PLAIN's module names, by their names."""
-        if self.name != PLAIN_MODULE:
-            return {}
+        """The passwords of the users that PLAIN's modules name, by their names."""
         return {
-            key.removeprefix("user_"): value for key, value in self.options.items() if key.startswith("user_")
+            name.removeprefix("user_"): value
+            for one in reversed(self.modules)
+            if one.name == PLAIN_MODULE
+            for name, value in one.options.items()
+            if name.startswith("user_")
         }
 
 
-def parse_jaas(text: str) -> LoginModule:
-    """The one module of a text. MalformedJaas."""
-    modules = list(_modules(_tokens(text)))
+def parse_jaas(text: str) -> LoginContext:
+    """The context of a text, which has one module. MalformedJaas."""
+    tokens = _tokens(text)
+    modules = []
+    while (token := next(tokens, _END)) != _END:
+        modules.append(_module(token, tokens))
     if not modules:
         raise MalformedJaas("Login module not specified in JAAS config")
     if len(modules) > 1:
         raise MalformedJaas(f"JAAS config property contains {len(modules)} login modules, should be 1 module")
-    if modules[0].name in DISALLOWED:
-        raise MalformedJaas(
-            f"{modules[0].name} is not allowed. Update System property "
-            f"'org.apache.kafka.disallowed.login.modules' to allow {modules[0].name}"
-        )
-    return modules[0]
+    return LoginContext(tuple(modules))
+
+
+def parse_jaas_file(text: str) -> dict[str, LoginContext]:
+    """The contexts of a file of Java's, by their names. MalformedJaas.
+
+    NAME { MODULE required OPTION="VALUE"; MODULE required; };
+    """
+    tokens = _tokens(text)
+    contexts = {}
+    while (token := next(tokens, _END)) != _END:
+        if token.word is None or next(tokens, _END).character != "{":
+            raise MalformedJaas("expected NAME { in JAAS config")
+        modules = []
+        while (inner := next(tokens, _END)).character != "}":
+            modules.append(_module(inner, tokens))
+        if next(tokens, _END).character != ";":
+            raise MalformedJaas(f"{token.word} is not terminated by semi-colon in JAAS config")
+        if any("${" in value for module in modules for value in module.options.values()):
+            raise MalformedJaas(f"{token.word} has a property of Java's to expand in JAAS config")
+        contexts[token.word] = LoginContext(tuple(modules))
+    return contexts
 
 
 class _Token(NamedTuple):
@@ -96,17 +126,15 @@ _END: Final = _Token(None)
 _NUMBER: Final = _Token(None, "0")
 
 
-def _modules(tokens: Iterator[_Token]) -> Iterator[LoginModule]:
-    while (token := next(tokens, _END)) != _END:
-        name = token.word or ""
-        flag = next(tokens, _END)
-        if flag == _END:
-            raise MalformedJaas("Login module control flag not specified in JAAS config")
-        if flag.word is None:
-            raise MalformedJaas("Login module control flag is not available in the JAAS config")
-        if flag.word.upper() not in _FLAGS:
-            raise MalformedJaas(f"Invalid login module control flag '{flag.word}' in JAAS config")
-        yield LoginModule(name, dict(_options(tokens)))
+def _module(first: _Token, tokens: Iterator[_Token]) -> LoginModule:
+    flag = next(tokens, _END)
+    if flag == _END:
+        raise MalformedJaas("Login module control flag not specified in JAAS config")
+    if flag.word is None:
+        raise MalformedJaas("Login module control flag is not available in the JAAS config")
+    if flag.word.upper() not in _FLAGS:
+        raise MalformedJaas(f"Invalid login module control flag '{flag.word}' in JAAS config")
+    return LoginModule(first.word or "null", dict(_options(tokens)))
 
 
 def _options(tokens: Iterator[_Token]) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ beneath, so that nothing needs to be set.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Final
@@ -14,6 +15,7 @@ from kwire.broker.config.broker import HONOURED, BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.properties import environment_settings, parse_properties
+from kwire.broker.config.sasl import JaasFile
 from kwire.broker.host.loggers import NodeLogger, node_name
 
 DATA_DIRECTORY: Final = "kwire-data"
@@ -55,6 +57,9 @@ REMOVED: Final = frozenset(
 """Keys that Kafka 4 has dropped, and that older files still hold: Kafka 4 passes over them."""
 
 
+_JAAS_FILE: Final = re.compile(r"-Djava\.security\.auth\.login\.config==?(\S+)")
+
+
 def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> BrokerConfig:
     """Read a broker's configuration, and warn of what it sets in vain.
 
@@ -88,7 +93,21 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
     logger = NodeLogger("kwire.config", node_name(node_id) if node_id else "")
     for fault in in_vain:
         logger.warning("%s", fault)
-    return BrokerConfig(given)
+    return BrokerConfig(given, _jaas_file(environ))
+
+
+def _jaas_file(environ: Mapping[str, str]) -> JaasFile | None:
+    """The file of JAAS text that the JVM would be told of."""
+    paths = _JAAS_FILE.findall(environ.get("KAFKA_OPTS", ""))
+    if not paths:
+        return None
+    path = paths[-1].strip("\"'")
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return JaasFile(path, file.read())
+    except OSError as error:
+        # Nothing may ask for it.
+        return JaasFile(path, fault=error.strerror)
 
 
 def _complete_alone(given: dict[str, str], overrides: Mapping[str, str]) -> None:

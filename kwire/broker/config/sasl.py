@@ -11,13 +11,21 @@ from typing import Final, Protocol, cast
 
 from kwire.broker.config.broker_keys import BROKER_KEYS
 from kwire.broker.config.definition import ConfigError, Value
-from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE, LoginModule, MalformedJaas, parse_jaas
-from kwire.broker.config.listeners import Listening
+from kwire.broker.config.jaas import (
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    LoginContext,
+    MalformedJaas,
+    parse_jaas,
+    parse_jaas_file,
+)
+from kwire.broker.config.listeners import INTER_BROKER_NAME, Listening
 from kwire.wire.named_tuple import NamedTuple
 
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
+INTER_BROKER_PROTOCOL: Final = "security.inter.broker.protocol"
 ENABLED: Final = "sasl.enabled.mechanisms"
 JAAS: Final = "sasl.jaas.config"
 INTER_BROKER_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
@@ -25,13 +33,16 @@ CONTROLLER_MECHANISM: Final = "sasl.mechanism.controller.protocol"
 MAX_RECEIVE: Final = "sasl.server.max.receive.size"
 MAX_REAUTH: Final = "connections.max.reauth.ms"
 
+SERVER_CONTEXT: Final = "KafkaServer"
+"""What a broker's context is called in a file of Java's."""
+
 _LOGIN_MODULES: Final = (PLAIN_MODULE, SCRAM_MODULE)
-_HANDLERS: Final = (
+_CLASSES_OF_MECHANISMS: Final = (
     "sasl.server.callback.handler.class",
-    "sasl.client.callback.handler.class",
     "sasl.login.callback.handler.class",
     "sasl.login.class",
 )
+_CLIENTS_CLASS: Final = "sasl.client.callback.handler.class"
 
 
 class Settings(Protocol):
@@ -45,13 +56,25 @@ class Settings(Protocol):
     def listening(self) -> Listening: ...
 
 
+class JaasFile(NamedTuple):
+    """A file of Java's, for the mechanisms of which no setting tells."""
+
+    path: str
+    text: str = ""
+    fault: str | None = None
+    """Why it could not be read."""
+
+    def __repr__(self) -> str:
+        return f"JaasFile({self.path}, [hidden])"
+
+
 class ListenerSasl(NamedTuple):
     """What is said of a listener."""
 
     mechanisms: tuple[str, ...]
     """Those that are enabled, in the order in which Kafka tells them."""
-    modules: Mapping[str, LoginModule]
-    """What its JAAS text tells each of them."""
+    contexts: Mapping[str, LoginContext]
+    """What JAAS text tells each of them."""
     max_receive_bytes: int
     max_reauth_ms: Mapping[str, int]
     """By the mechanisms; 0 where nobody has to authenticate again."""
@@ -70,7 +93,7 @@ def enabled_mechanisms(state: Settings, listener: str) -> tuple[str, ...]:
     return tuple(sorted(given, key=lambda mechanism: mechanism == "SCRAM-SHA-256"))
 
 
-def read_listener(state: Settings, listener: str) -> ListenerSasl:
+def read_listener(state: Settings, listener: str, file: JaasFile | None) -> ListenerSasl:
     """What is said of a listener of SASL. ConfigError where it cannot be served so."""
     mechanisms = enabled_mechanisms(state, listener)
     if not mechanisms:
@@ -88,7 +111,7 @@ def read_listener(state: Settings, listener: str) -> ListenerSasl:
         max_reauth_ms[mechanism] = cast(int, value)
     return ListenerSasl(
         mechanisms,
-        {mechanism: login_module(state, listener, mechanism) for mechanism in mechanisms},
+        {mechanism: login_context(state, listener, mechanism, file) for mechanism in mechanisms},
         cast(int, listener_value(state, listener, MAX_RECEIVE)),
         max_reauth_ms,
     )
@@ -105,27 +128,50 @@ def peer_mechanism(state: Settings, listener: str) -> str | None:
     return mechanism
 
 
-def login_module(state: Settings, listener: str, mechanism: str) -> LoginModule:
-    """What a listener's JAAS text tells a mechanism. ConfigError."""
-    for name in _HANDLERS:
-        for key in (name, f"listener.name.{listener.lower()}.{name}", _key(listener, mechanism, name)):
-            if key in state.settings:
-                raise ConfigError(f"{key} is set: classes of Java's cannot be loaded here")
+def login_context(state: Settings, listener: str, mechanism: str, file: JaasFile | None) -> LoginContext:
+    """What a listener's JAAS text, or else the file, tells a mechanism. ConfigError."""
+    own = f"listener.name.{listener.lower()}."
+    for key in (
+        _CLIENTS_CLASS,
+        own + _CLIENTS_CLASS,
+        *(_key(listener, mechanism, name) for name in _CLASSES_OF_MECHANISMS),
+    ):
+        if key in state.settings:
+            raise ConfigError(f"{key} is set: classes of Java's cannot be loaded here")
     key = _key(listener, mechanism, JAAS)
-    if key not in state.settings:
-        raise ConfigError(
-            f"Could not find a 'KafkaServer' or '{listener.lower()}.KafkaServer' entry in the JAAS "
-            f"configuration. System property 'java.security.auth.login.config' is not set: {key} is missing"
-        )
-    try:
-        module = parse_jaas(state.settings[key])
-    except MalformedJaas as error:
-        raise ConfigError(f"{key}: {error}") from None
-    if module.name not in _LOGIN_MODULES:
-        raise ConfigError(
-            f"{key} names the login module {module.name or 'null'}: there are {' and '.join(_LOGIN_MODULES)}"
-        )
-    return module
+    if key in state.settings:
+        try:
+            context = parse_jaas(state.settings[key])
+        except MalformedJaas as error:
+            raise ConfigError(f"{key}: {error}") from None
+    else:
+        context, key = _context_of_file(listener.lower(), file, key)
+    for module in context.modules:
+        if module.name not in _LOGIN_MODULES:
+            raise ConfigError(
+                f"{key}: No LoginModule found for {module.name}: there are {' and '.join(_LOGIN_MODULES)}"
+            )
+    return context
+
+
+def _context_of_file(listener: str, file: JaasFile | None, missing: str) -> tuple[LoginContext, str]:
+    """The context of the file that is a listener's, or else that of all, and what it is called."""
+    contexts = {}
+    if file is not None:
+        try:
+            contexts = parse_jaas_file(file.text)
+        except MalformedJaas as error:
+            raise ConfigError(f"{file.path}: {error}") from None
+        if file.fault is not None:
+            raise ConfigError(f"java.security.auth.login.config is {file.path}: {file.fault}")
+    for name in (f"{listener}.{SERVER_CONTEXT}", SERVER_CONTEXT):
+        if name in contexts:
+            return contexts[name], name
+    path = file.path if file is not None else "not set"
+    raise ConfigError(
+        f"Could not find a '{SERVER_CONTEXT}' or '{listener}.{SERVER_CONTEXT}' entry in the JAAS "
+        f"configuration. System property 'java.security.auth.login.config' is {path}: {missing} is missing"
+    )
 
 
 def _key(listener: str, mechanism: str, name: str) -> str:
@@ -140,7 +186,9 @@ def _check_served(name: str, mechanism: str) -> None:
 
 
 def check_inter_broker(state: Settings) -> None:
-    """ConfigError where brokers would go to each other by a mechanism that they do not take."""
+    """ConfigError where it is not clear how brokers go to each other, or where they would not be let in."""
+    if INTER_BROKER_NAME in state.settings and INTER_BROKER_PROTOCOL in state.settings:
+        raise ConfigError(f"Only one of {INTER_BROKER_NAME} and {INTER_BROKER_PROTOCOL} should be set.")
     listener = state.listening.inter_broker
     if state.listening.protocols.get(listener) not in SASL_PROTOCOLS:
         return

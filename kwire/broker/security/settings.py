@@ -46,7 +46,7 @@ def listener_security(config: BrokerConfig, listener: str) -> ListenerSecurity |
     sasl = config.listener_sasl(listener)
     if sasl is None:
         return None
-    plain = sasl.modules.get("PLAIN")
+    plain = sasl.contexts.get("PLAIN")
     return ListenerSecurity(
         sasl.mechanisms,
         plain.users if plain is not None else {},
@@ -64,5 +64,5 @@ def peer_credentials(config: BrokerConfig, listener: str) -> Credentials | None:
     login = config.peer_login(listener)
     if login is None:
         return None
-    mechanism, module = login
-    return Credentials(mechanism, module.username, module.password, module.is_token)
+    mechanism, context = login
+    return Credentials(mechanism, context.username, context.password, context.is_token)

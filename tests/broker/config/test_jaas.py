@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE, MalformedJaas, parse_jaas
+from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE, MalformedJaas, parse_jaas, parse_jaas_file
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_options(text: str, options: dict[str, str] | None) -> None:
         with pytest.raises(MalformedJaas):
             parse_jaas(text)
     else:
-        module = parse_jaas(text)
+        [module] = parse_jaas(text).modules
         assert (module.name, module.options) == ("M", options)
 
 
@@ -54,12 +54,6 @@ def test_options(text: str, options: dict[str, str] | None) -> None:
         ("M required a=x", "JAAS config entry not terminated by semi-colon"),
         ("M required", "JAAS config entry not terminated by semi-colon"),
         ("M required; N required;", "JAAS config property contains 2 login modules, should be 1 module"),
-        (
-            "com.sun.security.auth.module.JndiLoginModule required;",
-            "com.sun.security.auth.module.JndiLoginModule is not allowed. Update System property "
-            "'org.apache.kafka.disallowed.login.modules' to allow "
-            "com.sun.security.auth.module.JndiLoginModule",
-        ),
     ],
 )
 def test_what_is_none(text: str, told: str) -> None:
@@ -76,3 +70,42 @@ def test_modules_tell_users_and_what_this_node_shows() -> None:
     assert (plain.username, plain.password, plain.is_token) == ("me", "mine", False)
     assert scram.is_token
     assert "mine" not in repr(plain)
+
+
+FILE = f"""
+// Everybody's
+KafkaServer {{
+  {SCRAM_MODULE} required username="node" password="secret";
+  {PLAIN_MODULE} required
+      username="other" password="x" user_a="1" user_b="2";
+  {PLAIN_MODULE} optional user_b="3" user_c="4";
+}};
+clients.KafkaServer {{ {PLAIN_MODULE} required user_d="5"; }};
+Client {{ a.B required useTicketCache=true; }};
+"""
+
+
+def test_a_file_has_contexts_of_several_modules() -> None:
+    contexts = parse_jaas_file(FILE)
+    assert sorted(contexts) == ["Client", "KafkaServer", "clients.KafkaServer"]
+    server = contexts["KafkaServer"]
+    assert (server.username, server.password, server.is_token) == ("node", "secret", False)
+    assert server.users == {"a": "1", "b": "2", "c": "4"}
+    assert contexts["clients.KafkaServer"].users == {"d": "5"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KafkaServer",
+        "{ M required; };",
+        "KafkaServer M required;",
+        "KafkaServer { M required; }",
+        "KafkaServer { M required;",
+        "KafkaServer { M required",
+        'KafkaServer { M required a="${user.home}"; };',
+    ],
+)
+def test_files_that_are_none(text: str) -> None:
+    with pytest.raises(MalformedJaas):
+        parse_jaas_file(text)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.config import BrokerConfig, ConfigError, load
+from kwire.broker.config.jaas import PLAIN_MODULE
 
 SERVER_PROPERTIES = """
 process.roles=broker,controller
@@ -182,3 +183,23 @@ def test_a_dynamic_quorum_s_servers_are_no_reason_for_a_warning(
     assert not caplog.records
     for wrong in ("localhost", "localhost:", ":9093", "a:1,b"):
         assert "expected host:port" in refusal({"controller.quorum.bootstrap.servers": wrong})
+
+
+def test_a_file_of_jaas_text_is_found_as_the_jvm_finds_it(tmp_path: Path) -> None:
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(f'KafkaServer {{ {PLAIN_MODULE} required username="me" password="mine"; }};')
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    }
+    environ = {"KAFKA_OPTS": f"-Xlog:gc -Djava.security.auth.login.config={jaas} -Dx=y"}
+    mechanism, context = load(None, environ, settings).peer_login("SASL_PLAINTEXT") or ("", None)
+    assert context is not None
+    assert (mechanism, context.username, context.password) == ("PLAIN", "me", "mine")
+    assert "mine" not in repr(context)
+    jaas.unlink()
+    with pytest.raises(ConfigError, match="No such file or directory"):
+        load(None, environ, settings)
+    assert load(None, environ, {}).listener_sasl("PLAINTEXT") is None

@@ -7,6 +7,7 @@ import pytest
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE
+from kwire.broker.config.sasl import JaasFile
 from kwire.broker.security.settings import Credentials, listener_security, peer_credentials
 
 PLAIN_TEXT = f'{PLAIN_MODULE} required username="me" password="mine" user_me="mine" user_you="yours";'
@@ -111,7 +112,7 @@ def test_a_broker_without_listeners_of_controllers_goes_to_them_all_the_same() -
     [
         ({"listener.name.clients.plain.sasl.jaas.config": None}, MISSING),
         ({"listener.name.clients.plain.sasl.jaas.config": "M"}, "control flag not specified"),
-        ({"listener.name.clients.plain.sasl.jaas.config": "a.B required;"}, "names the login module a.B"),
+        ({"listener.name.clients.plain.sasl.jaas.config": "a.B required;"}, "No LoginModule found for a.B"),
         ({"listener.name.clients.sasl.enabled.mechanisms": "SCRAM-SHA-256"}, MISSING),
         ({"listener.name.clients.sasl.enabled.mechanisms": ""}, "No SASL mechanisms are enabled"),
         ({"listener.name.clients.sasl.enabled.mechanisms": "GSSAPI"}, "GSSAPI, which is not served"),
@@ -124,6 +125,7 @@ def test_a_broker_without_listeners_of_controllers_goes_to_them_all_the_same() -
         ),
         ({"listener.name.clients.plain.connections.max.reauth.ms": "x"}, "connections.max.reauth.ms"),
         ({"listener.name.clients.plain.sasl.server.callback.handler.class": "a.B"}, "cannot be loaded here"),
+        ({"security.inter.broker.protocol": "PLAINTEXT"}, "Only one of inter.broker.listener.name and "),
     ],
 )
 def test_settings_that_a_node_does_not_start_with(changed: dict[str, str | None], told: str) -> None:
@@ -158,3 +160,40 @@ def test_what_a_listener_asks_for_stays_while_it_is_there() -> None:
     clients = listener_security(config, "CLIENTS")
     assert clients is not None
     assert clients.mechanisms == ("PLAIN",)
+
+
+def test_a_file_tells_what_no_setting_does() -> None:
+    text = f"""
+        KafkaServer {{ {PLAIN_MODULE} required username="me" password="of-all" user_me="of-all"; }};
+        nodes.KafkaServer {{ {PLAIN_MODULE} required username="me" password="of-nodes" user_me="of-nodes"; }};
+    """
+    settings = {name: text for name, text in ALONE.items() if not name.endswith("jaas.config")}
+    settings["listener.name.clients.plain.sasl.jaas.config"] = PLAIN_TEXT
+    config = BrokerConfig(settings, JaasFile("jaas.conf", text))
+    assert peer_credentials(config, "CONTROLLER") == Credentials("PLAIN", "me", "of-all")
+    assert peer_credentials(config, "NODES") == Credentials("PLAIN", "me", "of-nodes")
+    clients = listener_security(config, "CLIENTS")
+    assert clients is not None
+    assert clients.plain_users == {"me": "mine", "you": "yours"}
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        (
+            JaasFile("jaas.conf", "KafkaClient { };"),
+            "'java.security.auth.login.config' is jaas.conf",
+        ),
+        (JaasFile("jaas.conf", "KafkaServer {"), "jaas.conf: Login module control flag not specified"),
+        (
+            JaasFile("jaas.conf", "KafkaServer { a.B required; };"),
+            "KafkaServer: No LoginModule found",
+        ),
+        (JaasFile("jaas.conf", fault="No such file or directory"), "jaas.conf: No such file or directory"),
+    ],
+)
+def test_files_that_do_not_help(file: JaasFile, told: str) -> None:
+    settings = {name: text for name, text in ALONE.items() if not name.endswith("jaas.config")}
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig(settings, file)
+    assert told in str(refused.value)
