@@ -1,0 +1,163 @@
+"""Settings of SASL with which both brokers start, or neither does, and what both say then."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.test_starting import serves
+
+PLAIN = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
+)
+SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="b";'
+LISTENER = "listener.name.sasl_plaintext."
+PLAIN_TEXT = f"{LISTENER}plain.sasl.jaas.config"
+SCRAM_TEXT = f"{LISTENER}scram-sha-256.sasl.jaas.config"
+BOTH = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256"}
+CONTROLLER = {
+    "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+    "sasl.mechanism.controller.protocol": "PLAIN",
+}
+NOBODY = (
+    "Could not find a 'KafkaServer' or 'sasl_plaintext.KafkaServer' entry in the JAAS configuration. System "
+    "property 'java.security.auth.login.config' is"
+)
+ENABLED = (
+    "sasl.mechanism.inter.broker.protocol must be included in sasl.enabled.mechanisms when SASL is used for "
+    "inter-broker communication"
+)
+
+CASES: dict[str, tuple[dict[str, str | None], str | None]] = {
+    "PLAIN": ({}, None),
+    "SCRAM, too": ({**BOTH, SCRAM_TEXT: SCRAM}, None),
+    "SCRAM with PLAIN's module": (
+        {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256", SCRAM_TEXT: PLAIN},
+        None,
+    ),
+    "no names": ({PLAIN_TEXT: PLAIN.partition(" username")[0] + ";"}, None),
+    "enabled for the listener": (
+        {"sasl.enabled.mechanisms": None, f"{LISTENER}sasl.enabled.mechanisms": "PLAIN"},
+        None,
+    ),
+    "less than no time": ({f"{LISTENER}plain.connections.max.reauth.ms": "-5"}, None),
+    "controllers": ({**CONTROLLER, "listener.name.controller.plain.sasl.jaas.config": PLAIN}, None),
+    "a class that nobody asks for": (
+        {"sasl.server.callback.handler.class": "org.apache.kafka.common.metrics.JmxReporter"},
+        None,
+    ),
+    "PLAIN without text": ({PLAIN_TEXT: None}, NOBODY),
+    "SCRAM without text": ({**BOTH}, NOBODY),
+    "text of no mechanism": (
+        {PLAIN_TEXT: None, "sasl.jaas.config": PLAIN},
+        "Server config sasl.jaas.config should be prefixed with SASL mechanism name, ignoring config",
+    ),
+    "text in capitals": ({PLAIN_TEXT: None, f"{LISTENER}PLAIN.sasl.jaas.config": PLAIN}, NOBODY),
+    "text for another listener": ({PLAIN_TEXT: None, PLAIN_TEXT.replace("_", "-"): PLAIN}, NOBODY),
+    "no text": ({PLAIN_TEXT: ""}, "Login module not specified in JAAS config"),
+    "a number": (
+        {PLAIN_TEXT: PLAIN.replace('"a"', "7a")},
+        "Value not specified for key 'username' in JAAS config",
+    ),
+    "two modules": (
+        {PLAIN_TEXT: PLAIN + SCRAM},
+        "JAAS config property contains 2 login modules, should be 1 module",
+    ),
+    "a module that is not there": ({PLAIN_TEXT: "a.B required;"}, "No LoginModule found for a.B"),
+    "Kerberos, the default": ({"sasl.enabled.mechanisms": None}, ENABLED),
+    "another mechanism between brokers": ({"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"}, ENABLED),
+    "two ways between brokers": (
+        {"inter.broker.listener.name": "SASL_PLAINTEXT"},
+        "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.",
+    ),
+    "controllers without text": (
+        {**CONTROLLER},
+        NOBODY.replace("sasl_plaintext", "controller"),
+    ),
+    "a word for a time": (
+        {f"{LISTENER}plain.connections.max.reauth.ms": "x"},
+        "Invalid value x for configuration connections.max.reauth.ms: Not a number of type LONG",
+    ),
+    "no map for controllers": (
+        {"listener.security.protocol.map": None},
+        "No security protocol defined for listener CONTROLLER",
+    ),
+}
+"""By name what is changed, and of those that do not start what both say."""
+
+
+def settings_of(broker: Broker) -> dict[str, str]:
+    """A listener of SASL, where brokers go to each other, too."""
+    return {
+        "listeners": f"SASL_PLAINTEXT://{broker.bootstrap},CONTROLLER://{broker.controller_bootstrap}",
+        "advertised.listeners": f"SASL_PLAINTEXT://{broker.bootstrap}",
+        "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        PLAIN_TEXT: PLAIN,
+    }
+
+
+def outcome(broker: Broker) -> tuple[bool, str]:
+    """Whether it serves, and what it says."""
+    try:
+        return serves(broker), broker.log_text()
+    except subprocess.CalledProcessError as error:
+        # Apache Kafka reads its settings when it formats, too.
+        return False, error.stderr.decode()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_start_or_neither(name: str, only: str) -> None:
+    changed, told = CASES[name]
+    for kind in (ApacheKafka, Kwire):
+        if only not in ("", kind.name):
+            continue
+        broker = kind()
+        try:
+            broker.properties.update(settings_of(broker))
+            for key, text in changed.items():
+                broker.properties.pop(key, None)
+                if text is not None:
+                    broker.properties[key] = text
+            serving, said = outcome(broker)
+            assert (kind.name, serving) == (kind.name, told is None), said[-2000:]
+            assert (told or "") in said
+            assert kind is ApacheKafka or "Traceback" not in said
+        finally:
+            broker.discard()
+
+
+FILE = f"""
+KafkaServer {{
+    {SCRAM}
+    {PLAIN}
+}};
+Client {{
+    a.B required useTicketCache=true;
+}};
+"""
+
+
+@pytest.mark.parametrize("text", [FILE, FILE.replace("Kafka", "sasl_plaintext.Kafka"), "Client { };"])
+def test_a_file_tells_both(text: str, tmp_path: Path, only: str) -> None:
+    path = tmp_path / "jaas.conf"
+    path.write_text(text)
+    for kind, variable in ((ApacheKafka, "JAVA_TOOL_OPTIONS"), (Kwire, "KAFKA_OPTS")):
+        if only not in ("", kind.name):
+            continue
+        broker = kind()
+        try:
+            broker.properties.update(settings_of(broker))
+            broker.properties.update(BOTH)
+            del broker.properties[PLAIN_TEXT]
+            broker.environment[variable] = f"-Djava.security.auth.login.config={path}"
+            serving, said = outcome(broker)
+            assert (kind.name, serving) == (kind.name, "KafkaServer" in text), said[-2000:]
+            assert serving or f"{NOBODY} {path}" in said
+        finally:
+            broker.discard()
