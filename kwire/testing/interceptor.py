@@ -82,6 +82,9 @@ class Interceptor:
         return channel.id in self._stuck or self._inner.must_wait(channel, frame)
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
+        if channel.authentication is not None and channel.authentication.takes_bare_tokens:
+            self._pass_on(channel, frame)
+            return
         header, position = decode_request_header(frame)
         api = API_VERSIONS.get(header.api_key)
         if (
@@ -126,6 +129,9 @@ class Interceptor:
 
         self._inner.end_turn(look_and_answer)
         self._look()
+
+    def channel_opened(self, channel: Channel) -> None:
+        self._inner.channel_opened(channel)
 
     def channel_closed(self, channel: Channel) -> None:
         self._stuck.pop(channel.id, None)

@@ -435,6 +435,7 @@ class ServedConnection:
             logger=place.host.logger("kwire.dispatch"),
             role=place.role,
         )
+        place.node.channel_opened(self._channel)
 
     def receive(self, frame: bytes) -> None:
         """A frame has arrived. The process sees it when it runs."""

@@ -24,6 +24,7 @@ from kwire.broker.host.host import PeerAddress
 from kwire.broker.net.peers import PeerLinks, logins
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import controller_endpoints
+from kwire.broker.security.principal import Principal
 from kwire.broker.storage.disk import FileRegion
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
@@ -167,9 +168,14 @@ class VirtualNode:
 
     # --- asking it
 
-    def connect(self, listener: str = "PLAINTEXT", role: ListenerRole = ListenerRole.BROKER) -> Client:
-        """A new connection."""
-        return Client(self, next(self._channel_ids), listener, role)
+    def connect(
+        self,
+        listener: str = "PLAINTEXT",
+        role: ListenerRole = ListenerRole.BROKER,
+        who: Principal | None = None,
+    ) -> Client:
+        """A new connection; it need not say by SASL who it is where `who` tells."""
+        return Client(self, next(self._channel_ids), listener, role, who)
 
     def call(self, version: int, request: Any) -> Any:
         """What a new connection is answered before time has passed; None where that is nothing."""
@@ -192,6 +198,7 @@ class Client:
         channel_id: int,
         listener: str = "PLAINTEXT",
         role: ListenerRole = ListenerRole.BROKER,
+        who: Principal | None = None,
     ) -> None:
         self.around = node
         self.node = node.node
@@ -204,6 +211,10 @@ class Client:
             logger=node.host.logger("kwire.dispatch"),
             role=role,
         )
+        if who is None:
+            self.node.channel_opened(self.channel)
+        else:
+            self.channel.principal = who
         self._ids = count(1)
 
     def another(self) -> Client:

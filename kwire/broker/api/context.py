@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from kwire.broker.api.answered import Answered
 from kwire.broker.api.error_responses import error_response
@@ -38,7 +38,27 @@ PARKED: Final = Parked()
 LONGEST_CLIENT_ID: Final = 255
 """Longer ones are not remembered by connections, each of which may have one of 32 KiB."""
 
+LONGEST_FRAME: Final = 2**31 - 1
+
 _PENDING, _READY = range(2)
+
+
+class Authenticates(Protocol):
+    """What stands before the handlers where who connects has to say who he is: `api.security.session`."""
+
+    @property
+    def takes_bare_tokens(self) -> bool:
+        """Whether what comes next is no request."""
+
+    @property
+    def may_end(self) -> bool:
+        """Whether each request is to come by here, since one of them may be too late."""
+
+    def takes(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
+        """Whether a frame is not for the handlers; what has to come of it was done. WireError."""
+
+    def fails_by_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
+        """Whether a frame of a size that cannot be was seen to, and the connection ends by itself."""
 
 
 class Channel:
@@ -48,6 +68,7 @@ class Channel:
         "_client_id",
         "_who",
         "answered",
+        "authentication",
         "began",
         "client_software_name",
         "client_software_version",
@@ -59,6 +80,7 @@ class Channel:
         "listener",
         "local_host",
         "logger",
+        "max_frame_bytes",
         "on_ready",
         "peer_host",
         "peer_port",
@@ -93,6 +115,10 @@ class Channel:
         self.role = role
         """Whose listener it is: a broker's, or a controller's."""
         self.principal = principal
+        self.authentication: Authenticates | None = None
+        """None where nobody is asked who he is."""
+        self.max_frame_bytes = LONGEST_FRAME
+        """A longer one ends the connection."""
         self.on_ready = on_ready
         self.logger = logger
         self.answered = answered
@@ -167,7 +193,7 @@ class Channel:
             if reply is not None:
                 pieces.extend(reply)
                 self.queued_bytes -= context.reply_bytes
-            elif context.closes:
+            if context.closes:
                 self.closing = True
                 self._forget_all()
         return pieces
@@ -229,7 +255,7 @@ class RequestContext:
         self.reply: list[Buffer | Region] | None = None
         self.reply_bytes = 0
         self.closes = False
-        """Whether the connection ends with this request, which is not answered."""
+        """Whether the connection ends with this request, and the answer to it where there is one."""
         self.request: object = None
         """Kept until it is answered: a reply that cannot be written is an error to all that was asked."""
         self.again: Again | None = None
@@ -342,6 +368,12 @@ class RequestContext:
         channel = self.channel
         if not channel.closed and not channel.closing and channel.slots[0] is self:
             channel.on_ready(channel)
+
+    def complete_and_close(self, response: Message) -> None:
+        """Answer, and end the connection with that."""
+        self.closes = True
+        self.channel.ending = True
+        self.complete(response)
 
     def close_connection(self) -> None:
         """End the request, and the connection once what came before is answered."""

@@ -52,6 +52,13 @@ class Dispatcher:
 
     def dispatch(self, channel: Channel, frame: memoryview, now_ms: int) -> None:
         """Handle one frame (without its size). WireError means that the connection must be closed."""
+        authentication = channel.authentication
+        if authentication is not None:
+            interrupt = channel.interrupt
+            if authentication.takes(channel, frame, now_ms):
+                if interrupt is not None:
+                    interrupt()
+                return
         repeated = channel.repeated
         # What waits is answered first, and an answer behind a long poll ends that.
         if repeated is not None and not channel.slots:
@@ -105,7 +112,12 @@ class Dispatcher:
             reply = context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if not isinstance(reply, Parked):
             context.complete(reply)
-        if context.again is not None and context.reply is not None and len(frame) <= LONGEST_REPEATED_BYTES:
+        if (
+            context.again is not None
+            and context.reply is not None
+            and len(frame) <= LONGEST_REPEATED_BYTES
+            and (authentication is None or not authentication.may_end)
+        ):
             (piece,) = context.reply
             assert isinstance(piece, bytearray)
             channel.repeated = Repeated(header, frame, piece, context.again)

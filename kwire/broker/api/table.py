@@ -74,6 +74,7 @@ SERVED: Final[dict[int, Served]] = {
     ApiKey.SYNC_GROUP: Served(0, 5, "groups.membership.sync_group"),
     ApiKey.DESCRIBE_GROUPS: Served(0, 6, "groups.administration.describe_groups"),
     ApiKey.LIST_GROUPS: Served(0, 5, "groups.administration.list_groups"),
+    ApiKey.SASL_HANDSHAKE: Served(0, 1, "security.handshake.sasl_handshake", By.EACH),
     ApiKey.API_VERSIONS: Served(0, 4, "cluster.api_versions.api_versions", By.EACH),
     ApiKey.CREATE_TOPICS: Served(2, 7, "topics.changes.create_topics", By.CONTROLLER),
     ApiKey.DELETE_TOPICS: Served(1, 6, "topics.changes.delete_topics", By.CONTROLLER),
@@ -91,6 +92,7 @@ SERVED: Final[dict[int, Served]] = {
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Served(1, 2, "cluster.log_dirs.alter_replica_log_dirs"),
     ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "cluster.log_dirs.describe_log_dirs"),
+    ApiKey.SASL_AUTHENTICATE: Served(0, 2, "security.handshake.sasl_authenticate", By.EACH),
     ApiKey.CREATE_PARTITIONS: Served(0, 3, "topics.changes.create_partitions", By.CONTROLLER),
     ApiKey.CREATE_DELEGATION_TOKEN: Served(
         1,

@@ -72,6 +72,7 @@ class BrokerConfig:
     controlled_shutdown_enable: bool
     controller_socket_timeout_ms: int
     cordoned_log_dirs: list[str]
+    connection_failed_authentication_delay_ms: int
     connections_max_idle_ms: int
     default_replication_factor: int
     delegation_token_expiry_check_interval_ms: int

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from kwire.broker.api.answered import Answered
 from kwire.broker.api.context import Channel, size_of
 from kwire.broker.host.loggers import NodeLogger
-from kwire.broker.net.receiving import Around, Receiver
+from kwire.broker.net.receiving import Around, Receiver, ServesChannels
 from kwire.broker.net.send_queue import RegionTruncated, Sent
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Keeper(Around, Protocol):
     """What a connection asks of the server that keeps it."""
 
+    @property
+    def node(self) -> ServesChannels: ...
     @property
     def draining(self) -> bool: ...
     @property
@@ -52,6 +54,7 @@ class Connection(Receiver):
             answered=server.answered,
         )
         super().__init__(server, sock, channel)
+        server.node.channel_opened(channel)
         self._server = server
         self.listener = listener.name
         self.peer = peer

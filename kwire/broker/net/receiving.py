@@ -65,6 +65,7 @@ class ServesChannels(TakesFrames, Protocol):
     """What the shell asks of a node."""
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None: ...
+    def channel_opened(self, channel: Channel) -> None: ...
     def channel_closed(self, channel: Channel) -> None: ...
     def begin_shutdown(self) -> None: ...
 
@@ -114,6 +115,7 @@ class Receiver(ABC):
         self.sock = sock
         self.fd = sock.fileno()
         self.channel = channel
+        channel.max_frame_bytes = around.settings.request_max_bytes
         self.queue = SendQueue(sock)
         self.closed = False
         self.last_active_ms = around.loop.turn_ms
@@ -185,7 +187,7 @@ class Receiver(ABC):
                 return
             if count >= OWN_BUFFER_FROM_BYTES:
                 size: int = _SIZE.unpack_from(around.scratch)[0]
-                if SCRATCH_BYTES - _PREFIX_BYTES < size <= around.settings.request_max_bytes:
+                if SCRATCH_BYTES - _PREFIX_BYTES < size <= self.channel.max_frame_bytes:
                     self._need = _PREFIX_BYTES + size
                     self._give_own(around.scratch[:count])
                     return
@@ -266,16 +268,14 @@ class Receiver(ABC):
             return
         view = memoryview(received)
         end = len(received)
-        max_bytes = around.settings.request_max_bytes
         frames = False
         channel.began = around.loop.turn_began
         deadline = channel.began + TURN_BUDGET_SECONDS
         self._need = _PREFIX_BYTES
         while end - position >= _PREFIX_BYTES:
             size: int = _SIZE.unpack_from(received, position)[0]
-            if size < 0 or size > max_bytes:
-                limit = "negative" if size < 0 else f"above {max_bytes} (socket.request.max.bytes)"
-                self._refuse(f"a frame's size is {size}, which is {limit}")
+            if size < 0 or size > channel.max_frame_bytes:
+                self._refuse_size(size)
                 return
             body = position + _PREFIX_BYTES
             if end - body < size:
@@ -309,6 +309,14 @@ class Receiver(ABC):
             self._give_own(view[position:])
         else:
             self._partial = received[position:]
+
+    def _refuse_size(self, size: int) -> None:
+        channel = self.channel
+        limit = "negative" if size < 0 else f"above {channel.max_frame_bytes}"
+        reason = f"a frame's size is {size}, which is {limit}"
+        authentication, now_ms = channel.authentication, self._around.loop.now_ms()
+        if authentication is None or not authentication.fails_by_size(channel, reason, now_ms):
+            self._refuse(reason if size < 0 else f"{reason} (socket.request.max.bytes)")
 
     def _refuse(self, reason: str) -> None:
         """The peer broke the protocol: take nothing more, and close when what came before is answered."""

@@ -31,12 +31,14 @@ from kwire.broker.node.format import (
 )
 from kwire.broker.node.life import Stage
 from kwire.broker.node.metadata import Metadata
+from kwire.broker.security.settings import listener_security
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
 from kwire.broker.storage.disk import Disk
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BothRoles
+    from kwire.broker.api.security.session import Sessions
     from kwire.broker.security.users import Users
 
 
@@ -86,6 +88,8 @@ class NodeBase(ABC):
         self.controller = self._metadata.controller
         """The way to the active controller."""
         self.forwarding = self._metadata.remote
+        self.sessions: Sessions | None = None
+        """Of connections on listeners with SASL, once there has been one."""
         # The handlers of a controller's APIs alone ask for it, and only a controller has it.
         self.own_controller = cast(ControllerPort, self._metadata.runtime)
         self.quorum = self._metadata.quorum
@@ -133,9 +137,11 @@ class NodeBase(ABC):
         else:
             self._metadata.leave(on_left)
 
-    @abstractmethod
     def begin_shutdown(self) -> None:
         """Let everyone go who waits, so that connections can drain."""
+        self.stopping = True
+        if self.sessions is not None:
+            self.sessions.tell_all()
 
     def finish_shutdown(self) -> None:
         """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""
@@ -156,6 +162,16 @@ class NodeBase(ABC):
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
         """Whether a request is not to be handled before earlier ones of its connection are answered."""
         return self._dispatcher.must_wait(channel, frame)
+
+    def channel_opened(self, channel: Channel) -> None:
+        """There is a connection: where its listener has SASL, it has to say first who asks."""
+        security = listener_security(self.config, channel.listener)
+        if security is not None:
+            if self.sessions is None:
+                from kwire.broker.api.security.session import Sessions  # without which most nodes start
+
+                self.sessions = Sessions(cast("BothRoles", self))
+            self.sessions.begin(channel, security)
 
     def channel_closed(self, channel: Channel) -> None:
         """A connection is gone: its long poll, if it has one, ends."""

@@ -46,7 +46,7 @@ class ControllerNode(NodeBase):
         self._on_started()
 
     def begin_shutdown(self) -> None:
-        self.stopping = True
+        super().begin_shutdown()
         self._metadata.end_waits()
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:

@@ -208,8 +208,7 @@ class Node(NodeBase):
         self.end_turn()
 
     def begin_shutdown(self) -> None:
-        """Let everyone go who waits, so that connections can drain."""
-        self.stopping = True
+        super().begin_shutdown()
         self.cleaner.stop()
         self.log_dirs.stop()
         self.fetchers.stop()

@@ -94,6 +94,9 @@ class FakeNode:
         self.on_end_turn()
         self._changes.unpark_all()
 
+    def channel_opened(self, channel: Channel) -> None:
+        """Nobody is asked who he is."""
+
     def channel_closed(self, channel: Channel) -> None:
         channel.close()
         self.closed.append(channel)

@@ -1,1 +1,1 @@
-"""Users' SCRAM credentials, delegation tokens, and how clients show that they have them."""
+"""Who asks: how connections are authenticated, and the APIs of users and delegation tokens."""

@@ -43,9 +43,7 @@ class Tokens(Rig):
         listener: str = "SASL_PLAINTEXT",
         role: ListenerRole = ListenerRole.BROKER,
     ) -> Any:
-        client = self.connect(listener, role)
-        client.channel.principal = who
-        return client.call(version, request)
+        return self.connect(listener, role, who).call(version, request)
 
     def create(self, who: Principal, **fields: Any) -> Any:
         answer = self.ask(who, 3, CreateDelegationTokenRequest(max_lifetime_ms=-1, **fields))

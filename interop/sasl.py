@@ -1,0 +1,187 @@
+"""A broker with a listener of SASL beside its plain one, and what its clients say there, by hand."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from interop.brokers import Broker, free_port
+from interop.raw import comparable
+from interop.raw_client import RawClient
+from interop.wire import decode_response, encode_request
+
+Settings = Mapping[str, str]
+
+USERS = {"alice": "alice's secret", "bob": "bob's secret"}
+PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
+PREFIX = "listener.name.secured."
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+DELAY_MS = 1_000
+"""How long who fails waits for his answer here: what comes at once is told from what comes later by it."""
+LATE_S = 0.6
+
+
+class Secured:
+    """A broker whose listener SECURED asks who comes."""
+
+    def __init__(
+        self, like: Broker, mechanisms: tuple[str, ...] = (PLAIN,), overrides: Settings | None = None
+    ) -> None:
+        port = free_port()
+        self.bootstrap = f"127.0.0.1:{port}"
+        settings = {
+            "connection.failed.authentication.delay.ms": str(DELAY_MS),
+            f"{PREFIX}sasl.enabled.mechanisms": ",".join(mechanisms),
+            **{f"{PREFIX}{one.lower()}.sasl.jaas.config": jaas(one) for one in mechanisms},
+            **(overrides or {}),
+        }
+        self.broker = type(like)(settings)
+        properties = self.broker.properties
+        for key in ("listeners", "advertised.listeners"):
+            properties[key] += f",SECURED://{self.bootstrap}"
+        properties["listener.security.protocol.map"] += ",SECURED:SASL_PLAINTEXT"
+
+
+def jaas(mechanism: str) -> str:
+    """What a listener knows of a mechanism."""
+    if mechanism != PLAIN:
+        return f"{SCRAM_MODULE} required;"
+    users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
+    return f"{PLAIN_MODULE} required {users};"
+
+
+@contextmanager
+def secured(
+    like: Broker, mechanisms: tuple[str, ...] = (PLAIN,), overrides: Settings | None = None
+) -> Iterator[Secured]:
+    """One that runs, and is gone afterwards."""
+    one = Secured(like, mechanisms, overrides)
+    try:
+        one.broker.start()
+        yield one
+    finally:
+        one.broker.discard()
+
+
+def plain(name: str = "alice", password: str | None = None, authorization: str = "") -> bytes:
+    """What PLAIN says."""
+    return f"{authorization}\0{name}\0{USERS.get(name, '') if password is None else password}".encode()
+
+
+class Scram:
+    """A client of SCRAM, as RFC 5802 has it."""
+
+    def __init__(
+        self,
+        mechanism: str,
+        name: str,
+        password: str,
+        *,
+        authorization: str = "",
+        nonce: str = "a-nonce",
+        extensions: str = "",
+    ) -> None:
+        self.hash_name = {SCRAM_256: "sha256", SCRAM_512: "sha512"}[mechanism]
+        self.password = password
+        self.gs2 = f"n,{authorization},"
+        self.first_bare = f"n={name},r={nonce}{extensions}"
+        self.server_signature = b""
+
+    def first(self) -> bytes:
+        return (self.gs2 + self.first_bare).encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        told = dict(part.split("=", 1) for part in server_first.decode().split(","))
+        salted = hashlib.pbkdf2_hmac(
+            self.hash_name, self.password.encode(), base64.b64decode(told["s"]), int(told["i"])
+        )
+        without_proof = f"c={base64.b64encode(self.gs2.encode()).decode()},r={told['r']}"
+        said = ",".join((self.first_bare, server_first.decode(), without_proof)).encode()
+        client_key = self._hmac(salted, b"Client Key")
+        stored = hashlib.new(self.hash_name, client_key).digest()
+        proof = bytes(a ^ b for a, b in zip(client_key, self._hmac(stored, said), strict=True))
+        self.server_signature = self._hmac(self._hmac(salted, b"Server Key"), said)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def is_answered_by(self, server_final: bytes) -> bool:
+        """Whether the server has shown that it knows the password, too."""
+        return server_final == b"v=" + base64.b64encode(self.server_signature)
+
+    def _hmac(self, key: bytes, text: bytes) -> bytes:
+        return hmac.new(key, text, self.hash_name).digest()
+
+
+class Talk:
+    """One connection, and what came of each thing that was said on it, as scenarios compare it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.client = RawClient(bootstrap)
+        self.client.socket.settimeout(5)
+        self.seen: list[Any] = []
+
+    def __enter__(self) -> Talk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.socket.close()
+
+    def ask(self, api: str, version: int, **fields: Any) -> Any:
+        """A request and its answer, or what came instead of it."""
+        return self.send(encode_request(api, version, fields, correlation_id=7), (api, version))
+
+    def token(self, token: bytes) -> Any:
+        """A token without a header, and what is answered in the same way."""
+        return self.send(token, None)
+
+    def send(self, frame: bytes, answered_as: tuple[str, int] | None) -> Any:
+        """A frame, and what comes of it."""
+        began = time.monotonic()
+        try:
+            self.client.send_frame(frame)
+        except OSError:
+            return self._note("closed", began)
+        return self.next(answered_as, began)
+
+    def next(self, answered_as: tuple[str, int] | None, began: float | None = None) -> Any:
+        """What comes next: an answer to this request, a bare token, or an end."""
+        began = time.monotonic() if began is None else began
+        try:
+            frame = self.client.read_frame()
+        except EOFError:
+            return self._note("closed", began)
+        except TimeoutError:
+            return self._note("silence", began)
+        if answered_as is None:
+            return self._note({"token": frame}, began)
+        answer = decode_response(*answered_as, frame)[1]
+        if answered_as[0] == "ApiVersions":
+            answer = {"ErrorCode": answer["ErrorCode"], "all": len(answer["ApiKeys"]) > 1}
+        return self._note(comparable(answer), began)
+
+    def _note(self, what: Any, began: float) -> Any:
+        self.seen.append([what, "late" if time.monotonic() - began > LATE_S else "at once"])
+        return what
+
+    def handshake(self, mechanism: str = PLAIN, version: int = 1) -> Any:
+        return self.ask("SaslHandshake", version, Mechanism=mechanism)
+
+    def authenticate(self, token: bytes, version: int = 2) -> Any:
+        return self.ask("SaslAuthenticate", version, AuthBytes=token)
+
+    def metadata(self) -> Any:
+        """A request that needs somebody who is known."""
+        answer = self.ask("Metadata", 9, Topics=[])
+        if isinstance(answer, dict):
+            self.seen[-1][0] = "served"
+        return answer
+
+    def log_in(self, name: str = "alice", mechanism: str = PLAIN) -> None:
+        """Be known, by PLAIN."""
+        self.handshake(mechanism)
+        self.authenticate(plain(name))

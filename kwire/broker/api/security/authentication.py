@@ -1,0 +1,283 @@
+"""What is said on a connection until it is known who asks: a pure machine, fed with one frame after another.
+
+    SaslHandshake v1    mechanism        a client may ask ApiVersions before it
+    SaslAuthenticate    tokens           as many as the mechanism takes
+or, as clients from before KIP-152 have it,
+    SaslHandshake v0    mechanism
+    tokens, each with its size in front and nothing else; so are the answers
+
+It begins anew, with SaslHandshake, where a session ends and its client wants to go on over the connection
+(KIP-368): as the same principal, by the same mechanism.
+
+Three things end it otherwise, as in Apache Kafka's SaslServerAuthenticator, and clients can tell them apart:
+- `Failed`: the client is not who it says, or asks for something else among its tokens. It is told so, or
+  nothing is told, and its connection is closed: both after a while.
+- `Refused`: it fails without a word of why. The connection is closed at once.
+- WireError: the client breaks the protocol, or asks for something else before it has chosen a mechanism. Its
+  connection is closed at once, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from kwire.broker.api.error_responses import ALWAYS_SAID, error_response
+from kwire.broker.security.principal import Principal
+from kwire.broker.security.sasl import Authenticated, AuthenticationFailed, SaslServer
+from kwire.broker.security.settings import ListenerSecurity
+from kwire.wire.api_keys import ApiKey
+from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.messages.api_versions import ApiVersionsRequest
+from kwire.wire.messages.sasl_authenticate import SaslAuthenticateResponse
+from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_request, decode_request_header
+from kwire.wire.schema import Message
+
+FIRST_HANDSHAKE_WITH_REQUESTS: Final = 1
+"""From this version of SaslHandshake on tokens come in SaslAuthenticate."""
+FIRST_WITH_SESSIONS: Final = 1
+"""Who sends this version of SaslAuthenticate knows that a session may end."""
+
+BARE: Final = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None)
+"""In the place of a header, where a token has none."""
+
+
+class State(Enum):
+    """Kafka's states but for one in which it awaits a token of GSSAPI; the last two end it."""
+
+    HANDSHAKE_OR_VERSIONS = "nothing has come yet, or ApiVersions was refused: both may come"
+    HANDSHAKE = "SaslHandshake comes next"
+    REAUTHENTICATION = "a client that was authenticated begins anew: SaslHandshake is here"
+    AUTHENTICATE = "the mechanism's tokens come"
+    OTHER_MECHANISM = "it has begun anew by another mechanism: what comes next fails"
+    COMPLETE = "it is known who asks"
+    FAILED = "it will not be"
+
+
+MOVES: Final[Mapping[State, Mapping[ApiKey, State]]] = {
+    State.HANDSHAKE_OR_VERSIONS: {
+        ApiKey.API_VERSIONS: State.HANDSHAKE,
+        ApiKey.SASL_HANDSHAKE: State.AUTHENTICATE,
+    },
+    State.HANDSHAKE: {ApiKey.SASL_HANDSHAKE: State.AUTHENTICATE},
+    State.REAUTHENTICATION: {ApiKey.SASL_HANDSHAKE: State.AUTHENTICATE},
+    State.AUTHENTICATE: {ApiKey.SASL_AUTHENTICATE: State.COMPLETE},
+}
+"""Where each request leads once it is answered well. The last takes as many as the mechanism needs."""
+
+
+class Established(NamedTuple):
+    """Whom a connection was authenticated as, and how."""
+
+    principal: Principal
+    mechanism: str
+
+
+class Answer(NamedTuple):
+    """The connection goes on, with this answer: a token of bytes has nothing but its size in front."""
+
+    header: RequestHeader
+    reply: Message | bytes
+
+
+class AskVersions(NamedTuple):
+    """What is answered is for others to say; `versions_told` is to be called where it was a good question."""
+
+    header: RequestHeader
+    request: ApiVersionsRequest
+    is_supported: bool
+
+
+class Failed(NamedTuple):
+    """The connection is to be closed after the answer, if there is one; both wait a while."""
+
+    header: RequestHeader
+    reply: Message | None
+    reason: str
+
+
+class Refused(NamedTuple):
+    """The connection is to be closed now."""
+
+    header: RequestHeader
+    reason: str
+
+
+Step = Answer | AskVersions | Failed | Refused
+
+
+class Authentication:
+    """One of them, from a connection's first frame to its end."""
+
+    def __init__(
+        self,
+        security: ListenerSecurity,
+        server_of: Callable[[str], SaslServer],
+        previous: Established | None = None,
+    ) -> None:
+        """`server_of` begins an exchange by one of the mechanisms; `previous` is set where it begins anew."""
+        self.state = State.HANDSHAKE_OR_VERSIONS if previous is None else State.REAUTHENTICATION
+        self.previous = previous
+        self.knows_sessions = False
+        """Whether the client has shown that it knows of sessions that end."""
+        self._security = security
+        self._server_of = server_of
+        self._server: SaslServer | None = None
+        self._mechanism = ""
+        self._is_bare = False  # tokens come without Kafka's requests around them
+
+    @property
+    def takes_bare_tokens(self) -> bool:
+        """Whether what comes next is no request."""
+        return self.state is State.AUTHENTICATE and self._is_bare
+
+    @property
+    def established(self) -> Established | None:
+        """Set once it is complete."""
+        if self.state is not State.COMPLETE or self._server is None or self._server.outcome is None:
+            return None
+        return Established(self._server.outcome.principal, self._mechanism)
+
+    def take(self, frame: memoryview, now_ms: int) -> Step:
+        """What comes of a frame, at a wall-clock time. WireError."""
+        assert self.state not in (State.COMPLETE, State.FAILED)
+        try:
+            step = self._take(frame, now_ms)
+        except WireError:
+            self.state = State.FAILED
+            raise
+        if isinstance(step, Failed | Refused):
+            self.state = State.FAILED
+        return step
+
+    def fail(self, reason: str) -> Failed:
+        """What has come is no frame that could be taken."""
+        self.state = State.FAILED
+        return Failed(BARE, None, reason)
+
+    def versions_told(self) -> None:
+        """The ApiVersions request was a good one."""
+        self.state = MOVES[self.state][ApiKey.API_VERSIONS]
+
+    def _take(self, frame: memoryview, now_ms: int) -> Step:
+        if self.state is State.OTHER_MECHANISM:
+            assert self.previous is not None
+            reason = (
+                f"SASL mechanism '{self._mechanism}' requested by client is not supported for "
+                f"re-authentication of mechanism '{self.previous.mechanism}'"
+            )
+            return Failed(BARE, None, reason)
+        if self.takes_bare_tokens:
+            return self._take_bare(bytes(frame), now_ms)
+        if self.state is State.AUTHENTICATE:
+            return self._take_token(frame, now_ms)
+        header, position = decode_request_header(frame)
+        if header.api_key not in MOVES[self.state]:
+            # Before it is decoded, as in Kafka: of what strangers say, no more is looked at than has to be.
+            raise WireError(f"API {header.api_key} is not expected in a SASL handshake ({self.state.value})")
+        if header.api_key == ApiKey.API_VERSIONS:
+            is_supported = header.api_version in ApiVersionsRequest.VERSIONS
+            asked = decode_request(header, frame, position) if is_supported else ApiVersionsRequest()
+            return AskVersions(header, asked, is_supported)
+        return self._shake_hands(header, _request(header, frame, position))
+
+    def _shake_hands(self, header: RequestHeader, request: SaslHandshakeRequest) -> Step:
+        self._mechanism = mechanism = request.mechanism
+        self._is_bare = header.api_version < FIRST_HANDSHAKE_WITH_REQUESTS
+        response = SaslHandshakeResponse(mechanisms=list(self._security.mechanisms))
+        if mechanism not in self._security.mechanisms:
+            reason = f"Unsupported SASL mechanism {mechanism}"
+            if self.previous is not None:
+                # As in Kafka, where who is authenticated already is not told.
+                return Refused(header, reason)
+            response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            return Failed(header, response, reason)
+        if self.previous is not None and mechanism != self.previous.mechanism:
+            self.state = State.OTHER_MECHANISM
+        else:
+            self._server = self._server_of(mechanism)
+            self.state = MOVES[self.state][ApiKey.SASL_HANDSHAKE]
+        return Answer(header, response)
+
+    def _take_bare(self, token: bytes, now_ms: int) -> Step:
+        try:
+            challenge = self._evaluate(token)
+        except AuthenticationFailed as error:
+            if error.told is None:
+                return Refused(BARE, str(error))
+            return Failed(BARE, None, error.told)
+        return Answer(BARE, challenge)
+
+    def _take_token(self, frame: memoryview, now_ms: int) -> Step:
+        header, position = decode_request_header(frame)
+        if header.api_key == ApiKey.API_VERSIONS and header.api_version not in ApiVersionsRequest.VERSIONS:
+            return _misplaced(header._replace(api_version=0), ApiVersionsRequest())
+        request = _request(header, frame, position)
+        if header.api_key != ApiKey.SASL_AUTHENTICATE:
+            return _misplaced(header, request)
+        self.knows_sessions = self.knows_sessions or header.api_version >= FIRST_WITH_SESSIONS
+        try:
+            challenge = self._evaluate(bytes(request.auth_bytes))
+        except AuthenticationFailed as error:
+            again = "authentication" if self.previous is None else "re-authentication"
+            told = error.told or (
+                f"Authentication failed during {again} due to invalid credentials with SASL mechanism "
+                f"{self._mechanism}"
+            )
+            response = SaslAuthenticateResponse(
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=told
+            )
+            return Failed(header, response, str(error))
+        lifetime_ms = self.lifetime_ms(now_ms) or 0
+        return Answer(header, SaslAuthenticateResponse(auth_bytes=challenge, session_lifetime_ms=lifetime_ms))
+
+    def _evaluate(self, token: bytes) -> bytes:
+        """What the mechanism answers, and whether that was all. AuthenticationFailed."""
+        assert self._server is not None
+        challenge = self._server.evaluate(token)
+        outcome = self._server.outcome
+        if outcome is not None:
+            self._check_principal(outcome)
+            self.state = MOVES[self.state][ApiKey.SASL_AUTHENTICATE]
+        return challenge
+
+    def _check_principal(self, outcome: Authenticated) -> None:
+        """Who goes on over a connection has to be who he was. AuthenticationFailed."""
+        before, now = None if self.previous is None else self.previous.principal, outcome.principal
+        if before is not None and not before.is_same(now):
+            told = (
+                "Cannot change principals during re-authentication from "
+                f"{before.type}.{before.name}: {now.type}.{now.name}"
+            )
+            raise AuthenticationFailed(told, told)
+
+    def lifetime_ms(self, now_ms: int) -> int | None:
+        """How long the session that has begun may last; None where it does not end, or has not begun."""
+        outcome = None if self._server is None else self._server.outcome
+        if outcome is None:
+            return None
+        ends: list[int] = []
+        max_reauth_ms = self._security.max_reauth_ms.get(self._mechanism, 0)
+        if max_reauth_ms > 0:
+            ends.append(max_reauth_ms)
+        if outcome.expires_ms is not None:
+            ends.append(max(0, outcome.expires_ms - now_ms))
+        return min(ends, default=None)
+
+
+def _request(header: RequestHeader, frame: memoryview, position: int) -> Any:
+    api = API_VERSIONS.get(header.api_key)
+    if api is None or header.api_version not in api.request_class.VERSIONS:
+        raise WireError(f"version {header.api_version} of API {header.api_key} is not known")
+    return decode_request(header, frame, position)
+
+
+def _misplaced(header: RequestHeader, request: Message) -> Failed:
+    """Something else is asked for among the tokens."""
+    key = ApiKey(header.api_key)
+    reason = f"Unexpected Kafka request of type {key.name} during SASL authentication."
+    refusal = ApiError(ErrorCode.ILLEGAL_SASL_STATE, None if key in ALWAYS_SAID else reason)
+    return Failed(header, error_response(key, header.api_version, request, refusal), reason)
