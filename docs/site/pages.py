@@ -39,7 +39,7 @@ WITHIN = re.compile(r"(?<!^)(?=[A-Z])")
 """Where a word begins within a name like FindCoordinator."""
 NOT_SERVED = (
     ("29 to 31", "DescribeAcls, CreateAcls, DeleteAcls", "KIP-140"),
-    ("48, 49", "DescribeClientQuotas, AlterClientQuotas", "KIP-546"),
+    ("49", "AlterClientQuotas", "KIP-546"),
     ("76 to 79, 83 to 87, 90 to 92", "those of share groups", "KIP-932"),
     ("88, 89", "those of streams groups", "KIP-1071"),
 )

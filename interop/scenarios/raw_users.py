@@ -152,3 +152,39 @@ def tokens_of_nobody(broker: Broker) -> Any:
         with RawClient(bootstrap) as client:
             seen += [client.call(api, version, **fields) for api, version, fields in TOKEN_REQUESTS]
     return seen
+
+
+EXACT, DEFAULT, ANY = 0, 1, 2
+FILTERS: list[list[tuple[str, int, str | None]]] = [
+    [],
+    [("user", ANY, None)],
+    [("user", EXACT, "alice"), ("client-id", ANY, None)],
+    [("", ANY, None)],
+    [("user", ANY, None), ("user", 7, "x")],
+    [("group", ANY, None)],
+    [("user", EXACT, None)],
+    [("user", DEFAULT, "x")],
+    [("user", ANY, "x")],
+    [("user", 3, None)],
+    [("user", ANY, None), ("ip", ANY, None)],
+    [("ip", ANY, None), ("client-id", EXACT, "x"), ("no", 9, "x")],
+]
+
+
+@scenario()
+def quotas_of_nobody(broker: Broker) -> Any:
+    """Tools that describe users ask for their quotas first: there are none."""
+    with RawClient(broker.bootstrap) as client:
+        return [
+            client.call(
+                "DescribeClientQuotas",
+                version,
+                Components=[
+                    {"EntityType": kind, "MatchType": how, "Match": name} for kind, how, name in asked
+                ],
+                Strict=is_strict,
+            )
+            for version in (0, 1)
+            for is_strict in (False, True)
+            for asked in FILTERS
+        ]

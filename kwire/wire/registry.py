@@ -116,6 +116,7 @@ API_VERSIONS: dict[int, ApiInfo] = {
         (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments"),
         (ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments"),
         (ApiKey.OFFSET_DELETE, "OffsetDelete"),
+        (ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas"),
         (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials"),
         (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials"),
         (ApiKey.VOTE, "Vote"),

@@ -265,6 +265,12 @@ def _create_delegation_token(
         response.token_requester_principal_type, response.token_requester_principal_name = ANONYMOUS[:2]
 
 
+def _describe_client_quotas(
+    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
+) -> None:
+    response.error_code, response.error_message, response.entries = code, message, None
+
+
 def _alter_user_scram_credentials(
     response: Any, request: Any, version: int, code: ErrorCode, message: str | None
 ) -> None:
@@ -285,6 +291,7 @@ SPECIAL: Final[dict[int, Callable[[Any, Any, int, ErrorCode, str | None], None]]
     ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
     ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
     ApiKey.CREATE_DELEGATION_TOKEN: _create_delegation_token,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_client_quotas,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_user_scram_credentials,
 }
 """What hangs on the version, or is none of the request's own lists."""

@@ -137,6 +137,7 @@ SERVED: Final[dict[int, Served]] = {
         0, 0, "cluster.leaders.list_partition_reassignments", By.CONTROLLER
     ),
     ApiKey.OFFSET_DELETE: Served(0, 0, "groups.offsets.offset_delete"),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Served(0, 1, "cluster.quotas.describe_client_quotas"),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Served(
         0,
         0,

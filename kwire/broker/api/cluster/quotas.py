@@ -1,0 +1,94 @@
+"""DescribeClientQuotas v0–1: the quotas that are in the metadata. KIP-546.
+
+They are kept for other brokers, and told: nobody is held to them here, and they cannot be altered here.
+Tools that describe users ask for their quotas first.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import Asked, BrokerRole
+    from kwire.broker.metadata.image import QuotaEntity
+
+IP: Final = "ip"
+KINDS: Final = ("user", "client-id", IP)
+
+
+class Match(IntEnum):
+    """How an entity is to be named. The numbers are the protocol's."""
+
+    EXACT = 0
+    DEFAULT = 1
+    ANY = 2
+
+
+def describe_client_quotas(
+    node: BrokerRole, _context: Asked, request: DescribeClientQuotasRequest
+) -> DescribeClientQuotasResponse:
+    """Of every entity that names each kind asked for and, where it is strict, no other."""
+    wanted: dict[str, ComponentData] = {}
+    for component in request.components:
+        kind = component.entity_type
+        _check(component, is_second=kind in wanted)
+        wanted[kind] = component
+    if IP in wanted and len(wanted) > 1:
+        raise _invalid(
+            "Invalid entity filter component combination. "
+            "IP filter component should not be used with user or clientId filter component."
+        )
+    return DescribeClientQuotasResponse(
+        entries=[
+            EntryData(
+                entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                values=[ValueData(key=key, value=value) for key, value in quotas.items()],
+            )
+            for entity, quotas in node.image.quotas.items()
+            if _matches(entity, wanted, is_strict=request.strict)
+        ],
+    )
+
+
+def _check(component: ComponentData, *, is_second: bool) -> None:
+    kind, how = component.entity_type, component.match_type
+    if not kind:
+        raise _invalid("Invalid empty entity type.")
+    if is_second:
+        raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
+    if kind not in KINDS:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+    if how == Match.EXACT:
+        if component.match is None:
+            raise _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+    elif how in (Match.DEFAULT, Match.ANY):
+        if component.match is not None:
+            name = "MATCH_TYPE_DEFAULT" if how == Match.DEFAULT else "MATCH_TYPE_SPECIFIED"
+            raise _invalid(f"Request specified {name}, but also specified a match string.")
+    else:
+        raise _invalid(f"Unknown match type {how}")
+
+
+def _matches(entity: QuotaEntity, wanted: dict[str, ComponentData], *, is_strict: bool) -> bool:
+    if is_strict and len(entity) != len(wanted):
+        return False
+    names = dict(entity)
+    return all(
+        kind in names and (component.match_type == Match.ANY or names[kind] == component.match)
+        for kind, component in wanted.items()
+    )
+
+
+def _invalid(text: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, text)
