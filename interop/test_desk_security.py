@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -199,6 +200,13 @@ def test_a_token_lets_one_in_until_it_ends(secured: Secured) -> None:
     secured.run(mine, "tokens", "expire", made["token"])
     assert secured.run(mine, "tokens", "list") == []
     assert "sasl authentication failed" in secured.refused("SASL_PLAINTEXT", as_token)
+    (short,) = secured.run(mine, "tokens", "create", "--lifetime", "1s")
+    expired = secured.login(
+        "SASL_PLAINTEXT", SCRAM[1], short["token"], password=short["password"], option="tokenauth=true"
+    )
+    secured.run(expired, "topics", "list")
+    time.sleep(1.1)
+    assert "(delegation token expired); 'kwire tokens create'" in secured.refused("SASL_PLAINTEXT", expired)
     assert "there is no token nosuch" in secured.refused("SASL_PLAINTEXT", mine, "tokens", "renew", "nosuch")
 
 

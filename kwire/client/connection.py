@@ -187,6 +187,9 @@ class Connection:
                 f"{self.address} has not shown that it knows the password: {error}"
             ) from error
         lifetime_ms = answer.session_lifetime_ms
+        if credentials.is_token and not lifetime_ms:
+            # It is believed until the controller has removed it, and the next request ends the connection.
+            raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED, about)
         self._again_at = self._now() + REAUTHENTICATE_AT * lifetime_ms / 1000 if lifetime_ms > 0 else None
 
     def _ask(self, request: Message, kind: type[A]) -> A:

@@ -95,10 +95,11 @@ def login_of(mechanism: str, username: str, password: str, *, is_token: bool = F
     as_token = " tokenauth=true" if is_token else ""
     return (
         f"org.apache.kafka.common.security.{kind}LoginModule required "
-        f"username={_quoted(username)} password={_quoted(password)}{as_token};"
+        f"username={quoted(username)} password={quoted(password)}{as_token};"
     )
 
 
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+def quoted(text: str) -> str:
+    """A word of JAAS text."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'

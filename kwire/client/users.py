@@ -32,13 +32,19 @@ class UserCredential(NamedTuple):
     iterations: int
 
 
-def credentials_of(cluster: Cluster, names: Iterable[str] | None = None) -> list[UserCredential]:
-    """Those of some users, or of all, sorted. ApiError where a user has none; Lost."""
+def credentials_of(
+    cluster: Cluster, names: Iterable[str] | None = None, node_id: int | None = None
+) -> list[UserCredential]:
+    """Those of some users, or of all, sorted; as a certain broker knows them, or any.
+
+    ApiError where a user has none; Lost.
+    """
     wanted = None if names is None else [UserName(name=name) for name in names]
     request = DescribeUserScramCredentialsRequest(users=wanted)
 
     def attempt() -> DescribeUserScramCredentialsResponse:
-        answer = cluster.ask(request, DescribeUserScramCredentialsResponse)
+        kind = DescribeUserScramCredentialsResponse
+        answer = cluster.ask(request, kind) if node_id is None else cluster.ask_node(node_id, request, kind)
         check(answer.error_code, answer.error_message, "the users")
         return answer
 

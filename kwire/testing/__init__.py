@@ -14,11 +14,12 @@ imported when they are first asked for.
 
 from typing import TYPE_CHECKING, Any
 
-from kwire.testing.answers import Group, Member, Partition, Record
+from kwire.testing.answers import Group, Member, Partition, Record, Token
 from kwire.testing.broker import Broker
 from kwire.testing.faults import Fault, Faults
 from kwire.testing.kafka import Kafka, wait_until
 from kwire.testing.recorder import Recorder
+from kwire.testing.users import Login
 
 if TYPE_CHECKING:
     from kwire.testing.brokers import Cluster
@@ -33,11 +34,13 @@ __all__ = [
     "Group",
     "History",
     "Kafka",
+    "Login",
     "Member",
     "Partition",
     "Record",
     "Recorder",
     "SimulatedCluster",
+    "Token",
     "wait_until",
 ]
 

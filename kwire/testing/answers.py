@@ -30,6 +30,19 @@ class Record(NamedTuple):
     headers: Headers
 
 
+class Token(NamedTuple):
+    """A delegation token."""
+
+    id: str
+    password: str
+    """Its HMAC in base64."""
+    owner: str
+    expires_ms: int
+    """Until then it can be used, unless somebody renews it."""
+    max_ms: int
+    """Until then it can be renewed."""
+
+
 class Member(NamedTuple):
     """A member of a group."""
 

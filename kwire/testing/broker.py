@@ -20,6 +20,7 @@ from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.recorder import Recorder
 from kwire.testing.running import Running
 from kwire.testing.space import Space
+from kwire.testing.users import CLIENTS, NODES, check_users, user_settings
 
 if TYPE_CHECKING:
     import os
@@ -44,6 +45,7 @@ class Broker(Running):
         self,
         overrides: Mapping[str, object] | None = None,
         *,
+        users: Mapping[str, str] | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         sync: bool | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
@@ -53,8 +55,13 @@ class Broker(Running):
         Data in `log_dir` stays, for another start or for others to read, and is synced as Kafka syncs it,
         unless `sync` is false. Without one it goes when the broker stops, and nothing waits for the disk.
         `timeout_s` is how long each question of the test's own may take.
+
+        With `users`, passwords by names, clients have to say who they are (`login`), by SASL_PLAINTEXT with
+        PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, or by a delegation token (`create_token`).
         """
-        super().__init__(log_dir, timeout_s)
+        if users is not None:
+            check_users(users, overrides or {})
+        super().__init__(log_dir, timeout_s, users)
         self.requests = Recorder()
         """What clients have asked, and what they were answered."""
         self.faults = Faults()
@@ -63,15 +70,19 @@ class Broker(Running):
         self._sync = log_dir is not None if sync is None else sync
         self._thread: BrokerThread | None = None
         self._advancing = threading.Lock()
-        self._port = 0
+        self._port = self._nodes_port = 0
         self._hanging: threading.Event | None = None
         self._clock: Clock | None = None
         self._space = Space()
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect: host:port of each listener, with commas between them."""
-        return self._running.bootstrap
+        """Where clients connect: host:port of each listener, with commas between them.
+
+        With users, that of theirs.
+        """
+        bootstrap = self._running.bootstrap
+        return bootstrap.partition(",")[0] if self._users else bootstrap
 
     @property
     def is_running(self) -> bool:
@@ -88,12 +99,16 @@ class Broker(Running):
         self._take_directory()
         if not self._port and "listeners" not in self._overrides:
             self._port = self._reserve_port()
-        address = f"PLAINTEXT://127.0.0.1:{self._port}"
+            self._nodes_port = self._reserve_port() if self._users else 0
+        address = f"{NODES}://127.0.0.1:{self._nodes_port or self._port}"
+        if self._nodes_port:
+            address = f"{CLIENTS}://127.0.0.1:{self._port},{address}"
         properties = {
             "listeners": address,
             "advertised.listeners": address,
             "log.dirs": self.log_dir,
             "group.initial.rebalance.delay.ms": "0",
+            **(user_settings(self._users) if self._users else {}),
             **self._overrides,
         }
         if self._clock is None:
@@ -115,6 +130,11 @@ class Broker(Running):
             self._forget()
             raise
         self._thread = thread
+        try:
+            self._set_passwords()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Shut the broker down cleanly, so that nothing of it is left in the process, if it runs.
@@ -231,7 +251,7 @@ class Broker(Running):
     def _forget(self) -> None:
         """Give up what an end by a crash leaves for the next start."""
         self._leave()
-        self._port, self._clock = 0, None
+        self._port, self._nodes_port, self._clock = 0, 0, None
 
 
 def _text(value: object) -> str:

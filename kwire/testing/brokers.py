@@ -23,6 +23,7 @@ from kwire.testing.broker import Broker
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.outages import Outages
 from kwire.testing.running import Running
+from kwire.testing.users import CLIENTS, CONTROLLERS, NODES, check_users, user_settings
 
 if TYPE_CHECKING:
     from kwire.testing.cuts import Cuts
@@ -43,9 +44,17 @@ IMPATIENT: Final = {
 class _Node(Broker):
     """One of them, whose ways to the others may be cut."""
 
-    def __init__(self, node_id: int, cuts: Cuts, overrides: Mapping[str, object], log_dir: str) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        cuts: Cuts,
+        overrides: Mapping[str, object],
+        log_dir: str,
+        users: dict[str, str],
+    ) -> None:
         super().__init__(overrides, log_dir=log_dir, sync=False)
         self._node_id, self._cuts = node_id, cuts
+        self._users, self._are_users_known = users, True  # whom the cluster makes known
 
     def start(self) -> None:
         super().start()
@@ -67,13 +76,19 @@ class Cluster(Running):
         size: int = 3,
         overrides: Mapping[str, object] | None = None,
         *,
+        users: Mapping[str, str] | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
     ) -> None:
-        """`overrides` are Kafka's keys for each of them. Data in `log_dir` stays; nothing is ever synced."""
+        """`overrides` are Kafka's keys for each of them. Data in `log_dir` stays; nothing is ever synced.
+
+        `users` are as those of a `Broker`; nodes among themselves do not say who they are.
+        """
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: ask for one at least")
-        super().__init__(log_dir, timeout_s)
+        if users is not None:
+            check_users(users, overrides or {})
+        super().__init__(log_dir, timeout_s, users)
         self.brokers: dict[int, _Node] = {}
         """By id, from 1 on, while it runs: those that have crashed, too."""
         self._size = size
@@ -94,6 +109,7 @@ class Cluster(Running):
         try:
             self._make()
             _at_once(broker.start for broker in self.brokers.values())
+            self._set_passwords()
         except BaseException:
             self.stop()
             raise
@@ -174,15 +190,20 @@ class Cluster(Running):
         ids = range(1, self._size + 1)
         self._ports = {node_id: self._reserve_port() for node_id in ids}
         controllers = {node_id: self._reserve_port() for node_id in ids}
-        self._cuts = Cuts({node_id: (self._ports[node_id], controllers[node_id]) for node_id in ids})
+        nodes = {node_id: self._reserve_port() for node_id in ids} if self._users else self._ports
+        self._cuts = Cuts({node_id: (nodes[node_id], controllers[node_id]) for node_id in ids})
         replicas = min(self._size, MOST_REPLICAS)
         for node_id, port in self._ports.items():
+            address = f"{NODES}://{HOST}:{nodes[node_id]}"
+            if self._users:
+                address = f"{CLIENTS}://{HOST}:{port},{address}"
             settings: dict[str, object] = {
                 "node.id": node_id,
                 "process.roles": "broker,controller",
-                "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controllers[node_id]}",
-                "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
-                "controller.listener.names": "CONTROLLER",
+                "listeners": f"{address},{CONTROLLERS}://{HOST}:{controllers[node_id]}",
+                "advertised.listeners": address,
+                "controller.listener.names": CONTROLLERS,
+                **(user_settings(self._users) if self._users else {}),
                 "controller.quorum.voters": ",".join(
                     f"{other}@{HOST}:{voting}" for other, voting in controllers.items()
                 ),
@@ -198,7 +219,7 @@ class Cluster(Running):
             }
             directory = os.path.join(self.log_dir, str(node_id))
             format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
-            self.brokers[node_id] = _Node(node_id, self._cuts, settings, directory)
+            self.brokers[node_id] = _Node(node_id, self._cuts, settings, directory, self._users)
 
 
 def _at_once(calls: Iterable[Callable[[], None]]) -> None:

@@ -15,8 +15,9 @@ from kwire.client.failure import check
 from kwire.client.groups import classic_group, committed_offsets, consumer_group
 from kwire.client.offsets import EARLIEST, LATEST, find_offsets
 from kwire.client.reading import Reader
+from kwire.client.security import PLAINTEXT, Security
 from kwire.client.sending import Sending
-from kwire.testing.answers import Group, Headers, Member, Partition, Record
+from kwire.testing.answers import Group, Headers, Member, Partition, Record, Token
 from kwire.wire.batch import Record as StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
@@ -46,7 +47,11 @@ class Client:
     """See the module. For one thread at a time."""
 
     def __init__(
-        self, bootstrap_servers: str, timeout_s: float, sleep: Callable[[float], None] = time.sleep
+        self,
+        bootstrap_servers: str,
+        timeout_s: float,
+        sleep: Callable[[float], None] = time.sleep,
+        security: Security = PLAINTEXT,
     ) -> None:
         """ValueError for servers that are not given as host:port.
 
@@ -58,6 +63,7 @@ class Client:
             timeout_seconds=timeout_s,
             retry_seconds=RETRY_SECONDS,
             waits_for_first=True,
+            security=security,
             sleep=sleep,
         )
 
@@ -175,6 +181,45 @@ class Client:
                     ],
                 )
         return Group(UNKNOWN, [])
+
+    # --- users
+
+    def set_passwords(self, users: Mapping[str, str], mechanisms: Sequence[str]) -> None:
+        """Let users come by these mechanisms, and return when each broker knows of it."""
+        from kwire.client.users import credentials_of, set_password
+
+        for user, password in users.items():
+            for mechanism in mechanisms:
+                set_password(self._cluster, user, password, mechanism)
+
+        def attempt(node_id: int) -> None:
+            known = {(one.user, one.mechanism) for one in credentials_of(self._cluster, None, node_id)}
+            if any((user, mechanism) not in known for user in users for mechanism in mechanisms):
+                raise ApiError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"broker {node_id} has not heard of all users yet"
+                )
+
+        for node_id in [*self._cluster.brokers()]:
+            self._cluster.retried(partial(attempt, node_id))
+
+    def create_token(self, renewers: Sequence[str], max_lifetime_ms: int | None) -> Token:
+        """A delegation token of who asks."""
+        from kwire.broker.security.principal import USER, Principal
+        from kwire.client.tokens import BY_CONFIGURATION, create_token
+
+        lifetime_ms = BY_CONFIGURATION if max_lifetime_ms is None else max_lifetime_ms
+        made = create_token(
+            self._cluster, renewers=[Principal(USER, name) for name in renewers], max_lifetime_ms=lifetime_ms
+        )
+        return Token(made.token_id, made.password, made.owner.name, made.expires_ms, made.max_ms)
+
+    def tokens(self) -> list[Token]:
+        from kwire.client.tokens import tokens_of
+
+        return [
+            Token(one.token_id, one.password, one.owner.name, one.expires_ms, one.max_ms)
+            for one in tokens_of(self._cluster)
+        ]
 
     # --- who leads
 

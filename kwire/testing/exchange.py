@@ -5,7 +5,7 @@
         after 1.2 ms: {responses: [{name: 'orders', partition_responses: [{index: 0, base_offset: 17}]}]}
 
 Fields that hold their defaults are left out of the text, but for numbers that say something at zero. Topic
-ids read as names. Both messages are decoded when they are first looked at.
+ids read as names, and passwords as `[hidden]`. Both messages are decoded when they are first looked at.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ LONGEST_SHOWN: Final = 200
 """Characters of a key or a value."""
 LONGEST_MESSAGE: Final = 1_000
 """Characters of a request or a response."""
+HIDDEN: Final = "[hidden]"
+SECRET_FIELDS: Final = {"auth_bytes", "hmac", "salted_password"}
+SECRET_KEYS: Final = ("sasl.jaas.config", "password", "secret", "secret.key", "keystore.key", "passphrase")
+"""How the names of settings end that are passwords."""
 QUIET: Final = {"error_code", "throttle_time_ms", "session_id"}
 """Numbers that say nothing at zero."""
 TOPIC_NAMES: Final = "topic", "topic_name", "name"
@@ -176,8 +180,17 @@ def _numbers(topic: Message) -> Iterator[int]:
                     yield from (getattr(inner, name) for name in PARTITION_NUMBERS if hasattr(inner, name))
 
 
+def _is_secret(message: Message, field: Field) -> bool:
+    """Whether a password is in the field, or what would do instead of one."""
+    if field.name in SECRET_FIELDS:
+        return True
+    return field.name == "value" and str(getattr(message, "name", "")).endswith(SECRET_KEYS)
+
+
 def _plain(message: Message, version: int, names: Names) -> dict[str, Any]:
     def plain(field: Field, value: Any) -> Any:
+        if value and _is_secret(message, field):
+            return HIDDEN
         if isinstance(value, list):
             return [plain(field, one) for one in value]
         if isinstance(value, Message):
@@ -195,6 +208,8 @@ def text_of(message: Message, version: int, names: Names) -> str:
     """A message on one line, without what holds its default."""
 
     def text(field: Field, value: Any) -> str:
+        if _is_secret(message, field):
+            return HIDDEN
         if isinstance(value, list):
             return f"[{', '.join(text(field, one) for one in value)}]"
         if isinstance(value, Message):

@@ -10,7 +10,8 @@
 Everything blocks, and may be called from any thread: asynchronous tests call it with `asyncio.to_thread` or
 `anyio.to_thread.run_sync`. What it asks with is imported when it first asks.
 
-ApiError, with Kafka's code, is raised where a broker refuses; OSError where none can be reached in time.
+ApiError, with Kafka's code, is raised where a broker refuses, a password among others; OSError where none can
+be reached in time.
 """
 
 from __future__ import annotations
@@ -41,9 +42,20 @@ SHOWN = 10
 class Kafka:
     """See the module."""
 
-    def __init__(self, bootstrap_servers: str, *, timeout_s: float = TIMEOUT_SECONDS) -> None:
-        """Nothing is connected before something is asked. `timeout_s` is how long each question may take."""
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        timeout_s: float = TIMEOUT_SECONDS,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Nothing is connected before something is asked. `timeout_s` is how long each question may take.
+
+        `properties` are those of a client in Java that say how it is secured: `security.protocol` and what
+        goes with it. What they say wrongly is a ValueError, of what asks first.
+        """
         self._bootstrap_servers = bootstrap_servers
+        self._properties = dict(properties or {})
         self._timeout_s = timeout_s
         self._asking = threading.Lock()
         self._client: Client | None = None
@@ -222,6 +234,10 @@ class Kafka:
         __tracebackhide__ = True
         return wait_until(condition, timeout_s=self._timeout_s if timeout_s is None else timeout_s, what=what)
 
+    def _client_properties(self) -> Mapping[str, str]:
+        """How it is to be asked."""
+        return self._properties
+
     def _now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -232,9 +248,11 @@ class Kafka:
                 self._client.close()
                 self._client = None
             if self._client is None:
+                from kwire.client.security import security_of
                 from kwire.testing.client import Client
 
-                self._client = Client(self.bootstrap_servers, self._timeout_s, self._sleep)
+                security = security_of(self._client_properties())
+                self._client = Client(self.bootstrap_servers, self._timeout_s, self._sleep, security)
                 self._asker = os.getpid()
             return question(self._client)
 

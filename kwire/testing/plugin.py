@@ -47,13 +47,13 @@ SEEDS = 10
 """With how many a test is simulated that does not say."""
 
 MARKS = {
-    "kwire_broker": 'kwire_broker({"num.partitions": 3})',
-    "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, size=3)',
+    "kwire_broker": 'kwire_broker({"num.partitions": 3}, users={"alice": "secret"})',
+    "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, size=3)',
     "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, trouble=True)',
 }
 """By fixture, how its mark is written in full."""
 
-KINDS = {"size": int, "trouble": bool}
+KINDS = {"size": int, "trouble": bool, "users": Mapping}
 """By what a mark may say, of which type that is, but for seeds, which are looked at by themselves."""
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
@@ -100,10 +100,12 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.meta_path.insert(0, finder)
     config.add_cleanup(lambda: sys.meta_path.remove(finder))
     config.addinivalue_line(
-        "markers", "kwire_broker(config): Kafka's keys for this test's own broker, the fixture kwire_broker"
+        "markers",
+        "kwire_broker(config, users=...): Kafka's keys for this test's own broker, the fixture kwire_broker",
     )
     config.addinivalue_line(
-        "markers", "kwire_cluster(config, size=3): the same for its own cluster, the fixture kwire_cluster"
+        "markers",
+        "kwire_cluster(config, users=..., size=3): the same for its own cluster, the fixture kwire_cluster",
     )
     config.addinivalue_line(
         "markers",
@@ -186,9 +188,9 @@ def kwire_broker(
     """A broker that no other test has."""
     from kwire.testing.broker import Broker
 
-    config, _ = _marked(request, "kwire_broker")
+    config, others = _marked(request, "kwire_broker")
     directory = tmp_path_factory.mktemp(f"kwire-{_name_of(request)}")
-    broker = Broker({**SMALL, **kwire_config, **config}, log_dir=directory, sync=False)
+    broker = Broker({**SMALL, **kwire_config, **config}, log_dir=directory, sync=False, **others)
     kept = Kept(directory, {"": broker}, [])
     with broker:
         request.node.stash.setdefault(OWN, []).append(kept)

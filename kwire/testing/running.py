@@ -7,21 +7,31 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from kwire.testing.kafka import Kafka
+from kwire.testing.users import MECHANISMS, PLAIN, SCRAM, Login
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
+    from kwire.testing.answers import Token
     from kwire.testing.directory import Directory
 
 
 class Running(Kafka):
     """See the module."""
 
-    def __init__(self, log_dir: str | os.PathLike[str] | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        log_dir: str | os.PathLike[str] | None,
+        timeout_s: float,
+        users: Mapping[str, str] | None = None,
+    ) -> None:
         """Without `log_dir`, data is in a directory that goes with the end."""
         super().__init__("", timeout_s=timeout_s)
+        self._users = dict(users or {})
+        self._are_users_known = False
         self._given_log_dir = None if log_dir is None else str(log_dir)
         self._temporary: Directory | None = None
         self._reserved: list[socket.socket] = []
@@ -43,6 +53,55 @@ class Running(Kafka):
     @abstractmethod
     def stop(self) -> None:
         """End it, if it runs."""
+
+    # --- who comes
+
+    def login(self, user: str | None = None, mechanism: str = PLAIN) -> Login:
+        """How clients say that they are one of the users, the first one where none is named. LookupError."""
+        if not self._users:
+            raise LookupError("everybody may come: make it with users={'alice': 'alice-secret'}")
+        name = next(iter(self._users)) if user is None else user
+        if name not in self._users:
+            raise LookupError(f"there is no user {name!r}, but {', '.join(self._users)}")
+        if mechanism not in MECHANISMS:
+            raise LookupError(f"there is no mechanism {mechanism!r}, but {', '.join(MECHANISMS)}")
+        return Login(self.bootstrap_servers, name, self._users[name], mechanism)
+
+    def create_token(
+        self,
+        owner: str | None = None,
+        *,
+        renewers: Sequence[str] = (),
+        max_lifetime_ms: int | None = None,
+        mechanism: str = SCRAM[0],
+    ) -> Login:
+        """How a client shows a delegation token that a user, the first one, has made for himself.
+
+        As Kafka makes them: it lives until `max_lifetime_ms` from now are over, and a day where nobody renews
+        it (`delegation.token.max.lifetime.ms`, `delegation.token.expiry.time.ms`).
+        """
+        properties = self.login(owner).java
+        with self._another(properties) as asking:
+            made = asking._ask(lambda client: client.create_token(renewers, max_lifetime_ms))
+        return Login(self.bootstrap_servers, made.id, made.password, mechanism, is_token=True)
+
+    def tokens(self) -> list[Token]:
+        """The delegation tokens that there are, the oldest first."""
+        return self._ask(lambda client: client.tokens())
+
+    def _another(self, properties: Mapping[str, str]) -> Kafka:
+        return Kafka(self.bootstrap_servers, timeout_s=self._timeout_s, properties=properties)
+
+    def _client_properties(self) -> Mapping[str, str]:
+        return self.login().java if self._users else {}
+
+    def _set_passwords(self) -> None:
+        """Have users known for SCRAM, too, where they are not yet."""
+        if self._users and not self._are_users_known:
+            self._ask(lambda client: client.set_passwords(self._users, SCRAM))
+            self._are_users_known = True
+
+    # --- where it is
 
     @property
     def log_dir(self) -> str:
@@ -69,6 +128,7 @@ class Running(Kafka):
 
     def _leave(self) -> None:
         """Give ports and directory up."""
+        self._are_users_known = False
         while self._reserved:
             self._reserved.pop().close()
         temporary, self._temporary = self._temporary, None

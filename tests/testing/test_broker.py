@@ -175,6 +175,7 @@ def test_importing_it_imports_no_broker() -> None:
         "kwire.testing.recorder",
         "kwire.testing.running",
         "kwire.testing.space",
+        "kwire.testing.users",
     ]
 
 

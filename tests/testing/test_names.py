@@ -26,10 +26,16 @@ KAFKA = """
     topics()
     wait_until(condition, timeout_s, what)
 """
+USERS = """
+    create_token(owner, renewers, max_lifetime_ms, mechanism)
+    login(user, mechanism)
+    tokens()
+"""
 NAMES = {
     "Kafka": KAFKA,
     "Broker": f"""
     {KAFKA}
+    {USERS}
     advance(delay_ms)
     crash()
     faults
@@ -46,6 +52,7 @@ NAMES = {
 """,
     "Cluster": f"""
     {KAFKA}
+    {USERS}
     advance(delay_ms)
     brokers
     coordinator(group)
@@ -125,6 +132,23 @@ NAMES = {
     "Partition": """
     partition
     topic
+""",
+    "Login": """
+    bootstrap_servers
+    confluent
+    is_token
+    java
+    kafka_python
+    mechanism
+    password
+    username
+""",
+    "Token": """
+    expires_ms
+    id
+    max_ms
+    owner
+    password
 """,
     "Record": """
     headers

@@ -72,6 +72,39 @@ def test_a_broker_is_not_compiled_anew_for_its_assertions(pytester: pytest.Pytes
     result.assert_outcomes(passed=1)
 
 
+def test_marks_have_users(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        USERS = {"alice": "alice-secret", "bob": "bob-secret"}
+
+        @pytest.mark.kwire_broker({"num.partitions": 2}, users=USERS)
+        def test_broker(kwire_broker, kwire_topic):
+            assert kwire_broker.login("bob").password == "bob-secret"
+            kwire_broker.produce(kwire_topic, "one")
+
+        @pytest.mark.kwire_cluster(size=1, users=USERS)
+        def test_cluster(kwire_cluster, kwire_topic):
+            assert kwire_cluster.login().username == "alice"
+            kwire_cluster.produce(kwire_topic, "one")
+        """,
+    )
+    result.assert_outcomes(passed=2)
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.kwire_broker(users=["alice"])
+        def test_broker(kwire_broker):
+            pass
+        """,
+    )
+    result.stdout.fnmatch_lines(["*has no place for users=*alice*: write kwire_broker(*users=*"])
+
+
 def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
@@ -104,7 +137,7 @@ def test_keys_come_from_the_suite_and_from_the_mark(pytester: pytest.Pytester) -
         (
             "kwire_broker(num_partitions=3)",
             "kwire_broker",
-            '@pytest.mark.kwire_broker has no place for num_partitions=: write kwire_broker({"num.*": 3})',
+            '*kwire_broker has no place for num_partitions=: write kwire_broker({"num.*": 3}, users=*)',
         ),
         (
             'kwire_broker({"num.partitions": 3})',

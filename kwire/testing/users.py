@@ -1,0 +1,101 @@
+"""Users of brokers in a test: how these are set up for them, and how clients say who they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+PLAIN: Final = "PLAIN"
+SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = (PLAIN, *SCRAM)
+CLIENTS: Final = "SASL_PLAINTEXT"
+"""The name of the listener that asks who comes."""
+NODES: Final = "PLAINTEXT"
+CONTROLLERS: Final = "CONTROLLER"
+"""Those of nodes among themselves."""
+SECRET_KEY: Final = "kwire.testing"
+MODULES: Final = "org.apache.kafka.common.security"
+
+
+class Login(NamedTuple):
+    """As whom a client comes, and where: in the words of each of the stock clients."""
+
+    bootstrap_servers: str
+    username: str
+    password: str
+    mechanism: str = PLAIN
+    is_token: bool = False
+    """Whether these are a delegation token's id and its HMAC in base64."""
+
+    @property
+    def kafka_python(self) -> dict[str, Any]:
+        """Keyword arguments of a client of kafka-python, or of aiokafka. ValueError for a token."""
+        self._check_password("kafka-python and aiokafka")
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "security_protocol": CLIENTS,
+            "sasl_mechanism": self.mechanism,
+            "sasl_plain_username": self.username,
+            "sasl_plain_password": self.password,
+        }
+
+    @property
+    def confluent(self) -> dict[str, Any]:
+        """What a client of confluent-kafka is configured with. ValueError for a token."""
+        self._check_password("librdkafka")
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": CLIENTS,
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.username,
+            "sasl.password": self.password,
+        }
+
+    @property
+    def java(self) -> dict[str, str]:
+        """Properties of clients in Java, of Kafka's tools and of `kwire`'s commands."""
+        from kwire.client.security import login_of
+
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": CLIENTS,
+            "sasl.mechanism": self.mechanism,
+            "sasl.jaas.config": login_of(
+                self.mechanism, self.username, self.password, is_token=self.is_token
+            ),
+        }
+
+    def _check_password(self, client: str) -> None:
+        if self.is_token:
+            raise ValueError(f"{client} cannot show delegation tokens: take a client in Java, or Kafka(...)")
+
+
+def check_users(users: Mapping[str, str], overrides: Mapping[str, object]) -> None:
+    """ValueError, TypeError: nobody could come, or not by a listener of his own."""
+    if "listeners" in overrides:
+        raise ValueError("give users or listeners, and not both: with users there is a listener for them")
+    if not users:
+        raise ValueError("users are empty: give one at least, with a password, or leave them out")
+    for name, password in users.items():
+        if not isinstance(name, str) or not isinstance(password, str):
+            raise TypeError(f"users are names with passwords, and not {name!r} with {password!r}")
+        if not name or not password:
+            raise ValueError(f"user {name!r} has to have a name and a password")
+
+
+def user_settings(users: Mapping[str, str]) -> dict[str, str]:
+    """Kafka's keys for a broker that has a listener for them, beside those of where its listeners are."""
+    from kwire.client.security import quoted
+
+    known = " ".join(f"{quoted(f'user_{name}')}={quoted(password)}" for name, password in users.items())
+    prefix = f"listener.name.{CLIENTS.lower()}"
+    return {
+        "listener.security.protocol.map": f"{CLIENTS}:{CLIENTS},{NODES}:{NODES},{CONTROLLERS}:{NODES}",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        f"{prefix}.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required {known};",
+        **{
+            f"{prefix}.{mechanism.lower()}.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;"
+            for mechanism in SCRAM
+        },
+        "delegation.token.secret.key": SECRET_KEY,
+    }

@@ -1,0 +1,197 @@
+"""Brokers whose clients say who they are, by stock clients and by time that passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kwire.client.failure import SecurityMismatch
+from kwire.testing import Broker, Kafka, Login
+from kwire.testing.brokers import Cluster
+from kwire.testing.users import MECHANISMS
+from kwire.wire.errors import ApiError, ErrorCode
+
+# Clients are imported by their tests: kafka-python calls what Python has deprecated, while it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+USERS = {"alice": "alice-secret", 'bo "b\\': "'\\n; ü\""}
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Broker]:
+    with Broker({"offsets.topic.num.partitions": 1}, users=USERS) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: Broker) -> Iterator[Broker]:
+    shared.requests.clear()
+    yield shared
+    shared.faults.clear()
+
+
+def as_client(login: Login, timeout_s: float = 10) -> Kafka:
+    return Kafka(login.bootstrap_servers, timeout_s=timeout_s, properties=login.java)
+
+
+def values(broker: Kafka, topic: str, count: int) -> list[bytes | None]:
+    return [record.value for record in broker.records(topic, count=count)]
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_stock_clients_come_by_each_mechanism(broker: Broker, mechanism: str, user: str) -> None:
+    from aiokafka import AIOKafkaProducer
+    from confluent_kafka import Producer
+    from kafka import KafkaProducer
+
+    topic, login = broker.new_topic(), broker.login(user, mechanism)
+    by_kafka_python = KafkaProducer(**login.kafka_python)
+    by_kafka_python.send(topic, b"kafka-python").get(10)
+    by_kafka_python.close()
+    by_confluent = Producer(login.confluent)
+    by_confluent.produce(topic, b"confluent")
+    assert by_confluent.flush(10) == 0
+
+    async def produce() -> None:
+        async with AIOKafkaProducer(**login.kafka_python) as producer:
+            await producer.send_and_wait(topic, b"aiokafka")
+
+    asyncio.run(produce())
+    with as_client(login) as kafka:
+        assert values(kafka, topic, 3) == [b"kafka-python", b"confluent", b"aiokafka"]
+
+
+def test_nobody_else_comes(broker: Broker) -> None:
+    with (
+        Kafka(broker.bootstrap_servers) as nobody,
+        pytest.raises(SecurityMismatch, match="wants to know who"),
+    ):
+        nobody.topics()
+    for mechanism in MECHANISMS:
+        login = broker.login("alice", mechanism)._replace(password="guessed")
+        with as_client(login) as somebody, pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED"):
+            somebody.topics()
+
+
+def test_passwords_are_not_told(broker: Broker) -> None:
+    from confluent_kafka import Producer
+
+    for mechanism in MECHANISMS:
+        producer = Producer(broker.login(mechanism=mechanism).confluent)
+        producer.produce("orders", b"x")
+        assert producer.flush(10) == 0
+    exchanges = broker.requests.of("SaslAuthenticate")
+    assert len(exchanges) >= len(MECHANISMS)
+    told = f"{broker.requests} {[one.request for one in exchanges]} {[one.response for one in exchanges]}"
+    assert "[hidden]" in told
+    assert "alice-secret" not in told
+
+
+def test_authentication_goes_wrong_on_purpose(broker: Broker) -> None:
+    from confluent_kafka import Producer
+
+    fault = broker.faults.refuse("SaslAuthenticate", "SASL_AUTHENTICATION_FAILED")
+    producer = Producer(broker.login(mechanism="SCRAM-SHA-512").confluent)
+    producer.produce("orders", b"x")
+    assert producer.flush(10) == 0
+    assert fault.hits == 1, "it has tried again"
+
+
+def test_a_token_ends_when_its_time_has_passed() -> None:
+    with Broker(users=USERS) as broker:
+        topic = broker.new_topic()
+        login = broker.create_token(max_lifetime_ms=MINUTE_MS)
+        with as_client(login) as kafka:
+            kafka.produce(topic, "in time")
+            [token] = broker.tokens()
+            assert (token.id, token.password, token.owner) == (login.username, login.password, "alice")
+            broker.advance(MINUTE_MS + 1)
+            with pytest.raises(ApiError, match="DELEGATION_TOKEN_EXPIRED"):
+                kafka.produce(topic, "too late")
+        assert broker.tokens() == [token], "the controller looks once an hour"
+        broker.advance(HOUR_MS)
+        assert broker.tokens() == []
+        with as_client(login) as kafka, pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED"):
+            kafka.produce(topic, "much too late")
+        assert values(broker, topic, 1) == [b"in time"]
+
+
+def test_a_client_has_to_say_again_who_it_is() -> None:
+    from confluent_kafka import Producer
+
+    with Broker({"connections.max.reauth.ms": MINUTE_MS}, users=USERS) as broker:
+        producer = Producer({**broker.login().confluent, "enable.idempotence": True})
+
+        def produce() -> int:
+            producer.produce("orders", b"x")
+            assert producer.flush(10) == 0
+            return len(broker.requests.of("SaslAuthenticate"))
+
+        before = produce()
+        assert produce() == before
+        broker.advance(MINUTE_MS + 1)
+        assert produce() > before
+        assert len(values(broker, "orders", 3)) == 3
+
+
+def test_users_are_there_again_after_a_crash_and_with_other_passwords(tmp_path: Path) -> None:
+    with Broker(users=USERS, log_dir=tmp_path) as broker:
+        broker.produce("orders", "one")
+        broker.crash()
+        broker.start()
+        with as_client(broker.login("alice", "SCRAM-SHA-256")) as kafka:
+            kafka.produce("orders", "two")
+    with Broker(users={"alice": "changed"}, log_dir=tmp_path) as broker:
+        login = broker.login("alice", "SCRAM-SHA-256")
+        with as_client(login) as kafka:
+            assert values(kafka, "orders", 2) == [b"one", b"two"]
+        with as_client(login._replace(password="alice-secret")) as kafka, pytest.raises(ApiError) as raised:
+            kafka.topics()
+        assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_cluster_has_users_whom_all_of_it_knows() -> None:
+    with Cluster(users=USERS, timeout_s=60) as cluster:
+        topic = cluster.new_topic()
+        token = cluster.create_token("alice")
+        logins = [*(cluster.login(mechanism=one) for one in MECHANISMS), token]
+        for broker in cluster.brokers.values():
+            for login in logins:
+                servers = broker.bootstrap_servers
+                assert servers in cluster.bootstrap_servers
+                with as_client(login._replace(bootstrap_servers=servers), 60) as kafka:
+                    kafka.produce(topic, "x")
+        leader = cluster.leader(topic)
+        leader.crash()
+        cluster.produce(topic, "after")
+        leader.start()
+        assert len(values(leader, topic, 13)) == 13
+
+
+def test_what_cannot_be_is_said() -> None:
+    for users, sentence in (({}, "give one at least"), ({"a": ""}, "has to have a name and a password")):
+        with pytest.raises(ValueError, match=sentence):
+            Broker(users=users)
+    with pytest.raises(ValueError, match="users or listeners, and not both"):
+        Broker({"listeners": "PLAINTEXT://:0"}, users=USERS)
+    with pytest.raises(TypeError, match="names with passwords"):
+        Cluster(users={"a": 1})  # type: ignore[dict-item]
+    with Broker() as broker, pytest.raises(LookupError, match="everybody may come"):
+        broker.login()
+
+
+def test_logins_that_are_not_there_are_told(broker: Broker) -> None:
+    with pytest.raises(LookupError, match="no user 'carol', but alice"):
+        broker.login("carol")
+    with pytest.raises(LookupError, match="no mechanism 'GSSAPI', but PLAIN"):
+        broker.login(mechanism="GSSAPI")
+    token = broker.create_token()
+    for stock in ("kafka_python", "confluent"):
+        with pytest.raises(ValueError, match="cannot show delegation tokens"):
+            getattr(token, stock)
