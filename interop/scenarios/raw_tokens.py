@@ -1,0 +1,267 @@
+"""Delegation tokens: who gets them, for how long they are good, what can be done by one. KIP-48, KIP-373."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw import comparable
+from interop.raw_client import RawClient
+from interop.sasl import PLAIN, SCRAM_256, SCRAM_512, Scram, Secured, Talk, plain, secured
+from interop.scenario import scenario
+from interop.scenarios.raw_topics import until
+from interop.scenarios.raw_users import TOKEN_REQUESTS
+
+MECHANISMS = (PLAIN, SCRAM_256, SCRAM_512)
+SECRET = {"delegation.token.secret.key": "a secret of the cluster"}
+SHORT = SECRET | {
+    "delegation.token.max.lifetime.ms": "60000",
+    "delegation.token.expiry.time.ms": "20000",
+}
+TOLD_MS = 5_000
+"""What is left of a time is told in steps of so much."""
+DAY_MS = 86_400_000
+LONGEST = 2**63 - 1
+
+
+class Asking:
+    """A connection of somebody who is known, and what he asks of tokens."""
+
+    def __init__(self, one: Secured, name: str) -> None:
+        self.client = RawClient(one.bootstrap)
+        self.client.call("SaslHandshake", 1, Mechanism=PLAIN)
+        answer = self.client.call("SaslAuthenticate", 2, AuthBytes=plain(name))
+        assert answer["ErrorCode"] == 0, answer
+
+    def __enter__(self) -> Asking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.socket.close()
+
+    def create(self, version: int = 3, *, lifetime_ms: int = -1, renewers: Any = (), owner: str = "") -> Any:
+        fields: dict[str, Any] = {"Renewers": [user(name) for name in renewers], "MaxLifetimeMs": lifetime_ms}
+        if version >= 3:
+            kind, _, name = owner.rpartition(":")
+            fields |= {"OwnerPrincipalType": kind or "User", "OwnerPrincipalName": name}
+        return self.client.call("CreateDelegationToken", version, **fields)
+
+    def renew(self, hmac: bytes, period_ms: int = -1, version: int = 2) -> Any:
+        return told(
+            self.client.call("RenewDelegationToken", version, Hmac=bytes(hmac), RenewPeriodMs=period_ms)
+        )
+
+    def expire(self, hmac: bytes, period_ms: int = -1, version: int = 2) -> Any:
+        return told(
+            self.client.call("ExpireDelegationToken", version, Hmac=bytes(hmac), ExpiryTimePeriodMs=period_ms)
+        )
+
+    def described(self, *owners: str, version: int = 3) -> list[Any]:
+        """The tokens of some, or of all, by owner and the order of their making."""
+        asked = [user(owner) for owner in owners] or None
+        answer = self.client.call("DescribeDelegationToken", version, Owners=asked)
+        assert answer["ErrorCode"] == 0, answer
+        return sorted(answer["Tokens"], key=lambda token: (token["PrincipalName"], token["IssueTimestamp"]))
+
+    def is_there(self, hmac: bytes) -> bool:
+        """Whether the broker has heard of a token."""
+        return any(bytes(token["Hmac"]) == bytes(hmac) for token in self.described())
+
+
+def user(text: str) -> dict[str, str]:
+    kind, _, name = text.rpartition(":")
+    return {"PrincipalType": kind or "User", "PrincipalName": name}
+
+
+def told(answer: Any) -> Any:
+    """An answer without what chance decides: times as what is left of them, the token as how long it is."""
+    answer = comparable(answer)
+    now_ms = time.time() * 1000
+    for key, value in answer.items():
+        if "Timestamp" in key and value > 0:
+            answer[key] = f"in {round((value - now_ms) / TOLD_MS) * TOLD_MS} ms"
+        elif key in ("TokenId", "Hmac"):
+            answer[key] = len(value)
+        elif key in ("Tokens",):
+            answer[key] = [told(token) for token in value]
+    return answer
+
+
+@scenario(seconds=120)
+def created(broker: Broker) -> Any:
+    """By whom, for whom, for how long, in each version."""
+    seen: dict[str, Any] = {}
+    with secured(broker, MECHANISMS, SECRET) as one, Asking(one, "alice") as alice:
+        for version in (1, 2, 3):
+            for lifetime_ms in (-1, 0, 20_000, DAY_MS, 30 * DAY_MS, LONGEST, -LONGEST):
+                seen[f"v{version} {lifetime_ms}"] = told(alice.create(version, lifetime_ms=lifetime_ms))
+            seen[f"v{version} renewers"] = told(alice.create(version, renewers=("bob", "carol", "bob")))
+            seen[f"v{version} group"] = told(alice.create(version, renewers=("bob", "Group:carol")))
+        for owner in ("bob", "Group:bob", "User:zoe:x", "alice"):
+            seen[f"for {owner}"] = told(alice.create(owner=owner))
+        made = alice.create(renewers=("last",))
+        until(lambda: alice.is_there(made["Hmac"]))
+        for version in (1, 2, 3):
+            seen[f"described v{version}"] = [told(token) for token in alice.described(version=version)]
+    return seen
+
+
+@scenario(seconds=120)
+def renewed(broker: Broker) -> Any:
+    """By whom and for how long, and ended by whom."""
+    seen: list[Any] = []
+    with (
+        secured(broker, MECHANISMS, SHORT) as one,
+        Asking(one, "alice") as alice,
+        Asking(one, "bob") as bob,
+    ):
+        made = alice.create(renewers=("bob",))
+        others = alice.create(owner="zoe")
+        until(lambda: alice.is_there(others["Hmac"]))
+        for period_ms in (-1, 0, 5_000, 40_000, DAY_MS):
+            seen += [alice.renew(made["Hmac"], period_ms), bob.renew(made["Hmac"], period_ms, 1)]
+        seen += [
+            ask(hmac, period_ms)
+            for asker in (alice, bob)
+            for ask in (asker.renew, asker.expire)
+            for hmac in (others["Hmac"], b"", b"x" * 64)
+            for period_ms in (-1, 1_000)
+        ]
+        for period_ms in (10_000, 40_000, DAY_MS, LONGEST):
+            seen += [alice.expire(made["Hmac"], period_ms), bob.expire(made["Hmac"], period_ms, 1)]
+        seen += [bob.expire(made["Hmac"]), told({"there": alice.is_there(others["Hmac"])})]
+        until(lambda: not alice.is_there(made["Hmac"]))
+        seen += [alice.renew(made["Hmac"]), alice.expire(made["Hmac"])]
+        now = alice.create()
+        until(lambda: alice.is_there(now["Hmac"]))
+        seen.append(alice.expire(now["Hmac"], 0))
+        time.sleep(0.3)
+        # It is there, since the round that removes it is far off, and has run out.
+        seen += [alice.renew(now["Hmac"]), alice.expire(now["Hmac"], 1_000), alice.expire(now["Hmac"])]
+    return seen
+
+
+@scenario(seconds=120)
+def looked_for(broker: Broker) -> Any:
+    """By owner, by who has asked, by renewer; anybody sees all."""
+    with (
+        secured(broker, MECHANISMS, SECRET) as one,
+        Asking(one, "alice") as alice,
+        Asking(one, "bob") as bob,
+    ):
+        alice.create(renewers=("carol",))
+        alice.create(owner="zoe")
+        last = bob.create(renewers=("alice",))
+        until(lambda: alice.is_there(last["Hmac"]))
+        return [
+            [told(token) for token in asker.described(*owners)]
+            for asker in (alice, bob)
+            for owners in ((), ("alice",), ("zoe",), ("carol",), ("bob", "zoe"), ("Group:bob",), ("nobody",))
+        ] + [told(alice.client.call("DescribeDelegationToken", 3, Owners=[]))]
+
+
+def log_in(
+    talk: Talk, mechanism: str, token_id: str, password: str, extensions: str = ",tokenauth=true"
+) -> Any:
+    """An exchange of SCRAM to its end, told of step by step."""
+    scram = Scram(mechanism, token_id, password, extensions=extensions)
+    talk.handshake(mechanism)
+    first = talk.client.call("SaslAuthenticate", 2, AuthBytes=scram.first())
+    if first["ErrorCode"]:
+        return [first["ErrorCode"], first["ErrorMessage"].replace(token_id, "<id>")]
+    final = talk.client.call("SaslAuthenticate", 2, AuthBytes=scram.final(first["AuthBytes"]))
+    if final["ErrorCode"]:
+        return [final["ErrorCode"], final["ErrorMessage"].replace(token_id, "<id>")]
+    hours = -(-final["SessionLifetimeMs"] // 3_600_000)
+    return "in", scram.is_answered_by(final["AuthBytes"]), f"for {hours} hours"
+
+
+def password(made: Any) -> str:
+    return base64.b64encode(bytes(made["Hmac"])).decode()
+
+
+@scenario(seconds=120)
+def shown(broker: Broker) -> Any:
+    """A token is shown, rightly and wrongly; who is known by it is its owner, and may ask for no other."""
+    seen: dict[str, Any] = {}
+    with secured(broker, MECHANISMS, SECRET) as one, Asking(one, "alice") as alice:
+        made = alice.create(owner="zoe")
+        last = alice.create(owner="Group:bob")
+        until(lambda: alice.is_there(last["Hmac"]))
+        for mechanism in (SCRAM_256, SCRAM_512):
+            for name, shows in {
+                "right": (made["TokenId"], password(made)),
+                "a group's": (last["TokenId"], password(last)),
+                "another's": (made["TokenId"], password(last)),
+                "no such": ("nothing", password(made)),
+                "as a user": (made["TokenId"], password(made), ""),
+                "as none": (made["TokenId"], password(made), ",tokenauth=false"),
+                "as one, in capitals": (made["TokenId"], password(made), ",tokenauth=TRUE"),
+                "a user as a token": ("alice", "alice's secret"),
+            }.items():
+                with Talk(one.bootstrap) as talk:
+                    what = [log_in(talk, mechanism, *shows)]
+                    if what[0][0] == "in":
+                        what += [
+                            talk.client.call(api, version, **fields)
+                            for api, version, fields in TOKEN_REQUESTS
+                        ]
+                    seen[f"{mechanism} {name}"] = what
+        with Talk(one.bootstrap) as talk:
+            log_in(talk, SCRAM_256, made["TokenId"], password(made))
+            seen["renewed"] = alice.renew(last["Hmac"])
+            talk.metadata()
+            seen["served"] = talk.seen
+    return seen
+
+
+@scenario(seconds=120)
+def at_its_end(broker: Broker) -> Any:
+    """A session ends with its token, and a token that is removed lets nobody in."""
+    seen: list[Any] = []
+    settings = SECRET | {"delegation.token.expiry.check.interval.ms": "1000"}
+    with (
+        secured(broker, MECHANISMS, settings) as one,
+        Asking(one, "alice") as alice,
+        Talk(one.bootstrap) as talk,
+    ):
+        short, kept = alice.create(lifetime_ms=3_000), alice.create()
+        until(lambda: alice.is_there(kept["Hmac"]))
+        seen.append(log_in(talk, SCRAM_256, short["TokenId"], password(short)))
+        talk.metadata()
+        time.sleep(3.5)
+        talk.metadata()
+        seen.append(talk.seen)
+        until(lambda: not alice.is_there(short["Hmac"]))
+        seen += [alice.is_there(kept["Hmac"]), alice.renew(short["Hmac"]), alice.expire(short["Hmac"])]
+        with Talk(one.bootstrap) as late:
+            seen.append(log_in(late, SCRAM_256, short["TokenId"], password(short)))
+    return seen
+
+
+@scenario(seconds=120)
+def past_its_end(broker: Broker) -> Any:
+    """A token that has run out, and is not removed yet."""
+    with secured(broker, MECHANISMS, SECRET) as one, Asking(one, "alice") as alice:
+        made = alice.create(lifetime_ms=1_000)
+        until(lambda: alice.is_there(made["Hmac"]))
+        time.sleep(1.2)
+        with Talk(one.bootstrap) as talk:
+            outcome = log_in(talk, SCRAM_256, made["TokenId"], password(made))
+            talk.metadata()
+            return [alice.is_there(made["Hmac"]), alice.renew(made["Hmac"]), outcome, talk.seen]
+
+
+@scenario(seconds=120)
+def without_a_secret(broker: Broker) -> Any:
+    """There are no tokens."""
+    with (
+        secured(broker, MECHANISMS, {"delegation.token.secret.key": ""}) as one,
+        Asking(one, "alice") as alice,
+    ):
+        return [
+            [api, version, comparable(alice.client.call(api, version, **fields))]
+            for api, version, fields in TOKEN_REQUESTS
+        ]
