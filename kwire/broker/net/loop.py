@@ -57,6 +57,8 @@ LINGER_SECONDS = 0.02
 """How long a loop alone in its thread waits for something to serve after it had something."""
 STEPS_A_TURN = 64
 """Deadlines that the clock is moved to, by `advance`, before descriptors have their turn."""
+SECRETS = frozenset({"salts", "sasl"})
+"""Purposes for which what was drawn must not tell what will be: with no seed, the machine's own chance."""
 MAX_WORKERS = 8
 
 
@@ -76,6 +78,7 @@ class Loop:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.name = name
         self._streams = RandomStreams(seed if seed is not None else int.from_bytes(os.urandom(16)))
+        self._secrets = random.SystemRandom() if seed is None else None
         self.now_ms = self.clock.now_ms
         self.monotonic_ms = self.clock.monotonic_ms
         self._logger = self.logger("kwire.net")
@@ -131,6 +134,8 @@ class Loop:
     # --- Host (now_ms and monotonic_ms are the clock's)
 
     def random(self, purpose: str) -> random.Random:
+        if self._secrets is not None and purpose in SECRETS:
+            return self._secrets
         return self._streams.of(purpose)
 
     def logger(self, name: str) -> NodeLogger:

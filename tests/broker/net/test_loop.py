@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
@@ -187,3 +188,14 @@ async def test_other_tasks_run_while_the_loop_is_always_busy(loop: Loop) -> None
     for _ in range(100):
         await trio.lowlevel.checkpoint()
     stop = True
+
+
+def test_what_has_to_be_secret_is_repeated_with_a_seed_alone() -> None:
+    seeded, other, unseeded = Loop(seed=7), Loop(seed=7), Loop()
+    try:
+        assert seeded.random("sasl").randbytes(18) == other.random("sasl").randbytes(18)
+        assert isinstance(unseeded.random("sasl"), random.SystemRandom)
+        assert not isinstance(unseeded.random("placement"), random.SystemRandom)
+    finally:
+        for loop in (seeded, other, unseeded):
+            loop.close()
