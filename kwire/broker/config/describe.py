@@ -16,6 +16,7 @@ from kwire.broker.config.definition import REQUIRED, ConfigError, Key, Update, V
 from kwire.broker.config.dynamic import LISTENER_KEY, SYNONYMS
 from kwire.broker.config.group import own_value
 from kwire.broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
+from kwire.broker.config.sasl import MECHANISM_KEYS
 from kwire.broker.config.topic import TOPIC_KEYS_BY_NAME, topic_values
 from kwire.broker.config.topic_keys import SOURCES
 from kwire.wire.named_tuple import NamedTuple
@@ -67,7 +68,12 @@ def _synonym_names(name: str) -> tuple[str, ...]:
     if name == _FLUSH_MS[0]:
         return _FLUSH_MS
     match = LISTENER_KEY.match(name)
-    return (name, match[1]) if match is not None else (name,)
+    return (name, _of_all_listeners(match[1])) if match is not None else (name,)
+
+
+def _of_all_listeners(own: str) -> str:
+    """The key that a listener's own stands for: what a mechanism's name comes before counts, too."""
+    return next((name for name in MECHANISM_KEYS if own.endswith(name)), own)
 
 
 def _synonyms(config: BrokerConfig, name: str, *, is_sensitive: bool) -> list[Synonym]:
@@ -98,7 +104,7 @@ def _key(name: str) -> Key | None:
     """What is known of a key, or of the one that it is for a single listener."""
     match = LISTENER_KEY.match(name)
     if match is not None:
-        return BROKER_KEYS.get(match[1])
+        return BROKER_KEYS.get(_of_all_listeners(match[1]))
     return BROKER_KEYS.get(name) or THROTTLES.get(name)
 
 

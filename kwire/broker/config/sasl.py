@@ -37,11 +37,13 @@ SERVER_CONTEXT: Final = "KafkaServer"
 """What a broker's context is called in a file of Java's."""
 
 _LOGIN_MODULES: Final = (PLAIN_MODULE, SCRAM_MODULE)
-_CLASSES_OF_MECHANISMS: Final = (
+_MECHANISM_CLASSES: Final = (
     "sasl.server.callback.handler.class",
     "sasl.login.callback.handler.class",
     "sasl.login.class",
 )
+MECHANISM_KEYS: Final = (JAAS, *_MECHANISM_CLASSES, MAX_REAUTH)
+"""The keys that are set for a mechanism of a listener."""
 _CLIENTS_CLASS: Final = "sasl.client.callback.handler.class"
 
 
@@ -134,7 +136,7 @@ def login_context(state: Settings, listener: str, mechanism: str, file: JaasFile
     for key in (
         _CLIENTS_CLASS,
         own + _CLIENTS_CLASS,
-        *(_key(listener, mechanism, name) for name in _CLASSES_OF_MECHANISMS),
+        *(_key(listener, mechanism, name) for name in _MECHANISM_CLASSES),
     ):
         if key in state.settings:
             raise ConfigError(f"{key} is set: classes of Java's cannot be loaded here")

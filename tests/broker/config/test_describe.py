@@ -124,6 +124,21 @@ def test_a_setting_in_milliseconds_puts_the_coarser_ones_back_to_their_defaults(
     assert shown("log.roll.hours") == "168"
 
 
+def test_settings_of_a_mechanism_are_shown_but_for_passwords() -> None:
+    own = "listener.name.plaintext.plain."
+    broker = config()
+    broker.update({}, {f"{own}sasl.jaas.config": "secret", f"{own}connections.max.reauth.ms": "5"})
+    entries = {entry.name: entry for entry in describe_broker(broker)}
+    jaas, reauth = entries[f"{own}sasl.jaas.config"], entries[f"{own}connections.max.reauth.ms"]
+    assert (jaas.value, jaas.is_sensitive, jaas.kind) == (None, True, 9)
+    assert synonyms(jaas) == [(f"{own}sasl.jaas.config", None, 2)]
+    assert (reauth.value, reauth.is_sensitive, reauth.kind) == ("5", False, 5)
+    assert synonyms(reauth) == [
+        (f"{own}connections.max.reauth.ms", "5", 2),
+        ("connections.max.reauth.ms", "0", 5),
+    ]
+
+
 def test_the_default_broker_has_only_what_was_set_for_all() -> None:
     broker = config()
     assert list(describe_brokers_default(broker)) == []
