@@ -206,7 +206,7 @@ def test_a_token_lets_one_in_until_it_ends(secured: Secured) -> None:
     )
     secured.run(expired, "topics", "list")
     time.sleep(1.1)
-    assert "(delegation token expired); 'kwire tokens create'" in secured.refused("SASL_PLAINTEXT", expired)
+    assert ": delegation token expired; 'kwire tokens create'" in secured.refused("SASL_PLAINTEXT", expired)
     assert "there is no token nosuch" in secured.refused("SASL_PLAINTEXT", mine, "tokens", "renew", "nosuch")
 
 

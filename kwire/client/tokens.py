@@ -86,8 +86,13 @@ def create_token(
     return cluster.retried(attempt)
 
 
-def tokens_of(cluster: Cluster, owners: Iterable[Principal] | None = None) -> list[Token]:
-    """The tokens of some owners, or all that who asks may see, the oldest first. ApiError, Lost."""
+def tokens_of(
+    cluster: Cluster, owners: Iterable[Principal] | None = None, node_id: int | None = None
+) -> list[Token]:
+    """Those of some owners, or all that who asks may see, the oldest first; as a broker knows them, or any.
+
+    ApiError, Lost.
+    """
     wanted = None
     if owners is not None:
         wanted = [
@@ -96,7 +101,8 @@ def tokens_of(cluster: Cluster, owners: Iterable[Principal] | None = None) -> li
     request = DescribeDelegationTokenRequest(owners=wanted)
 
     def attempt() -> DescribeDelegationTokenResponse:
-        answer = cluster.ask(request, DescribeDelegationTokenResponse)
+        kind = DescribeDelegationTokenResponse
+        answer = cluster.ask(request, kind) if node_id is None else cluster.ask_node(node_id, request, kind)
         check(answer.error_code, None, "the tokens")
         return answer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from kwire.client.cluster import Cluster as AnyCluster
@@ -58,6 +59,14 @@ class Cluster(AnyCluster):
 
         The controller has made it, and brokers follow; it is no error if that takes them long. Lost.
         """
+        self._wait(lambda: is_so(self.metadata([topic]).topics[0]))
+
+    def settle_everywhere(self, is_so: Callable[[int], bool]) -> None:
+        """The same of each broker, which is asked by its id. ApiError, Lost."""
+        for node_id in sorted(self.brokers()):
+            self._wait(partial(is_so, node_id))
+
+    def _wait(self, is_so: Callable[[], bool]) -> None:
         deadline = self._now() + min(SETTLE_SECONDS, self.timeout_seconds)
-        while not is_so(self.metadata([topic]).topics[0]) and self._now() < deadline:
+        while not is_so() and self._now() < deadline:
             self._sleep(self.retry_seconds)

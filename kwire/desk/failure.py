@@ -21,6 +21,7 @@ ADVICE: Final = {
     ErrorCode.SASL_AUTHENTICATION_FAILED: "look at username and password of sasl.jaas.config",
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "set delegation.token.secret.key for brokers and controllers",
     ErrorCode.DELEGATION_TOKEN_EXPIRED: "'kwire tokens create' makes another one, as a user with a password",
+    ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "ask as its owner, or as a renewer",
     ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "ask by a listener of SASL, as a user with a password",
     ErrorCode.INVALID_CONFIG: "'kwire configs describe KIND NAME --all --docs' tells keys and what they do",
     ErrorCode.INVALID_PARTITIONS: "a topic can only be given more partitions than it has",

@@ -25,7 +25,9 @@ def parser(name: str) -> ArgumentParser:
     parser = command_parser(name, "Look at delegation tokens, make them, and end them.")
     actions = Actions(parser)
     list_ = actions.add("list", _list, "List the tokens that you may see.", "kwire tokens list")
-    list_.add_argument("owners", nargs="*", metavar="USER", help="whose they are (default: anybody's)")
+    list_.add_argument(
+        "owners", nargs="*", metavar="USER", help="whose they are, or may be renewed by (default: all)"
+    )
     create = actions.add(
         "create",
         _create,
@@ -67,6 +69,7 @@ def _create(cluster: Cluster, options: Namespace, output: Output) -> None:
     owner = None if options.owner is None else _user(options.owner)
     lifetime_ms = _period_ms(options.lifetime, "--lifetime")
     token = create_token(cluster, owner, [_user(name) for name in options.renewer], lifetime_ms)
+    _settle(cluster, token.token_id, is_there=True)
     if output.as_json:
         output.document([{**_row(token), "password": token.password}])
         return
@@ -83,7 +86,17 @@ def _renew(cluster: Cluster, options: Namespace, output: Output) -> None:
 def _expire(cluster: Cluster, options: Namespace, output: Output) -> None:
     period_ms = _period_ms(options.period, "--after")
     for token in _named(cluster, options.tokens):
-        _tell(output, token.token_id, expire_token(cluster, token.hmac, period_ms))
+        expires_ms = expire_token(cluster, token.hmac, period_ms)
+        if options.period is None:
+            _settle(cluster, token.token_id, is_there=False)
+        _tell(output, token.token_id, expires_ms)
+
+
+def _settle(cluster: Cluster, token_id: str, *, is_there: bool) -> None:
+    """As `Cluster.settle` does: the next command may be authenticated by the token."""
+    cluster.settle_everywhere(
+        lambda node_id: any(one.token_id == token_id for one in tokens_of(cluster, None, node_id)) == is_there
+    )
 
 
 def _tell(output: Output, token_id: str, expires_ms: int) -> None:

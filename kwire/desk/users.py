@@ -12,6 +12,7 @@ from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, UsageError
 from kwire.desk.options import command_parser
 from kwire.desk.output import Output
+from kwire.wire.errors import ApiError, ErrorCode
 
 
 def parser(name: str) -> ArgumentParser:
@@ -68,6 +69,7 @@ def _set(cluster: Cluster, options: Namespace, output: Output) -> None:
     # One at a time: brokers take no user twice in a request.
     for mechanism in dict.fromkeys(options.mechanism or SCRAM_MECHANISMS):
         set_password(cluster, options.user, password, mechanism, options.iterations)
+        _settle(cluster, options.user, mechanism, is_there=True)
         output.did(f"{options.user} has a password for {mechanism}", user=options.user, mechanism=mechanism)
 
 
@@ -76,7 +78,21 @@ def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
         mechanisms = options.mechanism or [one.mechanism for one in credentials_of(cluster, [user])]
         for mechanism in dict.fromkeys(mechanisms):
             delete_credential(cluster, user, mechanism)
+            _settle(cluster, user, mechanism, is_there=False)
             output.did(f"{user} has no password for {mechanism} any more", user=user, mechanism=mechanism)
+
+
+def _settle(cluster: Cluster, user: str, mechanism: str, *, is_there: bool) -> None:
+    def is_known(node_id: int) -> bool:
+        try:
+            found = credentials_of(cluster, [user], node_id)
+        except ApiError as error:
+            if error.code != ErrorCode.RESOURCE_NOT_FOUND:
+                raise
+            found = []
+        return any(one.mechanism == mechanism for one in found) == is_there
+
+    cluster.settle_everywhere(is_known)
 
 
 def _password(user: str) -> str:

@@ -205,12 +205,21 @@ class Client:
     def create_token(self, renewers: Sequence[str], max_lifetime_ms: int | None) -> Token:
         """A delegation token of who asks."""
         from kwire.broker.security.principal import USER, Principal
-        from kwire.client.tokens import BY_CONFIGURATION, create_token
+        from kwire.client.tokens import BY_CONFIGURATION, create_token, tokens_of
 
         lifetime_ms = BY_CONFIGURATION if max_lifetime_ms is None else max_lifetime_ms
         made = create_token(
             self._cluster, renewers=[Principal(USER, name) for name in renewers], max_lifetime_ms=lifetime_ms
         )
+
+        def attempt(node_id: int) -> None:
+            if all(one.token_id != made.token_id for one in tokens_of(self._cluster, None, node_id)):
+                raise ApiError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"broker {node_id} has not heard of the token yet"
+                )
+
+        for node_id in [*self._cluster.brokers()]:
+            self._cluster.retried(partial(attempt, node_id))
         return Token(made.token_id, made.password, made.owner.name, made.expires_ms, made.max_ms)
 
     def tokens(self) -> list[Token]:

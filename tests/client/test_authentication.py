@@ -1,0 +1,104 @@
+"""Connections on which a client says who it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kwire.broker.security.settings import Credentials
+from kwire.client.connection import Connection
+from kwire.client.failure import SecurityMismatch
+from kwire.client.security import PLAINTEXT, Security
+from kwire.testing import Broker, Login
+from kwire.testing.users import CLIENTS
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+
+class Clock:
+    """Time that passes where a test says so."""
+
+    now = 0.0
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[Broker]:
+    listener = f"listener.name.{CLIENTS.lower()}"
+    settings = {
+        f"{listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        f"{listener}.plain.connections.max.reauth.ms": "100000",
+    }
+    with Broker(settings, users={"alice": "alice-secret"}) as broker:
+        yield broker
+
+
+def connection_to(servers: str, security: Security, clock: Clock | None = None) -> Connection:
+    host, _, port = servers.rpartition(":")
+    if clock is None:
+        return Connection(host, int(port), "test", 5, security)
+    return Connection(host, int(port), "test", 5, security, now=lambda: clock.now)
+
+
+def of(login: Login) -> Security:
+    return Security(None, Credentials(login.mechanism, login.username, login.password, login.is_token))
+
+
+def ask(connection: Connection) -> int:
+    return len(connection.ask(MetadataRequest(topics=[]), MetadataResponse).brokers)
+
+
+def test_who_is_not_believed_is_told_of_it(secured: Broker) -> None:
+    login = secured.login()._replace(password="guessed")
+    with pytest.raises(
+        ApiError, match=r"user alice at .*: Authentication failed: Invalid username"
+    ) as raised:
+        connection_to(secured.bootstrap_servers, of(login))
+    assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "guessed" not in str(raised.value)
+
+
+def test_a_mechanism_that_is_not_taken_is_told_with_those_that_are(secured: Broker) -> None:
+    login = secured.login(mechanism="SCRAM-SHA-512")
+    with pytest.raises(SecurityMismatch, match=r"does not take sasl.mechanism=SCRAM-SHA-512, but") as raised:
+        connection_to(secured.bootstrap_servers, of(login))
+    assert "PLAIN" in str(raised.value)
+    assert "SCRAM-SHA-256" in str(raised.value)
+
+
+def test_who_says_nothing_is_told_what_is_wanted(secured: Broker) -> None:
+    mismatch = pytest.raises(SecurityMismatch, match=r"wants to know who asks, by .*SASL_PLAINTEXT, sasl.")
+    # The versions are told to everybody.
+    with connection_to(secured.bootstrap_servers, PLAINTEXT) as connection, mismatch:
+        ask(connection)
+
+
+def test_who_says_it_to_a_listener_that_does_not_ask_is_told() -> None:
+    login = Login("", "alice", "alice-secret")
+    with (
+        Broker() as broker,
+        pytest.raises(SecurityMismatch, match=r"does not ask who one is: say security.protocol=PLAINTEXT"),
+    ):
+        connection_to(broker.bootstrap_servers, of(login))
+
+
+def test_it_is_said_again_before_a_session_ends(secured: Broker) -> None:
+    clock = Clock()
+    with connection_to(secured.bootstrap_servers, of(secured.login()), clock) as connection:
+        assert ask(connection) == 1
+        before = len(secured.requests.of("SaslAuthenticate", client_id="test"))
+        clock.now = 80
+        assert ask(connection) == 1
+        assert len(secured.requests.of("SaslAuthenticate", client_id="test")) == before
+        for times, clock.now in ((1, 86), (1, 100)):
+            assert ask(connection) == 1
+            assert len(secured.requests.of("SaslAuthenticate", client_id="test")) == before + times
+
+
+def test_a_token_that_has_expired_is_told_of(secured: Broker) -> None:
+    token = secured.create_token(max_lifetime_ms=1_000)
+    with connection_to(secured.bootstrap_servers, of(token)) as connection:
+        assert ask(connection) == 1
+    secured.advance(1_001)
+    with pytest.raises(ApiError, match=f"DELEGATION_TOKEN_EXPIRED: token {token.username} at "):
+        connection_to(secured.bootstrap_servers, of(token))
