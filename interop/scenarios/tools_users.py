@@ -1,0 +1,151 @@
+"""kafka-configs for passwords, kafka-delegation-tokens, and Java's console clients that come by either."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from interop.brokers import Broker
+from interop.raw_client import RawClient
+from interop.sasl import PLAIN, PLAIN_MODULE, SCRAM_256, SCRAM_512, SCRAM_MODULE, USERS, Secured, secured
+from interop.scenario import scenario
+from interop.scenarios.raw_tokens import MECHANISMS, SECRET
+from interop.tools import TOOLS, a_file, lines_of, run, said, until
+
+CONFIGS = "kafka.admin.ConfigCommand"
+TOKENS = f"{TOOLS}.DelegationTokenCommand"
+PRODUCER, CONSUMER = f"{TOOLS}.ConsoleProducer", f"{TOOLS}.consumer.ConsoleConsumer"
+TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d")
+HMAC = re.compile(r"[A-Za-z0-9+/]{86}==")
+HIDDEN = b64encode(b"x" * 64).decode()
+
+
+@contextmanager
+def come_as(name: str, password: str, mechanism: str = PLAIN, more: str = "") -> Iterator[str]:
+    """The path of what a Java client is told of itself."""
+    module = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
+    jaas = f'{module} required username="{name}" password="{password}"{more};'
+    lines = ["security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", f"sasl.jaas.config={jaas}"]
+    # Those who are refused would ask for long.
+    lines += ["default.api.timeout.ms=20000", "request.timeout.ms=10000", "max.block.ms=20000"]
+    with a_file("\n".join(lines) + "\n") as path:
+        yield path
+
+
+def users(broker: Broker, *arguments: str) -> list[str]:
+    return said(CONFIGS, broker, "--entity-type", "users", *arguments)
+
+
+def has(broker: Broker, name: str, count: int) -> bool:
+    """Whether the broker has heard of so many credentials of a user."""
+    with RawClient(broker.bootstrap) as client:
+        answer = client.call("DescribeUserScramCredentials", 0, Users=[{"Name": name}])
+    return len(answer["Results"][0]["CredentialInfos"]) == count
+
+
+@scenario(seconds=180)
+def passwords(broker: Broker) -> Any:
+    """Given, described, taken away; in ways that are none."""
+    alice, bob = ("--entity-name", "tools-alice"), ("--entity-name", "tools-bob")
+    both = f"{SCRAM_256}=[iterations=8192,password=a],{SCRAM_512}=[password=b]"
+
+    seen = {
+        "nobody": users(broker, "--describe", *alice),
+        "one": users(broker, "--alter", *bob, "--add-config", f"{SCRAM_256}=[password=x]"),
+        # All credentials of one go in one request, in which he may be named once.
+        "both": users(broker, "--alter", *alice, "--add-config", both),
+        "stronger": users(
+            broker, "--alter", *alice, "--add-config", f"{SCRAM_256}=[iterations=8192,password=a]"
+        ),
+        "other": users(broker, "--alter", *alice, "--add-config", f"{SCRAM_512}=[password=b]"),
+    }
+    until(lambda: has(broker, "tools-alice", 2))
+    seen["described"] = users(broker, "--describe", *alice)
+    seen["of all"] = [line for line in users(broker, "--describe") if "tools-" in line]
+    for name, text in {
+        "too few": f"{SCRAM_256}=[iterations=100,password=a]",
+        "too many": f"{SCRAM_256}=[iterations=20000,password=a]",
+        "no password": f"{SCRAM_256}=[iterations=8192]",
+        "no mechanism": "SCRAM-SHA-1=[password=a]",
+    }.items():
+        seen[name] = users(broker, "--alter", *alice, "--add-config", text)
+    seen["taken"] = users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
+    until(lambda: has(broker, "tools-alice", 1))
+    seen["taken again"] = users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
+    seen["left"] = users(broker, "--describe", *alice)
+    for whose, mechanism in ((alice, SCRAM_512), (bob, SCRAM_256)):
+        users(broker, "--alter", *whose, "--delete-config", mechanism)
+    return seen
+
+
+def tokens(one: Secured, config: str, *arguments: str) -> tuple[list[str], str, bytes]:
+    """What is printed, and the token's id and HMAC where there is one."""
+    outcome = run(TOKENS, "--bootstrap-server", one.bootstrap, "--command-config", config, *arguments)
+    hmac = HMAC.search(outcome.stdout)
+    shown = re.search(r"tokenId : (\S+)", outcome.stdout)
+    hidden = outcome._replace(
+        stdout=HMAC.sub("<hmac>", TIME.sub("<time>", outcome.stdout)),
+        stderr=HMAC.sub("<hmac>", outcome.stderr),
+    )
+    return lines_of(hidden), shown[1] if shown else "", b64decode(hmac[0]) if hmac else b""
+
+
+@scenario(seconds=240)
+def tokens_of_users(broker: Broker) -> Any:
+    """A token is made, described, renewed, shown, and ended."""
+    seen: dict[str, Any] = {}
+    with (
+        secured(broker, MECHANISMS, SECRET) as one,
+        come_as("alice", USERS["alice"]) as alice,
+        come_as("bob", USERS["bob"]) as bob,
+    ):
+        create = ("--create", "--max-life-time-period")
+        seen["created"], token_id, hmac = tokens(one, alice, *create, "-1", "--renewer-principal", "User:bob")
+        password = b64encode(hmac).decode()
+        alices = ("--describe", "--owner-principal", "User:alice")
+        until(lambda: bool(tokens(one, bob, *alices)[2]))
+        seen["described"] = tokens(one, bob, *alices)[0]
+        # The tool asks for the tokens of no owner at all, not of all owners.
+        seen["one's own"] = tokens(one, alice, "--describe")[0]
+        seen["another's"] = tokens(one, bob, "--describe", "--owner-principal", "User:zoe")[0]
+        seen["renewed"] = tokens(one, bob, "--renew", "--renew-time-period", "-1", "--hmac", password)[0]
+        seen["for another"] = tokens(one, alice, *create, "1000", "--owner-principal", "User:zoe")[0]
+        seen["no such"] = tokens(one, alice, "--renew", "--renew-time-period", "-1", "--hmac", HIDDEN)[0]
+        with come_as(token_id, password, SCRAM_256, ' tokenauth="true"') as by_token:
+            seen["by a token"] = tokens(one, by_token, *create, "-1")[0]
+            seen["written"] = written(one, by_token)
+        seen["ended"] = tokens(one, alice, "--expire", "--expiry-time-period", "-1", "--hmac", password)[0]
+        with come_as(token_id, password, SCRAM_512, ' tokenauth="true"') as by_token:
+            seen["too late"] = tokens(one, by_token, "--describe")[0]
+    return seen
+
+
+def written(one: Secured, config: str) -> Any:
+    """Two records that a console producer writes, and a consumer in a group reads."""
+    to = ("--bootstrap-server", one.bootstrap, "--topic", "by-users")
+    produced = run(PRODUCER, *to, "--command-config", config, stdin="one\ntwo\n")
+    consumed = run(
+        *(CONSUMER, *to, "--command-config", config),
+        *("--from-beginning", "--max-messages", "2", "--timeout-ms", "30000", "--group", "by-users"),
+    )
+    return lines_of(produced), lines_of(consumed)
+
+
+@scenario(seconds=240)
+def users_of_passwords(broker: Broker) -> Any:
+    """Who was given a password comes by it, and no more once it is taken away."""
+    seen: dict[str, Any] = {}
+    carol = ("--entity-name", "carol")
+    with secured(broker, MECHANISMS, SECRET) as one:
+        for mechanism in (SCRAM_256, SCRAM_512):
+            given = users(one.broker, "--alter", *carol, "--add-config", f"{mechanism}=[password=carol-1]")
+            until(lambda: has(one.broker, "carol", 1))
+            with come_as("carol", "carol-1", mechanism) as right, come_as("carol", "no", mechanism) as wrong:
+                seen[mechanism] = [given, written(one, right), tokens(one, wrong, "--describe")[0]]
+                users(one.broker, "--alter", *carol, "--delete-config", mechanism)
+                until(lambda: has(one.broker, "carol", 0))
+                seen[f"{mechanism}, taken"] = tokens(one, right, "--describe")[0]
+    return seen
