@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
+from kwire.broker.security.settings import listener_security, peer_credentials
 from kwire.client.connection import Connection
 from kwire.client.failure import Lost
 from kwire.desk import directories, machine
@@ -141,6 +142,42 @@ def of_configuration(config: BrokerConfig) -> Iterator[Finding]:
                 _CONFIGURATION,
                 f"{advertised.name} is advertised as {advertised.host}, which is no name here: {fault}",
                 "set advertised.listeners to a name that clients can resolve",
+            )
+
+    yield from _of_logins(config)
+
+
+def _of_logins(config: BrokerConfig) -> Iterator[Finding]:
+    """Whether listeners of SASL let in who is meant to come, other nodes among them."""
+    for listener in (*config.listener_endpoints(), *config.controller_endpoints()):
+        security = listener_security(config, listener.name)
+        if security is None or "PLAIN" not in security.mechanisms:
+            continue
+        key = f"listener.name.{listener.name.lower()}.plain.sasl.jaas.config"
+        if not security.plain_users:
+            yield warning(
+                _CONFIGURATION,
+                f"{listener.name} takes PLAIN, and knows nobody who may come by it",
+                f'say user_NAME="PASSWORD" for each in {key}, or take PLAIN out of sasl.enabled.mechanisms',
+            )
+        if not listener.host.startswith(LOOPBACK):
+            yield warning(
+                _CONFIGURATION,
+                f"{listener.name} takes passwords as they are (PLAIN), and listens for other machines",
+                "trust that network, or take SCRAM alone",
+            )
+        if listener.name not in (config.inter_broker_listener_name, *config.controller_listener_names):
+            continue
+        login = peer_credentials(config, listener.name)
+        if (
+            login is not None
+            and login.mechanism == "PLAIN"
+            and security.plain_users.get(login.username) != login.password
+        ):
+            yield problem(
+                _CONFIGURATION,
+                f"nodes go to {listener.name} as {login.username or 'nobody'}, whom it does not let in so",
+                f"make user_{login.username or 'NAME'} and password of {key} the same on all nodes",
             )
 
 

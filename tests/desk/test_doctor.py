@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.config import load
+from kwire.broker.config.jaas import PLAIN_MODULE
 from kwire.desk.doctor import of_configuration
 from kwire.desk.machine import Machine
 from kwire.testing import Broker
@@ -104,3 +105,41 @@ def test_what_nobody_would_want_is_told(settings: dict[str, str], to_do: str | N
         assert found == []
     else:
         assert to_do in (found[0].to_do or "")
+
+
+def login(options: str, host: str = "127.0.0.1") -> dict[str, str]:
+    return {
+        "listeners": f"SASL_PLAINTEXT://{host}:9092",
+        "advertised.listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required {options};",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (login('username="me" password="mine" user_me="mine"'), []),
+        (
+            login('username="me" password="mine" user_me="yours"'),
+            ["nodes go to SASL_PLAINTEXT as me, whom it does not let in so"],
+        ),
+        (
+            login(""),
+            [
+                "SASL_PLAINTEXT takes PLAIN, and knows nobody who may come by it",
+                "nodes go to SASL_PLAINTEXT as nobody, whom it does not let in so",
+            ],
+        ),
+    ],
+)
+def test_who_is_let_in_is_looked_at(settings: dict[str, str], told: list[str]) -> None:
+    assert [finding.found for finding in of_configuration(load(None, {}, settings))] == told
+
+
+def test_passwords_do_not_go_to_other_machines_unseen() -> None:
+    settings = login('username="me" password="mine" user_me="mine"', host="")
+    found = [finding.found for finding in of_configuration(load(None, {}, settings))]
+    assert "SASL_PLAINTEXT takes passwords as they are (PLAIN), and listens for other machines" in found

@@ -288,6 +288,12 @@ def _check_connections(values: Values) -> None:
     wrong = [host for host in counts if not _HOST.match(host)]
     if wrong:
         raise ConfigError(f"{name} contains invalid addresses : {','.join(wrong)}")
+    delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
+    if 0 <= _number(values, idle) <= _number(values, delay):
+        raise ConfigError(
+            f"requirement failed: {delay}={_number(values, delay)} should always be less than "
+            f"{idle}={_number(values, idle)} to prevent failed authentication responses from timing out"
+        )
 
 
 def _number(values: Values, name: str) -> int:
