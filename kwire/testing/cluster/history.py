@@ -59,6 +59,8 @@ class History:
         if self._chance(UNCLEAN).random() < 0.1 and shape is None:
             self._shape = self._shape._replace(nodes=FOUR.nodes, replicas=3, min_insync_replicas=2)
             self._shape = self._shape._replace(may_lose=True)
+        if self._chance("logins").random() < 0.2:
+            self._shape = self._shape._replace(has_logins=True)
         self._shape = _drifting(self._shape, self._chance("clocks"))
         self._world: World | None = None
         self._group: Group | None = None

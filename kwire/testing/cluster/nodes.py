@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from kwire.broker.config import load
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.node.format import Beginning, format_directories
+from kwire.testing.cluster.logins import credentials
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
 from kwire.testing.world import NOW_MS, VirtualNode
@@ -148,7 +149,11 @@ class ClusterNode(VirtualNode):
 
     def _format(self, disk: MemoryDisk, settings: Mapping[str, str]) -> None:
         config = load(None, {}, settings)
-        format_directories(config, disk, self._formatting, NOW_MS, cluster_id=CLUSTER_ID, beginning=BEGINNING)
+        beginning = BEGINNING
+        if config.inter_broker_listener_name != "PLAINTEXT":
+            # Of its own chance, so that the other seeds go on in their ways.
+            beginning = beginning._replace(credentials=credentials(random.Random(self.node_id)))
+        format_directories(config, disk, self._formatting, NOW_MS, cluster_id=CLUSTER_ID, beginning=beginning)
         disk.sync_directory("/")
 
     def format_again(self) -> None:

@@ -12,6 +12,7 @@ from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.replication.roles import Role
 from kwire.testing.cluster.client import Client
 from kwire.testing.cluster.ledger import EpochLed, Ledger, Place
+from kwire.testing.cluster.logins import logging_in
 from kwire.testing.cluster.nodes import DIRECTORIES, RIGHT, ClusterNode, Drift, address_of, settings
 from kwire.testing.cluster.watch import Watch, told_of
 from kwire.testing.network import Faults, Network
@@ -45,6 +46,8 @@ class Shape(NamedTuple):
     """Whether its topics prefer any leader to none (unclean.leader.election.enable)."""
     drifts: Mapping[int, Drift] = {}
     """Of nodes whose clocks are wrong."""
+    has_logins: bool = False
+    """Whether nodes log in to each other."""
     config: Mapping[str, str] = {}
     """Kafka's keys for all nodes."""
 
@@ -131,6 +134,8 @@ class World:
                 has_racks=shape.has_racks,
                 directories=DIRECTORIES[: shape.directories],
             )
+            if shape.has_logins:
+                own = logging_in(own)
             own |= shape.config
             self.nodes[node_id] = ClusterNode(
                 own,

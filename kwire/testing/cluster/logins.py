@@ -1,0 +1,47 @@
+"""Nodes of a simulated cluster that log in to each other: brokers by SCRAM, to controllers by PLAIN.
+
+Clients come by the listener that asks nobody. Logins end soon, and are renewed (KIP-368).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from kwire.broker.controller.scram import parse_credential
+from kwire.wire.stored.metadata import UserScramCredentialRecord
+
+BROKERS_PORT: Final = 9094
+SCRAM: Final = "SCRAM-SHA-256"
+MODULES: Final = "org.apache.kafka.common.security"
+
+
+def credentials(rng: random.Random) -> list[UserScramCredentialRecord]:
+    """What the metadata begins with."""
+    return [parse_credential(f"{SCRAM}=[name=broker,password=of-brokers]", rng)]
+
+
+def logging_in(settings: dict[str, str]) -> dict[str, str]:
+    """A node's properties, changed so that it logs in to others, and has them log in."""
+    host = f"n{settings['node.id']}"
+    listeners = settings["listeners"].split(",")
+    if "broker" in settings["process.roles"]:
+        listeners.append(f"NODES://{host}:{BROKERS_PORT}")
+    return {
+        **settings,
+        "listeners": ",".join(listeners),
+        "inter.broker.listener.name": "NODES",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,NODES:SASL_PLAINTEXT,"
+        "CONTROLLER:SASL_PLAINTEXT",
+        "listener.name.nodes.sasl.enabled.mechanisms": SCRAM,
+        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": SCRAM,
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        f"listener.name.nodes.{SCRAM.lower()}.sasl.jaas.config": (
+            f'{MODULES}.scram.ScramLoginModule required username="broker" password="of-brokers";'
+        ),
+        "listener.name.controller.plain.sasl.jaas.config": (
+            f'{MODULES}.plain.PlainLoginModule required username="node" password="secret" user_node="secret";'
+        ),
+        "connections.max.reauth.ms": "2500",
+    }
