@@ -12,6 +12,8 @@ from kwire.broker.controller.commands import RegisterBroker
 from kwire.broker.controller.liveness import Liveness
 from kwire.broker.controller.partition_changes import PartitionChange
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.broker.net import peer_link
+from kwire.broker.net.peers import PeerLinks
 from kwire.broker.node.life import BrokerLife, Event
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.replication.follower import Follower
@@ -252,9 +254,22 @@ def _coordinators_answer_before_it_is_committed(replace: SetAttribute) -> None:
     replace(Shard, "execute", execute)
 
 
+def _logins_are_renewed_too_late(replace: SetAttribute) -> None:
+    replace(peer_link, "SESSION_SHARE", (1.5, 2.0))
+
+
+def _controllers_are_shown_what_is_for_brokers(replace: SetAttribute) -> None:
+    original = PeerLinks.send
+
+    def send(self: PeerLinks, *asked: Any, to_controller: bool = False, **named: Any) -> None:
+        original(self, *asked, **named)
+
+    replace(PeerLinks, "send", send)
+
+
 BREAKAGES = [
     Breakage("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
-    Breakage("followers cut nothing", _followers_cut_nothing, 4),
+    Breakage("followers cut nothing", _followers_cut_nothing, 3),
     Breakage("followers cut nothing that was committed", _followers_cut_nothing_that_was_committed, 40),
     Breakage("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
     Breakage("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
@@ -264,19 +279,21 @@ BREAKAGES = [
     Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 167),
     Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 301),
     Breakage("acknowledged when written", _acknowledged_when_written),
-    Breakage("stale alterations are taken", _stale_alterations_are_taken),
+    Breakage("stale alterations are taken", _stale_alterations_are_taken, 22),
     Breakage("the lives of a broker are not told apart", _lives_are_not_told_apart, 111),
     Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 25),
     Breakage("anybody leads", _anybody_leads, 1),
-    Breakage("unfenced before caught up", _unfenced_before_caught_up, 36),
+    Breakage("unfenced before caught up", _unfenced_before_caught_up, 7),
     Breakage("followers do not know producers", _followers_do_not_know_producers),
     Breakage("consumers read to the end", _consumers_read_to_the_end),
     Breakage("consumers read followers to the end", _consumers_read_followers_to_the_end),
     Breakage("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark, 7),
     Breakage("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
-    Breakage("aborted transactions are not told", _aborted_transactions_are_not_told),
+    Breakage("aborted transactions are not told", _aborted_transactions_are_not_told, 2),
     Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 20),
     Breakage("partitions are given before they are free", _partitions_are_given_before_they_are_free, 18),
     Breakage("commits of earlier generations are taken", _commits_of_earlier_generations_are_taken, 21),
     Breakage("coordinators answer before it is committed", _coordinators_answer_before_it_is_committed, 5),
+    Breakage("logins are renewed too late", _logins_are_renewed_too_late, 4),
+    Breakage("controllers are shown what is for brokers", _controllers_are_shown_what_is_for_brokers),
 ]

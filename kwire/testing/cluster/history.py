@@ -11,8 +11,9 @@ from kwire.testing.cluster.consumers import Consumer
 from kwire.testing.cluster.convergence import differences, what_is_missing
 from kwire.testing.cluster.copier import Copier
 from kwire.testing.cluster.groups import Group
+from kwire.testing.cluster.logins import LOGIN_MS, logins_so_far
 from kwire.testing.cluster.members import ClassicMember, ConsumerMember, Member
-from kwire.testing.cluster.nodes import RACKS, Drift
+from kwire.testing.cluster.nodes import RACKS, RIGHT, Drift
 from kwire.testing.cluster.offsets import Committer
 from kwire.testing.cluster.operator import Operator
 from kwire.testing.cluster.producers import Producer
@@ -86,6 +87,7 @@ class History:
             try:
                 self._get_into_trouble(world)
                 self._become_whole(world)
+                self._keep_logins(world)
             except Exception:
                 world.tell_how_it_is()
                 raise
@@ -184,6 +186,24 @@ class History:
             raise Broken("; ".join(different))
         self._read_to_the_end(world)
         world.ledger.check()
+
+    def _keep_logins(self, world: World) -> None:
+        """Where nothing is wrong, nodes renew their logins before they end: no connection is lost by it."""
+        shape = world.shape
+        if (
+            not shape.has_logins
+            or len(shape.nodes) == 1
+            or any(each != RIGHT for each in shape.drifts.values())
+        ):
+            return
+        world.advance(LOGIN_MS)
+        before = renewed, ended = logins_so_far(world.nodes.values())
+        world.advance(2 * LOGIN_MS)
+        now_renewed, now_ended = logins_so_far(world.nodes.values())
+        if now_ended > ended or now_renewed == renewed:
+            raise Broken(
+                f"logins that were renewed, and that ended: {before}, now {(now_renewed, now_ended)}"
+            )
 
     def _read_to_the_end(self, world: World) -> None:
         readers = [client for client in world.clients if isinstance(client, Consumer) and _only_reads(client)]

@@ -6,13 +6,19 @@ Clients come by the listener that asks nobody. Logins end soon, and are renewed 
 from __future__ import annotations
 
 import random
-from typing import Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from kwire.broker.controller.scram import parse_credential
 from kwire.wire.stored.metadata import UserScramCredentialRecord
 
+if TYPE_CHECKING:
+    from kwire.testing.world import VirtualNode
+
 BROKERS_PORT: Final = 9094
 SCRAM: Final = "SCRAM-SHA-256"
+LOGIN_MS: Final = 2_500
+"""How long a login holds."""
 MODULES: Final = "org.apache.kafka.common.security"
 
 
@@ -43,5 +49,13 @@ def logging_in(settings: dict[str, str]) -> dict[str, str]:
         "listener.name.controller.plain.sasl.jaas.config": (
             f'{MODULES}.plain.PlainLoginModule required username="node" password="secret" user_node="secret";'
         ),
-        "connections.max.reauth.ms": "2500",
+        "connections.max.reauth.ms": str(LOGIN_MS),
     }
+
+
+def logins_so_far(nodes: Iterable[VirtualNode]) -> tuple[int, int]:
+    """How many were renewed, and how many ended under a connection that was used."""
+    sessions = [node.node.sessions for node in nodes]
+    counts = [each for one in sessions if one is not None for each in one.counts.values()]
+    renewed = sum(each.successful_reauthentication for each in counts)
+    return renewed, sum(each.expired_connections_killed for each in counts)
