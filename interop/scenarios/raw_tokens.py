@@ -6,10 +6,10 @@ import base64
 import time
 from typing import Any
 
-from interop.brokers import Broker
+from interop.brokers import Broker, Served
 from interop.raw import comparable
 from interop.raw_client import RawClient
-from interop.sasl import PLAIN, SCRAM_256, SCRAM_512, Scram, Secured, Talk, plain, secured
+from interop.sasl import PLAIN, SCRAM_256, SCRAM_512, Scram, Talk, plain, secured
 from interop.scenario import scenario
 from interop.scenarios.raw_topics import until
 from interop.scenarios.raw_users import TOKEN_REQUESTS
@@ -29,7 +29,7 @@ LONGEST = 2**63 - 1
 class Asking:
     """A connection of somebody who is known, and what he asks of tokens."""
 
-    def __init__(self, one: Secured, name: str) -> None:
+    def __init__(self, one: Served, name: str) -> None:
         self.client = RawClient(one.bootstrap)
         self.client.call("SaslHandshake", 1, Mechanism=PLAIN)
         answer = self.client.call("SaslAuthenticate", 2, AuthBytes=plain(name))

@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.controller.commands import BrokerHeartbeat, Command, FenceBroker, UnregisterBroker
+from kwire.broker.controller.commands import (
+    BrokerHeartbeat,
+    Command,
+    FenceBroker,
+    RemoveExpiredTokens,
+    UnregisterBroker,
+)
 from kwire.broker.controller.news import news
+from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.primitives import Uuid
+from kwire.wire.stored.metadata import DelegationTokenRecord
 from tests.broker.controller.conftest import directory_of
 
 INFO, WARNING = logging.INFO, logging.WARNING
@@ -74,3 +82,12 @@ def test_where_records_may_be_lost_is_said(two: Any) -> None:
     assert unfenced == (INFO, "broker 2 is unfenced; 6 partitions have changed with it")
     text = "a leader was elected that may lack acknowledged records, since none that has them lives: "
     assert lost == (WARNING, text + "t-0, t-1, t-2 and 2 more")
+
+
+def test_tokens_that_have_run_out_are_named(two: Any) -> None:
+    tokens = [
+        DelegationTokenRecord(owner="User:alice", token_id=f"t{ms}", max_timestamp=9, expiration_timestamp=ms)
+        for ms in (1, 2)
+    ]
+    two.apply([StoredRecord(token) for token in tokens])
+    assert told(two, RemoveExpiredTokens(2)) == [(INFO, "delegation token t1 of User:alice has run out")]

@@ -1,0 +1,126 @@
+"""Users and delegation tokens that one broker has made come by the other, on the same directory."""
+
+from __future__ import annotations
+
+from hashlib import pbkdf2_hmac
+from typing import Any, NamedTuple
+
+import pytest
+
+from interop.brokers import free_port
+from interop.raw_client import RawClient
+from interop.sasl import PREFIX, SCRAM_256, SCRAM_512, Talk, jaas
+from interop.scenarios.raw_tokens import MECHANISMS, SECRET, Asking, log_in, password
+from interop.scenarios.raw_topics import until
+from interop.scenarios.raw_users import alter, deletion, describe, upsertion
+from interop.swap.files import dumped
+from interop.swap.shared import Shared, complaints
+
+ENDINGS = ["stop", "kill", "stop", "stop"]
+OTHERS = 30
+"""So many users that a snapshot is due in each turn."""
+ITERATIONS = 4096
+CODES = {SCRAM_256: (1, "sha256"), SCRAM_512: (2, "sha512")}
+
+
+class Listener(NamedTuple):
+    """Where whoever has the turn asks who comes."""
+
+    bootstrap: str
+
+
+def listen(shared: Shared) -> Listener:
+    listener = Listener(f"127.0.0.1:{free_port()}")
+    properties = shared.broker.properties
+    for key in ("listeners", "advertised.listeners"):
+        properties[key] += f",SECURED://{listener.bootstrap}"
+    properties["listener.security.protocol.map"] += ",SECURED:SASL_PLAINTEXT"
+    properties[f"{PREFIX}sasl.enabled.mechanisms"] = ",".join(MECHANISMS)
+    properties |= {f"{PREFIX}{one.lower()}.sasl.jaas.config": jaas(one) for one in MECHANISMS}
+    properties |= SECRET
+    return listener
+
+
+class Made:
+    """Who was made in earlier turns, and what each shows."""
+
+    def __init__(self) -> None:
+        self.users: dict[str, tuple[str, str]] = {}
+        self.tokens: list[Any] = []
+        self.gone: dict[str, tuple[str, str]] = {}
+
+    def make(self, turn: int, plain: RawClient, alice: Asking) -> None:
+        """Users and tokens of this turn; one user of the turn before goes, and one token."""
+        given = []
+        for mechanism, (code, digest) in CODES.items():
+            name, secret = f"user-{turn}-{code}", f"secret of {turn}"
+            salted = pbkdf2_hmac(digest, secret.encode(), b"salt", ITERATIONS)
+            given.append(upsertion(name, code, ITERATIONS, SaltedPassword=salted))
+            self.users[name] = mechanism, secret
+        given += [upsertion(f"other-{turn}-{number}") for number in range(OTHERS)]
+        ending = f"user-{turn - 1}-1"
+        results = alter(plain, [deletion(ending)] if ending in self.users else [], given)["Results"]
+        assert {one["ErrorCode"] for one in results} == {0}
+        if ending in self.users:
+            self.gone[ending] = self.users.pop(ending)
+        if self.tokens:
+            ended = self.tokens.pop(0)
+            assert alice.expire(ended["Hmac"])["ErrorCode"] == 0
+        self.tokens += [alice.create(owner=f"owner-{turn}", renewers=("alice",)), alice.create()]
+        assert {made["ErrorCode"] for made in self.tokens} == {0}
+        until(lambda: alice.is_there(self.tokens[-1]["Hmac"]))
+
+    def come(self, listener: Listener) -> None:
+        """All of them, as they may."""
+        for name, (mechanism, secret) in self.users.items():
+            with Talk(listener.bootstrap) as talk:
+                assert log_in(talk, mechanism, name, secret, "")[:2] == ("in", True), name
+        for name, (mechanism, secret) in self.gone.items():
+            with Talk(listener.bootstrap) as talk:
+                assert log_in(talk, mechanism, name, secret, "")[0] == 58, name
+        for made in self.tokens:
+            for mechanism in CODES:
+                with Talk(listener.bootstrap) as talk:
+                    assert log_in(talk, mechanism, made["TokenId"], password(made))[:2] == ("in", True)
+                    assert talk.metadata() != "closed"
+
+    def are_described(self, plain: RawClient, alice: Asking) -> None:
+        """As they were made."""
+        for name, (mechanism, _) in self.users.items():
+            (told,) = describe(plain, name)["Results"]
+            assert told["CredentialInfos"] == [{"Mechanism": CODES[mechanism][0], "Iterations": ITERATIONS}]
+        found = {token["TokenId"]: token for token in alice.described()}
+        assert set(found) == {made["TokenId"] for made in self.tokens}
+        for made in self.tokens:
+            token = found[made["TokenId"]]
+            assert bytes(token["Hmac"]) == bytes(made["Hmac"])
+            for time in ("Issue", "Expiry", "Max"):
+                assert token[f"{time}Timestamp"] == made[f"{time}TimestampMs"]
+            assert (token["PrincipalName"], token["TokenRequesterPrincipalName"]) == (
+                made["PrincipalName"],
+                "alice",
+            )
+
+
+@pytest.mark.parametrize(
+    "order", [["apache", "kwire"], ["kwire", "apache"]], ids=["apache_first", "kwire_first"]
+)
+def test_users_and_tokens_change_hands(order: list[str]) -> None:
+    shared, made = Shared("users"), Made()
+    listener = listen(shared)
+    try:
+        for turn, how in enumerate(ENDINGS):
+            broker = shared.start(order[turn % 2])
+            with RawClient(broker.bootstrap) as plain, Asking(listener, "alice") as alice:
+                until(lambda: len(alice.described()) >= len(made.tokens))
+                made.are_described(plain, alice)
+                made.come(listener)
+                made.make(turn, plain, alice)
+                made.come(listener)
+            shared.end(how)
+            assert shared.files("__cluster_metadata-0/*.checkpoint"), "a snapshot has to tell of them, too"
+            said = complaints(broker.log_text())
+            assert not [line for line in said.values() if "oken" in line or "cram" in line.lower()]
+        assert dumped(shared) == {}
+    finally:
+        shared.discard()

@@ -1,0 +1,63 @@
+"""What proves a token, as Apache Kafka 4.3.1 makes it, and whom it concerns."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.broker.security.principal import Principal
+from kwire.broker.security.tokens import (
+    concerns,
+    find_token,
+    is_owner_or_renewer,
+    principal_of,
+    token_hmac,
+)
+from kwire.wire.stored.metadata import DelegationTokenRecord
+
+KAFKAS = [
+    (
+        "V2oR0L6YQSi4p8FbMqWNBw",
+        "5b1a2cf0cff922afe029a5266b78515b175b62e8a3c662b4efa1e2c8f91badcd"
+        "7ab211c62b5140381f88b18af9f35b22d66e90a0b144af2296bfd8f7cb285012",
+    ),
+    (
+        "flSmyd_ESYqmNX1XgIzgAw",
+        "97991c84e97550336e5cd6df18f4acdb8abab1d978ca6e1c87227f6ad16bf989"
+        "25806a8120b3287bfe537c02d127c129706db7d67abbe6d31df8c516889985b3",
+    ),
+]
+SECRET = b"s3cret"
+TOKEN = DelegationTokenRecord(owner="User:zoe", requester="User:alice", renewers=["User:bob"], token_id="t")
+
+
+@pytest.mark.parametrize(("token_id", "shown"), KAFKAS)
+def test_hmacs_are_kafkas(token_id: str, shown: str) -> None:
+    assert token_hmac(SECRET, token_id).hex() == shown
+
+
+def test_a_token_is_found_by_what_is_shown() -> None:
+    tokens = [DelegationTokenRecord(token_id=token_id) for token_id, _ in KAFKAS]
+    for token, (_, shown) in zip(tokens, KAFKAS, strict=True):
+        assert find_token(tokens, SECRET, bytes.fromhex(shown)) is token
+        assert find_token(tokens, b"another", bytes.fromhex(shown)) is None
+    assert find_token(tokens, SECRET, b"") is None
+
+
+@pytest.mark.parametrize("text", ["User:alice", "Group:a:b", ":x", "User:"])
+def test_principals_are_read_as_they_are_written(text: str) -> None:
+    assert str(principal_of(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "may", "sees"),
+    [
+        ("User:zoe", True, True),
+        ("User:bob", True, True),
+        ("User:alice", False, True),
+        ("Group:zoe", False, False),
+    ],
+)
+def test_whom_a_token_concerns(text: str, may: bool, sees: bool) -> None:
+    for principal in (principal_of(text), Principal(*text.split(":"), token_authenticated=True)):
+        assert is_owner_or_renewer(TOKEN, principal) is may
+        assert concerns(TOKEN, principal) is sees
