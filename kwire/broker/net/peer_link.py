@@ -140,11 +140,13 @@ class PeerLink:
         max_idle_ms: int,
         setup_timeouts_ms: tuple[int, int],
         sasl_client: Callable[[], SaslClient] | None = None,
+        refusals: dict[PeerAddress, str],
         on_down: Callable[[], None],
     ) -> None:
         """`setup_timeouts_ms` are the least and the most that it may take until something can be asked.
 
         `sasl_client` makes the side of this node in one exchange; there is none where nobody asks who it is.
+        `refusals` are the last of each node, until it lets this one in: what was told of outlives the link.
         `on_down` is called when nothing is left to remember: the link may be forgotten.
         """
         self.to = to
@@ -157,6 +159,7 @@ class PeerLink:
         self._max_idle_ms = max_idle_ms
         self._setup_timeouts_ms = setup_timeouts_ms
         self._new_sasl_client = sasl_client
+        self._refusals = refusals
         self._login: PeerLogin | None = None
         """The exchange that is under way."""
         self._renew_ms: int | None = None
@@ -172,8 +175,7 @@ class PeerLink:
         self._last_id = 0
         self._failures = self._timeouts = 0
         """How often in a row connecting has failed; how often in a row since it took too long (KIP-601)."""
-        self._last_failure = self._refusal = ""
-        """Why the last connection ended; why this node was refused last, until it is let in."""
+        self._last_failure = ""
         self._until_ms = 0
         """When the link rests no longer, or has been connecting for too long."""
         self._active_ms = 0
@@ -365,7 +367,7 @@ class PeerLink:
             self._say(request)
             return
         self._login = None
-        self._refusal = ""
+        self._refusals.pop(self.to, None)
         if login.session_ms > 0:
             share = self._host.random("peers").uniform(*SESSION_SHARE)
             self._renew_ms = self._host.monotonic_ms() + int(login.session_ms * share)
@@ -373,8 +375,8 @@ class PeerLink:
 
     def _refused(self, reason: str) -> None:
         """This node is not let in, or the other is not who it should be. Said once, not at each attempt."""
-        if reason != self._refusal:
-            self._refusal = reason
+        if self._refusals.get(self.to) != reason:
+            self._refusals[self.to] = reason
             self._logger.error("%r failed authentication due to: %s", self, reason)
         self._end(f"authentication failed: {reason}")
 

@@ -68,6 +68,7 @@ class PeerLinks:
         self._setup_timeouts_ms = setup_timeouts_ms
         self._logins = logins
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
+        self._refusals: dict[PeerAddress, str] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -112,6 +113,7 @@ class PeerLinks:
                 max_idle_ms=self._max_idle_ms,
                 setup_timeouts_ms=self._setup_timeouts_ms,
                 sasl_client=self._logins(to_controller),
+                refusals=self._refusals,
                 on_down=lambda: self._forget(key),
             )
         link.ask(Ask(request, deadline_ms, on_answer, max_version))

@@ -112,13 +112,15 @@ def test_each_kind_of_listener_has_a_login_of_its_own() -> None:
 def test_a_refusal_is_told_with_its_words_and_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     rig = Login()
-    for _ in range(3):
-        rig.ask()
+    for purpose in ("test", "test", "other"):
+        rig.ask(purpose=purpose)
         rig.host.advance(1_300)
         rig.line.open(SASL)
         rig.shake()
         rig.refuse()
         assert rig.line.is_closed
+        rig.host.advance(100_000)
+        assert len(rig.links) == 0, "what was told is remembered all the same"
     assert rig.told() == ["[::1]:9092: authentication failed: Authentication failed: who?"] * 3
     said = "<test to [::1]:9092> failed authentication due to: Authentication failed: who?"
     assert [record.getMessage() for record in caplog.records] == [said]
