@@ -6,13 +6,15 @@ not join, and says why.
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 
 from interop.brokers import Broker, Kwire
+from interop.cluster.images import image_at
 from interop.cluster.load import CLIENTS, ConfluentReader, ConfluentWriter
-from interop.cluster.logins import PLAIN, REFUSED, SCRAM, Login, logins
+from interop.cluster.logins import BROKERS_LISTENER, PLAIN, REFUSED, SCRAM, Login, logins
 from interop.cluster.nodes import (
     COMBINED,
     CONTROLLER,
@@ -22,7 +24,7 @@ from interop.cluster.nodes import (
     SmallKafka,
     eventually,
 )
-from interop.cluster.quorums import at_work, goes_on
+from interop.cluster.quorums import at_work, goes_on, metadata_home, until_all_have_the_metadata, voters
 
 QUORUMS: dict[str, tuple[type[Broker], ...]] = {
     "kwire": (Kwire, Kwire, Kwire),
@@ -85,6 +87,26 @@ def test_controllers_are_elected(makeup: str, roles: str) -> None:
                 cluster.start_again(active)
                 cluster.until_all_in_sync()
                 goes_on(cluster, f"after-{active}")
+
+
+@pytest.mark.parametrize("makeup", QUORUMS)
+def test_voters_join_by_themselves(makeup: str) -> None:
+    """Where the metadata tells who votes, and of each node by which protocol it is reached: 2 is this one."""
+    members = tuple(Member(kind, COMBINED) for kind in QUORUMS[makeup])
+    settings = {"controller.quorum.auto.join.enable": "true"}
+    with Cluster(
+        members, settings, logins=logins(SCRAM, PLAIN), voters_in_log=True, first_voters=[1]
+    ).start() as cluster:
+        eventually(lambda: voters(cluster) == [1, 2, 3], "not everybody has become a voter")
+        cluster.make_topic("t", [[2, 3, 1]])
+        committed = until_all_have_the_metadata(cluster, cluster.active_controller())
+        told = [
+            re.findall(r"Endpoint\(name='(\w+)', host='127.0.0.1', port=\d+, security_protocol=(\d+)\)", line)
+            for line in image_at(metadata_home(cluster, 1), committed - 1)
+            if line.startswith(("RegisterBroker", "RegisterController"))
+        ]
+        assert told == [[(BROKERS_LISTENER, "2")]] * 3 + [[("CONTROLLER", "2")]] * 3
+        cluster.check_complaints()
 
 
 @pytest.mark.parametrize("makeup", MAKEUPS)
