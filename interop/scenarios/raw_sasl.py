@@ -6,12 +6,28 @@ from what is seen to fail.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 from interop.brokers import Broker
-from interop.sasl import PLAIN, PREFIX, SCRAM_256, Secured, Talk, plain, secured
+from interop.raw_client import RawClient
+from interop.sasl import (
+    HASHES,
+    PLAIN,
+    PREFIX,
+    SCRAM_256,
+    SCRAM_512,
+    USERS,
+    Scram,
+    Secured,
+    Talk,
+    plain,
+    secured,
+)
 from interop.scenario import scenario
 from interop.wire import encode_request, versions_of
 
@@ -334,3 +350,145 @@ def nobody_asks(broker: Broker) -> Any:
 
 def framed(frame: bytes) -> bytes:
     return struct.pack(">i", len(frame)) + frame
+
+
+SCRAMS = {SCRAM_256: 1, SCRAM_512: 2}
+"""Mechanisms, and their numbers in requests."""
+
+
+def add_scram_users(one: Secured) -> None:
+    """Alice comes by both, and bob by one of them. Waits until both may."""
+    users = [("alice", SCRAM_256, 4096), ("alice", SCRAM_512, 8192), ("bob", SCRAM_512, 4096)]
+    with RawClient(one.broker.bootstrap) as client:
+        for name, mechanism, iterations in users:  # one a request: a user may not be named twice
+            salt = b"salt of " + name.encode()
+            user = {
+                "Name": name,
+                "Mechanism": SCRAMS[mechanism],
+                "Iterations": iterations,
+                "Salt": salt,
+                "SaltedPassword": hashlib.pbkdf2_hmac(
+                    HASHES[mechanism], USERS[name].encode(), salt, iterations
+                ),
+            }
+            [answer] = client.call("AlterUserScramCredentials", 0, Upsertions=[user])["Results"]
+            assert not answer["ErrorCode"], answer
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        with Talk(one.bootstrap) as talk:
+            talk.log_in_by_scram(SCRAM_512, "bob")
+            if talk.metadata() != "closed":
+                return
+    raise TimeoutError("bob may not come")
+
+
+@scenario(seconds=240)
+def scram(broker: Broker) -> Any:
+    """SCRAM, by both of its mechanisms, with what may be wrong in either of a client's messages."""
+    seen: dict[str, Any] = {}
+    alice, secret = "alice", USERS["alice"]
+    with secured(broker, (PLAIN, SCRAM_256, SCRAM_512)) as one:
+        add_scram_users(one)
+        for mechanism in SCRAMS:
+            for name, client in {
+                "right": Scram(mechanism, alice, secret),
+                "wrong": Scram(mechanism, alice, "guessed"),
+                "unknown": Scram(mechanism, "carol", secret),
+                "of the other alone": Scram(mechanism, "bob", USERS["bob"]),
+                "as himself": Scram(mechanism, alice, secret, authorization="a=alice"),
+                "as another": Scram(mechanism, alice, secret, authorization="a=bob"),
+                "extended": Scram(mechanism, alice, secret, extensions=",x=y"),
+                "by a token": Scram(mechanism, "no-token", secret, extensions=",tokenauth=true"),
+                "by no token": Scram(mechanism, alice, secret, extensions=",tokenauth=false"),
+            }.items():
+                for version in (0, 1, None):
+                    with Talk(one.bootstrap) as talk:
+                        talk.log_in_by(client, mechanism, version)
+                        talk.metadata()
+                        seen[f"{mechanism}, {name}, v{version}"] = talk.seen
+        for name, first in FIRST_MESSAGES.items():
+            for version in (1, None):
+                with Talk(one.bootstrap) as talk:
+                    talk.handshake(SCRAM_256, 1 if version else 0)
+                    talk.say(first, version)
+                    talk.hide_server_first()
+                    seen[f"first is {name}, v{version}"] = talk.seen
+        for name, change in FINAL_CHANGES.items():
+            for version in (1, None):
+                with Talk(one.bootstrap) as talk:
+                    talk.log_in_by(Scram(SCRAM_256, alice, secret), SCRAM_256, version, change)
+                    seen[f"final is {name}, v{version}"] = talk.seen
+    return seen
+
+
+FIRST_MESSAGES: dict[str, bytes] = {
+    "empty": b"",
+    "PLAIN's": plain(),
+    "without a header": b"n=alice,r=nonce",
+    "bound": b"p=tls-unique,,n=alice,r=nonce",
+    "not bound, though it could": b"y,,n=alice,r=nonce",
+    "without a name": b"n,,r=nonce",
+    "of an empty name": b"n,,n=,r=nonce",
+    "without a nonce": b"n,,n=alice",
+    "of an empty nonce": b"n,,n=alice,r=",
+    "with something mandatory": b"n,,m=x,n=alice,r=nonce",
+    "of an escaped name": b"n,,n=al=2Cice,r=nonce",
+    "of a badly escaped name": b"n,,n=al=ice,r=nonce",
+    "no UTF-8": b"n,,n=\xff\xfe,r=nonce",
+}
+FINAL_CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "of another nonce": lambda said: said.replace(b",r=", b",r=x"),
+    "of a longer nonce": lambda said: said.replace(b",p=", b"x,p="),
+    "without a proof": lambda said: said.partition(b",p=")[0],
+    "of a short proof": lambda said: said.partition(b",p=")[0] + b",p=AAAA",
+    "of a proof that is no base64": lambda said: said.partition(b",p=")[0] + b",p=!!!!",
+    "otherwise bound": lambda said: said.replace(b"c=biws", b"c=eSws"),
+    "extended": lambda said: said.replace(b",p=", b",x=y,p="),
+    "the first one": lambda _: b"n,,n=alice,r=a-nonce",
+}
+
+
+@scenario(seconds=120)
+def tokens_of_delegation(broker: Broker) -> Any:
+    """A delegation token is a password by SCRAM: whose it is, for how long, and what he may not ask for."""
+    seen: dict[str, Any] = {}
+    settings = {"delegation.token.secret.key": "a secret of the cluster"}
+    with secured(broker, (PLAIN, SCRAM_256, SCRAM_512), settings) as one:
+        with Talk(one.bootstrap) as talk:
+            talk.log_in()
+            made = talk.client.call("CreateDelegationToken", 3, OwnerPrincipalName=None, MaxLifetimeMs=60_000)
+            seen["made"] = [made["ErrorCode"], made["PrincipalName"]]
+            name, password = made["TokenId"], base64.b64encode(made["Hmac"]).decode()
+            until = time.monotonic() + 10
+            while time.monotonic() < until:
+                told = talk.client.call("DescribeDelegationToken", 3, Owners=None)
+                if told["Tokens"]:
+                    break
+            for mechanism in SCRAMS:
+                for kind, client in {
+                    "right": Scram(mechanism, name, password, extensions=",tokenauth=true"),
+                    "wrong": Scram(mechanism, name, "guessed", extensions=",tokenauth=true"),
+                    "as its owner": Scram(
+                        mechanism, name, password, extensions=",tokenauth=true", authorization="a=alice"
+                    ),
+                    "as itself": Scram(
+                        mechanism, name, password, extensions=",tokenauth=true", authorization=f"a={name}"
+                    ),
+                    "not said to be one": Scram(mechanism, name, password),
+                }.items():
+                    with Talk(one.bootstrap) as holder:
+                        holder.log_in_by(client, mechanism, 2)
+                        if holder.metadata() != "closed":
+                            asked = holder.client.call("CreateDelegationToken", 3, OwnerPrincipalName=None)
+                            holder.seen.append(asked["ErrorCode"])
+                        seen[f"{mechanism}, {kind}"] = holder.seen
+            expired = talk.client.call("ExpireDelegationToken", 2, Hmac=made["Hmac"], ExpiryTimePeriodMs=-1)
+            seen["expired"] = expired["ErrorCode"]
+            while time.monotonic() < until and told["Tokens"]:
+                told = talk.client.call("DescribeDelegationToken", 3, Owners=None)
+        with Talk(one.bootstrap) as holder:
+            client = Scram(SCRAM_256, name, password, extensions=",tokenauth=true")
+            holder.log_in_by(client, SCRAM_256, 2)
+            seen["afterwards"] = holder.seen
+    return seen

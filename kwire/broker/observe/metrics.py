@@ -55,6 +55,13 @@ REPLICATION_TRAFFIC: Final = {
     "replicationbytesin": "replication_bytes_in",
     "replicationbytesout": "replication_bytes_out",
 }
+AUTHENTICATIONS: Final = (
+    "successful_authentication",
+    "successful_authentication_no_reauth",
+    "successful_reauthentication",
+    "failed_authentication",
+    "failed_reauthentication",
+)
 GROUP_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 
 
@@ -79,9 +86,19 @@ def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
 def _connections(running: RunningNode, out: Exposition) -> None:
     counts = Counter({listener.name: 0 for listener in running.server.listeners})
     counts.update(connection.listener for connection in running.server.connections.values())
+    sessions = running.node.sessions
+    known = {} if sessions is None else sessions.counts
+    prefix, expired = "kafka_server_socket_server_metrics", 0
     for listener, count in counts.items():
         told = labels(listener=listener, networkProcessor=0)  # Kafka's name of a thread: here is one
-        out.gauge("kafka_server_socket_server_metrics_connection_count", count, told)
+        out.gauge(f"{prefix}_connection_count", count, told)
+        of = known.get(listener)
+        for name in AUTHENTICATIONS:
+            out.counter(f"{prefix}_{name}_total", 0 if of is None else getattr(of, name), told)
+        killed = 0 if of is None else of.expired_connections_killed
+        out.gauge(f"{prefix}_expired_connections_killed_count", killed, told)
+        expired += killed
+    out.gauge("kafka_network_socketserver_expiredconnectionskilledcount", expired)
 
 
 def _quorum(node: NodeBase, out: Exposition) -> None:

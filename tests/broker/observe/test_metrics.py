@@ -54,6 +54,57 @@ def consume(bootstrap: str, topic: str, count: int) -> None:
     consumer.close()
 
 
+async def test_who_has_said_who_he_is_and_who_has_failed_is_counted_by_listener() -> None:
+    secured = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+            "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            'user_alice="secret" user_bob="other";'
+        ),
+    }
+
+    def log_in(bootstrap: str, password: str) -> None:
+        failures: list[KafkaError] = []
+        client = AdminClient(
+            {
+                "bootstrap.servers": bootstrap,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "alice",
+                "sasl.password": password,
+                "log_level": 0,
+                "error_cb": failures.append,
+            }
+        )
+        if password == "secret":
+            assert client.list_topics(timeout=10).brokers
+            return
+        until = time.monotonic() + 10
+        while not failures and time.monotonic() < until:
+            client.poll(0.1)
+        assert failures[0].code() == KafkaError._AUTHENTICATION
+        assert "Invalid username or password" in failures[0].str()
+
+    async with observed(secured) as node:
+        plain, sasl = node.running.bootstrap.split(",")
+        for password in ("secret", "guessed"):
+            await trio.to_thread.run_sync(log_in, sasl, password)
+        await trio.to_thread.run_sync(produce, plain, "t", 1)
+        seen = await node.metrics()
+
+    def of(listener: str, name: str) -> float:
+        prefix = "kafka_server_socket_server_metrics"
+        return seen.of(f"{prefix}_{name}", listener=listener, networkProcessor="0")
+
+    assert of("SASL_PLAINTEXT", "successful_authentication_total") >= 1
+    assert of("SASL_PLAINTEXT", "failed_authentication_total") >= 1
+    assert of("SASL_PLAINTEXT", "expired_connections_killed_count") == 0
+    assert of("SASL_PLAINTEXT", "successful_reauthentication_total") == 0
+    assert of("PLAINTEXT", "successful_authentication_total") == 0, "nobody is asked there"
+    assert seen.of("kafka_network_socketserver_expiredconnectionskilledcount") == 0
+
+
 async def test_what_clients_did_is_in_the_metrics() -> None:
     async with observed({"offsets.topic.num.partitions": "1"}) as node:
         bootstrap = node.running.bootstrap
