@@ -441,7 +441,6 @@ FINAL_CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "of another nonce": lambda said: said.replace(b",r=", b",r=x"),
     "of a longer nonce": lambda said: said.replace(b",p=", b"x,p="),
     "without a proof": lambda said: said.partition(b",p=")[0],
-    "of a short proof": lambda said: said.partition(b",p=")[0] + b",p=AAAA",
     "of a proof that is no base64": lambda said: said.partition(b",p=")[0] + b",p=!!!!",
     "otherwise bound": lambda said: said.replace(b"c=biws", b"c=eSws"),
     "extended": lambda said: said.replace(b",p=", b",x=y,p="),

@@ -10,7 +10,8 @@ base64 the password (KIP-48). Whoever fails is told no more than that, so that n
 are: an unknown one fails at the first message all the same, as Kafka lets it fail.
 
 Kafka neither normalizes names and passwords (SASLprep) nor takes names beyond ASCII, and does not look into
-`c=`. It ignores extensions that it does not know.
+`c=`. It ignores extensions that it does not know, also `m=`, by which a client says that one must; those of
+its last message are not signed.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _BASE64: Final = r"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)
 _EXTENSIONS: Final = rf"(?:,[A-Za-z]+={_VALUE})*"
 
 _CLIENT_FIRST: Final = re.compile(
-    rf"n,(?:a=(?P<authorization>{_SASL_NAME}))?,"
+    rf"n,(?:a=(?P<authorization>{_SASL_NAME}))?,(?:m={_VALUE},)?"
     rf"(?P<bare>n=(?P<name>{_SASL_NAME}),r=(?P<nonce>{_NONCE})(?P<extensions>{_EXTENSIONS}))\Z"
 )
 _SERVER_FIRST: Final = re.compile(
     rf"r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=(?P<iterations>[0-9]+){_EXTENSIONS}\Z"
 )
 _CLIENT_FINAL: Final = re.compile(
-    rf"(?P<bare>c={_BASE64},r=(?P<nonce>{_NONCE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})\Z"
+    rf"(?P<bare>c={_BASE64},r=(?P<nonce>{_NONCE})){_EXTENSIONS},p=(?P<proof>{_BASE64})\Z"
 )
 _SERVER_FINAL: Final = re.compile(rf"(?:e=(?P<error>{_VALUE})|v=(?P<signature>{_BASE64}){_EXTENSIONS})\Z")
 

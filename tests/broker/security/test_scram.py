@@ -105,6 +105,17 @@ def test_a_password_lets_in_and_another_does_not(mechanism: ScramMechanism, name
     assert wrong.outcome is None
 
 
+def test_extensions_are_ignored() -> None:
+    users = Known({"user": SHA_256.credential_of("secret", random.Random(1))})
+    client, server = ScramClient(SHA_256, "user", "secret", "c"), ScramServer(SHA_256, users, "s")
+    first = client.evaluate(b"")
+    assert first is not None
+    final = client.evaluate(server.evaluate(first.replace(b"n,,", b"n,,m=must,")))
+    assert final is not None
+    client.evaluate(server.evaluate(final.replace(b",p=", b",x=y,p=")))
+    assert client.is_complete
+
+
 def test_a_token_is_its_owners() -> None:
     rng = random.Random(1)
     token = TokenCredential(Principal("User", "owner"), 5000, SHA_256.credential_of("aG1hYw==", rng))
