@@ -37,7 +37,7 @@ class SaslServer(Protocol):
     """The server's side of one exchange."""
 
     def evaluate(self, response: bytes) -> bytes:
-        """What the client says, and what it is answered. AuthenticationFailed."""
+        """What the client says, and what it is answered. AuthenticationFailed, WireError."""
 
     @property
     def outcome(self) -> Authenticated | None:

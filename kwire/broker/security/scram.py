@@ -26,6 +26,7 @@ from kwire.broker.security.principal import USER, Principal
 from kwire.broker.security.sasl import Authenticated, AuthenticationFailed
 from kwire.broker.security.scram_credentials import MIN_ITERATIONS, ScramMechanism
 from kwire.broker.security.users import ScramCredential, Users
+from kwire.wire.errors import WireError
 
 TOKEN_EXTENSION: Final = "tokenauth"
 
@@ -102,7 +103,7 @@ class ScramServer:
         return self._outcome
 
     def evaluate(self, response: bytes) -> bytes:
-        """What the client says, and what it is answered. AuthenticationFailed."""
+        """What the client says, and what it is answered. AuthenticationFailed, WireError."""
         if self._awaits_first:
             self._awaits_first = False
             return self._first(response)
@@ -151,9 +152,10 @@ class ScramServer:
         signed = f"{self._said},{match['bare']}".encode()
         signature = self._mechanism.hmac(credential.stored_key, signed)
         proof = b64decode(match["proof"])
-        if len(proof) != len(signature) or not hmac.compare_digest(
-            self._mechanism.hash(_xor(signature, proof)), credential.stored_key
-        ):
+        if len(proof) != len(signature):
+            # Kafka says nothing to it, and closes the connection.
+            raise WireError(f"a proof of {len(proof)} bytes, in {self._mechanism.name}")
+        if not hmac.compare_digest(self._mechanism.hash(_xor(signature, proof)), credential.stored_key):
             raise AuthenticationFailed("Invalid client credentials")
         self._outcome = self._authenticated
         return b"v=" + b64encode(self._mechanism.hmac(credential.server_key, signed))
