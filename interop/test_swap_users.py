@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import pbkdf2_hmac
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,9 +9,9 @@ import pytest
 from interop.brokers import free_port
 from interop.raw_client import RawClient
 from interop.sasl import PREFIX, SCRAM_256, SCRAM_512, Talk, jaas
-from interop.scenarios.raw_tokens import MECHANISMS, SECRET, Asking, log_in, password
+from interop.scenarios.raw_tokens import MECHANISMS, SECRET, Asking, asking, log_in, password
 from interop.scenarios.raw_topics import until
-from interop.scenarios.raw_users import alter, deletion, describe, upsertion
+from interop.scenarios.raw_users import alter, deletion, describe, salted, upsertion
 from interop.swap.files import dumped
 from interop.swap.shared import Shared, complaints
 
@@ -20,7 +19,7 @@ ENDINGS = ["stop", "kill", "stop", "stop"]
 OTHERS = 30
 """So many users that a snapshot is due in each turn."""
 ITERATIONS = 4096
-CODES = {SCRAM_256: (1, "sha256"), SCRAM_512: (2, "sha512")}
+CODES = {SCRAM_256: 1, SCRAM_512: 2}
 
 
 class Listener(NamedTuple):
@@ -52,10 +51,9 @@ class Made:
     def make(self, turn: int, plain: RawClient, alice: Asking) -> None:
         """Users and tokens of this turn; one user of the turn before goes, and one token."""
         given = []
-        for mechanism, (code, digest) in CODES.items():
+        for mechanism, code in CODES.items():
             name, secret = f"user-{turn}-{code}", f"secret of {turn}"
-            salted = pbkdf2_hmac(digest, secret.encode(), b"salt", ITERATIONS)
-            given.append(upsertion(name, code, ITERATIONS, SaltedPassword=salted))
+            given.append(upsertion(name, code, ITERATIONS, SaltedPassword=salted(mechanism, secret)))
             self.users[name] = mechanism, secret
         given += [upsertion(f"other-{turn}-{number}") for number in range(OTHERS)]
         ending = f"user-{turn - 1}-1"
@@ -88,7 +86,7 @@ class Made:
         """As they were made."""
         for name, (mechanism, _) in self.users.items():
             (told,) = describe(plain, name)["Results"]
-            assert told["CredentialInfos"] == [{"Mechanism": CODES[mechanism][0], "Iterations": ITERATIONS}]
+            assert told["CredentialInfos"] == [{"Mechanism": CODES[mechanism], "Iterations": ITERATIONS}]
         found = {token["TokenId"]: token for token in alice.described()}
         assert set(found) == {made["TokenId"] for made in self.tokens}
         for made in self.tokens:
@@ -111,7 +109,7 @@ def test_users_and_tokens_change_hands(order: list[str]) -> None:
     try:
         for turn, how in enumerate(ENDINGS):
             broker = shared.start(order[turn % 2])
-            with RawClient(broker.bootstrap) as plain, Asking(listener, "alice") as alice:
+            with RawClient(broker.bootstrap) as plain, asking(listener, "alice") as alice:
                 until(lambda: len(alice.described()) >= len(made.tokens))
                 made.are_described(plain, alice)
                 made.come(listener)

@@ -29,11 +29,8 @@ LONGEST = 2**63 - 1
 class Asking:
     """A connection of somebody who is known, and what he asks of tokens."""
 
-    def __init__(self, one: Served, name: str) -> None:
-        self.client = RawClient(one.bootstrap)
-        self.client.call("SaslHandshake", 1, Mechanism=PLAIN)
-        answer = self.client.call("SaslAuthenticate", 2, AuthBytes=plain(name))
-        assert answer["ErrorCode"] == 0, answer
+    def __init__(self, client: RawClient) -> None:
+        self.client = client
 
     def __enter__(self) -> Asking:
         return self
@@ -70,6 +67,15 @@ class Asking:
         return any(bytes(token["Hmac"]) == bytes(hmac) for token in self.described())
 
 
+def asking(one: Served, name: str) -> Asking:
+    """Somebody who has come by PLAIN."""
+    client = RawClient(one.bootstrap)
+    client.call("SaslHandshake", 1, Mechanism=PLAIN)
+    answer = client.call("SaslAuthenticate", 2, AuthBytes=plain(name))
+    assert answer["ErrorCode"] == 0, answer
+    return Asking(client)
+
+
 def user(text: str) -> dict[str, str]:
     kind, _, name = text.rpartition(":")
     return {"PrincipalType": kind or "User", "PrincipalName": name}
@@ -93,7 +99,7 @@ def told(answer: Any) -> Any:
 def created(broker: Broker) -> Any:
     """By whom, for whom, for how long, in each version."""
     seen: dict[str, Any] = {}
-    with secured(broker, MECHANISMS, SECRET) as one, Asking(one, "alice") as alice:
+    with secured(broker, MECHANISMS, SECRET) as one, asking(one, "alice") as alice:
         for version in (1, 2, 3):
             for lifetime_ms in (-1, 0, 20_000, DAY_MS, 30 * DAY_MS, LONGEST, -LONGEST):
                 seen[f"v{version} {lifetime_ms}"] = told(alice.create(version, lifetime_ms=lifetime_ms))
@@ -114,8 +120,8 @@ def renewed(broker: Broker) -> Any:
     seen: list[Any] = []
     with (
         secured(broker, MECHANISMS, SHORT) as one,
-        Asking(one, "alice") as alice,
-        Asking(one, "bob") as bob,
+        asking(one, "alice") as alice,
+        asking(one, "bob") as bob,
     ):
         made = alice.create(renewers=("bob",))
         others = alice.create(owner="zoe")
@@ -148,8 +154,8 @@ def looked_for(broker: Broker) -> Any:
     """By owner, by who has asked, by renewer; anybody sees all."""
     with (
         secured(broker, MECHANISMS, SECRET) as one,
-        Asking(one, "alice") as alice,
-        Asking(one, "bob") as bob,
+        asking(one, "alice") as alice,
+        asking(one, "bob") as bob,
     ):
         alice.create(renewers=("carol",))
         alice.create(owner="zoe")
@@ -186,7 +192,7 @@ def password(made: Any) -> str:
 def shown(broker: Broker) -> Any:
     """A token is shown, rightly and wrongly; who is known by it is its owner, and may ask for no other."""
     seen: dict[str, Any] = {}
-    with secured(broker, MECHANISMS, SECRET) as one, Asking(one, "alice") as alice:
+    with secured(broker, MECHANISMS, SECRET) as one, asking(one, "alice") as alice:
         made = alice.create(owner="zoe")
         last = alice.create(owner="Group:bob")
         until(lambda: alice.is_there(last["Hmac"]))
@@ -224,7 +230,7 @@ def at_its_end(broker: Broker) -> Any:
     settings = SECRET | {"delegation.token.expiry.check.interval.ms": "1000"}
     with (
         secured(broker, MECHANISMS, settings) as one,
-        Asking(one, "alice") as alice,
+        asking(one, "alice") as alice,
         Talk(one.bootstrap) as talk,
     ):
         short, kept = alice.create(lifetime_ms=3_000), alice.create()
@@ -244,7 +250,7 @@ def at_its_end(broker: Broker) -> Any:
 @scenario(seconds=120)
 def past_its_end(broker: Broker) -> Any:
     """A token that has run out, and is not removed yet."""
-    with secured(broker, MECHANISMS, SECRET) as one, Asking(one, "alice") as alice:
+    with secured(broker, MECHANISMS, SECRET) as one, asking(one, "alice") as alice:
         made = alice.create(lifetime_ms=1_000)
         until(lambda: alice.is_there(made["Hmac"]))
         time.sleep(1.2)
@@ -259,7 +265,7 @@ def without_a_secret(broker: Broker) -> Any:
     """There are no tokens."""
     with (
         secured(broker, MECHANISMS, {"delegation.token.secret.key": ""}) as one,
-        Asking(one, "alice") as alice,
+        asking(one, "alice") as alice,
     ):
         return [
             [api, version, comparable(alice.client.call(api, version, **fields))]

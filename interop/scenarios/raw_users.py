@@ -5,6 +5,7 @@ Apache Kafka's results come in the order of a hash: users are sorted here.
 
 from __future__ import annotations
 
+from hashlib import pbkdf2_hmac
 from typing import Any
 
 from interop.brokers import Broker
@@ -23,6 +24,11 @@ def deletion(name: str, mechanism: int = SHA_256) -> dict[str, Any]:
 def upsertion(name: str, mechanism: int = SHA_256, iterations: int = 4096, **fields: Any) -> dict[str, Any]:
     given = {"Salt": b"salt", "SaltedPassword": b"salted", **fields}
     return {"Name": name, "Mechanism": mechanism, "Iterations": iterations, **given}
+
+
+def salted(mechanism: str, password: str) -> bytes:
+    """A password as an upsertion has it, by its salt and its iterations if nothing else is said."""
+    return pbkdf2_hmac(mechanism.removeprefix("SCRAM-"), password.encode(), b"salt", 4096)
 
 
 def alter(client: RawClient, deletions: list[Any], upsertions: list[Any]) -> Any:
