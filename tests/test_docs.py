@@ -15,7 +15,11 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.api.table import SERVED
+from kwire.broker.config import load
+from kwire.broker.security.settings import listener_security
+from kwire.client.security import security_of
 from kwire.testing import Broker
+from kwire.wire.java_properties import load as read_properties
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ADDRESS = "127.0.0.1:9092"
@@ -24,6 +28,12 @@ ADDRESS = "127.0.0.1:9092"
 def examples_of(page: Path) -> list[str]:
     """The examples in Python of a page, in their order."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def properties_of(page: Path) -> list[dict[str, str]]:
+    """The properties files of a page, of brokers and of clients."""
+    texts = re.findall(r"^```properties\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [read_properties(text) for text in texts]
 
 
 EXAMPLES = {
@@ -87,6 +97,15 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path
         )
     assert told.returncode == 0, told.stderr
+
+
+@pytest.mark.parametrize("properties", properties_of(DOCS / "security.md"))
+def test_settings_that_are_shown_are_good(properties: dict[str, str], tmp_path: Path) -> None:
+    if "listeners" in properties:
+        config = load(None, {}, {"log.dirs": str(tmp_path), **properties})
+        assert listener_security(config, "CLIENTS") is not None
+    else:
+        assert security_of(properties).credentials is not None
 
 
 def test_a_suite_moves_by_the_line_that_is_shown() -> None:

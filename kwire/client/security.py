@@ -101,5 +101,5 @@ def login_of(mechanism: str, username: str, password: str, *, is_token: bool = F
 
 def quoted(text: str) -> str:
     """A word of JAAS text."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
+    inner = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{inner}"'

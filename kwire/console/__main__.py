@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
 import signal
@@ -14,6 +15,8 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
+from kwire.broker.security.settings import Credentials
+from kwire.client.security import PLAINTEXT, Security
 from kwire.console.app import Console
 from kwire.console.asked import Place
 
@@ -28,12 +31,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--node-id", type=int, default=-1)
     parser.add_argument("--log-dir", action="append", default=[])
     parser.add_argument("--read-only", action="store_true")
+    parser.add_argument("--credentials-fd", type=int, help="where it reads as whom it asks")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the broker, which ends this
     threading.Thread(target=_end_with_input, daemon=True).start()
     os.nice(NICENESS)
     place = Place(
-        options.bootstrap_server, options.node_id, tuple(options.log_dir), may_write=not options.read_only
+        options.bootstrap_server,
+        options.node_id,
+        tuple(options.log_dir),
+        may_write=not options.read_only,
+        security=PLAINTEXT if options.credentials_fd is None else _security(options.credentials_fd),
     )
     config = Config()
     config.bind = [f"fd://{options.fd}"]
@@ -45,6 +53,12 @@ def main(arguments: Sequence[str]) -> None:
 async def _serve(place: Place, config: Config) -> None:
     with Console(place, secrets.token_urlsafe(24)) as console:
         await serve(console.app(), config)  # type: ignore[arg-type]
+
+
+def _security(fd: int) -> Security:
+    with open(fd, encoding="utf-8") as file:
+        found = json.load(file)
+    return PLAINTEXT if found is None else Security(None, Credentials(*found))
 
 
 def _end_with_input() -> None:

@@ -80,7 +80,10 @@ class Console:
         self.place = place
         self._token = token
         settings = ClientSettings(
-            servers_of(place.bootstrap_servers), CLIENT_ID, timeout_seconds=TIMEOUT_SECONDS
+            servers_of(place.bootstrap_servers),
+            CLIENT_ID,
+            timeout_seconds=TIMEOUT_SECONDS,
+            security=place.security,
         )
         self._clusters = Clusters(settings, MAX_PAGES_AT_ONCE)
         self._rates = Rates(time.monotonic)

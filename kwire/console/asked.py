@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kwire.client.failure import Lost, NoBroker, NoPartition, SecurityMismatch
+from kwire.client.security import PLAINTEXT, Security
 from kwire.console.rates import Rates
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, UsageError, sentence_of
@@ -25,6 +26,8 @@ class Place(NamedTuple):
     """That broker's directories, which the console reads."""
     may_write: bool
     """Whether it produces, and resets offsets."""
+    security: Security = PLAINTEXT
+    """How it says who it is."""
 
 
 class Asked(NamedTuple):

@@ -7,10 +7,13 @@ comes, so that a live tail is one long answer.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +22,9 @@ import trio
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from kwire.broker.api.table import ListenerRole
 from kwire.broker.net.running import RunningNode
+from kwire.broker.security.settings import Credentials, listener_security, peer_credentials
 
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
 BACKLOG: Final = 64
@@ -39,9 +44,11 @@ NO_WEBSOCKET: Final = "the console has no WebSockets: ask for its pages by HTTP\
 class ConsoleProcess:
     """The console of a node, as an ASGI application that passes requests on."""
 
-    def __init__(self, running: RunningNode, *, may_write: bool) -> None:
+    def __init__(self, running: RunningNode, *, may_write: bool, is_told_to_write: bool = False) -> None:
+        """`may_write`: it changes things as anybody may; `is_told_to_write`: as the broker itself, too."""
         self._running = running
         self._may_write = may_write
+        self._is_told_to_write = is_told_to_write
         self._process: subprocess.Popen[bytes] | None = None
         self._address: bytes | str = b""
         self._under_way = 0
@@ -104,24 +111,48 @@ class ConsoleProcess:
             listener.listen(BACKLOG)
             self._address = listener.getsockname()
             command = [sys.executable, "-P", "-m", "kwire.console", "--fd", str(listener.fileno())]
-            command += ["--bootstrap-server", self._running.bootstrap]
+            servers, credentials = self._way()
+            command += ["--bootstrap-server", servers]
             command += ["--node-id", str(config.node_id)]
             for directory in config.log_dirs:
                 command += ["--log-dir", directory]
-            if not self._may_write:
+            if not (self._may_write if credentials is None else self._is_told_to_write):
                 command.append("--read-only")
             environment = dict(os.environ)
             # The console finds the same modules as this process, installed or not.
             environment["PYTHONPATH"] = os.pathsep.join(
                 [str(SOURCE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
             )
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=[listener.fileno()],
-            )
+            with _pipe_of(json.dumps(credentials)) as fd:
+                self._process = subprocess.Popen(
+                    [*command, "--credentials-fd", str(fd)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    env=environment,
+                    pass_fds=[listener.fileno(), fd],
+                )
+
+    def _way(self) -> tuple[str, Credentials | None]:
+        """Where the console asks, and as whom: nobody where a listener takes everyone, else the broker."""
+        config, listeners = self._running.node.config, self._running.server.listeners
+        listeners = [one for one in listeners if one.role is ListenerRole.BROKER] or listeners
+        if open_ := [one for one in listeners if listener_security(config, one.name) is None]:
+            return ",".join(one.address for one in open_), None
+        ours = config.inter_broker_listener_name
+        listener = next((one for one in listeners if one.name == ours), listeners[0])
+        return listener.address, peer_credentials(config, listener.name)
+
+
+@contextmanager
+def _pipe_of(text: str) -> Iterator[int]:
+    """A descriptor that gives the text to a child; arguments and the environment are seen by others."""
+    reader, writer = os.pipe()
+    try:
+        with open(writer, "w", encoding="utf-8") as file:
+            file.write(text)  # it fits: a pipe has 64 KiB
+        yield reader
+    finally:
+        os.close(reader)
 
 
 async def _exchange(

@@ -63,7 +63,7 @@ class HttpPort:
         self.url = f"http://{self._listener.address}"
         self._is_local = ip_address(self._listener.host.partition("%")[0]).is_loopback
         self.console_url = f"{self.url}/console/" if console else ""
-        self._may_write = console_writes or self._is_local
+        self._console_writes = console_writes
 
     async def serve(self, running: RunningNode) -> None:
         """Answer until cancelled. Gives the socket back at the end."""
@@ -84,7 +84,10 @@ class HttpPort:
         config.read_timeout = READ_TIMEOUT_SECONDS
         config.include_server_header = False
         running.loop.logger("kwire.http").info("answering on %s", self.url)
-        console = ConsoleProcess(running, may_write=self._may_write) if self.console_url else None
+        console = None
+        if self.console_url:
+            may_write = self._console_writes or self._is_local
+            console = ConsoleProcess(running, may_write=may_write, is_told_to_write=self._console_writes)
         app = pages(running, only_local_names=self._is_local, console=console)
         try:
             await serve(app, config)  # type: ignore[arg-type]

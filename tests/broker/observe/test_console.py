@@ -42,6 +42,42 @@ async def test_the_first_who_asks_starts_it_and_it_ends_with_its_node() -> None:
     assert not consoles()
 
 
+PASSWORD = "broker-secret"
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+LOGIN = f'{MODULE} required username="broker" password="{PASSWORD}"'
+CLOSED = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "security.inter.broker.protocol": "SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{LOGIN} user_broker="{PASSWORD}";',
+}
+"""Of a broker that takes nobody who does not say who he is."""
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_it_comes_as_the_broker_where_all_have_to_say_who_they_are(writes: bool) -> None:
+    async with observed(CLOSED, console=True, console_writes=writes) as node:
+        page = await node.text("/console/")
+        assert "There are no topics" in page
+        assert ("This console shows, and changes nothing" in page) != writes
+        (pid,) = consoles()
+        for told in ("cmdline", "environ"):
+            assert PASSWORD.encode() not in Path(f"/proc/{pid}/{told}").read_bytes()
+
+
+async def test_it_asks_where_everyone_is_taken_if_there_is_such_a_listener() -> None:
+    both = "SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+    settings = {**CLOSED, "listeners": both, "security.inter.broker.protocol": "PLAINTEXT"}
+    async with observed(settings, console=True) as node:
+        page = await node.text("/console/")
+        assert "There are no topics" in page
+        assert "This console shows, and changes nothing" not in page
+        closed, open_ = node.running.bootstrap.split(",")
+        assert open_ in page
+        assert closed not in page
+
+
 async def test_a_connection_that_is_for_one_page_ends_with_it() -> None:
     async with observed(console=True) as node:
         await node.text("/console/")
