@@ -99,7 +99,9 @@ class Scram:
 
     def final(self, server_first: bytes) -> bytes:
         told = dict(part.split("=", 1) for part in server_first.decode().split(","))
-        salted = self.salted(base64.b64decode(told["s"]), int(told["i"]))
+        salted = hashlib.pbkdf2_hmac(
+            self.hash_name, self.password.encode(), base64.b64decode(told["s"]), int(told["i"])
+        )
         without_proof = f"c={base64.b64encode(self.gs2.encode()).decode()},r={told['r']}"
         said = ",".join((self.first_bare, server_first.decode(), without_proof)).encode()
         client_key = self._hmac(salted, b"Client Key")
@@ -107,9 +109,6 @@ class Scram:
         proof = bytes(a ^ b for a, b in zip(client_key, self._hmac(stored, said), strict=True))
         self.server_signature = self._hmac(self._hmac(salted, b"Server Key"), said)
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
-
-    def salted(self, salt: bytes, iterations: int) -> bytes:
-        return hashlib.pbkdf2_hmac(self.hash_name, self.password.encode(), salt, iterations)
 
     def is_answered_by(self, server_final: bytes) -> bool:
         """Whether the server has shown that it knows the password, too."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import struct
 import time
 from collections.abc import Callable
@@ -435,11 +436,25 @@ FIRST_MESSAGES: dict[str, bytes] = {
     "of an escaped name": b"n,,n=al=2Cice,r=nonce",
     "of a badly escaped name": b"n,,n=al=ice,r=nonce",
     "no UTF-8": b"n,,n=\xff\xfe,r=nonce",
+    "beyond ASCII": "n,,n=al\N{LATIN SMALL LETTER I WITH ACUTE}ce,r=nonce".encode(),
+    "of a half escaped name": b"n,,n=al=2Cic=e,r=nonce",
+    "escaped in small letters": b"n,,n=al=2cice,r=nonce",
+    "as nobody": b"n,a=,n=alice,r=nonce",
+    "of nobody as another": b"n,a=bob,n=carol,r=nonce",
+    "with a blank in its nonce": b"n,,n=alice,r=no nce",
+    "with a comma more": b"n,,n=alice,r=nonce,",
+    "with a line more": b"n,,n=alice,r=nonce\n",
+    "with a word that says nothing": b"n,,n=alice,r=nonce,ext",
+    "of a token, in capitals": b"n,,n=alice,r=nonce,tokenauth=TRUE",
 }
 FINAL_CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "of another nonce": lambda said: said.replace(b",r=", b",r=x"),
     "of a longer nonce": lambda said: said.replace(b",p=", b"x,p="),
+    "of the client's nonce": lambda said: re.sub(b",r=a-nonce[^,]*", b",r=a-nonce", said),
+    "of a short proof": lambda said: said.partition(b",p=")[0] + b",p=AAAA",
+    "with a line more": lambda said: said + b"\n",
+    "without a header": lambda said: said.removeprefix(b"c=biws,"),
     "without a proof": lambda said: said.partition(b",p=")[0],
     "of a proof that is no base64": lambda said: said.partition(b",p=")[0] + b",p=!!!!",
     "otherwise bound": lambda said: said.replace(b"c=biws", b"c=eSws"),
