@@ -27,6 +27,7 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 9093
 """Of the listener for clients in a container."""
 PROTOCOL: Final = "PLAINTEXT"
+WITH_USERS: Final = "a kwire.testing.Broker with users= has SASL_PLAINTEXT"
 IMAGE: Final = "confluentinc/cp-kafka:7.6.0"
 ENVIRONMENT: Final = {
     "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
@@ -85,7 +86,7 @@ class KafkaContainer:
         """`env` is as in Kafka's container images; other arguments are a container's, and have no effect."""
         if security_protocol != PROTOCOL:
             raise NotImplementedError(
-                f"security_protocol={security_protocol!r}: the broker has {PROTOCOL} alone"
+                f"security_protocol={security_protocol!r}: this listener is {PROTOCOL}; {WITH_USERS}"
             )
         _check(kwargs)
         self.image = image
@@ -259,7 +260,9 @@ def _check_security(settings: Mapping[str, str]) -> None:
     named = [settings.get("security.inter.broker.protocol"), *(one.partition(":")[2] for one in listeners)]
     for protocol in filter(None, named):
         if protocol.strip().upper() != PROTOCOL:
-            raise NotImplementedError(f"security protocol {protocol}: the broker has {PROTOCOL} alone")
+            raise NotImplementedError(
+                f"security protocol {protocol}: this listener is {PROTOCOL}; {WITH_USERS}"
+            )
     if settings.get("authorizer.class.name"):
         raise NotImplementedError("authorizer.class.name: the broker lets everybody do everything")
 

@@ -66,7 +66,9 @@ def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
         kafka.with_network("of other containers")
     with pytest.raises(NotImplementedError, match="volumes: there is no container"):
         KafkaContainer(volumes=[("/a", "/b", "ro")])
-    with pytest.raises(NotImplementedError, match="security_protocol='SSL': the broker has PLAINTEXT alone"):
+    with pytest.raises(
+        NotImplementedError, match="security_protocol='SSL': this listener is PLAINTEXT; a kwire"
+    ):
         KafkaContainer(security_protocol="SSL")
     with pytest.raises(AttributeError, match="with_zebras"):
         _ = kafka.with_zebras
@@ -83,7 +85,7 @@ def test_what_there_is_no_container_for_is_refused_with_a_sentence() -> None:
     ("key", "value", "said"),
     [
         ("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "BROKER:PLAINTEXT,PLAINTEXT:SASL_SSL", "protocol SASL_SSL:"),
-        ("KAFKA_SECURITY_INTER_BROKER_PROTOCOL", "SSL", "protocol SSL: the broker has PLAINTEXT alone"),
+        ("KAFKA_SECURITY_INTER_BROKER_PROTOCOL", "SSL", "protocol SSL: this listener is PLAINTEXT; a kwire"),
         ("KAFKA_AUTHORIZER_CLASS_NAME", "org.example.Authorizer", "authorizer.class.name: the broker lets"),
     ],
 )
