@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from interop.brokers import ApacheKafka, Broker, Kwire
+from interop.sasl import Talk, plain
 from interop.test_starting import serves
 
 PLAIN = (
@@ -80,6 +81,18 @@ CASES: dict[str, tuple[dict[str, str | None], str | None]] = {
     "a word for a time": (
         {f"{LISTENER}plain.connections.max.reauth.ms": "x"},
         "Invalid value x for configuration connections.max.reauth.ms: Not a number of type LONG",
+    ),
+    "a provider that is not there": (
+        {"config.providers": "x", "config.providers.x.class": "a.B"},
+        "Could not load config provider class or one of its dependencies",
+    ),
+    "a file of secrets that is not there": (
+        {
+            "config.providers": "x",
+            "config.providers.x.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+            "num.partitions": "${x:/nowhere:x}",
+        },
+        "Could not read properties from file /nowhere",
     ),
     "no map for controllers": (
         {"listener.security.protocol.map": None},
@@ -159,5 +172,56 @@ def test_a_file_tells_both(text: str, tmp_path: Path, only: str) -> None:
             serving, said = outcome(broker)
             assert (kind.name, serving) == (kind.name, "KafkaServer" in text), said[-2000:]
             assert serving or f"{NOBODY} {path}" in said
+        finally:
+            broker.discard()
+
+
+PROVIDERS = "org.apache.kafka.common.config.provider"
+
+
+def test_secrets_are_found_elsewhere(tmp_path: Path, only: str) -> None:
+    (tmp_path / "secrets.properties").write_text("a = from a file\nb=\\u00e9\n")
+    (tmp_path / "c").write_text("of a directory")
+    for kind in (ApacheKafka, Kwire):
+        if only not in ("", kind.name):
+            continue
+        broker = kind()
+        broker.environment["SECRET_OF_D"] = "in the air"
+        users = {
+            "a": f"${{file:{tmp_path}/secrets.properties:a}}",
+            "b": f"<${{file:{tmp_path}/secrets.properties:b}}>",
+            "c": f"${{dir:{tmp_path}:c}}",
+            "d": "${env:SECRET_OF_D}",
+            "e": f"${{file:{tmp_path}/secrets.properties:none}}",
+            "f": "${nobody:x}",
+            "g": "${shut:/etc:hostname}",
+        }
+        options = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+        broker.properties.update(settings_of(broker))
+        broker.properties |= {
+            "config.providers": "file,dir,env,shut",
+            "config.providers.file.class": f"{PROVIDERS}.FileConfigProvider",
+            "config.providers.file.param.allowed.paths": str(tmp_path),
+            "config.providers.dir.class": f"{PROVIDERS}.DirectoryConfigProvider",
+            "config.providers.env.class": f"{PROVIDERS}.EnvVarConfigProvider",
+            "config.providers.env.param.allowlist.pattern": "SECRET_.*",
+            "config.providers.shut.class": f"{PROVIDERS}.DirectoryConfigProvider",
+            "config.providers.shut.param.allowed.paths": str(tmp_path),
+            PLAIN_TEXT: PLAIN.replace(";", f" {options};"),
+        }
+        passwords = {
+            **users,
+            "a": "from a file",
+            "b": "<\N{LATIN SMALL LETTER E WITH ACUTE}>",
+            "c": "of a directory",
+            "d": "in the air",
+        }
+        try:
+            broker.start()
+            for name, password in passwords.items():
+                with Talk(broker.bootstrap) as talk:
+                    talk.handshake()
+                    assert talk.authenticate(plain(name, password))["ErrorCode"] == 0, (kind.name, name)
+            assert kind is ApacheKafka or "in the air" not in broker.log_text()
         finally:
             broker.discard()

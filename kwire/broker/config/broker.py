@@ -476,6 +476,7 @@ HONOURED: Final = (
         "metadata.log.max.snapshot.interval.ms",
         "metadata.max.retention.bytes",
         "metadata.max.retention.ms",
+        "config.providers",
         "connections.max.reauth.ms",
         "controller.listener.names",
         "controller.quorum.auto.join.enable",

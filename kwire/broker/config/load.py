@@ -15,6 +15,7 @@ from kwire.broker.config.broker import HONOURED, BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.properties import environment_settings, parse_properties
+from kwire.broker.config.providers import PROVIDERS, resolved
 from kwire.broker.config.sasl import JaasFile
 from kwire.broker.host.loggers import NodeLogger, node_name
 
@@ -57,6 +58,9 @@ REMOVED: Final = frozenset(
 """Keys that Kafka 4 has dropped, and that older files still hold: Kafka 4 passes over them."""
 
 
+_PREFIXES: Final = (LISTENER_PREFIX, f"{PROVIDERS}.")
+"""Of keys that have names in them."""
+
 _JAAS_FILE: Final = re.compile(r"-Djava\.security\.auth\.login\.config==?(\S+)")
 
 
@@ -74,7 +78,7 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
             given = parse_properties(file.read())
         in_vain = [f"{PurePath(properties).name}: {fault}" for name in given if (fault := _unknown(name))]
     for name, (variable, value) in environment_settings(environ).items():
-        if name not in BROKER_KEYS and not name.startswith(LISTENER_PREFIX):
+        if name not in BROKER_KEYS and not name.startswith(_PREFIXES):
             in_vain.append(f"{variable} is passed over: Kafka has no configuration {name}")
             continue
         given[name] = value
@@ -93,7 +97,7 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
     logger = NodeLogger("kwire.config", node_name(node_id) if node_id else "")
     for fault in in_vain:
         logger.warning("%s", fault)
-    return BrokerConfig(given, _jaas_file(environ))
+    return BrokerConfig(resolved(given, _read, environ, logger), _jaas_file(environ))
 
 
 def _jaas_file(environ: Mapping[str, str]) -> JaasFile | None:
@@ -103,11 +107,15 @@ def _jaas_file(environ: Mapping[str, str]) -> JaasFile | None:
         return None
     path = paths[-1].strip("\"'")
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return JaasFile(path, file.read())
+        return JaasFile(path, _read(path))
     except OSError as error:
         # Nothing may ask for it.
         return JaasFile(path, fault=error.strerror)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        return file.read()
 
 
 def _complete_alone(given: dict[str, str], overrides: Mapping[str, str]) -> None:
@@ -118,7 +126,7 @@ def _complete_alone(given: dict[str, str], overrides: Mapping[str, str]) -> None
 
 def _unknown(name: str) -> str | None:
     """What is wrong with a key that Kafka does not have, and which one was probably meant."""
-    if name in BROKER_KEYS or name in REMOVED or name.startswith(LISTENER_PREFIX):
+    if name in BROKER_KEYS or name in REMOVED or name.startswith(_PREFIXES):
         return None
     from difflib import get_close_matches
 

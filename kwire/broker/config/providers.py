@@ -1,0 +1,119 @@
+"""Settings that say where a value is, not what it is: `${file:/run/secrets/kafka:password}`. KIP-297.
+
+`config.providers` names providers, and `config.providers.NAME.class` says which of Kafka's each one is. What
+none of them knows stays as it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from posixpath import normpath
+from typing import Final
+
+from kwire.broker.config.definition import ConfigError, invalid
+from kwire.broker.host.loggers import NodeLogger
+from kwire.wire.java_properties import load
+
+PROVIDERS: Final = "config.providers"
+
+Read = Callable[[str], str]
+"""A file's text, by its path. OSError."""
+Provider = Callable[[str, str], str | None]
+"""What is at a path under a key, if anything is. ConfigError."""
+
+_PLACEHOLDER: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+_PACKAGE: Final = "org.apache.kafka.common.config.provider."
+
+
+def resolved(
+    settings: Mapping[str, str], read: Read, environ: Mapping[str, str], logger: NodeLogger
+) -> dict[str, str]:
+    """The settings with what their placeholders stand for. ConfigError where that cannot be read."""
+    providers: dict[str, Provider] = {}
+    for name in settings.get(PROVIDERS, "").split(","):
+        key = f"{PROVIDERS}.{name}.class"
+        if key not in settings:
+            continue
+        prefix = f"{PROVIDERS}.{name}.param."
+        parameters = {
+            name.removeprefix(prefix): text for name, text in settings.items() if name.startswith(prefix)
+        }
+        kind = settings[key].strip().removeprefix(_PACKAGE)
+        if kind == "EnvVarConfigProvider":
+            providers[name] = _environment(environ, parameters.get("allowlist.pattern", ".*"))
+        elif kind in ("FileConfigProvider", "DirectoryConfigProvider"):
+            of_kind = _file if kind == "FileConfigProvider" else _directory
+            allowed = parameters.get("allowed.paths", "")
+            providers[name] = _where_allowed(of_kind(read), allowed.split(",") if allowed else [], logger)
+        else:
+            fault = "Could not load config provider class or one of its dependencies"
+            raise invalid(key, settings[key], fault)
+
+    def value(match: re.Match[str]) -> str:
+        provider = providers.get(match[1])
+        found = provider(match[2] or "", match[3]) if provider is not None else None
+        return match[0] if found is None else found
+
+    return {name: _PLACEHOLDER.sub(value, text) for name, text in settings.items()}
+
+
+def _file(read: Read) -> Provider:
+    """Keys of properties files."""
+
+    def look_up(path: str, key: str) -> str | None:
+        try:
+            return load(read(path)).get(key)
+        except (OSError, ValueError):
+            raise ConfigError(f"Could not read properties from file {path}") from None
+
+    return look_up
+
+
+def _directory(read: Read) -> Provider:
+    """Files of a directory, by their names."""
+
+    def look_up(path: str, key: str) -> str | None:
+        if "/" in key:
+            return None
+        try:
+            return read(f"{path}/{key}")
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+        except OSError:
+            raise ConfigError(f"Could not read file {path}/{key} for property {key}") from None
+
+    return look_up
+
+
+def _where_allowed(provider: Provider, allowed: list[str], logger: NodeLogger) -> Provider:
+    parents = [normpath(path) for path in allowed]
+    for path in parents:
+        if not path.startswith("/"):
+            raise ConfigError(f"Path {path} is not absolute")
+
+    def look_up(path: str, key: str) -> str | None:
+        if not path:
+            return None
+        if parents:
+            path = normpath(path)
+            if not any(path == parent or path.startswith(parent.rstrip("/") + "/") for parent in parents):
+                logger.warning("The path %s is not allowed to be accessed", path)
+                return None
+        return provider(path, key)
+
+    return look_up
+
+
+def _environment(environ: Mapping[str, str], pattern: str) -> Provider:
+    try:
+        allowed = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is no pattern of variables: {error}") from None
+
+    def look_up(path: str, key: str) -> str | None:
+        if path:
+            raise ConfigError(f"Path is not supported for EnvVarConfigProvider, invalid value '{path}'")
+        return environ.get(key) if allowed.fullmatch(key) else None
+
+    return look_up
