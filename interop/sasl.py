@@ -20,6 +20,8 @@ Settings = Mapping[str, str]
 USERS = {"alice": "alice's secret", "bob": "bob's secret"}
 PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
 HASHES = {SCRAM_256: "sha256", SCRAM_512: "sha512"}
+SCRAMS = {SCRAM_256: 1, SCRAM_512: 2}
+"""Mechanisms, and their numbers in requests."""
 PREFIX = "listener.name.secured."
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -227,3 +229,29 @@ class Talk:
         """Be known, by PLAIN."""
         self.handshake(mechanism)
         self.authenticate(plain(name))
+
+
+def add_scram_users(one: Secured) -> None:
+    """Alice comes by both, and bob by one of them. Waits until both may."""
+    users = [("alice", SCRAM_256, 4096), ("alice", SCRAM_512, 8192), ("bob", SCRAM_512, 4096)]
+    with RawClient(one.broker.bootstrap) as client:
+        for name, mechanism, iterations in users:  # one a request: a user may not be named twice
+            salt = b"salt of " + name.encode()
+            user = {
+                "Name": name,
+                "Mechanism": SCRAMS[mechanism],
+                "Iterations": iterations,
+                "Salt": salt,
+                "SaltedPassword": hashlib.pbkdf2_hmac(
+                    HASHES[mechanism], USERS[name].encode(), salt, iterations
+                ),
+            }
+            [answer] = client.call("AlterUserScramCredentials", 0, Upsertions=[user])["Results"]
+            assert not answer["ErrorCode"], answer
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        with Talk(one.bootstrap) as talk:
+            talk.log_in_by_scram(SCRAM_512, "bob")
+            if talk.metadata() != "closed":
+                return
+    raise TimeoutError("bob may not come")

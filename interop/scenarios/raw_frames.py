@@ -264,6 +264,8 @@ APIS = [
     "SyncGroup",
     "DescribeGroups",
     "ListGroups",
+    "SaslHandshake",
+    "SaslAuthenticate",
     "ApiVersions",
     "CreateTopics",
     "DeleteTopics",

@@ -7,7 +7,6 @@ from what is seen to fail.
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 import struct
 import time
@@ -15,17 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 from interop.brokers import Broker
-from interop.raw_client import RawClient
 from interop.sasl import (
-    HASHES,
     PLAIN,
     PREFIX,
     SCRAM_256,
     SCRAM_512,
+    SCRAMS,
     USERS,
     Scram,
     Secured,
     Talk,
+    add_scram_users,
     plain,
     secured,
 )
@@ -351,36 +350,6 @@ def nobody_asks(broker: Broker) -> Any:
 
 def framed(frame: bytes) -> bytes:
     return struct.pack(">i", len(frame)) + frame
-
-
-SCRAMS = {SCRAM_256: 1, SCRAM_512: 2}
-"""Mechanisms, and their numbers in requests."""
-
-
-def add_scram_users(one: Secured) -> None:
-    """Alice comes by both, and bob by one of them. Waits until both may."""
-    users = [("alice", SCRAM_256, 4096), ("alice", SCRAM_512, 8192), ("bob", SCRAM_512, 4096)]
-    with RawClient(one.broker.bootstrap) as client:
-        for name, mechanism, iterations in users:  # one a request: a user may not be named twice
-            salt = b"salt of " + name.encode()
-            user = {
-                "Name": name,
-                "Mechanism": SCRAMS[mechanism],
-                "Iterations": iterations,
-                "Salt": salt,
-                "SaltedPassword": hashlib.pbkdf2_hmac(
-                    HASHES[mechanism], USERS[name].encode(), salt, iterations
-                ),
-            }
-            [answer] = client.call("AlterUserScramCredentials", 0, Upsertions=[user])["Results"]
-            assert not answer["ErrorCode"], answer
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        with Talk(one.bootstrap) as talk:
-            talk.log_in_by_scram(SCRAM_512, "bob")
-            if talk.metadata() != "closed":
-                return
-    raise TimeoutError("bob may not come")
 
 
 @scenario(seconds=240)
