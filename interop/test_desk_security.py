@@ -141,11 +141,8 @@ def secured(
     made.broker.discard()
 
 
-@pytest.fixture
-def apache(secured: Secured) -> Secured:
-    if not secured.has_tls:
-        pytest.skip("kwire has no TLS")
-    return secured
+of_apache = pytest.mark.parametrize("secured", [ApacheKafka], indirect=True)
+"""kwire has no TLS."""
 
 
 def goes_round(secured: Secured, properties: dict[str, str]) -> None:
@@ -241,43 +238,46 @@ def test_who_comes_in_a_wrong_way_is_told_which_is_right(secured: Secured) -> No
     )
 
 
-def test_tls(apache: Secured, certificates: Certificates) -> None:
+@of_apache
+def test_tls(secured: Secured, certificates: Certificates) -> None:
     own = certificates.issue("client")
-    goes_round(apache, apache.login("SASL_SSL"))
+    goes_round(secured, secured.login("SASL_SSL"))
     shown = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(own)}
-    goes_round(apache, apache.login("SSL", **shown))
+    goes_round(secured, secured.login("SSL", **shown))
     key, _, chain = own.read_text().partition("-----BEGIN CERTIFICATE-----")
     inline = {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.key": key.replace("\n", " "),
         "ssl.keystore.certificate.chain": f"-----BEGIN CERTIFICATE-----{chain}".replace("\n", " "),
     }
-    apache.run(apache.login("SSL", **inline), "topics", "list")
-    trusted = apache.login("SASL_SSL")
+    secured.run(secured.login("SSL", **inline), "topics", "list")
+    trusted = secured.login("SASL_SSL")
     del trusted["ssl.truststore.location"]
     trusted["ssl.truststore.certificates"] = certificates.authority.read_text().replace("\n", "\\n")
-    apache.run(trusted, "topics", "list")
+    secured.run(trusted, "topics", "list")
 
 
-def test_tls_that_fails_is_told(apache: Secured, tmp_path: Path) -> None:
-    nobody = apache.login("SASL_SSL")
+@of_apache
+def test_tls_that_fails_is_told(secured: Secured, tmp_path: Path) -> None:
+    nobody = secured.login("SASL_SSL")
     del nobody["ssl.truststore.location"]
-    assert "has a certificate that is not trusted (" in apache.refused("SASL_SSL", nobody)
-    assert "wants to see a certificate that it trusts (" in apache.refused("SSL", apache.login("SSL"))
+    assert "has a certificate that is not trusted (" in secured.refused("SASL_SSL", nobody)
+    assert "wants to see a certificate that it trusts (" in secured.refused("SSL", secured.login("SSL"))
     others = Certificates(tmp_path)
-    stranger = apache.login(
+    stranger = secured.login(
         "SSL", **{"ssl.keystore.type": "PEM", "ssl.keystore.location": str(others.issue("x"))}
     )
-    assert "wants to see a certificate that it trusts (" in apache.refused("SSL", stranger)
+    assert "wants to see a certificate that it trusts (" in secured.refused("SSL", stranger)
     plain = {"security.protocol": "PLAINTEXT"}
-    assert "speaks TLS: say security.protocol=SSL" in apache.refused("SSL", plain)
-    assert "speaks TLS: say security.protocol=SASL_SSL" in apache.refused(
-        "SASL_SSL", apache.login("SASL_PLAINTEXT")
+    assert "speaks TLS: say security.protocol=SSL" in secured.refused("SSL", plain)
+    assert "speaks TLS: say security.protocol=SASL_SSL" in secured.refused(
+        "SASL_SSL", secured.login("SASL_PLAINTEXT")
     )
 
 
-def test_a_name_is_checked_unless_that_is_not_wanted(apache: Secured, certificates: Certificates) -> None:
-    other = Secured(ApacheKafka, apache.directory, certificates)
+@of_apache
+def test_a_name_is_checked_unless_that_is_not_wanted(secured: Secured, certificates: Certificates) -> None:
+    other = Secured(ApacheKafka, secured.directory, certificates)
     other.broker.properties["ssl.keystore.location"] = str(
         certificates.issue("elsewhere", "subjectAltName=DNS:elsewhere.example")
     )

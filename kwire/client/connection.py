@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from random import SystemRandom
 from types import TracebackType
 from typing import Final, TypeVar
 
@@ -158,6 +157,8 @@ class Connection:
 
         KIP-43, KIP-152.
         """
+        from random import SystemRandom
+
         from kwire.broker.security.mechanisms import sasl_client
         from kwire.broker.security.sasl import AuthenticationFailed
 

@@ -11,7 +11,7 @@ Everything blocks, and may be called from any thread: asynchronous tests call it
 `anyio.to_thread.run_sync`. What it asks with is imported when it first asks.
 
 ApiError, with Kafka's code, is raised where a broker refuses, a password among others; OSError where none can
-be reached in time.
+be reached in time, and SecurityMismatch where they are to be asked by SASL or TLS, or not so.
 """
 
 from __future__ import annotations
