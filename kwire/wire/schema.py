@@ -38,6 +38,11 @@ Records: TypeAlias = Buffer | Region
 
 ANY_VERSION: Final = 0x7FFF
 
+SECRETS: Final = frozenset(
+    {"auth_bytes", "hmac", "salted_password", "stored_key", "server_key", "request_data", "response_data"}
+)
+"""Fields that prove who somebody is, or that hold whole messages which may: no log is to have them."""
+
 ZERO: Final[dict[str, object]] = {
     "Int8": 0,
     "Int16": 0,
@@ -259,7 +264,10 @@ class Message(_Declared):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.declared_fields)
+        values = ", ".join(
+            f"{name}={'[hidden]' if name in SECRETS else repr(getattr(self, name))}"
+            for name in self.declared_fields
+        )
         return f"{type(self).__name__}({values})"
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from kwire.wire.codegen import decode, decoder, encode, encoder
 from kwire.wire.errors import WireError
+from kwire.wire.messages.alter_user_scram_credentials import ScramCredentialUpsertion
+from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.schema import (
     Bool,
@@ -343,3 +345,10 @@ def test_any_negative_length_is_null_where_one_may_be() -> None:
     assert decode(Sample, 1, data[:-4] + b"\x80\x00\x00\x00") == (Sample(many=None), len(data))
     with pytest.raises(WireError, match=r"Sample\.many may not be null"):
         decode(Sample, 0, bytes(6) + b"\xff\xff\xff\xfe" + b"\x00")
+
+
+def test_what_proves_who_somebody_is_comes_into_no_log() -> None:
+    shown = repr([SaslAuthenticateRequest(auth_bytes=b"secret"), ScramCredentialUpsertion(name="alice")])
+    assert "auth_bytes=[hidden]" in shown
+    assert "name='alice', mechanism=0, iterations=0, salt=b'', salted_password=[hidden]" in shown
+    assert "secret" not in shown
