@@ -5,7 +5,7 @@ NOT_CONTROLLER, and who asked asks again. What clients ask goes as it is, in an 
 asked again here until its time is over, as Apache Kafka's brokers do it.
 
 A controller that leads no more may never answer, as one that is cut off. What it was asked is then taken for
-not done as soon as another one leads, and not only when its time is over.
+not done as soon as another one leads, be it this node, and not only when its time is over.
 
 A node may be a controller, too: what it would ask itself while it leads it has decided here.
 
@@ -118,7 +118,7 @@ class RemoteController:
 
     def _leader_changed(self) -> None:
         leader = self._quorum.leader_address()
-        if leader is None:
+        if leader is None and not self._quorum.leads:
             return
         for answered, asked in list(self._under_way.items()):
             if asked != leader:

@@ -243,6 +243,13 @@ def test_who_leads_no_more_is_not_waited_for(bench: Bench) -> None:
     assert len(bench.replies) == 1, "its answer comes too late"
 
 
+def test_who_led_is_not_waited_for_when_this_node_leads(bench: Bench) -> None:
+    bench.remote.submit(AllocateProducerIds(3, 17), bench.replies.append)
+    bench.leads = True
+    bench.lead(None)
+    assert [reply.code for reply in bench.replies] == [ErrorCode.NOT_CONTROLLER]
+
+
 # --- what clients ask
 
 
