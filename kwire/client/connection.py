@@ -24,6 +24,8 @@ TLS_ALERT: Final = 0x1503
 """What a listener with TLS begins to answer with who does not speak it: an alert, of TLS 1."""
 REAUTHENTICATE_AT: Final = 0.85
 """At which part of a session one says anew who one is, as Kafka's clients do at the earliest (KIP-368)."""
+REAUTHENTICATE_AFTER_SECONDS: Final = 1.1
+"""And no sooner, where a session is short: brokers refuse it within a second of the last time."""
 FIRST_VERSION: Final = 3
 """Of ApiVersions: whoever does not know it says in version 0 what it knows instead (KIP-511)."""
 
@@ -191,7 +193,8 @@ class Connection:
         if credentials.is_token and not lifetime_ms:
             # It is believed until the controller has removed it, and the next request ends the connection.
             raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED, about)
-        self._again_at = self._now() + REAUTHENTICATE_AT * lifetime_ms / 1000 if lifetime_ms > 0 else None
+        after_seconds = max(REAUTHENTICATE_AT * lifetime_ms / 1000, REAUTHENTICATE_AFTER_SECONDS)
+        self._again_at = self._now() + after_seconds if lifetime_ms > 0 else None
 
     def _ask(self, request: Message, kind: type[A]) -> A:
         return self._exchange(request, kind, self.version(request.API_KEY))

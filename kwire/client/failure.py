@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.errors import ApiError, ErrorCode, WireError
 
 
 class Lost(OSError):
@@ -17,10 +17,11 @@ class NoBroker(Lost):
     """No broker of the cluster was reached yet."""
 
 
-class SecurityMismatch(Exception):
+class SecurityMismatch(WireError):
     """The two sides do not secure a connection alike, so that to try again is of no use.
 
-    One sentence says what the other side wants. Who shows a wrong password is told by an `ApiError`.
+    To one of them the other's first bytes are no protocol, or come out of turn. The sentence says what the
+    other side wants. Who shows a wrong password is told by an `ApiError`.
     """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kwire.client.failure import Lost, NoBroker, NoPartition, SecurityMismatch
+from kwire.client.failure import Lost, NoBroker, NoPartition
 from kwire.client.security import PLAINTEXT, Security
 from kwire.console.rates import Rates
 from kwire.desk.cluster import Cluster
@@ -97,7 +97,7 @@ NOT_THERE = (
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
 )
 """What brokers say of what a page is asked about, and there is not; else it is asked for wrongly."""
-REFUSALS = (Failure, NoPartition, SecurityMismatch, ApiError, Lost, WireError)
+REFUSALS = (Failure, NoPartition, ApiError, Lost, WireError)
 """What keeps a page from being made, and is no fault of the console's."""
 
 

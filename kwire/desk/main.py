@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kwire.client.failure import Lost, NoBroker, NoPartition, SecurityMismatch
+from kwire.client.failure import Lost, NoBroker, NoPartition
 from kwire.desk.failure import Failure, UsageError, sentence_of
 from kwire.desk.output import standard_output
 from kwire.desk.telling import FAILED, tell, told
@@ -56,7 +56,7 @@ def _run(name: str, options: argparse.Namespace, environ: Mapping[str, str]) -> 
         )
     except Lost as error:
         return _fail(name, f"{error}: start that broker, or give it more time by --timeout")
-    except (Failure, NoPartition, SecurityMismatch, CorruptBatch, WireError) as error:
+    except (Failure, NoPartition, CorruptBatch, WireError) as error:
         return _fail(name, str(error))
     except ApiError as error:
         return _fail(name, sentence_of(error))

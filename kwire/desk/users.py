@@ -99,14 +99,19 @@ def _password(user: str) -> str:
     """What is typed without being shown, or the first line of what is given. Failure, UsageError."""
     if sys.stdin is None:
         raise UsageError("standard input is closed: give the password there")
-    if sys.stdin.isatty():
-        from getpass import getpass
+    try:
+        if sys.stdin.isatty():
+            from getpass import getpass
 
-        password = getpass(f"password of {user}: ")
-        if password != getpass("once more: "):
-            raise Failure("the two passwords differ: nothing is changed")
-    else:
-        password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+            password = getpass(f"password of {user}: ")
+            if password != getpass("once more: "):
+                raise Failure("the two passwords differ: nothing is changed")
+        else:
+            password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise UsageError("the password is not UTF-8: give text on standard input") from None
+    except EOFError:
+        password = ""
     if not password:
         raise UsageError("the password is empty: give one on standard input")
     return password

@@ -8,7 +8,7 @@ import pytest
 
 from kwire.broker.security.settings import Credentials
 from kwire.client.connection import Connection
-from kwire.client.failure import SecurityMismatch
+from kwire.client.failure import Lost, SecurityMismatch
 from kwire.client.security import PLAINTEXT, Security
 from kwire.testing import Broker, Login
 from kwire.testing.users import CLIENTS
@@ -93,6 +93,16 @@ def test_it_is_said_again_before_a_session_ends(secured: Broker) -> None:
         for times, clock.now in ((1, 86), (1, 100)):
             assert ask(connection) == 1
             assert len(secured.requests.of("SaslAuthenticate", client_id="test")) == before + times
+
+
+def test_a_short_session_is_not_begun_anew_before_the_broker_takes_it(secured: Broker) -> None:
+    token, clock = secured.create_token(max_lifetime_ms=1_000), Clock()
+    with connection_to(secured.bootstrap_servers, of(token), clock) as connection:
+        clock.now = 0.9
+        assert ask(connection) == 1
+        secured.advance(1_000)
+        with pytest.raises(Lost, match="closed the connection"):
+            ask(connection)
 
 
 def test_a_token_that_has_expired_is_told_of(secured: Broker) -> None:

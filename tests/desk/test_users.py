@@ -89,7 +89,11 @@ def test_a_password_is_asked_for_twice(
     as_user("users", "delete", "dave")
 
 
-def test_what_is_no_password_is_refused(as_user: Callable[..., Ran], given: Callable[[str], None]) -> None:
+def test_what_is_no_password_is_refused(
+    as_user: Callable[..., Ran], given: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
+    assert as_user("users", "set", "x").sentence.endswith("not UTF-8: give text on standard input")
     given("\n")
     assert as_user("users", "set", "x").sentence.endswith("the password is empty: give one on standard input")
     ran = as_user("users", "set", "x", "--iterations", "1")
