@@ -29,7 +29,7 @@ from kwire.broker.config.jaas import LoginContext
 from kwire.broker.config.listeners import (
     META_ADDRESS,
     ListenerEndpoint,
-    check_protocols,
+    check_protocol,
     parse_counts,
     parse_listeners,
     parse_protocol_map,
@@ -46,6 +46,7 @@ from kwire.broker.config.sasl import (
 )
 from kwire.broker.config.topic_keys import SOURCES
 from kwire.broker.host.loggers import NodeLogger, node_name
+from kwire.wire.named_tuple import NamedTuple
 
 ASSIGNORS: Final = {
     "uniform": "uniform",
@@ -57,6 +58,13 @@ ASSIGNORS: Final = {
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """The one way there is to choose a replica to read from, by the name of Kafka's class. KIP-392."""
+
+
+class TakenUp(NamedTuple):
+    """What a listener asks of clients while it is there."""
+
+    protocol: str
+    sasl: ListenerSasl | None
 
 
 class BrokerConfig:
@@ -189,8 +197,9 @@ class BrokerConfig:
         self._set_attributes()
         self.node_name = node_name(self.node_id)
         self.logger = NodeLogger("kwire.config", self.node_name)
-        self._taken_up: dict[str, State] = {}
-        """What held of each listener when it was taken up."""
+        self._taken_up: dict[str, TakenUp] = {}
+        """What the listeners ask of clients, as was said when each was taken up. What one that was given up
+        had asked for stays, until it is taken up again."""
         self._listeners = self._check_listeners()
         self._advertised = self._read_advertised()
         self._check_together()
@@ -227,7 +236,7 @@ class BrokerConfig:
 
         A listener that is there stays where it is, until it is given up or the broker starts elsewhere.
         """
-        return [one for one in self._state.listening.of_brokers() if self._listener_fault(one) is None]
+        return [one for one in self._state.listening.of_brokers() if one.name in self._taken_up]
 
     def controller_endpoints(self) -> list[ListenerEndpoint]:
         """Where the controller accepts connections."""
@@ -249,18 +258,13 @@ class BrokerConfig:
 
     def protocol(self, listener: str) -> str:
         """The security protocol of a listener."""
-        state = self._taken_up.get(listener)
-        return self._protocols[listener] if state is None else state.listening.protocols[listener]
+        taken_up = self._taken_up.get(listener)
+        return self._protocols[listener] if taken_up is None else taken_up.protocol
 
     def listener_sasl(self, listener: str) -> ListenerSasl | None:
-        """What is said of a listener of SASL: as it was when the listener was taken up. None for others.
-
-        ConfigError where it cannot be served.
-        """
-        state = self._taken_up.get(listener, self._state)
-        if state.listening.protocols.get(listener) not in SASL_PROTOCOLS:
-            return None
-        return read_listener(state, listener, self._jaas_file)
+        """What is said of a listener of SASL: as it was when the listener was taken up. None for others."""
+        taken_up = self._taken_up.get(listener)
+        return None if taken_up is None else taken_up.sasl
 
     def peer_login(self, listener: str) -> tuple[str, LoginContext] | None:
         """The mechanism by which this node goes to others on a listener, and as whom; None without SASL.
@@ -312,7 +316,8 @@ class BrokerConfig:
         check_values(state)
         check_change(self._state, state, self.given)
         for listener in state.listening.of_brokers():
-            self._check_served(listener, state)
+            if listener.name not in self._there():
+                self._taking_up(listener.name, state)
 
     def _apply(self, where: str) -> None:
         try:
@@ -322,29 +327,31 @@ class BrokerConfig:
         except ConfigError as error:
             self.logger.error("settings of the running %s are not applied: %s", where, error)
             return
+        before = self._there()
         self._state = state
-        self._taken_up = {
-            listener.name: self._taken_up.get(listener.name, state) for listener in state.listening.endpoints
-        }
         self._set_attributes()
-        # It may be stored all the same: Apache Kafka may have served this data before.
-        for listener in state.listening.of_brokers():
-            if fault := self._listener_fault(listener):
-                self.logger.error("%s is not taken up: %s", listener.name, fault)
+        for name in (listener.name for listener in state.listening.endpoints):
+            if name in before:
+                continue
+            self._taken_up.pop(name, None)
+            try:
+                self._taken_up[name] = self._taking_up(name, state)
+            except ConfigError as error:
+                # It may be stored all the same: Apache Kafka may have served this data before.
+                self.logger.error("%s is not taken up: %s", name, error)
 
-    def _check_served(self, listener: ListenerEndpoint, state: State) -> None:
-        """ConfigError where a listener could not be served with such settings."""
-        check_protocols([listener], state.listening.protocols)
-        state = self._taken_up.get(listener.name, state)
-        if state.listening.protocols[listener.name] in SASL_PROTOCOLS:
-            read_listener(state, listener.name, self._jaas_file)
+    def _there(self) -> set[str]:
+        """The names of the listeners that are taken up now."""
+        return {one.name for one in self._state.listening.endpoints if one.name in self._taken_up}
 
-    def _listener_fault(self, listener: ListenerEndpoint) -> str | None:
-        try:
-            self._check_served(listener, self._state)
-        except ConfigError as error:
-            return str(error)
-        return None
+    def _taking_up(self, listener: str, state: State) -> TakenUp:
+        """What a listener asks of clients that is taken up with such settings. ConfigError."""
+        protocols = state.listening.protocols
+        check_protocol(listener, protocols)
+        is_of_sasl = protocols[listener] in SASL_PROTOCOLS
+        return TakenUp(
+            protocols[listener], read_listener(state, listener, self._jaas_file) if is_of_sasl else None
+        )
 
     def _set_attributes(self) -> None:
         for name in ATTRIBUTE_KEYS:
@@ -382,7 +389,8 @@ class BrokerConfig:
             if "listener.security.protocol.map" not in self.given:
                 protocols.setdefault(name, "PLAINTEXT")
         self._protocols = protocols
-        check_protocols(listeners, protocols)
+        for listener in listeners:
+            check_protocol(listener.name, protocols)
         return listeners
 
     def _check_together(self) -> None:
@@ -416,12 +424,12 @@ class BrokerConfig:
             self.logger.warning(
                 "Server config %s should be prefixed with SASL mechanism name, ignoring config", key
             )
-        for listener in self._listeners:
-            self._check_served(listener, state)
+        self._taken_up = {
+            listener.name: self._taking_up(listener.name, state) for listener in self._listeners
+        }
         others = [*self.controller_listener_names[:1], *([state.listening.inter_broker] * self.is_broker)]
         for name in others:
             self.peer_login(name)
-        self._taken_up = {listener.name: state for listener in self._listeners}
 
     def _check_broker_listeners(self) -> None:
         brokers = self.listener_endpoints()

@@ -108,20 +108,18 @@ def parse_pairs(key: str, text: str) -> list[tuple[str, str]]:
     return found
 
 
-def check_protocols(listeners: Sequence[ListenerEndpoint], protocols: Mapping[str, str]) -> None:
-    """Every listener needs a protocol, and one that can be served. ConfigError."""
-    for listener in listeners:
-        protocol = protocols.get(listener.name)
-        if protocol is None:
-            raise ConfigError(
-                f"listeners has {listener.name}, which listener.security.protocol.map does not say "
-                f"a protocol of"
-            )
-        if protocol not in SERVED_PROTOCOLS:
-            raise ConfigError(
-                f"listeners has {listener.name}, which asks for {protocol}, which is not served yet: "
-                f"use {', '.join(SERVED_PROTOCOLS)}"
-            )
+def check_protocol(listener: str, protocols: Mapping[str, str]) -> None:
+    """A listener needs a protocol, and one that can be served. ConfigError."""
+    protocol = protocols.get(listener)
+    if protocol is None:
+        raise ConfigError(
+            f"listeners has {listener}, which listener.security.protocol.map does not say a protocol of"
+        )
+    if protocol not in SERVED_PROTOCOLS:
+        raise ConfigError(
+            f"listeners has {listener}, which asks for {protocol}, which is not served yet: "
+            f"use {', '.join(SERVED_PROTOCOLS)}"
+        )
 
 
 # --- what they come to

@@ -42,7 +42,7 @@ class Credentials(NamedTuple):
 
 
 def listener_security(config: BrokerConfig, listener: str) -> ListenerSecurity | None:
-    """What a listener asks of clients; None where it takes everyone. ConfigError."""
+    """What a listener asks of clients; None where it takes everyone."""
     sasl = config.listener_sasl(listener)
     if sasl is None:
         return None

@@ -197,3 +197,21 @@ def test_files_that_do_not_help(file: JaasFile, told: str) -> None:
     with pytest.raises(ConfigError) as refused:
         BrokerConfig(settings, file)
     assert told in str(refused.value)
+
+
+def test_a_listener_that_could_not_be_taken_up_is_when_it_can() -> None:
+    config = BrokerConfig(ALONE)
+    added = {
+        "listeners": ALONE["listeners"] + ",MORE://127.0.0.1:0",
+        "listener.security.protocol.map": ALONE["listener.security.protocol.map"] + ",MORE:SASL_PLAINTEXT",
+    }
+    config.update({}, added)
+    assert "MORE" not in [listener.name for listener in config.running_listeners()]
+    config.update({}, added | {"listener.name.more.plain.sasl.jaas.config": PLAIN_TEXT})
+    assert "MORE" in [listener.name for listener in config.running_listeners()]
+    more = listener_security(config, "MORE")
+    config.update({}, {})
+    # Whoever has just come by it is not let in for that.
+    assert listener_security(config, "MORE") == more is not None
+    config.update({}, added)
+    assert "MORE" not in [listener.name for listener in config.running_listeners()]
