@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from kwire.client.cluster import Cluster as AnyCluster
+from kwire.client.failure import Lost
 from kwire.desk.failure import Failure, no_topic
 from kwire.desk.settings import ClientSettings
 from kwire.wire.errors import ApiError, ErrorCode
@@ -62,9 +64,10 @@ class Cluster(AnyCluster):
         self._wait(lambda: is_so(self.metadata([topic]).topics[0]))
 
     def settle_everywhere(self, is_so: Callable[[int], bool]) -> None:
-        """The same of each broker, which is asked by its id. ApiError, Lost."""
+        """The same of each broker, which is asked by its id, and passed over where it has gone. ApiError."""
         for node_id in sorted(self.brokers()):
-            self._wait(partial(is_so, node_id))
+            with suppress(Lost):
+                self._wait(partial(is_so, node_id))
 
     def _wait(self, is_so: Callable[[], bool]) -> None:
         deadline = self._now() + min(SETTLE_SECONDS, self.timeout_seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kwire.client.failure import Lost
 from kwire.desk.cluster import Cluster
 from kwire.desk.produce import CREATE_SECONDS
 from kwire.desk.settings import ClientSettings, servers_of
@@ -25,6 +26,19 @@ def test_a_change_is_waited_for_but_not_for_ever(broker: Broker) -> None:
         assert now[0] == pytest.approx(0.3)
         cluster.settle("unheard-of", lambda topic: False)
         assert now[0] == pytest.approx(1.3, abs=0.11)
+
+
+def test_a_broker_that_goes_is_not_waited_for(broker: Broker) -> None:
+    settings = ClientSettings(servers_of(broker.bootstrap_servers), timeout_seconds=1)
+    asked = []
+
+    def is_so(node_id: int) -> bool:
+        asked.append(node_id)
+        raise Lost("away")
+
+    with Cluster(settings) as cluster:
+        cluster.settle_everywhere(is_so)
+    assert asked == [1]
 
 
 def test_a_topic_that_nobody_creates_is_told(offline: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
