@@ -52,6 +52,7 @@ class FakeNode:
         self.closed: list[Channel] = []
         self.turns = 0
         self.one_at_a_time = False
+        self.on_opened: Callable[[Channel], None] = lambda channel: None
         self.on_begin_shutdown: Callable[[], None] = lambda: None
         self.on_end_turn: Callable[[], None] = lambda: None
         self._changes = trio.lowlevel.ParkingLot()
@@ -95,7 +96,7 @@ class FakeNode:
         self._changes.unpark_all()
 
     def channel_opened(self, channel: Channel) -> None:
-        """Nobody is asked who he is."""
+        self.on_opened(channel)
 
     def channel_closed(self, channel: Channel) -> None:
         channel.close()

@@ -11,8 +11,10 @@ import trio
 
 from kwire.broker.net import receiving as receiving_module
 from kwire.broker.net.receiving import MAX_PENDING_REQUESTS, MAX_UNSENT_BYTES, SCRATCH_BYTES
+from kwire.wire.registry import RequestHeader
 
 if TYPE_CHECKING:
+    from kwire.broker.api.context import Channel, RequestContext
     from tests.broker.net.conftest import MakeRig, Rig
 
 
@@ -43,6 +45,65 @@ async def test_many_pipelined_requests_all_answered_in_order(rig: Rig) -> None:
         nursery.start_soon(client.send, *(b"e%d" % index for index in range(20_000)))
         for index in range(20_000):
             assert await client.receive() == b"%d" % index
+
+
+class Asks:
+    """Takes no longer frame than this of a connection, before which it is known who asks."""
+
+    takes_bare_tokens = may_end = False
+    MOST_BYTES = 16
+
+    def __init__(self, channel: Channel) -> None:
+        self.after = channel.max_frame_bytes
+        self.failed: RequestContext | None = None
+        channel.authentication = self
+        channel.max_frame_bytes = self.MOST_BYTES
+
+    def takes(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
+        return False
+
+    def fails_by_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
+        if channel.max_frame_bytes == self.after:
+            return False
+        channel.ending = True
+        self.failed = channel.open_slot(RequestHeader(0, 0, 0, None), now_ms)
+        return True
+
+
+@pytest.mark.parametrize("size", [-1, Asks.MOST_BYTES + 1, SCRATCH_BYTES, 2**31 - 1])
+async def test_how_long_a_frame_may_be_is_the_connections_own(rig: Rig, size: int) -> None:
+    asked: list[Asks] = []
+    rig.node.on_opened = lambda channel: asked.append(Asks(channel))
+    client = await rig.connect()
+    fits = b"e" + b"x" * (Asks.MOST_BYTES - 1)
+    assert await client.ask(fits) == fits[1:]
+    await client.send_raw(struct.pack(">i", size) + b"\0" * (2 * SCRATCH_BYTES))
+    await rig.node.until(lambda: asked[0].failed is not None)
+    await client.send(b"enever taken")
+    rig.clock.advance(1_000)
+    failed = asked[0].failed
+    assert failed is not None
+    failed.closes = True
+    failed.complete_encoded([b"\0\0\0\4told"])
+    rig.loop.wake()
+    assert await client.receive() == b"told"
+    assert await client.is_closed()
+    assert rig.node.frames == [fits]
+
+
+async def test_a_connection_may_have_longer_frames_once_it_is_known_who_asks(rig: Rig) -> None:
+    asked: list[Asks] = []
+    rig.node.on_opened = lambda channel: asked.append(Asks(channel))
+    client = await rig.connect()
+    assert await client.ask(b"e1") == b"1"
+    rig.node.channels[0].max_frame_bytes = asked[0].after
+    longer = bytes(2 * SCRATCH_BYTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send, b"e" + longer)
+        assert await client.receive() == longer
+    await client.send_raw(struct.pack(">i", -1))
+    assert await client.is_closed()
+    assert asked[0].failed is None
 
 
 async def test_one_connections_burst_does_not_hold_back_another(
