@@ -23,8 +23,18 @@ KEPT_TIMES: Final = 1_000
 
 FROM_FOLLOWERS: Final = -1
 """As an API key: Fetch of followers, whose waits say nothing about consumers."""
-WAITS: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, FROM_FOLLOWERS})
-"""Requests that are meant to wait, for records or for other members: that they took long says nothing."""
+WAITS: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.JOIN_GROUP,
+        ApiKey.SYNC_GROUP,
+        FROM_FOLLOWERS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+    }
+)
+"""Requests that are meant to wait, for records, for other members or to be refused: that they took long says
+nothing."""
 
 
 class Asker(Protocol):
