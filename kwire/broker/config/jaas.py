@@ -27,7 +27,7 @@ _OCTAL: Final = "01234567"
 
 
 class MalformedJaas(ValueError):
-    """The text is no login module with its options. It tells why, and nothing of the options' values."""
+    """The text is no login module with its options. It tells why, in the words of Kafka."""
 
 
 class LoginModule(NamedTuple):
