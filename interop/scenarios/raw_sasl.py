@@ -7,6 +7,7 @@ from what is seen to fail.
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 import struct
 import time
@@ -14,11 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 from interop.brokers import Broker
+from interop.raw_client import RawClient
 from interop.sasl import (
     PLAIN,
+    PLAIN_MODULE,
     PREFIX,
     SCRAM_256,
     SCRAM_512,
+    SCRAM_MODULE,
     SCRAMS,
     USERS,
     Scram,
@@ -474,4 +478,55 @@ def tokens_of_delegation(broker: Broker) -> Any:
             client = Scram(SCRAM_256, name, password, extensions=",tokenauth=true")
             holder.log_in_by(client, SCRAM_256, 2)
             seen["afterwards"] = holder.seen
+    return seen
+
+
+@scenario(seconds=120)
+def of_a_controller(broker: Broker) -> Any:
+    """A controller asks who comes as well, and knows users before there is a broker to ask for them."""
+    seen: dict[str, Any] = {}
+    node = (
+        f'{PLAIN_MODULE} required username="alice" password="{USERS["alice"]}" user_alice="{USERS["alice"]}";'
+    )
+    settings = {
+        "connection.failed.authentication.delay.ms": "1000",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "sasl.mechanism.controller.protocol": PLAIN,
+        "listener.name.controller.sasl.enabled.mechanisms": f"{PLAIN},{SCRAM_512}",
+        "listener.name.controller.plain.sasl.jaas.config": node,
+        "listener.name.controller.scram-sha-512.sasl.jaas.config": f"{SCRAM_MODULE} required;",
+    }
+    one = type(broker)(settings)
+    try:
+        one.start()
+        with RawClient(one.bootstrap) as client:
+            salt = b"salt of bob"
+            user = {
+                "Name": "bob",
+                "Mechanism": SCRAMS[SCRAM_512],
+                "Iterations": 4096,
+                "Salt": salt,
+                "SaltedPassword": hashlib.pbkdf2_hmac("sha512", USERS["bob"].encode(), salt, 4096),
+            }
+            [made] = client.call("AlterUserScramCredentials", 0, Upsertions=[user])["Results"]
+            assert not made["ErrorCode"], made
+        for name, password in {"right": USERS["alice"], "wrong": "guessed"}.items():
+            with Talk(one.controller_bootstrap) as talk:
+                talk.ask("ApiVersions", 3, **SOFTWARE)
+                talk.handshake()
+                talk.authenticate(plain(password=password))
+                talk.ask("DescribeCluster", 1, EndpointType=2)
+                talk.seen[-1][0] = "served" if isinstance(talk.seen[-1][0], dict) else talk.seen[-1][0]
+                talk.handshake()
+                talk.authenticate(plain())
+                seen[name] = talk.seen
+        for name in ("bob", "alice"):
+            with Talk(one.controller_bootstrap) as talk:
+                talk.log_in_by(Scram(SCRAM_512, name, USERS[name]), SCRAM_512, 2)
+                seen[f"{name} by SCRAM"] = talk.seen
+        with Talk(one.controller_bootstrap) as talk:
+            talk.ask("DescribeCluster", 1, EndpointType=2)
+            seen["nobody"] = talk.seen
+    finally:
+        one.discard()
     return seen
