@@ -75,11 +75,14 @@ class ListenerSasl(NamedTuple):
 
     mechanisms: tuple[str, ...]
     """Those that are enabled, in the order in which Kafka tells them."""
-    contexts: Mapping[str, LoginContext]
-    """What JAAS text tells each of them."""
+    plain_users: Mapping[str, str]
+    """The passwords of those who may come by PLAIN, as its JAAS text tells them."""
     max_receive_bytes: int
     max_reauth_ms: Mapping[str, int]
     """By the mechanisms; 0 where nobody has to authenticate again."""
+
+    def __repr__(self) -> str:
+        return f"ListenerSasl({', '.join(self.mechanisms)}, [hidden])"
 
 
 def listener_value(state: Settings, listener: str, name: str) -> Value:
@@ -111,9 +114,11 @@ def read_listener(state: Settings, listener: str, file: JaasFile | None) -> List
             else BROKER_KEYS[MAX_REAUTH].parse(text)
         )
         max_reauth_ms[mechanism] = cast(int, value)
+    # All of them, whose text has to be there, though no other's says anything.
+    contexts = {mechanism: login_context(state, listener, mechanism, file) for mechanism in mechanisms}
     return ListenerSasl(
         mechanisms,
-        {mechanism: login_context(state, listener, mechanism, file) for mechanism in mechanisms},
+        contexts["PLAIN"].users if "PLAIN" in contexts else {},
         cast(int, listener_value(state, listener, MAX_RECEIVE)),
         max_reauth_ms,
     )

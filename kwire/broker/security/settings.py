@@ -46,13 +46,7 @@ def listener_security(config: BrokerConfig, listener: str) -> ListenerSecurity |
     sasl = config.listener_sasl(listener)
     if sasl is None:
         return None
-    plain = sasl.contexts.get("PLAIN")
-    return ListenerSecurity(
-        sasl.mechanisms,
-        plain.users if plain is not None else {},
-        sasl.max_receive_bytes,
-        sasl.max_reauth_ms,
-    )
+    return ListenerSecurity(sasl.mechanisms, sasl.plain_users, sasl.max_receive_bytes, sasl.max_reauth_ms)
 
 
 def peer_credentials(config: BrokerConfig, listener: str) -> Credentials | None:

@@ -48,6 +48,7 @@ def test_a_listener_asks_for_what_all_ask_for() -> None:
     assert security.plain_users == {"me": "mine", "you": "yours"}
     assert (security.max_receive_bytes, security.max_reauth_ms) == (524288, {"PLAIN": 0})
     assert "mine" not in repr(security)
+    assert "mine" not in repr(config.listener_sasl("CLIENTS"))
     assert listener_security(config, "OPEN") is None
 
 
