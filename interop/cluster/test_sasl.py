@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from interop.brokers import Broker, Kwire
+from interop.brokers import Broker, Kwire, free_port
 from interop.cluster.images import image_at
 from interop.cluster.load import CLIENTS, ConfluentReader, ConfluentWriter
 from interop.cluster.logins import BROKERS_LISTENER, PLAIN, REFUSED, SCRAM, Login, logins
@@ -107,6 +107,37 @@ def test_voters_join_by_themselves(makeup: str) -> None:
         ]
         assert told == [[(BROKERS_LISTENER, "2")]] * 3 + [[("CONTROLLER", "2")]] * 3
         cluster.check_complaints()
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_a_cluster_begins_to_log_in(makeup: str) -> None:
+    """Node by node, with clients at work: first all listen for it, and then all do it."""
+    known = logins(PLAIN, PLAIN)
+    settings = known.properties()
+    switches = {"inter.broker.listener.name": settings.pop("inter.broker.listener.name")}
+    with Cluster(MAKEUPS[makeup]).start() as cluster:
+        listens = {
+            node_id: f",{BROKERS_LISTENER}://{node.host}:{free_port()}"
+            for node_id, node in cluster.nodes.items()
+        }
+        cluster.make_topic("t", [cluster.brokers])
+        with at_work(cluster, clients=CLIENTS) as load:
+            for is_switch in (False, True):
+                for node_id, node in cluster.nodes.items():
+                    load.until_all_write()
+                    node.stop()
+                    if is_switch:
+                        node.properties |= switches
+                    else:
+                        protocols = (
+                            f"PLAINTEXT:PLAINTEXT,{BROKERS_LISTENER}:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+                        )
+                        node.properties |= {**settings, "listener.security.protocol.map": protocols}
+                        node.properties["listeners"] += listens[node_id]
+                        node.properties["advertised.listeners"] += listens[node_id]
+                    cluster.start_again(node_id)
+                    cluster.until_all_in_sync()
+                    cluster.elect_preferred()
 
 
 @pytest.mark.parametrize("makeup", MAKEUPS)

@@ -70,6 +70,6 @@ BREAKAGES = [
     Breakage("active before its epoch is committed", _active_before_its_epoch_is_committed, 9),
     Breakage("decided and kept by who leads no more", _what_was_decided_is_kept_by_who_leads_no_more, 8),
     Breakage("answered before a majority has it", _commands_are_answered_before_a_majority_has_them, 3),
-    Breakage("voters fetch on before their disk has it", _voters_fetch_on_before_their_disk_has_it, 113),
+    Breakage("voters fetch on before their disk has it", _voters_fetch_on_before_their_disk_has_it, 180),
     Breakage("promises are not waited for", _promises_are_not_waited_for, 122),
 ]
