@@ -530,3 +530,29 @@ def of_a_controller(broker: Broker) -> Any:
     finally:
         one.discard()
     return seen
+
+
+@scenario(seconds=120)
+def idle(broker: Broker) -> Any:
+    """How long who connects may take to say who he is: as long as who is known may say nothing."""
+    idle_ms = 2_000
+    seen: dict[str, Any] = {}
+    with secured(broker, overrides={"connections.max.idle.ms": str(idle_ms)}) as one:
+        for name in ("nothing", "half a frame", "versions", "a handshake", "all"):
+            with Talk(one.bootstrap) as talk:
+                talk.client.socket.settimeout(15)
+                if name == "half a frame":
+                    talk.client.send_bytes(
+                        framed(encode_request("SaslHandshake", 1, {"Mechanism": PLAIN}))[:9]
+                    )
+                elif name == "versions":
+                    talk.ask("ApiVersions", 3, **SOFTWARE)
+                elif name != "nothing":
+                    talk.handshake()
+                if name == "all":
+                    talk.authenticate(plain())
+                began = time.monotonic()
+                talk.next(None)
+                took_ms = (time.monotonic() - began) * 1_000
+                seen[name] = [talk.seen, idle_ms * 0.9 < took_ms < 4 * idle_ms]
+    return seen
