@@ -21,7 +21,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from kwire.testing import Kafka
+from kwire.client.cluster import Cluster
+from kwire.client.users import set_password
+from kwire.testing import Kafka, Login
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -56,7 +58,8 @@ elif arguments[:2] == ["cluster", "up"]:
 elif arguments[0] == "consume" and "--until" not in arguments:
     arguments += ["--until", "end"]
 if arguments[0] not in ("serve", "cluster", "completion", "doctor", "dump"):
-    arguments += ["--bootstrap-server", os.environ["BOOTSTRAP"]]
+    where = "BOOTSTRAP_OF_USERS" if "--command-config" in arguments else "BOOTSTRAP"
+    arguments += ["--bootstrap-server", os.environ[where]]
 command = [sys.executable, "-m", "kwire", *arguments]
 if ends is None:
     sys.exit(subprocess.run(command).returncode)
@@ -74,6 +77,18 @@ listeners=PLAINTEXT://127.0.0.1:{1},CONTROLLER://127.0.0.1:{0}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 """
+
+
+LISTENER = "listener.name.sasl_plaintext"
+LISTENERS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    f"{LISTENER}.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule "
+    "required;",
+    "delegation.token.secret.key": "some-long-secret",
+}
+"""One that takes everyone, and one for users."""
+USERS = {"alice": "alice-secret"}
 
 
 def free_ports(count: int) -> int:
@@ -99,21 +114,26 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     (tmp_path / "orders.txt").write_text('customer 7:{"order": 1}\ncustomer 8:{"order": 2}\n')
     controller = free_ports(2)
     (tmp_path / "server.properties").write_text(PROPERTIES.format(controller, controller + 1))
+    for name, password in USERS.items():
+        login = Login("", name, password, "SCRAM-SHA-512").java
+        (tmp_path / f"{name}.properties").write_text("".join(f"{key}={login[key]}\n" for key in login))
+        (tmp_path / "password.txt").write_text(password)
     environment = {
         **os.environ,
         "PATH": f"{place}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "CLUSTER_PORT": str(free_ports(10)),
     }
-    command = [sys.executable, "-m", "kwire", "serve", "--set", "listeners=PLAINTEXT://127.0.0.1:0"]
+    command = [sys.executable, "-m", "kwire", "serve"]
+    command += [word for key, value in LISTENERS.items() for word in ("--set", f"{key}={value}")]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
     ) as broker:
         assert broker.stdout is not None
         try:
-            found = re.search(r"serves on ([\d.:]+),", broker.stdout.readline())
+            found = re.search(r"serves on ([\d.:]+),([\d.:]+),", broker.stdout.readline())
             assert found
-            yield {**environment, "BOOTSTRAP": found[1]}
+            yield {**environment, "BOOTSTRAP": found[1], "BOOTSTRAP_OF_USERS": found[2]}
         finally:
             broker.send_signal(signal.SIGTERM)
             assert broker.wait(30) == 0
@@ -124,17 +144,27 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def use(bootstrap: str, *, has_orders: bool) -> None:
-    """Topics with a record each, and a group that has read one of them."""
+    """Topics with a record each, a group that has read one of them, and users."""
     with Kafka(bootstrap) as kafka:
         for topic in ("orders", "old") if has_orders else ("old",):
             kafka.produce(topic, '{"order": 0}', key="customer 7")
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers"})
     consumer.commit(offsets=[TopicPartition("old", 0, 1)], asynchronous=False)
     consumer.close()
+    host, _, port = bootstrap.rpartition(":")
+    with Cluster([(host, int(port))], client_id="test", timeout_seconds=20) as cluster:
+        for name, password in USERS.items():
+            set_password(cluster, name, password, "SCRAM-SHA-512")
 
 
 def test_pages_have_blocks_to_run() -> None:
-    assert {name.partition(":")[0] for name in BLOCKS} >= {"README.md", "start.md", "desk.md", "cluster.md"}
+    assert {name.partition(":")[0] for name in BLOCKS} >= {
+        "README.md",
+        "start.md",
+        "desk.md",
+        "cluster.md",
+        "security.md",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in BLOCKS if name != ALTERNATIVES])
