@@ -10,6 +10,7 @@ import re
 import time
 
 import pytest
+from confluent_kafka import Producer
 
 from interop.brokers import Broker, Kwire, free_port
 from interop.cluster.images import image_at
@@ -25,6 +26,7 @@ from interop.cluster.nodes import (
     eventually,
 )
 from interop.cluster.quorums import at_work, goes_on, metadata_home, until_all_have_the_metadata, voters
+from interop.tools import a_file, run
 
 QUORUMS: dict[str, tuple[type[Broker], ...]] = {
     "kwire": (Kwire, Kwire, Kwire),
@@ -138,6 +140,39 @@ def test_a_cluster_begins_to_log_in(makeup: str) -> None:
                     cluster.start_again(node_id)
                     cluster.until_all_in_sync()
                     cluster.elect_preferred()
+
+
+@pytest.mark.parametrize("makeup", MAKEUPS)
+def test_the_password_between_brokers_changes(makeup: str) -> None:
+    """Who logs in with the old one is refused from then on, as soon as the login of before ends."""
+    settings = {"connections.max.reauth.ms": "2000", "replica.lag.time.max.ms": "3000"}
+    known = logins(SCRAM, PLAIN)
+    client = known.client
+    with Cluster(MAKEUPS[makeup], settings, logins=known).start() as cluster:
+        cluster.make_topic("t", [[1, 2, 3]])
+        with a_file("".join(f"{key}={value}\n" for key, value in client.of_java().items())) as config:
+            alter = ("--alter", "--entity-type", "users", "--entity-name", "broker")
+            told = run(
+                "kafka.admin.ConfigCommand",
+                *("--bootstrap-server", cluster.bootstrap, "--command-config", config, *alter),
+                *("--add-config", f"{SCRAM}=[password=another]"),
+            )
+        assert told.status == 0, told
+        for follower in (2, 3):
+            eventually(
+                lambda node=cluster.nodes[follower]: REFUSED[SCRAM] in node.log_text(),  # type: ignore[misc]
+                "a login with the old password goes on",
+            )
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": 1, **client.of_librdkafka()})
+        producer.produce("t", b"nobody follows")
+        assert producer.flush(10) == 0
+        eventually(lambda: cluster.partition("t")["IsrNodes"] == [1], "who is refused follows all the same")
+        changed = Login("broker", "another", SCRAM).jaas()
+        for node_id, node in cluster.nodes.items():
+            node.kill()
+            node.properties["listener.name.brokers.scram-sha-256.sasl.jaas.config"] = changed
+            cluster.start_again(node_id)
+        cluster.until_all_in_sync()
 
 
 @pytest.mark.parametrize("makeup", MAKEUPS)
