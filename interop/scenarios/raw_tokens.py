@@ -17,12 +17,13 @@ from interop.scenarios.raw_users import TOKEN_REQUESTS
 MECHANISMS = (PLAIN, SCRAM_256, SCRAM_512)
 SECRET = {"delegation.token.secret.key": "a secret of the cluster"}
 SHORT = SECRET | {
-    "delegation.token.max.lifetime.ms": "60000",
-    "delegation.token.expiry.time.ms": "20000",
+    "delegation.token.max.lifetime.ms": "216000000",
+    "delegation.token.expiry.time.ms": "72000000",
 }
-TOLD_MS = 5_000
-"""What is left of a time is told in steps of so much."""
-DAY_MS = 86_400_000
+"""For sixty hours, with a renewal after twenty."""
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+SOON_MS = 8_000
 LONGEST = 2**63 - 1
 
 
@@ -87,7 +88,7 @@ def told(answer: Any) -> Any:
     now_ms = time.time() * 1000
     for key, value in answer.items():
         if "Timestamp" in key and value > 0:
-            answer[key] = f"in {round((value - now_ms) / TOLD_MS) * TOLD_MS} ms"
+            answer[key] = f"in {round((value - now_ms) / HOUR_MS)} hours"
         elif key in ("TokenId", "Hmac"):
             answer[key] = len(value)
         elif key in ("Tokens",):
@@ -101,7 +102,7 @@ def created(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with secured(broker, MECHANISMS, SECRET) as one, asking(one, "alice") as alice:
         for version in (1, 2, 3):
-            for lifetime_ms in (-1, 0, 20_000, DAY_MS, 30 * DAY_MS, LONGEST, -LONGEST):
+            for lifetime_ms in (-1, 0, 20 * HOUR_MS, DAY_MS, 30 * DAY_MS, LONGEST, -LONGEST):
                 seen[f"v{version} {lifetime_ms}"] = told(alice.create(version, lifetime_ms=lifetime_ms))
             seen[f"v{version} renewers"] = told(alice.create(version, renewers=("bob", "carol", "bob")))
             seen[f"v{version} group"] = told(alice.create(version, renewers=("bob", "Group:carol")))
@@ -126,7 +127,7 @@ def renewed(broker: Broker) -> Any:
         made = alice.create(renewers=("bob",))
         others = alice.create(owner="zoe")
         until(lambda: alice.is_there(others["Hmac"]))
-        for period_ms in (-1, 0, 5_000, 40_000, DAY_MS):
+        for period_ms in (-1, 0, 5 * HOUR_MS, 40 * HOUR_MS, 30 * DAY_MS):
             seen += [alice.renew(made["Hmac"], period_ms), bob.renew(made["Hmac"], period_ms, 1)]
         seen += [
             ask(hmac, period_ms)
@@ -135,7 +136,7 @@ def renewed(broker: Broker) -> Any:
             for hmac in (others["Hmac"], b"", b"x" * 64)
             for period_ms in (-1, 1_000)
         ]
-        for period_ms in (10_000, 40_000, DAY_MS, LONGEST):
+        for period_ms in (10 * HOUR_MS, 40 * HOUR_MS, 30 * DAY_MS, LONGEST):
             seen += [alice.expire(made["Hmac"], period_ms), bob.expire(made["Hmac"], period_ms, 1)]
         seen += [bob.expire(made["Hmac"]), told({"there": alice.is_there(others["Hmac"])})]
         until(lambda: not alice.is_there(made["Hmac"]))
@@ -180,7 +181,7 @@ def log_in(
     final = talk.client.call("SaslAuthenticate", 2, AuthBytes=scram.final(first["AuthBytes"]))
     if final["ErrorCode"]:
         return [final["ErrorCode"], final["ErrorMessage"].replace(token_id, "<id>")]
-    hours = -(-final["SessionLifetimeMs"] // 3_600_000)
+    hours = -(-final["SessionLifetimeMs"] // HOUR_MS)
     return "in", scram.is_answered_by(final["AuthBytes"]), f"for {hours} hours"
 
 
@@ -233,11 +234,12 @@ def at_its_end(broker: Broker) -> Any:
         asking(one, "alice") as alice,
         Talk(one.bootstrap) as talk,
     ):
-        short, kept = alice.create(lifetime_ms=3_000), alice.create()
+        short, kept = alice.create(lifetime_ms=SOON_MS), alice.create()
+        ends = time.monotonic() + SOON_MS / 1000
         until(lambda: alice.is_there(kept["Hmac"]))
         seen.append(log_in(talk, SCRAM_256, short["TokenId"], password(short)))
         talk.metadata()
-        time.sleep(3.5)
+        time.sleep(ends + 0.5 - time.monotonic())
         talk.metadata()
         seen.append(talk.seen)
         until(lambda: not alice.is_there(short["Hmac"]))

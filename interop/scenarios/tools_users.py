@@ -20,6 +20,7 @@ TOKENS = f"{TOOLS}.DelegationTokenCommand"
 PRODUCER, CONSUMER = f"{TOOLS}.ConsoleProducer", f"{TOOLS}.consumer.ConsoleConsumer"
 TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d")
 HMAC = re.compile(r"[A-Za-z0-9+/]{86}==")
+CREDENTIALS = re.compile(r"SCRAM-SHA-\d+=iterations=\d+, .*")
 HIDDEN = b64encode(b"x" * 64).decode()
 
 
@@ -36,7 +37,9 @@ def come_as(name: str, password: str, mechanism: str = PLAIN, more: str = "") ->
 
 
 def users(broker: Broker, *arguments: str) -> list[str]:
-    return said(CONFIGS, broker, "--entity-type", "users", *arguments)
+    """What is printed; mechanisms come in the order of a hash."""
+    lines = said(CONFIGS, broker, "--entity-type", "users", *arguments)
+    return [CREDENTIALS.sub(lambda found: ", ".join(sorted(found[0].split(", "))), line) for line in lines]
 
 
 def has(broker: Broker, name: str, count: int) -> bool:
