@@ -13,6 +13,7 @@ from interop.sasl import PLAIN, SCRAM_256, SCRAM_512, Scram, Talk, plain, secure
 from interop.scenario import scenario
 from interop.scenarios.raw_topics import until
 from interop.scenarios.raw_users import TOKEN_REQUESTS
+from interop.wire import encode_request
 
 MECHANISMS = (PLAIN, SCRAM_256, SCRAM_512)
 SECRET = {"delegation.token.secret.key": "a secret of the cluster"}
@@ -259,7 +260,26 @@ def past_its_end(broker: Broker) -> Any:
         with Talk(one.bootstrap) as talk:
             outcome = log_in(talk, SCRAM_256, made["TokenId"], password(made))
             talk.metadata()
-            return [alice.is_there(made["Hmac"]), alice.renew(made["Hmac"]), outcome, talk.seen]
+            seen = [alice.is_there(made["Hmac"]), alice.renew(made["Hmac"]), outcome, talk.seen]
+        return seen + [in_one_segment(one, made) for _ in range(20)]
+
+
+def in_one_segment(one: Served, made: Any) -> Any:
+    """The last word of an exchange, and a request that does not wait for what is answered to it."""
+    scram = Scram(SCRAM_256, made["TokenId"], password(made), extensions=",tokenauth=true")
+    with Talk(one.bootstrap) as talk:
+        talk.handshake(SCRAM_256)
+        first = talk.client.call("SaslAuthenticate", 2, AuthBytes=scram.first())
+        frames = [
+            encode_request("SaslAuthenticate", 2, {"AuthBytes": scram.final(first["AuthBytes"])}),
+            encode_request("Metadata", 9, {"Topics": []}),
+        ]
+        talk.client.socket.sendall(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
+        final = talk.next(("SaslAuthenticate", 2))
+        return [
+            final if isinstance(final, str) else [final["ErrorCode"], final["SessionLifetimeMs"]],
+            talk.next(("Metadata", 9)),
+        ]
 
 
 @scenario(seconds=120)

@@ -198,7 +198,8 @@ class Session:
         lifetime_ms = authentication.lifetime_ms(now_ms)
         self._ends_ms = None
         if lifetime_ms is not None:
-            self._ends_ms = self._around.node.host.monotonic_ms() + lifetime_ms
+            # With no time at all it is over within this millisecond, and not with its end, as others are.
+            self._ends_ms = self._around.node.host.monotonic_ms() + (lifetime_ms or -1)
         self._authentication = None
         self._established = established
         channel.principal = established.principal

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 import pytest
 
 from kwire.broker.api.security.session import Counts
 from kwire.broker.api.table import ListenerRole
+from kwire.broker.config.jaas import SCRAM_MODULE
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
+from kwire.broker.security.scram import ScramClient
+from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
 from kwire.testing.world import Client, VirtualNode
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
+from kwire.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
 from kwire.wire.messages.heartbeat import HeartbeatRequest
@@ -226,6 +231,31 @@ def test_a_session_has_an_end(session_node: VirtualNode) -> None:
     assert is_served(client)
     node.host.advance(1)
     assert not is_served(client)
+    assert counts(node).expired_connections_killed == 1
+
+
+def test_the_session_of_a_token_that_has_run_out_has_no_time_at_all() -> None:
+    node = node_with(
+        delegation_token_secret_key="secret",
+        listener_name_secured_sasl_enabled_mechanisms="SCRAM-SHA-256",
+        **{"listener.name.secured.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;"},
+    )
+    owner = node.connect(LISTENER, who=Principal(USER, "alice"))
+    made = owner.call(3, CreateDelegationTokenRequest(owner_principal_name="", max_lifetime_ms=1_000))
+    assert made.error_code == 0
+    node.host.advance(1_500)
+    client = connected(node)
+    client.call(1, SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
+    secret = b64encode(made.hmac).decode()
+    scram = ScramClient(SCRAM_MECHANISMS["SCRAM-SHA-256"], made.token_id, secret, "nonce", is_token=True)
+    said = tell(client, scram.evaluate(b"") or b"").auth_bytes
+    # All in one segment: the proof, and a request behind it.
+    client.ask(2, SaslAuthenticateRequest(auth_bytes=scram.evaluate(bytes(said)) or b""))
+    client.ask(9, MetadataRequest(topics=[]))
+    client.around.turn()
+    answer = client.receive(2, SaslAuthenticateRequest)
+    assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
+    assert client.channel.closing
     assert counts(node).expired_connections_killed == 1
 
 
