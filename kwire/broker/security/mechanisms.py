@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 
+from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.plain import PLAIN, PlainClient, PlainServer
 from kwire.broker.security.sasl import SaslClient, SaslServer
 from kwire.broker.security.scram import ScramClient, ScramServer, fresh_nonce
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
-from kwire.broker.security.settings import Credentials, ListenerSecurity
+from kwire.broker.security.settings import Credentials
 from kwire.broker.security.users import Users
 
 
-def sasl_server(mechanism: str, security: ListenerSecurity, users: Users, rng: random.Random) -> SaslServer:
+def sasl_server(mechanism: str, security: ListenerSasl, users: Users, rng: random.Random) -> SaslServer:
     """The server's side of a mechanism that the listener has enabled."""
     if mechanism == PLAIN:
         return PlainServer(security.plain_users)

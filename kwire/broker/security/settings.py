@@ -6,26 +6,10 @@ is there (KIP-226).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kwire.broker.config.broker import BrokerConfig
+from kwire.broker.config.definition import ConfigError
+from kwire.broker.config.sasl import SASL_PROTOCOLS, ListenerSasl
 from kwire.wire.named_tuple import NamedTuple
-
-
-class ListenerSecurity(NamedTuple):
-    """What a listener of SASL asks of those who come by it."""
-
-    mechanisms: tuple[str, ...]
-    """Those that are enabled, in the order in which Kafka tells them."""
-    plain_users: Mapping[str, str]
-    """The passwords of those who may come by PLAIN."""
-    max_receive_bytes: int
-    """How long what a client says may be before it is authenticated."""
-    max_reauth_ms: Mapping[str, int]
-    """By mechanism, after how long a client has to authenticate again; 0 for never. KIP-368."""
-
-    def __repr__(self) -> str:
-        return f"ListenerSecurity({', '.join(self.mechanisms)}, [hidden])"
 
 
 class Credentials(NamedTuple):
@@ -41,12 +25,15 @@ class Credentials(NamedTuple):
         return f"Credentials({self.mechanism}, {self.username}, [hidden])"
 
 
-def listener_security(config: BrokerConfig, listener: str) -> ListenerSecurity | None:
-    """What a listener asks of clients; None where it takes everyone."""
+def listener_security(config: BrokerConfig, listener: str) -> ListenerSasl | None:
+    """What a listener asks of clients; None where it takes everyone, which is for its protocol alone to say.
+
+    ConfigError where it was never taken up, KeyError where there is no such listener.
+    """
     sasl = config.listener_sasl(listener)
-    if sasl is None:
-        return None
-    return ListenerSecurity(sasl.mechanisms, sasl.plain_users, sasl.max_receive_bytes, sasl.max_reauth_ms)
+    if sasl is None and config.protocol(listener) in SASL_PROTOCOLS:
+        raise ConfigError(f"{listener} is not taken up: what it asks of clients is not known")
+    return sasl
 
 
 def peer_credentials(config: BrokerConfig, listener: str) -> Credentials | None:

@@ -30,6 +30,10 @@ ALONE = {
     "listener.name.nodes.plain.sasl.jaas.config": PLAIN_TEXT,
     "listener.name.controller.plain.sasl.jaas.config": PLAIN_TEXT,
 }
+MORE = {
+    "listener.security.protocol.map": ALONE["listener.security.protocol.map"] + ",MORE:SASL_PLAINTEXT",
+    "listener.name.more.plain.sasl.jaas.config": PLAIN_TEXT,
+}
 MISSING = "Could not find a 'KafkaServer' or 'clients.KafkaServer' entry in the JAAS configuration"
 
 
@@ -163,6 +167,17 @@ def test_what_a_listener_asks_for_stays_while_it_is_there() -> None:
     assert clients.mechanisms == ("PLAIN",)
 
 
+def test_a_listener_of_which_nothing_is_known_is_not_one_that_takes_everyone() -> None:
+    config = BrokerConfig(ALONE | {"listeners": ALONE["listeners"] + ",MORE://127.0.0.1:0"} | MORE)
+    assert listener_security(config, "MORE") is listener_security(config, "MORE") is not None
+    config.update({}, {"listeners": ALONE["listeners"]})
+    config.update({}, {"listener.name.more.sasl.enabled.mechanisms": "GSSAPI"})
+    with pytest.raises(ConfigError, match="MORE is not taken up"):
+        listener_security(config, "MORE")
+    with pytest.raises(KeyError):
+        listener_security(config, "more")
+
+
 def test_a_file_tells_what_no_setting_does() -> None:
     text = f"""
         KafkaServer {{ {PLAIN_MODULE} required username="me" password="of-all" user_me="of-all"; }};
@@ -208,6 +223,8 @@ def test_a_listener_that_could_not_be_taken_up_is_when_it_can() -> None:
     }
     config.update({}, added)
     assert "MORE" not in [listener.name for listener in config.running_listeners()]
+    with pytest.raises(KeyError):
+        listener_security(config, "MORE")
     config.update({}, added | {"listener.name.more.plain.sasl.jaas.config": PLAIN_TEXT})
     assert "MORE" in [listener.name for listener in config.running_listeners()]
     more = listener_security(config, "MORE")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.mechanisms import sasl_server
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.sasl import AuthenticationFailed, SaslServer
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
-from kwire.broker.security.settings import ListenerSecurity
 from tests.broker.security.test_scram import Known
 from tests.wire.kafka_json import reference
 
@@ -21,7 +21,7 @@ MECHANISMS = ("PLAIN", *SCRAM_MECHANISMS)
 
 def server_of(mechanism: str) -> SaslServer:
     rng = random.Random(mechanism)
-    security = ListenerSecurity(MECHANISMS, {"alice": "secret"}, 1 << 19, {})
+    security = ListenerSasl(MECHANISMS, {"alice": "secret"}, 1 << 19, {})
     scram = SCRAM_MECHANISMS.get(mechanism)
     users = Known({"alice": scram.credential_of("secret", rng)} if scram is not None else {})
     return sasl_server(mechanism, security, users, rng)

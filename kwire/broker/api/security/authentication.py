@@ -24,9 +24,9 @@ from enum import Enum
 from typing import Any, Final
 
 from kwire.broker.api.error_responses import ALWAYS_SAID, error_response
+from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.sasl import Authenticated, AuthenticationFailed, SaslServer
-from kwire.broker.security.settings import ListenerSecurity
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -114,7 +114,7 @@ class Authentication:
 
     def __init__(
         self,
-        security: ListenerSecurity,
+        security: ListenerSasl,
         server_of: Callable[[str], SaslServer],
         previous: Established | None = None,
     ) -> None:

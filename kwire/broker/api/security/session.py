@@ -23,8 +23,8 @@ from kwire.broker.api.security.authentication import (
     Failed,
     Step,
 )
+from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.mechanisms import sasl_server
-from kwire.broker.security.settings import ListenerSecurity, listener_security
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import decode_request_header
 from kwire.wire.schema import Message
@@ -61,7 +61,7 @@ class Sessions:
         self._failing: dict[int, Callable[[], None]] = {}
         """By connection: what tells it that it has failed, when it is time."""
 
-    def begin(self, channel: Channel, security: ListenerSecurity) -> None:
+    def begin(self, channel: Channel, security: ListenerSasl) -> None:
         """Have a new connection say who asks before it asks for anything."""
         counts = self.counts.setdefault(channel.listener, Counts())
         channel.authentication = Session(self, channel, security, counts)
@@ -97,9 +97,7 @@ class Session:
         "_security",
     )
 
-    def __init__(
-        self, around: Sessions, channel: Channel, security: ListenerSecurity, counts: Counts
-    ) -> None:
+    def __init__(self, around: Sessions, channel: Channel, security: ListenerSasl, counts: Counts) -> None:
         self._around = around
         self._counts = counts
         self._security = security
@@ -140,16 +138,13 @@ class Session:
 
     def _begin(self, channel: Channel) -> Authentication:
         """A client is asked who it is, for the first time or once more."""
-        node = self._around.node
-        security, established = self._security, self._established
-        if established is not None:
-            security = self._security = listener_security(node.config, channel.listener) or security
+        node, security = self._around.node, self._security
         channel.max_frame_bytes = security.max_receive_bytes
         rng = node.host.random("sasl")
         return Authentication(
             security,
             lambda mechanism: sasl_server(mechanism, security, node.users, rng),
-            established,
+            self._established,
         )
 
     def _begins_again(self, frame: memoryview) -> bool:

@@ -17,10 +17,10 @@ from kwire.broker.api.security.authentication import (
     State,
     Step,
 )
+from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.mechanisms import sasl_server
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.broker.security.sasl import Authenticated, AuthenticationFailed, SaslServer
-from kwire.broker.security.settings import ListenerSecurity
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -32,7 +32,7 @@ from kwire.wire.registry import encode_request
 from kwire.wire.schema import Message
 
 ALICE, BOB = Principal(USER, "alice"), Principal(USER, "bob")
-SECURITY = ListenerSecurity(
+SECURITY = ListenerSasl(
     mechanisms=("SCRAM-SHA-256", "PLAIN"),
     plain_users={"alice": "secret", "bob": "other"},
     max_receive_bytes=524_288,
@@ -69,7 +69,7 @@ class Tokens:
 
 
 def begun(
-    security: ListenerSecurity = SECURITY,
+    security: ListenerSasl = SECURITY,
     previous: Established | None = None,
     server: SaslServer | None = None,
 ) -> Authentication:
