@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from kwire.broker.config.definition import ConfigError
 from kwire.broker.host.host import PeerUnreachable
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ MAX_LINKS: Final = 1_000
 NEVER_MS: Final = 1 << 60
 
 Logins = Callable[[bool], "Callable[[], SaslClient] | None"]
-"""Of a controllers' listener, or else of the brokers': what makes the side of this node in an exchange."""
+"""Of a controllers' listener, or else of the brokers': what makes the side of this node in an exchange.
+
+ConfigError where the settings do not tell it: those of a running node may be wrong for a while.
+"""
 
 
 def logins(config: BrokerConfig, host: Host) -> Logins:
@@ -60,6 +64,7 @@ class PeerLinks:
         `setup_timeouts_ms` are how long connecting may take at first, and where it failed again and again.
         """
         self._host = host
+        self._logger = host.logger("kwire.net")
         self.dial = dial
         """Who wants to stand between this node and others puts another one here."""
         self._client_id = client_id
@@ -69,6 +74,8 @@ class PeerLinks:
         self._logins = logins
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
         self._refusals: dict[PeerAddress, str] = {}
+        self._login_faults: dict[bool, str] = {}
+        """Why this node did not know as whom to go to controllers, or to brokers, when it last wanted to."""
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -95,28 +102,40 @@ class PeerLinks:
             refusal = "it is too late"
         elif link is None and len(self._links) >= MAX_LINKS:
             refusal = "there are too many connections"
-        if refusal:
-            error = PeerUnreachable(f"{to}: nothing is asked: {refusal}")
-            self._host.call_soon(lambda: on_answer(error))
+        if link is None and not refusal:
+            try:
+                link = self._links[key] = self._link(to, purpose, self._logins(to_controller))
+                self._login_faults.pop(to_controller, None)
+            except ConfigError as error:
+                refusal = str(error)
+                if self._login_faults.get(to_controller) != refusal:  # told once, not at each attempt
+                    self._login_faults[to_controller] = refusal
+                    self._logger.error("%s: nothing is asked of such nodes: %s", to, refusal)
+        if link is None or refusal:
+            unreachable = PeerUnreachable(f"{to}: nothing is asked: {refusal}")
+            self._host.call_soon(lambda: on_answer(unreachable))
             return
         # Imported here: a node that is alone starts without it.
-        from kwire.broker.net.peer_link import Ask, PeerLink
+        from kwire.broker.net.peer_link import Ask
 
-        if link is None:
-            link = self._links[key] = PeerLink(
-                self._host,
-                lambda to, hears: self.dial(to, hears),
-                to,
-                purpose,
-                client_id=f"{self._client_id}-{purpose}",
-                software_version=self._software_version,
-                max_idle_ms=self._max_idle_ms,
-                setup_timeouts_ms=self._setup_timeouts_ms,
-                sasl_client=self._logins(to_controller),
-                refusals=self._refusals,
-                on_down=lambda: self._forget(key),
-            )
         link.ask(Ask(request, deadline_ms, on_answer, max_version))
+
+    def _link(self, to: PeerAddress, purpose: str, sasl_client: Callable[[], SaslClient] | None) -> PeerLink:
+        from kwire.broker.net.peer_link import PeerLink
+
+        return PeerLink(
+            self._host,
+            lambda to, hears: self.dial(to, hears),
+            to,
+            purpose,
+            client_id=f"{self._client_id}-{purpose}",
+            software_version=self._software_version,
+            max_idle_ms=self._max_idle_ms,
+            setup_timeouts_ms=self._setup_timeouts_ms,
+            sasl_client=sasl_client,
+            refusals=self._refusals,
+            on_down=lambda: self._forget((to, purpose)),
+        )
 
     def versions_of(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
         return next((link.versions for link in self._links.values() if link.to == peer and link.versions), {})

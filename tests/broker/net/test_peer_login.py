@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.config import ConfigError
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.net.peers import PeerLinks
 from kwire.broker.security.sasl import AuthenticationFailed
@@ -319,3 +320,23 @@ def test_a_second_login_takes_no_longer_than_the_first() -> None:
     rig.host.advance(5_100)
     assert rig.told() == ["MetadataResponse", "[::1]:9092: not authenticated in time"]
     assert rig.line.is_closed
+
+
+def test_who_does_not_know_himself_is_told_why_and_leaves_no_link(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    rig = Login()
+    faults = ["no text", "no text", "no name", ""]
+
+    def logins(to_controller: bool) -> Any:
+        if fault := faults.pop(0):
+            raise ConfigError(fault)
+        return Polite
+
+    rig.links = PeerLinks(rig.host, rig._dial, client_id="me", logins=logins)
+    for fault in ("no text", "no text", "no name"):
+        rig.ask()
+        assert rig.told() == [f"[::1]:9092: nothing is asked: {fault}"]
+        assert len(rig.links) == 0
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["no text", "no name"]
+    rig.ask()
+    assert len(rig.links) == 1
