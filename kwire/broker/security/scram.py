@@ -30,6 +30,9 @@ from kwire.wire.errors import WireError
 
 TOKEN_EXTENSION: Final = "tokenauth"
 
+MAX_ASKED_ITERATIONS: Final = 1_000_000
+"""More than any server of Kafka's asks for; a client has no time for a server that wants to keep it busy."""
+
 _NONCE_BYTES: Final = 18
 _VALUE: Final = r"[\x01-\x2b\x2d-\x7f]+"
 _SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
@@ -42,7 +45,7 @@ _CLIENT_FIRST: Final = re.compile(
     rf"(?P<bare>n=(?P<name>{_SASL_NAME}),r=(?P<nonce>{_NONCE})(?P<extensions>{_EXTENSIONS}))\Z"
 )
 _SERVER_FIRST: Final = re.compile(
-    rf"r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=(?P<iterations>[0-9]+){_EXTENSIONS}\Z"
+    rf"r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=(?P<iterations>[0-9]{{1,10}}){_EXTENSIONS}\Z"
 )
 _CLIENT_FINAL: Final = re.compile(
     rf"(?P<bare>c={_BASE64},r=(?P<nonce>{_NONCE})){_EXTENSIONS},p=(?P<proof>{_BASE64})\Z"
@@ -214,6 +217,11 @@ class ScramClient:
         if iterations < MIN_ITERATIONS:
             raise AuthenticationFailed(
                 f"Requested iterations {iterations} is less than the minimum {MIN_ITERATIONS} "
+                f"for {self.mechanism}"
+            )
+        if iterations > MAX_ASKED_ITERATIONS:
+            raise AuthenticationFailed(
+                f"Requested iterations {iterations} is more than the maximum {MAX_ASKED_ITERATIONS} "
                 f"for {self.mechanism}"
             )
         scram = self._scram

@@ -197,6 +197,19 @@ def test_final_messages_that_fail(final: str, reason: str) -> None:
     assert server.outcome is None
 
 
+def test_an_exchange_takes_one_proof() -> None:
+    users = Known({"user": SHA_256.credential_of("pencil", random.Random(9))})
+    client, server = ScramClient(SHA_256, "user", "pencil", "x"), ScramServer(SHA_256, users, "s")
+    proof = client.evaluate(server.evaluate(client.evaluate(b"") or b"")) or b""
+    wrong = proof[:-44] + b64encode(bytes(32))
+    with pytest.raises(AuthenticationFailed, match="Invalid client credentials"):
+        server.evaluate(wrong)
+    for guess in (wrong, proof):
+        with pytest.raises(AuthenticationFailed, match="SCRAM was over, or had failed already"):
+            server.evaluate(guess)
+        assert server.outcome is None
+
+
 def test_a_proof_of_another_length_ends_the_connection() -> None:
     users = Known({"user": SHA_256.credential_of("pencil", random.Random(8))})
     server = ScramServer(SHA_256, users, "s")
@@ -211,6 +224,11 @@ def test_a_proof_of_another_length_ends_the_connection() -> None:
     [
         ("r=other,s=AAAA,i=4096", "Invalid server nonce: does not start with client nonce"),
         ("r=cy,s=AAAA,i=4095", "Requested iterations 4095 is less than the minimum 4096"),
+        ("r=cy,s=AAAA,i=1000001", "Requested iterations 1000001 is more than the maximum 1000000"),
+        ("r=cy,s=AAAA,i=9999999999", "Requested iterations 9999999999 is more than the maximum 1000000"),
+        pytest.param(
+            "r=cy,s=AAAA,i=" + "9" * 5_000, "Invalid SCRAM server first message format", id="5000 digits"
+        ),
         ("r=cy,s=AAAA,i=x", "Invalid SCRAM server first message format"),
         ("e=other-error", "Invalid SCRAM server first message format"),
     ],
