@@ -234,8 +234,13 @@ class Session:
             "" if self._established is None else "re-",
             channel.peer_host,
             channel.listener,
-            reason[:LONGEST_REASON],
+            _in_one_line(reason[:LONGEST_REASON])[:LONGEST_REASON],
         )
+
+
+def _in_one_line(text: str) -> str:
+    """Strangers have a part in it, and are not to write lines of the log, or to its reader's terminal."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _answer(context: RequestContext, reply: Message | bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.security.session import Counts
+from kwire.broker.api.security.session import LONGEST_REASON, Counts
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.config.jaas import SCRAM_MODULE
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
@@ -368,3 +368,25 @@ def test_the_log_names_who_failed_and_no_password(
         "(Authentication failed: Invalid username or password)"
     ]
     assert "guessed" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "told"),
+    [
+        ("X\n[node 1] all is well\r\x1b[2J\0", r"X\n[node 1] all is well\r\x1b[2J\x00"),
+        ("\N{LINE SEPARATOR}\x85\N{RIGHT-TO-LEFT OVERRIDE}", r"\u2028\x85\u202e"),
+        ("gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n", "gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n"),
+        ("M" * 30_000, "M" * (LONGEST_REASON - len("Unsupported SASL mechanism "))),
+        ("\n" * 30_000, (r"\n" * 500)[: LONGEST_REASON - len("Unsupported SASL mechanism ")]),
+    ],
+    ids=["lines", "beyond ASCII", "printable", "long", "long and escaped"],
+)
+def test_strangers_do_not_write_lines_of_the_log(
+    node: VirtualNode, caplog: pytest.LogCaptureFixture, mechanism: str, told: str
+) -> None:
+    caplog.set_level("INFO")
+    connected(node).send(1, SaslHandshakeRequest(mechanism=mechanism))
+    [line] = [one.getMessage() for one in caplog.records if "authentication" in one.getMessage()]
+    assert line == (
+        f"[node 1] Failed authentication with 127.0.0.1 by SECURED (Unsupported SASL mechanism {told})"
+    )
