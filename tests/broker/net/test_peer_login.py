@@ -67,17 +67,27 @@ class Login(Rig):
     def shake(self, **answer: Any) -> None:
         self.line.answer(-1, SaslHandshakeResponse(**{"mechanisms": ["POLITE"], **answer}))
 
+    def connect(self) -> None:
+        """Ask, and have a line open; the handshake is asked for."""
+        self.ask()
+        self.line.open(SASL)
+
     def log_in(self, session_ms: int = 0) -> None:
         """From a handshake that was asked for to the end."""
         self.shake()
         self.challenge(session_ms=session_ms)
         self.challenge(session_ms=session_ms)
 
+    def serve(self, session_ms: int = 0) -> None:
+        """From nothing to the first answer."""
+        self.connect()
+        self.log_in(session_ms)
+        self.line.answer(-1, MetadataResponse())
+
 
 def test_it_logs_in_before_anything_is_asked() -> None:
     rig = Login()
-    rig.ask()
-    rig.line.open(SASL)
+    rig.connect()
     assert rig.keys == [(18, 4), (17, 1)]
     assert rig.line.requests[-1].mechanism == "POLITE"
     rig.ask()
@@ -125,17 +135,28 @@ def test_a_refusal_is_told_with_its_words_and_once(caplog: pytest.LogCaptureFixt
     assert rig.told() == ["[::1]:9092: authentication failed: Authentication failed: who?"] * 3
     said = "<test to [::1]:9092> failed authentication due to: Authentication failed: who?"
     assert [record.getMessage() for record in caplog.records] == [said]
-    for refused in (False, True):
-        rig.ask()
-        rig.host.advance(1_300)
-        rig.line.open(SASL)
-        if refused:
-            rig.shake()
-            rig.refuse(None)
-        else:
+    rig.ask()
+    rig.host.advance(1_300)
+    rig.line.open(SASL)
+    rig.shake()
+    rig.refuse(None)
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["who?", "error 58"]
+
+
+def test_a_refusal_after_the_node_was_let_in_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    rig = Login()
+    for is_let_in in (False, False, True, False, False):
+        rig.connect()
+        if is_let_in:
             rig.log_in()
             rig.line.hears.closed("the peer closed the connection")
-    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["who?", "error 58"]
+        else:
+            rig.shake()
+            rig.refuse()
+        rig.host.advance(100_000)
+    said = "<test to [::1]:9092> failed authentication due to: Authentication failed: who?"
+    assert [record.getMessage() for record in caplog.records] == [said] * 2
 
 
 def test_who_is_refused_rests_longer_each_time() -> None:
@@ -164,8 +185,7 @@ def test_who_is_refused_rests_longer_each_time() -> None:
 )
 def test_a_mechanism_that_is_refused(code: int, said: str) -> None:
     rig = Login()
-    rig.ask()
-    rig.line.open(SASL)
+    rig.connect()
     rig.shake(error_code=code, mechanisms=["A", "B"])
     assert rig.told() == [f"[::1]:9092: authentication failed: {said}"]
 
@@ -180,8 +200,7 @@ def test_a_node_that_knows_no_sasl_is_left() -> None:
 
 def test_the_other_node_may_fail_to_show_who_it_is() -> None:
     rig = Login()
-    rig.ask()
-    rig.line.open(SASL)
+    rig.connect()
     rig.shake()
     rig.challenge(b"go away")
     assert rig.told() == ["[::1]:9092: authentication failed: that was not polite"]
@@ -189,8 +208,7 @@ def test_the_other_node_may_fail_to_show_who_it_is() -> None:
 
 def test_an_exchange_that_comes_to_no_end_is_a_failure() -> None:
     rig = Login(lambda: Polite(1, ends=False))
-    rig.ask()
-    rig.line.open(SASL)
+    rig.connect()
     rig.shake()
     rig.challenge()
     assert rig.told() == ["[::1]:9092: authentication failed: POLITE has come to no end"]
@@ -199,8 +217,7 @@ def test_an_exchange_that_comes_to_no_end_is_a_failure() -> None:
 def test_an_end_that_the_other_node_says_last() -> None:
     """As in SCRAM: what it says at the end is looked at, and nothing is said to it."""
     rig = Login(LastWord)
-    rig.ask()
-    rig.line.open(SASL)
+    rig.connect()
     rig.shake()
     rig.challenge()
     assert rig.keys[-1] == (3, 13)
@@ -239,10 +256,7 @@ def renewed_ms(rig: Login) -> int:
 
 def test_it_logs_in_anew_before_the_session_ends() -> None:
     rig = Login()
-    rig.ask()
-    rig.line.open(SASL)
-    rig.log_in(session_ms=10_000)
-    rig.line.answer(-1, MetadataResponse())
+    rig.serve(session_ms=10_000)
     taken_ms = []
     for _ in range(10):
         taken_ms.append(renewed_ms(rig))
@@ -259,8 +273,7 @@ def test_it_logs_in_anew_before_the_session_ends() -> None:
 
 def test_what_is_under_way_ends_before_it_logs_in_anew() -> None:
     rig = Login()
-    rig.ask()
-    rig.line.open(SASL)
+    rig.connect()
     rig.log_in(session_ms=1_000)
     rig.host.advance(960)
     rig.ask()
@@ -275,10 +288,7 @@ def test_what_is_under_way_ends_before_it_logs_in_anew() -> None:
 
 def test_a_link_without_anything_to_ask_stays_as_it_is() -> None:
     rig = Login()
-    rig.ask()
-    rig.line.open(SASL)
-    rig.log_in(session_ms=1_000)
-    rig.line.answer(-1, MetadataResponse())
+    rig.serve(session_ms=1_000)
     rig.host.advance(100_000)
     assert rig.keys[-1] == (3, 13)
     rig.ask()
@@ -287,10 +297,7 @@ def test_a_link_without_anything_to_ask_stays_as_it_is() -> None:
 
 def test_a_refusal_of_the_second_login_ends_the_connection() -> None:
     rig = Login()
-    rig.ask()
-    rig.line.open(SASL)
-    rig.log_in(session_ms=1_000)
-    rig.line.answer(-1, MetadataResponse())
+    rig.serve(session_ms=1_000)
     rig.host.advance(1_000)
     rig.ask()
     rig.shake()
@@ -309,10 +316,7 @@ def test_a_refusal_of_the_second_login_ends_the_connection() -> None:
 
 def test_a_second_login_takes_no_longer_than_the_first() -> None:
     rig = Login()
-    rig.ask()
-    rig.line.open(SASL)
-    rig.log_in(session_ms=1_000)
-    rig.line.answer(-1, MetadataResponse())
+    rig.serve(session_ms=1_000)
     rig.host.advance(100_000)
     rig.ask(timeout_ms=30_000)
     rig.host.advance(7_000)
