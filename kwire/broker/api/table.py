@@ -123,7 +123,7 @@ SERVED: Final[dict[int, Served]] = {
         3,
         "security.tokens.describe_delegation_token",
         By.EACH,
-        as_controller="security.scram.describe_in_vain",
+        as_controller="security.controllers.describe_in_vain",
     ),
     ApiKey.DELETE_GROUPS: Served(0, 2, "groups.administration.delete_groups"),
     ApiKey.ELECT_LEADERS: Served(0, 2, "cluster.leaders.elect_leaders", By.CONTROLLER),
@@ -143,7 +143,7 @@ SERVED: Final[dict[int, Served]] = {
         0,
         "security.scram.describe_user_scram_credentials",
         By.EACH,
-        as_controller="security.scram.describe_in_vain",
+        as_controller="security.controllers.describe_in_vain",
     ),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Served(
         0, 0, "security.scram.alter_user_scram_credentials", By.CONTROLLER

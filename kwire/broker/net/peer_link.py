@@ -389,7 +389,7 @@ class PeerLink:
     def _end(self, reason: str) -> None:
         """The connection is over, and with it what was asked."""
         self._hang_up()
-        self._login = self._renew_ms = None
+        self._login = None
         self._failures += 1
         self._last_failure = reason
         self._until_ms = self._host.monotonic_ms() + self._varied(RESTS_MS, self._failures - 1)
@@ -448,7 +448,6 @@ class PeerLink:
                 self._end("no answer in time")
             elif not self._sent and now_ms >= self._idle_ends_ms():
                 self._hang_up()
-                self._renew_ms = None
                 self._go_down()
         elif now_ms >= self._until_ms:
             if state is not State.RESTING:

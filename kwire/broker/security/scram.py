@@ -6,8 +6,8 @@
     server   v=SIGNATURE                        that it knows what is kept of the password
 
 With `tokenauth=true` behind its nonce, a client shows a delegation token: its id is the name, and its HMAC in
-base64 the password (KIP-48). Whoever fails is told no more than that, so that nobody learns which names there
-are: an unknown one fails at the first message all the same, as Kafka lets it fail.
+base64 the password (KIP-48). Whoever fails is told the same, whether the name or the password was wrong.
+Which names there are can be found out all the same, as in Kafka: an unknown one fails at the first message.
 
 Kafka neither normalizes names and passwords (SASLprep) nor takes names beyond ASCII, and does not look into
 `c=`. It ignores extensions that it does not know, also `m=`, by which a client says that one must; those of

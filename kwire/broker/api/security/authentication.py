@@ -171,7 +171,7 @@ class Authentication:
             )
             return Failed(BARE, None, reason)
         if self.takes_bare_tokens:
-            return self._take_bare(bytes(frame), now_ms)
+            return self._take_bare(bytes(frame))
         if self.state is State.AUTHENTICATE:
             return self._take_token(frame, now_ms)
         header, position = decode_request_header(frame)
@@ -202,7 +202,7 @@ class Authentication:
             self.state = MOVES[self.state][ApiKey.SASL_HANDSHAKE]
         return Answer(header, response)
 
-    def _take_bare(self, token: bytes, now_ms: int) -> Step:
+    def _take_bare(self, token: bytes) -> Step:
         try:
             challenge = self._evaluate(token)
         except AuthenticationFailed as error:

@@ -6,7 +6,7 @@ A broker describes what its image has; users come in the order asked, or sorted 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.context import PARKED, Parked
 from kwire.broker.controller.commands import AlterScramCredentials, Fault
@@ -59,11 +59,6 @@ def _described(image: MetadataImage, name: str, *, is_twice: bool) -> DescribeUs
     if not result.credential_infos:
         result.error_code, result.error_message = ErrorCode.RESOURCE_NOT_FOUND, NOBODY + name
     return result
-
-
-def describe_in_vain(_node: ControllerRole, _context: Asked, _request: object) -> NoReturn:
-    """Apache Kafka's controllers offer it, and do not know it when they are asked."""
-    raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def alter_user_scram_credentials(

@@ -1,0 +1,15 @@
+"""DescribeUserScramCredentials v0 and DescribeDelegationToken v1–3 where a controller is asked. KIP-919."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from kwire.wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import Asked, ControllerRole
+
+
+def describe_in_vain(_node: ControllerRole, _context: Asked, _request: object) -> NoReturn:
+    """Apache Kafka's controllers offer it, and do not know it when they are asked."""
+    raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
