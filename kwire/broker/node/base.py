@@ -31,7 +31,7 @@ from kwire.broker.node.format import (
 )
 from kwire.broker.node.life import Stage
 from kwire.broker.node.metadata import Metadata
-from kwire.broker.security.settings import listener_security
+from kwire.broker.security.settings import listener_security, scram_mechanisms
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
 from kwire.broker.storage.disk import Disk
@@ -39,7 +39,8 @@ from kwire.broker.storage.disk import Disk
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BothRoles
     from kwire.broker.api.security.session import Sessions
-    from kwire.broker.security.users import Users
+    from kwire.broker.metadata.delta import MetadataDelta
+    from kwire.broker.security.image_users import ImageUsers
 
 
 class NodeBase(ABC):
@@ -94,6 +95,7 @@ class NodeBase(ABC):
         self.own_controller = cast(ControllerPort, self._metadata.runtime)
         self.quorum = self._metadata.quorum
         self.life = self._metadata.life
+        self._metadata.publisher.subscribe(self._follow_tokens)
         # Those of brokers' APIs have no listener where the node is none.
         self._dispatcher = Dispatcher(cast("BothRoles", self))
 
@@ -187,13 +189,23 @@ class NodeBase(ABC):
         return self.log_manager.cluster_id
 
     @cached_property
-    def users(self) -> Users:
+    def users(self) -> ImageUsers:
         """Whose passwords and tokens are known."""
         # Imported here, with OpenSSL: nobody asks for them where no listener has SASL.
         from kwire.broker.security.image_users import ImageUsers
         from kwire.broker.security.tokens import token_terms
 
-        return ImageUsers(lambda: self.image, token_terms(self.config).secret, self.host.random("salts"))
+        return ImageUsers(
+            lambda: self.image,
+            token_terms(self.config).secret,
+            self.host,
+            lambda: scram_mechanisms(self.config),
+            goes_on=lambda: not self.stopping,
+        )
+
+    def _follow_tokens(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        if image.delegation_tokens or delta.image.delegation_tokens:
+            self.users.follow(image.delegation_tokens)
 
     @property
     def image(self) -> MetadataImage:

@@ -1,19 +1,24 @@
 """The users of a cluster, as its metadata has them. KIP-84, KIP-48.
 
-What a token is proved with follows from its id, and takes thousands of hashes to make: made when a token is
-first shown, it is kept. A token that has run out is one until the controller has removed it, as in Apache
-Kafka: whoever is authenticated by it is so for no time at all.
+What a token is proved with follows from its id, and takes thousands of hashes to make, milliseconds in which
+nobody else is served: it is made in a worker, one at a time, as tokens come by the metadata, and kept. Only
+for a token that is shown before its turn has come is it made at once.
+
+A token that has run out is one until the controller has removed it, as in Apache Kafka: whoever is
+authenticated by it is so for no time at all.
 """
 
 from __future__ import annotations
 
-import random
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
+from kwire.broker.host.host import Host
 from kwire.broker.security.principal import USER, Principal
-from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
+from kwire.broker.security.scram_credentials import SALT_BYTES, SCRAM_MECHANISMS
 from kwire.broker.security.tokens import principal_of, token_hmac
 from kwire.broker.security.users import ScramCredential, TokenCredential
 from kwire.wire.stored.metadata import DelegationTokenRecord, UserScramCredentialRecord
@@ -34,13 +39,31 @@ class KeepsUsers(Protocol):
 class ImageUsers:
     """`Users` of the metadata as it is now."""
 
-    def __init__(self, image: Callable[[], KeepsUsers], secret: bytes, rng: random.Random) -> None:
-        """`secret` is delegation.token.secret.key: without it nobody has a token."""
+    def __init__(
+        self,
+        image: Callable[[], KeepsUsers],
+        secret: bytes,
+        host: Host,
+        mechanisms: Callable[[], Iterable[str]] = lambda: (),
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`secret` is delegation.token.secret.key: without it nobody has a token.
+
+        `mechanisms` are those of SCRAM by which tokens may be shown; nothing is made ahead once the node does
+        not go on.
+        """
         self._image = image
         self._secret = secret
-        self._rng = rng
+        self._host = host
+        self._rng = host.random("salts")
+        self._mechanisms = mechanisms
+        self._goes_on = goes_on
         self._made: dict[tuple[str, str], ScramCredential] = {}
         """By mechanism and token; who was shown last stands last."""
+        self._tokens: Mapping[str, DelegationTokenRecord] = {}
+        """Those that were followed last."""
+        self._unmade: deque[tuple[str, str]] = deque()
+        self._is_making = False
 
     def scram_credential(self, mechanism: str, name: str) -> ScramCredential | None:
         """See `Users`."""
@@ -59,13 +82,47 @@ class ImageUsers:
         owner = Principal(USER, principal_of(record.owner).name, token_authenticated=True)
         return TokenCredential(owner, record.expiration_timestamp, self._credential(mechanism, token_id))
 
+    def follow(self, tokens: Mapping[str, DelegationTokenRecord]) -> None:
+        """The metadata has these tokens now, and no others."""
+        before, self._tokens = self._tokens, tokens
+        if tokens is before or not self._secret:
+            return
+        for key in [key for key in self._made if key[1] not in tokens]:
+            del self._made[key]
+        new = [token_id for token_id in tokens if token_id not in before]
+        self._unmade.extend((mechanism, token_id) for token_id in new for mechanism in self._mechanisms())
+        if not self._is_making:
+            self._make_next()
+
+    def _make_next(self) -> None:
+        self._is_making = False
+        while self._unmade and len(self._made) < MOST_KEPT and self._goes_on():
+            key = mechanism, token_id = self._unmade.popleft()
+            if key not in self._made and token_id in self._tokens:
+                self._is_making = True
+                work = partial(_made, self._secret, mechanism, token_id, self._rng.randbytes(SALT_BYTES))
+                self._host.run_in_worker(work, partial(self._take, key))
+                return
+        self._unmade.clear()
+
+    def _take(self, key: tuple[str, str], made: ScramCredential | BaseException) -> None:
+        # Who was shown meanwhile has one already, and whoever has none is given it when he is shown.
+        if not isinstance(made, BaseException) and key[1] in self._tokens and len(self._made) < MOST_KEPT:
+            self._made.setdefault(key, made)
+        self._host.call_soon(self._make_next)
+
     def _credential(self, mechanism: str, token_id: str) -> ScramCredential:
         key = mechanism, token_id
         made = self._made.pop(key, None)
         if made is None:
-            password = b64encode(token_hmac(self._secret, token_id)).decode()
-            made = SCRAM_MECHANISMS[mechanism].credential_of(password, self._rng)
+            made = _made(self._secret, mechanism, token_id, self._rng.randbytes(SALT_BYTES))
             if len(self._made) >= MOST_KEPT:
                 del self._made[next(iter(self._made))]
         self._made[key] = made
         return made
+
+
+def _made(secret: bytes, mechanism: str, token_id: str, salt: bytes) -> ScramCredential:
+    """What a token is proved with. Nearly all of it is OpenSSL's, which lets other threads go on."""
+    password = b64encode(token_hmac(secret, token_id)).decode()
+    return SCRAM_MECHANISMS[mechanism].credential_with(password, salt)

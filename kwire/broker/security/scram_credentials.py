@@ -56,7 +56,12 @@ class ScramMechanism(NamedTuple):
         self, password: str, rng: random.Random, iterations: int = MIN_ITERATIONS
     ) -> ScramCredential:
         """What is kept of a password, with a salt of its own. A delegation token's is its HMAC in base64."""
-        salt = rng.randbytes(SALT_BYTES)
+        return self.credential_with(password, rng.randbytes(SALT_BYTES), iterations)
+
+    def credential_with(
+        self, password: str, salt: bytes, iterations: int = MIN_ITERATIONS
+    ) -> ScramCredential:
+        """What is kept of a password, with this salt."""
         return self.credential(salt, iterations, self.salted(password, salt, iterations))
 
 

@@ -36,6 +36,14 @@ def listener_security(config: BrokerConfig, listener: str) -> ListenerSasl | Non
     return sasl
 
 
+def scram_mechanisms(config: BrokerConfig) -> list[str]:
+    """The mechanisms of SCRAM that clients may use on some listener: the ways to show a token."""
+    endpoints = config.running_listeners() + config.controller_endpoints()
+    listeners = [sasl for one in endpoints if (sasl := config.listener_sasl(one.name)) is not None]
+    found = [name for sasl in listeners for name in sasl.mechanisms if name != "PLAIN"]
+    return list(dict.fromkeys(found))
+
+
 def peer_credentials(config: BrokerConfig, listener: str) -> Credentials | None:
     """What this node shows other nodes on a listener of theirs; None where they take everyone.
 

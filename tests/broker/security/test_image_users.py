@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from base64 import b64encode
 
 import pytest
@@ -13,6 +12,8 @@ from kwire.broker.security import image_users
 from kwire.broker.security.image_users import ImageUsers
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
 from kwire.broker.security.tokens import token_hmac
+from kwire.broker.security.users import ScramCredential
+from kwire.testing.virtual import VirtualHost
 from kwire.wire.stored.metadata import (
     DelegationTokenRecord,
     RemoveDelegationTokenRecord,
@@ -29,7 +30,10 @@ class Known:
 
     def __init__(self, secret: bytes = SECRET) -> None:
         self.image = MetadataImage()
-        self.users = ImageUsers(lambda: self.image, secret, random.Random(1))
+        self.host = VirtualHost()
+        self.work = self.host.hold_work()
+        self.mechanisms = [SHA_512]
+        self.users = ImageUsers(lambda: self.image, secret, self.host, lambda: self.mechanisms)
 
     def write(self, *records: object) -> None:
         delta = MetadataDelta(self.image)
@@ -99,3 +103,60 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     known.users.token(SHA_256, "c")
     assert known.users.token(SHA_256, "a") == first[0]
     assert known.users.token(SHA_256, "b") != first[1], "it was shown longest ago, and has a new salt"
+
+
+class Counted:
+    """How often a credential was made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[tuple[str, str]] = []
+        make = image_users._made
+
+        def counted(secret: bytes, mechanism: str, token_id: str, salt: bytes) -> ScramCredential:
+            self.made.append((mechanism, token_id))
+            return make(secret, mechanism, token_id, salt)
+
+        monkeypatch.setattr(image_users, "_made", counted)
+
+
+def test_credentials_are_made_in_workers_as_tokens_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, counted = Known(), Counted(monkeypatch)
+    known.write(*map(token_record, "abc"))
+    known.users.follow(known.image.delegation_tokens)
+    assert (len(known.work), counted.made) == (1, []), "one at a time"
+    known.work.pop().deliver()
+    known.host.run_pending()
+    assert counted.made == [(SHA_512, "a")]
+    known.users.token(SHA_512, "a")
+    assert len(counted.made) == 1, "it is there"
+    known.users.token(SHA_512, "c")
+    known.write(RemoveDelegationTokenRecord(token_id="a"))
+    known.users.follow(known.image.delegation_tokens)
+    while known.work:
+        known.work.pop().deliver()
+        known.host.run_pending()
+    assert counted.made == [(SHA_512, "a"), (SHA_512, "c"), (SHA_512, "b")], "each once, whoever made it"
+    assert {key[1] for key in known.users._made} == {"b", "c"}
+
+
+def test_no_more_is_made_ahead_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_users, "MOST_KEPT", 2)
+    known, counted = Known(), Counted(monkeypatch)
+    known.write(*map(token_record, "abc"))
+    known.users.follow(known.image.delegation_tokens)
+    while known.work:
+        known.work.pop().deliver()
+        known.host.run_pending()
+    assert len(counted.made) == 2
+    assert known.users.token(SHA_512, "c") is not None
+
+
+def test_of_what_a_worker_could_not_make_the_next_is_made() -> None:
+    known = Known()
+    known.write(*map(token_record, "ab"))
+    known.users.follow(known.image.delegation_tokens)
+    known.users._take(known.work.pop() and (SHA_512, "a"), MemoryError())
+    known.host.run_pending()
+    known.work.pop().deliver()
+    known.host.run_pending()
+    assert [key[1] for key in known.users._made] == ["b"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.api.table import ListenerRole
+from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
@@ -173,3 +174,21 @@ def test_without_a_secret_there_are_no_tokens() -> None:
         assert answer.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
         if request is CREATE:
             assert (answer.principal_name, answer.issue_timestamp_ms) == ("alice", 0)
+
+
+def test_what_proves_a_token_is_made_when_it_comes_and_not_when_it_is_shown() -> None:
+    sasl = {
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093,SASL_PLAINTEXT://127.0.0.1:9094",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required;",
+        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
+    }
+    rig = Tokens({**SETTINGS, **sasl})
+    made = rig.create(ALICE)
+    rig.host.run_pending()
+    assert list(rig.node.users._made) == [("SCRAM-SHA-256", made.token_id)]
+    rig.ask(ALICE, 2, ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1))
+    rig.host.run_pending()
+    assert not rig.node.users._made
