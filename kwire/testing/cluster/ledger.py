@@ -60,12 +60,27 @@ class Transaction:
 class Committed:
     """What one partition has below the greatest high watermark that any of its leaders has had."""
 
-    __slots__ = ("crcs", "discards", "end", "is_open", "lost", "start", "told_end", "values")
+    __slots__ = (
+        "crcs",
+        "discards",
+        "end",
+        "is_open",
+        "lost",
+        "start",
+        "told",
+        "told_end",
+        "unseen_end",
+        "values",
+    )
 
     def __init__(self) -> None:
         self.end = 0
         self.told_end = 0
         """Up to here readers have been told that it reaches."""
+        self.unseen_end = 0
+        """Up to here a leader has committed which then failed in the same step, and cannot be looked at."""
+        self.told: dict[int, bytes] = {}
+        """What clients were told of that: it has to come to that."""
         self.start = 0
         """Records before it were deleted, or may be."""
         self.values: dict[int, bytes] = {}
@@ -124,6 +139,13 @@ class Ledger:
             if sent is None or sent.place != place:
                 raise Broken(f"{value!r} is committed in {place}, where nobody wrote it")
             committed.values[record.offset] = value
+            self._holds(place, committed, record.offset)
+
+    def _holds(self, place: Place, committed: Committed, offset: int) -> None:
+        """Broken where clients were told of something else than what has come to be committed there."""
+        told, found = committed.told.pop(offset, None), committed.values[offset]
+        if told is not None and told != found:
+            raise Broken(f"{told!r} was told of at offset {offset} of {place}, where {found!r} is committed")
 
     def starts(self, place: Place, offset: int, name: str) -> None:
         """A replica of it begins there. Broken where nobody has deleted so much."""
@@ -153,7 +175,9 @@ class Ledger:
             if not sent.acks_all or offset < committed.start or sent.value in committed.lost:
                 continue
             found = committed.values.get(offset)
-            if found != sent.value:
+            if committed.end <= offset < committed.unseen_end:
+                committed.told[offset] = sent.value
+            elif found != sent.value:
                 there = "nothing" if found is None else repr(found.decode())
                 raise Broken(
                     f"{sent.value!r} was acknowledged at offset {offset} of {sent.place}, where {there} is "
@@ -165,6 +189,10 @@ class Ledger:
         committed = self.of(place)
         if value in committed.lost:
             return  # by a leader of before, or before it was lost
+        if committed.end <= offset < committed.unseen_end:
+            if value is not None:
+                committed.told[offset] = value
+            return
         if offset >= committed.end:
             raise Broken(
                 f"{reader} was given offset {offset} of {place}, which is committed up to {committed.end}"

@@ -82,6 +82,8 @@ class Watch:
                 node.is_touched = False
                 if node.is_running:
                     self.look_at(node)
+                else:
+                    self._ended(node)
 
     def look_at(self, node: ClusterNode) -> None:
         """Look at one node, which may just have ended. Broken."""
@@ -210,9 +212,23 @@ class Watch:
 
     # --- what replicas are
 
+    def _ended(self, node: ClusterNode) -> None:
+        """It has ended in the step in which its disk has failed."""
+        for place in self.places if node.is_broker else ():
+            partition = node.node.replicas.get(*place)
+            if partition is not None:
+                self._failed(node, place, partition)
+
+    def _failed(self, node: ClusterNode, place: Place, partition: Partition) -> None:
+        """What it has led cannot be read any more: it may have committed more in this step than was seen."""
+        seen, committed = self._seen.get((node.node_id, place)), self._ledger.of(place)
+        if seen is not None and seen.life == node.lives and seen.role is Role.LEADER:
+            committed.unseen_end = max(committed.unseen_end, partition.log.high_watermark)
+
     def _look_at_replica(self, node: ClusterNode, place: Place, partition: Partition) -> None:
         log = partition.log
         if log.failure is not None or partition.role is Role.OFFLINE:
+            self._failed(node, place, partition)
             return
         if self._topic_ids.get(place.topic) != partition.topic_id:
             return  # it is of one that was deleted, or that nobody has made yet
