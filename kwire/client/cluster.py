@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from kwire.client.connection import Connection
 from kwire.client.failure import Lost, NoBroker, NoPartition, check
 from kwire.client.security import PLAINTEXT, Security
-from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kwire.wire.messages.metadata import (
     MetadataRequest,
@@ -215,6 +216,28 @@ class Cluster:
             self._brokers, self._controller = {}, -1
             self._turn += 1  # whoever was asked may not have heard of a change that others know of
             self._sleep(self.retry_seconds)
+
+    def waited(self, is_so: Callable[[], bool], seconds: float) -> bool:
+        """Whether it is so, by then at the latest. It raises what asking raises."""
+        deadline = self._now() + seconds
+        while not (found := is_so()) and self._now() < deadline:
+            self._sleep(self.retry_seconds)
+        return found
+
+    def unaware(self, is_so: Callable[[int], bool], seconds: float) -> list[int]:
+        """Brokers that do not know of a change which is made already, for so long, or cannot be asked.
+
+        `is_so` asks one by its id. Whatever it fails with does not undo the change, and is no error here.
+        """
+        found = []
+        for node_id in sorted(self.brokers()):
+            try:
+                knows = self.waited(partial(is_so, node_id), seconds)
+            except (ApiError, Lost, WireError):
+                knows = False
+            if not knows:
+                found.append(node_id)
+        return found
 
     def _waits_for(self, lost: Lost) -> bool:
         return self._waits_for_first or not isinstance(lost, NoBroker)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from kwire.client.cluster import Cluster as AnyCluster
-from kwire.client.failure import Lost
 from kwire.desk.failure import Failure, no_topic
+from kwire.desk.output import Output
 from kwire.desk.settings import ClientSettings
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.metadata import MetadataResponseTopic
@@ -61,15 +59,12 @@ class Cluster(AnyCluster):
 
         The controller has made it, and brokers follow; it is no error if that takes them long. Lost.
         """
-        self._wait(lambda: is_so(self.metadata([topic]).topics[0]))
+        self.waited(
+            lambda: is_so(self.metadata([topic]).topics[0]), min(SETTLE_SECONDS, self.timeout_seconds)
+        )
 
-    def settle_everywhere(self, is_so: Callable[[int], bool]) -> None:
-        """The same of each broker, which is asked by its id, and passed over where it has gone. ApiError."""
-        for node_id in sorted(self.brokers()):
-            with suppress(Lost):
-                self._wait(partial(is_so, node_id))
-
-    def _wait(self, is_so: Callable[[], bool]) -> None:
-        deadline = self._now() + min(SETTLE_SECONDS, self.timeout_seconds)
-        while not is_so() and self._now() < deadline:
-            self._sleep(self.retry_seconds)
+    def settle_everywhere(self, is_so: Callable[[int], bool], output: Output) -> None:
+        """The same of each broker, which is asked by its id; who does not know yet is told. Never fails."""
+        if unaware := self.unaware(is_so, min(SETTLE_SECONDS, self.timeout_seconds)):
+            nodes, verb = ("node", "does") if len(unaware) == 1 else ("nodes", "do")
+            output.note(f"{nodes} {', '.join(map(str, unaware))} {verb} not know of it yet")

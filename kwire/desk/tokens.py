@@ -69,12 +69,13 @@ def _create(cluster: Cluster, options: Namespace, output: Output) -> None:
     owner = None if options.owner is None else _user(options.owner)
     lifetime_ms = _period_ms(options.lifetime, "--lifetime")
     token = create_token(cluster, owner, [_user(name) for name in options.renewer], lifetime_ms)
-    _settle(cluster, token.token_id, is_there=True)
+    # Before anything else: nobody can be asked for the password once more.
     if output.as_json:
         output.document([{**_row(token), "password": token.password}])
-        return
-    output.line(f"token {token.token_id} of {token.owner.name} expires at {time_text(token.expires_ms)}")
-    output.line(f"its password, for SCRAM with tokenauth=true: {token.password}")
+    else:
+        output.line(f"token {token.token_id} of {token.owner.name} expires at {time_text(token.expires_ms)}")
+        output.line(f"its password, for SCRAM with tokenauth=true: {token.password}")
+    _settle(cluster, output, token.token_id, is_there=True)
 
 
 def _renew(cluster: Cluster, options: Namespace, output: Output) -> None:
@@ -87,15 +88,18 @@ def _expire(cluster: Cluster, options: Namespace, output: Output) -> None:
     period_ms = _period_ms(options.period, "--after")
     for token in _named(cluster, options.tokens):
         expires_ms = expire_token(cluster, token.hmac, period_ms)
-        if options.period is None:
-            _settle(cluster, token.token_id, is_there=False)
         _tell(output, token.token_id, expires_ms)
+        if options.period is None:
+            _settle(cluster, output, token.token_id, is_there=False)
 
 
-def _settle(cluster: Cluster, token_id: str, *, is_there: bool) -> None:
+def _settle(cluster: Cluster, output: Output, token_id: str, *, is_there: bool) -> None:
     """As `Cluster.settle` does: the next command may be authenticated by the token."""
     cluster.settle_everywhere(
-        lambda node_id: any(one.token_id == token_id for one in tokens_of(cluster, None, node_id)) == is_there
+        lambda node_id: (
+            any(one.token_id == token_id for one in tokens_of(cluster, None, node_id)) == is_there
+        ),
+        output,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 
 from kwire.broker.security.scram_credentials import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 from kwire.client.users import credentials_of, delete_credential, set_password
@@ -66,23 +67,28 @@ def _set(cluster: Cluster, options: Namespace, output: Output) -> None:
             f"--iterations {options.iterations}: brokers take {MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     password = _password(options.user)
-    # One at a time: brokers take no user twice in a request.
-    for mechanism in dict.fromkeys(options.mechanism or SCRAM_MECHANISMS):
+    mechanisms = list(dict.fromkeys(options.mechanism or SCRAM_MECHANISMS))
+    # A request each, as brokers take no user twice in one, and nothing between them that could fail: the
+    # passwords would differ.
+    for mechanism in mechanisms:
         set_password(cluster, options.user, password, mechanism, options.iterations)
-        _settle(cluster, options.user, mechanism, is_there=True)
         output.did(f"{options.user} has a password for {mechanism}", user=options.user, mechanism=mechanism)
+    _settle(cluster, output, options.user, mechanisms, are_there=True)
 
 
 def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
     for user in options.users:
-        mechanisms = options.mechanism or [one.mechanism for one in credentials_of(cluster, [user])]
-        for mechanism in dict.fromkeys(mechanisms):
+        given = options.mechanism or [one.mechanism for one in credentials_of(cluster, [user])]
+        mechanisms = list(dict.fromkeys(given))
+        for mechanism in mechanisms:
             delete_credential(cluster, user, mechanism)
-            _settle(cluster, user, mechanism, is_there=False)
             output.did(f"{user} has no password for {mechanism} any more", user=user, mechanism=mechanism)
+        _settle(cluster, output, user, mechanisms, are_there=False)
 
 
-def _settle(cluster: Cluster, user: str, mechanism: str, *, is_there: bool) -> None:
+def _settle(
+    cluster: Cluster, output: Output, user: str, mechanisms: Sequence[str], *, are_there: bool
+) -> None:
     def is_known(node_id: int) -> bool:
         try:
             found = credentials_of(cluster, [user], node_id)
@@ -90,9 +96,10 @@ def _settle(cluster: Cluster, user: str, mechanism: str, *, is_there: bool) -> N
             if error.code != ErrorCode.RESOURCE_NOT_FOUND:
                 raise
             found = []
-        return any(one.mechanism == mechanism for one in found) == is_there
+        known = {one.mechanism for one in found}
+        return all((mechanism in known) == are_there for mechanism in mechanisms)
 
-    cluster.settle_everywhere(is_known)
+    cluster.settle_everywhere(is_known, output)
 
 
 def _password(user: str) -> str:

@@ -212,14 +212,11 @@ class Client:
             self._cluster, renewers=[Principal(USER, name) for name in renewers], max_lifetime_ms=lifetime_ms
         )
 
-        def attempt(node_id: int) -> None:
-            if all(one.token_id != made.token_id for one in tokens_of(self._cluster, None, node_id)):
-                raise ApiError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"broker {node_id} has not heard of the token yet"
-                )
+        def is_known(node_id: int) -> bool:
+            return any(one.token_id == made.token_id for one in tokens_of(self._cluster, None, node_id))
 
-        for node_id in [*self._cluster.brokers()]:
-            self._cluster.retried(partial(attempt, node_id))
+        # It is made, and nobody else tells its password: a broker that is gone keeps nobody from it.
+        self._cluster.unaware(is_known, self._cluster.timeout_seconds)
         return Token(made.token_id, made.password, made.owner.name, made.expires_ms, made.max_ms)
 
     def tokens(self) -> list[Token]:

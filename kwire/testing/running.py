@@ -77,8 +77,9 @@ class Running(Kafka):
     ) -> Login:
         """How a client shows a delegation token that a user, the first one, has made for himself.
 
-        As Kafka makes them: it lives until `max_lifetime_ms` from now are over, and a day where nobody renews
-        it (`delegation.token.max.lifetime.ms`, `delegation.token.expiry.time.ms`).
+        Brokers know it by then, but for those that do not answer. As Kafka makes them: it lives until
+        `max_lifetime_ms` from now are over, and a day where nobody renews it
+        (`delegation.token.max.lifetime.ms`, `delegation.token.expiry.time.ms`).
         """
         properties = self.login(owner).java
         with self._another(properties) as asking:

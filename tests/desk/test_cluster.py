@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
-from kwire.client.failure import Lost
+from kwire.client.failure import Lost, SecurityMismatch
 from kwire.desk.cluster import Cluster
+from kwire.desk.output import Output
 from kwire.desk.produce import CREATE_SECONDS
 from kwire.desk.settings import ClientSettings, servers_of
 from kwire.testing import Broker
+from kwire.wire.errors import ApiError, ErrorCode
 from tests.desk.running import Desk
 
 
@@ -28,17 +32,22 @@ def test_a_change_is_waited_for_but_not_for_ever(broker: Broker) -> None:
         assert now[0] == pytest.approx(1.3, abs=0.11)
 
 
-def test_a_broker_that_goes_is_not_waited_for(broker: Broker) -> None:
+@pytest.mark.parametrize(
+    "error", [Lost("away"), ApiError(ErrorCode.BROKER_NOT_AVAILABLE), SecurityMismatch("other words")]
+)
+def test_a_broker_that_goes_is_not_waited_for(broker: Broker, error: Exception) -> None:
     settings = ClientSettings(servers_of(broker.bootstrap_servers), timeout_seconds=1)
     asked = []
+    out, err = io.StringIO(), io.StringIO()
 
     def is_so(node_id: int) -> bool:
         asked.append(node_id)
-        raise Lost("away")
+        raise error
 
     with Cluster(settings) as cluster:
-        cluster.settle_everywhere(is_so)
+        cluster.settle_everywhere(is_so, Output(as_json=False, environ={}, out=out, err=err))
     assert asked == [1]
+    assert (out.getvalue(), err.getvalue()) == ("", "node 1 does not know of it yet\n")
 
 
 def test_a_topic_that_nobody_creates_is_told(offline: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kwire.testing import Broker, Kafka, Login
+from kwire.testing.brokers import Cluster as Brokers
 from kwire.wire.errors import ApiError
 from tests.desk.running import Desk, Ran
 
@@ -70,6 +71,36 @@ def test_a_user_is_set_and_taken_away(
     assert as_user("users", "delete", "carol", "--json").json == [{"user": "carol", "mechanism": SCRAM[1]}]
     assert as_user("users", "list", "--names").out.splitlines() == ["alice", "bob"]
     assert "carol" in as_user("users", "delete", "carol").sentence
+
+
+def test_a_broker_that_is_gone_keeps_nobody_from_a_password(
+    offline: Desk, given: Callable[[str], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "client.properties"
+    with Brokers(users={"alice": "alice-secret"}, timeout_s=60) as cluster:
+        path.write_text("".join(f"{key}={value}\n" for key, value in cluster.login().java.items()))
+
+        def ran_without(node_id: int, *arguments: str) -> Ran:
+            """What comes of a command of which a broker dies that is still believed to be there."""
+            cluster.brokers[node_id].crash()
+            ran = offline(*arguments, "--command-config", str(path), "--timeout", "60")
+            assert (ran.status, ran.err) == (0, f"node {node_id} does not know of it yet\n")
+            cluster.brokers[node_id].start()
+            return ran
+
+        given("new-secret")
+        ran = ran_without(2, "users", "set", "carol")
+        assert ran.out.splitlines() == [f"carol has a password for {mechanism}" for mechanism in SCRAM]
+        [told] = ran_without(3, "tokens", "create", "--json").json
+        cluster.brokers[2].crash()
+        token = cluster.create_token()
+        for login in (
+            *(Login(cluster.bootstrap_servers, "carol", "new-secret", mechanism) for mechanism in SCRAM),
+            Login(cluster.bootstrap_servers, told["token"], told["password"], SCRAM[0], is_token=True),
+            token,
+        ):
+            with Kafka(login.bootstrap_servers, timeout_s=60, properties=login.java) as kafka:
+                kafka.topics()
 
 
 class Terminal(io.StringIO):
