@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kwire.broker.replication.throttle import Throttle
     from kwire.broker.replication.traffic import Traffic
     from kwire.broker.security.principal import Principal
+    from kwire.broker.security.tokens import TokenHmacs
     from kwire.broker.security.users import Users
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
@@ -116,6 +117,10 @@ class ClusterView(Protocol):
     @property
     def users(self) -> Users:
         """Whose passwords and tokens are known."""
+
+    @property
+    def token_hmacs(self) -> TokenHmacs:
+        """What the tokens that there are are shown by."""
 
     def features(self) -> Features:
         """Feature levels for ApiVersions."""

@@ -54,7 +54,7 @@ from kwire.broker.controller.liveness import Liveness
 from kwire.broker.metadata.features import registered_features
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.security.tokens import NO_TOKENS, TokenTerms
+from kwire.broker.security.tokens import NO_TOKENS, TokenHmacs, TokenTerms
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.stored.metadata import ProducerIdsRecord
 
@@ -72,6 +72,7 @@ class Controller:
         defaults: topics.Defaults,
         voter_ids: Collection[int] = (),
         token_terms: TokenTerms = NO_TOKENS,
+        token_hmacs: TokenHmacs | None = None,
     ) -> None:
         """`voter_ids` are those of controller.quorum.voters."""
         self.node_id = node_id
@@ -79,6 +80,7 @@ class Controller:
         self._rules = rules
         self.defaults = defaults
         self._token_terms = token_terms
+        self._token_hmacs = TokenHmacs(token_terms.secret) if token_hmacs is None else token_hmacs
 
     def handle(
         self, command: Command, image: MetadataImage, rng: random.Random, liveness: Liveness
@@ -132,9 +134,9 @@ class Controller:
             case CreateToken():
                 return delegation_tokens.create_token(command, image, self._token_terms, rng)
             case RenewToken():
-                return delegation_tokens.renew_token(command, image, self._token_terms)
+                return delegation_tokens.renew_token(command, image, self._token_terms, self._token_hmacs)
             case ExpireToken():
-                return delegation_tokens.expire_token(command, image, self._token_terms)
+                return delegation_tokens.expire_token(command, image, self._token_terms, self._token_hmacs)
             case RemoveExpiredTokens():
                 return delegation_tokens.remove_expired_tokens(command, image)
 

@@ -22,7 +22,7 @@ from kwire.broker.controller.topics import new_uuid
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.security.principal import USER
-from kwire.broker.security.tokens import TokenTerms, find_token, is_owner_or_renewer
+from kwire.broker.security.tokens import TokenHmacs, TokenTerms, is_owner_or_renewer
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import uuid_to_text
 from kwire.wire.stored.metadata import DelegationTokenRecord, RemoveDelegationTokenRecord
@@ -57,9 +57,11 @@ def create_token(
     return Result([StoredRecord(record)], record)
 
 
-def renew_token(command: RenewToken, image: MetadataImage, terms: TokenTerms) -> Result[int | Fault]:
+def renew_token(
+    command: RenewToken, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
+) -> Result[int | Fault]:
     """A token is good again for a while, which never goes beyond its maximum."""
-    token = _shown(command.hmac, image, terms)
+    token = _shown(command.hmac, image, terms, hmacs)
     if isinstance(token, Fault):
         return Result([], token)
     if _has_run_out(token, command.now_ms):
@@ -72,9 +74,11 @@ def renew_token(command: RenewToken, image: MetadataImage, terms: TokenTerms) ->
     return _ends(token, min(token.max_timestamp, _later(command.now_ms, period_ms)))
 
 
-def expire_token(command: ExpireToken, image: MetadataImage, terms: TokenTerms) -> Result[int | Fault]:
+def expire_token(
+    command: ExpireToken, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
+) -> Result[int | Fault]:
     """A token ends after some time, or, where that is negative, now: then even one that has run out."""
-    token = _shown(command.hmac, image, terms)
+    token = _shown(command.hmac, image, terms, hmacs)
     if isinstance(token, Fault):
         return Result([], token)
     if not is_owner_or_renewer(token, command.principal):
@@ -99,11 +103,13 @@ def _fault(image: MetadataImage, terms: TokenTerms) -> Fault | None:
     return None if image.metadata_version >= TOKENS_LEVEL else Fault(ErrorCode.UNSUPPORTED_VERSION)
 
 
-def _shown(hmac: bytes, image: MetadataImage, terms: TokenTerms) -> DelegationTokenRecord | Fault:
+def _shown(
+    hmac: bytes, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
+) -> DelegationTokenRecord | Fault:
     fault = _fault(image, terms)
     if fault is not None:
         return fault
-    token = find_token(image.delegation_tokens.values(), terms.secret, hmac)
+    token = hmacs.find(image.delegation_tokens, hmac)
     return Fault(ErrorCode.DELEGATION_TOKEN_NOT_FOUND) if token is None else token
 
 

@@ -95,6 +95,7 @@ class NodeBase(ABC):
         self.own_controller = cast(ControllerPort, self._metadata.runtime)
         self.quorum = self._metadata.quorum
         self.life = self._metadata.life
+        self.token_hmacs = self._metadata.token_hmacs
         self._metadata.publisher.subscribe(self._follow_tokens)
         # Those of brokers' APIs have no listener where the node is none.
         self._dispatcher = Dispatcher(cast("BothRoles", self))
@@ -205,6 +206,7 @@ class NodeBase(ABC):
 
     def _follow_tokens(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if image.delegation_tokens or delta.image.delegation_tokens:
+            self.token_hmacs.follow(image.delegation_tokens)
             self.users.follow(image.delegation_tokens)
 
     @property

@@ -38,7 +38,7 @@ from kwire.broker.raft.endpoints import (
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.snapshotter import Snapshotter
-from kwire.broker.security.tokens import token_terms
+from kwire.broker.security.tokens import TokenHmacs, token_terms
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
@@ -85,6 +85,7 @@ class Metadata:
             on_restarted=self.publisher.restarted,
             on_failed=self._failed,
         )
+        self.token_hmacs = TokenHmacs(token_terms(config).secret)
         self.runtime = self._made_runtime() if config.is_controller else None
         """The controller of this node, if it is one: it decides while it is the active one."""
         self.remote: RemoteController | None = None
@@ -141,6 +142,7 @@ class Metadata:
                 defaults,
                 quorum_addresses(config).voters.keys(),
                 token_terms(config),
+                self.token_hmacs,
             ),
             self.quorum,
             self.publisher,

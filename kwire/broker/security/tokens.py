@@ -6,7 +6,7 @@ metadata has no more than the id, the people and the times: every node makes the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final
 
 from kwire.broker.config import BrokerConfig
@@ -47,16 +47,44 @@ def token_hmac(secret: bytes, token_id: str) -> bytes:
     return hmac.digest(secret, token_id.encode(), DIGEST)
 
 
-def find_token(
-    tokens: Iterable[DelegationTokenRecord], secret: bytes, shown: bytes
-) -> DelegationTokenRecord | None:
-    """The token whose HMAC was shown, if there is one."""
-    from hmac import compare_digest
+class TokenHmacs:
+    """The HMACs of the tokens that there are: each made once, as its token comes, and forgotten with it."""
 
-    for token in tokens:
-        if compare_digest(token_hmac(secret, token.token_id), shown):
-            return token
-    return None
+    def __init__(self, secret: bytes) -> None:
+        """`secret` is delegation.token.secret.key."""
+        self.secret = secret
+        self._tokens: Mapping[str, DelegationTokenRecord] = {}
+        """Those that were followed last."""
+        self._hmacs: dict[str, bytes] = {}
+        self._ids: dict[bytes, str] = {}
+
+    def __repr__(self) -> str:
+        return f"TokenHmacs({len(self._ids)}, [hidden])"
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def follow(self, tokens: Mapping[str, DelegationTokenRecord]) -> None:
+        """There are these tokens now, and no others. It is a part of an image: replaced, never changed."""
+        if tokens is self._tokens or not self.secret:
+            return
+        self._tokens = tokens
+        for token_id in self._hmacs.keys() - tokens.keys():
+            del self._ids[self._hmacs.pop(token_id)]
+        for token_id in tokens.keys() - self._hmacs.keys():
+            self._hmacs[token_id] = made = token_hmac(self.secret, token_id)
+            self._ids[made] = token_id
+
+    def of(self, token_id: str) -> bytes:
+        """What whoever has the token shows."""
+        made = self._hmacs.get(token_id)
+        return token_hmac(self.secret, token_id) if made is None else made
+
+    def find(self, tokens: Mapping[str, DelegationTokenRecord], shown: bytes) -> DelegationTokenRecord | None:
+        """The one of these tokens whose HMAC was shown, if there is one."""
+        if shown not in self._ids:
+            self.follow(tokens)
+        return tokens.get(self._ids.get(shown, ""))
 
 
 def principal_of(text: str) -> Principal:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kwire.broker.security import tokens as tokens_module
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.tokens import (
+    TokenHmacs,
     concerns,
-    find_token,
     is_owner_or_renewer,
     principal_of,
     token_hmac,
@@ -36,11 +37,36 @@ def test_hmacs_are_kafkas(token_id: str, shown: str) -> None:
 
 
 def test_a_token_is_found_by_what_is_shown() -> None:
-    tokens = [DelegationTokenRecord(token_id=token_id) for token_id, _ in KAFKAS]
-    for token, (_, shown) in zip(tokens, KAFKAS, strict=True):
-        assert find_token(tokens, SECRET, bytes.fromhex(shown)) is token
-        assert find_token(tokens, b"another", bytes.fromhex(shown)) is None
-    assert find_token(tokens, SECRET, b"") is None
+    tokens = {token_id: DelegationTokenRecord(token_id=token_id) for token_id, _ in KAFKAS}
+    hmacs = TokenHmacs(SECRET)
+    for token_id, shown in KAFKAS:
+        assert hmacs.find(tokens, bytes.fromhex(shown)) is tokens[token_id]
+        assert hmacs.of(token_id).hex() == shown
+        assert TokenHmacs(b"another").find(tokens, bytes.fromhex(shown)) is None
+    assert hmacs.find(tokens, b"") is None
+    assert "s3cret" not in repr(hmacs)
+
+
+def test_each_hmac_is_made_once_and_forgotten_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(secret: bytes, token_id: str) -> bytes:
+        made.append(token_id)
+        return token_id.encode()
+
+    monkeypatch.setattr(tokens_module, "token_hmac", counted)
+    first = {token_id: DelegationTokenRecord(token_id=token_id) for token_id in "abc"}
+    hmacs = TokenHmacs(SECRET)
+    hmacs.follow(first)
+    for shown in (b"a", b"b", b"none", b"none"):
+        hmacs.find(first, shown)
+        hmacs.of("c")
+    assert sorted(made) == ["a", "b", "c"]
+    then = {token_id: DelegationTokenRecord(token_id=token_id) for token_id in "bcd"}
+    assert hmacs.find(then, b"a") is None
+    assert hmacs.find(then, b"d") is then["d"]
+    assert sorted(made) == ["a", "b", "c", "d"]
+    assert len(hmacs) == 3
 
 
 @pytest.mark.parametrize("text", ["User:alice", "Group:a:b", ":x", "User:"])

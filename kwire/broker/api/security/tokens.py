@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from kwire.broker.api.context import PARKED, Parked
 from kwire.broker.controller.commands import CreateToken, ExpireToken, Fault, RenewToken
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
-from kwire.broker.security.tokens import concerns, principal_of, token_hmac, token_terms
+from kwire.broker.security.tokens import TokenHmacs, concerns, principal_of
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
@@ -99,7 +99,7 @@ def create_delegation_token(
             response.expiry_timestamp_ms = reply.expiration_timestamp
             response.max_timestamp_ms = reply.max_timestamp
             response.token_id = reply.token_id
-            response.hmac = token_hmac(token_terms(node.config).secret, reply.token_id)
+            response.hmac = node.token_hmacs.of(reply.token_id)
         context.complete(response)
 
     renewers = [Principal(renewer.principal_type, renewer.principal_name) for renewer in request.renewers]
@@ -233,19 +233,19 @@ def describe_delegation_token(
     """The tokens that one of these people owns, has asked for or may renew; of a null list, all."""
     if not _may_ask(node, context):
         raise ApiError(NOT_ALLOWED)
-    secret = token_terms(node.config).secret
-    if not secret:
+    hmacs = node.token_hmacs
+    if not hmacs.secret:
         raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     tokens = list(node.image.delegation_tokens.values())
     if request.owners is not None:
         owners = [Principal(owner.principal_type, owner.principal_name) for owner in request.owners]
         tokens = [token for token in tokens if any(concerns(token, owner) for owner in owners)]
     return DescribeDelegationTokenResponse(
-        tokens=[_described(token, secret, context.api_version) for token in tokens]
+        tokens=[_described(token, hmacs, context.api_version) for token in tokens]
     )
 
 
-def _described(token: DelegationTokenRecord, secret: bytes, version: int) -> DescribedDelegationToken:
+def _described(token: DelegationTokenRecord, hmacs: TokenHmacs, version: int) -> DescribedDelegationToken:
     owner = principal_of(token.owner)
     described = DescribedDelegationToken(
         principal_type=owner.type,
@@ -254,7 +254,7 @@ def _described(token: DelegationTokenRecord, secret: bytes, version: int) -> Des
         expiry_timestamp=token.expiration_timestamp,
         max_timestamp=token.max_timestamp,
         token_id=token.token_id,
-        hmac=token_hmac(secret, token.token_id),
+        hmac=hmacs.of(token.token_id),
         renewers=[
             DescribedDelegationTokenRenewer(principal_type=renewer.type, principal_name=renewer.name)
             for renewer in map(principal_of, token.renewers)
