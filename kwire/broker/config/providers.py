@@ -80,7 +80,7 @@ def _directory(read: Read) -> Provider:
             return read(f"{path}/{key}")
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
-        except OSError:
+        except (OSError, ValueError):
             raise ConfigError(f"Could not read file {path}/{key} for property {key}") from None
 
     return look_up
@@ -114,6 +114,11 @@ def _environment(environ: Mapping[str, str], pattern: str) -> Provider:
     def look_up(path: str, key: str) -> str | None:
         if path:
             raise ConfigError(f"Path is not supported for EnvVarConfigProvider, invalid value '{path}'")
-        return environ.get(key) if allowed.fullmatch(key) else None
+        found = environ.get(key) if allowed.fullmatch(key) else None
+        try:
+            (found or "").encode()
+        except UnicodeEncodeError:  # as Python tells of bytes that are no text
+            raise ConfigError(f"Variable {key} of the environment is no text in UTF-8") from None
+        return found
 
     return look_up

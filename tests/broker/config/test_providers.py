@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from posixpath import normpath
 
 import pytest
 
@@ -20,12 +21,14 @@ CONFIGURED = {
     "config.providers.env.param.allowlist.pattern": "SECRET_.*",
 }
 FILES = {"/secrets/all": "user = alice\\u002c\nkey:secret", "/secrets/one": "alone\n", "/etc/passwd": "x"}
-ENVIRON = {"SECRET_A": "a", "OTHER": "b"}
+ENVIRON = {"SECRET_A": "a", "OTHER": "b", "SECRET_BYTES": "\udcff"}
 
 
 def read(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("embedded null byte")  # as open() does
     try:
-        return FILES[path]
+        return FILES[normpath(path)]
     except KeyError:
         raise FileNotFoundError(path) from None
 
@@ -46,6 +49,7 @@ def value(text: str, changed: dict[str, str] | None = None) -> str:
         ("${dir:/secrets:one}", "alone\n"),
         ("${dir:/secrets:none}", "${dir:/secrets:none}"),
         ("${dir:/secrets:../etc/passwd}", "${dir:/secrets:../etc/passwd}"),
+        ("${dir:/secrets:/../etc/passwd}", "${dir:/secrets:/../etc/passwd}"),
         ("${env:SECRET_A}", "a"),
         ("${env::SECRET_A}", "a"),
         ("${env:OTHER}", "${env:OTHER}"),
@@ -74,6 +78,8 @@ def test_where_a_provider_may_not_look(caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.parametrize(
     ("text", "changed", "told"),
     [
+        ("${env:SECRET_BYTES}", {}, "Variable SECRET_BYTES of the environment is no text in UTF-8"),
+        ("${dir:/secrets:\0}", {}, "Could not read file /secrets/\0 for property \0"),
         ("${file:/none:x}", {}, "Could not read properties from file /none"),
         (
             "${env:/path:SECRET_A}",
