@@ -46,6 +46,9 @@ class Token(NamedTuple):
     max_ms: int
     """Until then it can be renewed."""
 
+    def __repr__(self) -> str:
+        return f"Token({self.token_id}, [hidden], owner={self.owner}, expires_ms={self.expires_ms})"
+
     @property
     def password(self) -> str:
         """What clients show with SCRAM, with its id as the name."""

@@ -31,6 +31,10 @@ class ClientSettings(NamedTuple):
     """All that the file says, for commands that look for keys of their own."""
     security: Security = PLAINTEXT
 
+    def __repr__(self) -> str:
+        servers = ",".join(map(str, self.servers))
+        return f"ClientSettings({servers}, {self.client_id}, {self.timeout_seconds}, [hidden])"
+
     @property
     def request_timeout_ms(self) -> int:
         """How long a broker may take for what it has to wait for: it is to answer before nobody listens."""

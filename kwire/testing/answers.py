@@ -42,6 +42,9 @@ class Token(NamedTuple):
     max_ms: int
     """Until then it can be renewed."""
 
+    def __repr__(self) -> str:
+        return f"Token({self.id}, [hidden], owner={self.owner}, expires_ms={self.expires_ms})"
+
 
 class Member(NamedTuple):
     """A member of a group."""

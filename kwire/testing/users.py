@@ -27,6 +27,9 @@ class Login(NamedTuple):
     is_token: bool = False
     """Whether these are a delegation token's id and its HMAC in base64."""
 
+    def __repr__(self) -> str:
+        return f"Login({self.bootstrap_servers}, {self.username}, [hidden], {self.mechanism})"
+
     @property
     def kafka_python(self) -> dict[str, Any]:
         """Keyword arguments of a client of kafka-python, or of aiokafka. ValueError for a token."""

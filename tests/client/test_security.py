@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kwire import testing
+from kwire.broker.security.principal import Principal
 from kwire.broker.security.settings import Credentials
 from kwire.client.security import PLAINTEXT, login_of, security_of
+from kwire.client.tokens import Token
+from kwire.desk.settings import ClientSettings
 
 BY_PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -55,3 +59,14 @@ def test_no_password_is_told_of_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="goes with") as raised:
         security_of({**BY_PLAIN, "sasl.jaas.config": login_of("SCRAM-SHA-256", "alice", "alice-secret")})
     assert "alice-secret" not in str(raised.value)
+
+
+def test_what_lets_somebody_in_is_not_shown_with_what_holds_it() -> None:
+    alice = Principal("User", "alice")
+    assert repr(Token("t", b"proof", alice, alice, (), 1, 2, 3)) == (
+        "Token(t, [hidden], owner=User:alice, expires_ms=2)"
+    )
+    assert repr(testing.Token("t", "proof", "alice", 2, 3)) == "Token(t, [hidden], owner=alice, expires_ms=2)"
+    assert repr(testing.Login("a:1", "alice", "proof")) == "Login(a:1, alice, [hidden], PLAIN)"
+    settings = ClientSettings((("a", 1),), properties={"sasl.jaas.config": "proof"})
+    assert "proof" not in repr(settings)

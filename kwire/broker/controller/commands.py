@@ -335,6 +335,9 @@ class RenewToken(NamedTuple):
     """As far as the cluster allows; the cluster's own where it is not positive."""
     now_ms: int
 
+    def __repr__(self) -> str:
+        return f"RenewToken({self.principal}, [hidden], {self.period_ms}, {self.now_ms})"
+
 
 class ExpireToken(NamedTuple):
     """Have a token end after some time, or, where that is negative, now. Replies as RenewToken does."""
@@ -343,6 +346,9 @@ class ExpireToken(NamedTuple):
     hmac: bytes
     period_ms: int
     now_ms: int
+
+    def __repr__(self) -> str:
+        return f"ExpireToken({self.principal}, [hidden], {self.period_ms}, {self.now_ms})"
 
 
 class RemoveExpiredTokens(NamedTuple):

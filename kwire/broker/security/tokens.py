@@ -27,6 +27,9 @@ class TokenTerms(NamedTuple):
     renewed_ms: int
     """delegation.token.expiry.time.ms: for how long it is good before it has to be renewed."""
 
+    def __repr__(self) -> str:
+        return f"TokenTerms([hidden], {self.max_lifetime_ms}, {self.renewed_ms})"
+
 
 NO_TOKENS: Final = TokenTerms(b"", 0, 0)
 

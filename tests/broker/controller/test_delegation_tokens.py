@@ -145,3 +145,9 @@ def test_what_has_run_out_is_forgotten(tokens: Any) -> None:
     assert set(tokens.image.delegation_tokens) == {short.token_id, longer.token_id}
     tokens.run(RemoveExpiredTokens(NOW_MS + 1_001))
     assert set(tokens.image.delegation_tokens) == {longer.token_id}
+
+
+@pytest.mark.parametrize("kind", [RenewToken, ExpireToken])
+def test_what_proves_a_token_is_not_shown_with_its_command(kind: Any) -> None:
+    assert repr(kind(ALICE, b"proof", 1, 2)) == f"{kind.__name__}(User:alice, [hidden], 1, 2)"
+    assert repr(TERMS) == f"TokenTerms([hidden], {7 * DAY_MS}, {DAY_MS})"
