@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.api.table import SERVED
-from kwire.broker.config import load
+from kwire.broker.config import BrokerConfig
 from kwire.broker.security.settings import listener_security
 from kwire.client.security import security_of
 from kwire.testing import Broker
@@ -49,6 +49,11 @@ CONTAINER = (
 """The line that a suite changes which moves, before and after."""
 TESTS = re.compile(r"^(import|from) .*^def test_", re.DOTALL | re.MULTILINE)
 """What is for pytest, and says all that it needs."""
+OF_INTERNAL_TOPICS = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "transaction.state.log.min.isr",
+)
 EARLY = "            consumer.commit()\n"
 LATE = "            history.polled("
 PLANTED = next(name for name, code in EXAMPLES.items() if EARLY in code)
@@ -104,8 +109,11 @@ def test_settings_that_are_shown_are_good(properties: dict[str, str], tmp_path: 
     if "sasl.enabled.mechanisms" in properties:
         first = properties_of(DOCS / "security.md")[0]
         whole = properties if "listeners" in properties else first | properties
-        config = load(None, {}, {**whole, "log.dirs": str(tmp_path)})
+        config = BrokerConfig({**whole, "log.dirs": str(tmp_path)})
         assert listener_security(config, "CLIENTS") is not None
+        voters = whole.get("controller.quorum.voters") or whole["controller.quorum.bootstrap.servers"]
+        for key in OF_INTERNAL_TOPICS:
+            assert int(str(config.value(key))) <= voters.count(",") + 1, f"{key}: there is no coordinator"
     else:
         assert security_of(properties).credentials is not None
 
