@@ -7,11 +7,11 @@ import os
 import socket
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
-from kwire.broker.security.settings import listener_security, peer_credentials
+from kwire.broker.security.settings import asks_everyone, listener_security, peer_credentials
 from kwire.client.connection import Connection
 from kwire.client.failure import Lost
 from kwire.desk import directories, machine
@@ -88,6 +88,7 @@ def _findings(options: Namespace) -> Iterator[Finding]:
         yield from of_configuration(config)
     yield from machine.findings(machine.look(), config.socket_listen_backlog_size if config else 0)
     if config is not None:
+        yield from of_console(config, os.environ)
         yield from directories.findings(config, time.time_ns() // 1_000_000)
         yield from _ports(config)
 
@@ -179,6 +180,19 @@ def _of_logins(config: BrokerConfig) -> Iterator[Finding]:
                 f"nodes go to {listener.name} as {login.username or 'nobody'}, whom it does not let in so",
                 f"make user_{login.username or 'NAME'} and password of {key} the same on all nodes",
             )
+
+
+def of_console(config: BrokerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the console that the environment asks for shows more than the listeners do."""
+    where = environ.get("KWIRE_HTTP", "")
+    host = where.rpartition(":")[0].strip("[]")
+    is_open = host and not host.startswith(LOOPBACK)
+    if is_open and environ.get("KWIRE_CONSOLE") == "true" and asks_everyone(config):
+        yield warning(
+            _CONFIGURATION,
+            f"the console at {where} (KWIRE_HTTP) asks nobody who he is, and every listener does",
+            "have it on 127.0.0.1, or something in front of it that asks: it shows records as the broker",
+        )
 
 
 def _unresolved(host: str) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 
 from kwire.broker.config import load
 from kwire.broker.config.jaas import PLAIN_MODULE
-from kwire.desk.doctor import of_configuration
+from kwire.desk.doctor import of_configuration, of_console
 from kwire.desk.machine import Machine
 from kwire.testing import Broker
 from tests.desk.running import Desk
@@ -143,3 +143,28 @@ def test_passwords_do_not_go_to_other_machines_unseen() -> None:
     settings = login('username="me" password="mine" user_me="mine"', host="")
     found = [finding.found for finding in of_configuration(load(None, {}, settings))]
     assert "SASL_PLAINTEXT takes passwords as they are (PLAIN), and listens for other machines" in found
+
+
+@pytest.mark.parametrize(
+    ("where", "console", "is_told"),
+    [
+        ("0.0.0.0:8080", "true", True),
+        ("[::]:8080", "true", True),
+        ("0.0.0.0:8080", "", False),
+        ("127.0.0.1:8080", "true", False),
+        ("[::1]:8080", "true", False),
+        ("8080", "true", False),
+        ("", "true", False),
+    ],
+)
+def test_a_console_that_shows_everybody_what_listeners_do_not(
+    where: str, console: str, is_told: bool
+) -> None:
+    environ = {"KWIRE_HTTP": where, "KWIRE_CONSOLE": console}
+    closed = load(None, {}, login('username="me" password="mine" user_me="mine"'))
+    found = [finding.found for finding in of_console(closed, environ)]
+    assert (
+        found
+        == [f"the console at {where} (KWIRE_HTTP) asks nobody who he is, and every listener does"] * is_told
+    )
+    assert list(of_console(load(None, {}, {}), environ)) == []

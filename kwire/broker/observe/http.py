@@ -18,10 +18,15 @@ from kwire.broker.net.listeners import bind
 from kwire.broker.net.running import RunningNode
 from kwire.broker.net.settings import Settings
 from kwire.broker.node.node import Node
+from kwire.broker.security.settings import asks_everyone
 
 MADE_OF: Final = ("hypercorn", "starlette")
 OF_CONSOLE: Final = ("jinja2",)
 LOOPBACK: Final = "127.0.0.1"
+OPEN_CONSOLE: Final = (
+    "it asks nobody who he is, and shows records as the broker itself, whose listeners ask everyone: "
+    "have --http on 127.0.0.1, or something in front of it that asks"
+)
 READ_TIMEOUT_SECONDS: Final = 30
 """A client that is silent in the middle of its request is let go."""
 ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})")
@@ -87,6 +92,8 @@ class HttpPort:
         console = None
         if self.console_url:
             may_write = self._console_writes or self._is_local
+            if not self._is_local and asks_everyone(running.node.config):
+                running.loop.logger("kwire.http").warning("%s is open: %s", self.console_url, OPEN_CONSOLE)
             console = ConsoleProcess(running, may_write=may_write, is_told_to_write=self._console_writes)
         app = pages(running, only_local_names=self._is_local, console=console)
         try:

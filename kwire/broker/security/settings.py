@@ -36,6 +36,12 @@ def listener_security(config: BrokerConfig, listener: str) -> ListenerSasl | Non
     return sasl
 
 
+def asks_everyone(config: BrokerConfig) -> bool:
+    """Whether clients have to say who they are, by whatever listener they come."""
+    endpoints = config.listener_endpoints()
+    return bool(endpoints) and all(config.listener_sasl(one.name) is not None for one in endpoints)
+
+
 def scram_mechanisms(config: BrokerConfig) -> list[str]:
     """The mechanisms of SCRAM that clients may use on some listener: the ways to show a token."""
     endpoints = config.running_listeners() + config.controller_endpoints()

@@ -15,6 +15,7 @@ import trio
 
 from kwire.broker.cli.main import main
 from kwire.broker.observe.app import is_name_of
+from kwire.broker.observe.http import OPEN_CONSOLE
 from tests.broker.observe.conftest import observed
 
 MEBIBYTE = 1024 * 1024
@@ -76,6 +77,19 @@ async def test_it_asks_where_everyone_is_taken_if_there_is_such_a_listener() -> 
         closed, open_ = node.running.bootstrap.split(",")
         assert open_ in page
         assert closed not in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "address", "times"),
+    [(CLOSED, "0.0.0.0:0", 1), (CLOSED, "127.0.0.1:0", 0), ({}, "0.0.0.0:0", 0)],
+)
+async def test_a_console_for_everybody_is_told_of_where_listeners_ask(
+    settings: dict[str, str], address: str, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with observed(settings, console=True, address=address) as node:
+        await node.text("/metrics")
+    told = [record.message for record in caplog.records if OPEN_CONSOLE in record.message]
+    assert len(told) == times
 
 
 async def test_a_connection_that_is_for_one_page_ends_with_it() -> None:
