@@ -36,6 +36,7 @@ from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 if TYPE_CHECKING:
     from kwire.broker.host.host import Host, OnAnswer, PeerAddress, Timer
+    from kwire.broker.net.refusals import Refusals
     from kwire.broker.security.sasl import SaslClient
     from kwire.wire.schema import Message
 
@@ -140,7 +141,7 @@ class PeerLink:
         max_idle_ms: int,
         setup_timeouts_ms: tuple[int, int],
         sasl_client: Callable[[], SaslClient] | None = None,
-        refusals: dict[PeerAddress, str],
+        refusals: Refusals,
         on_down: Callable[[], None],
     ) -> None:
         """`setup_timeouts_ms` are the least and the most that it may take until something can be asked.
@@ -367,7 +368,7 @@ class PeerLink:
             self._say(request)
             return
         self._login = None
-        self._refusals.pop(self.to, None)
+        self._refusals.let_in(self.to)
         if login.session_ms > 0:
             share = self._host.random("peers").uniform(*SESSION_SHARE)
             self._renew_ms = self._host.monotonic_ms() + int(login.session_ms * share)
@@ -375,8 +376,7 @@ class PeerLink:
 
     def _refused(self, reason: str) -> None:
         """This node is not let in, or the other is not who it should be. Said once, not at each attempt."""
-        if self._refusals.get(self.to) != reason:
-            self._refusals[self.to] = reason
+        if self._refusals.is_news(self.to, reason, self._host.monotonic_ms()):
             self._logger.error("%r failed authentication due to: %s", self, reason)
         self._end(f"authentication failed: {reason}")
 

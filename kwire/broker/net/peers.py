@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.host.host import PeerUnreachable
+from kwire.broker.net.refusals import Refusals
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
@@ -73,7 +74,7 @@ class PeerLinks:
         self._setup_timeouts_ms = setup_timeouts_ms
         self._logins = logins
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
-        self._refusals: dict[PeerAddress, str] = {}
+        self._refusals = Refusals()
         self._login_faults: dict[bool, str] = {}
         """Why this node did not know as whom to go to controllers, or to brokers, when it last wanted to."""
         self._is_closed = False
