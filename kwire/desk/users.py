@@ -66,6 +66,8 @@ def _set(cluster: Cluster, options: Namespace, output: Output) -> None:
         raise UsageError(
             f"--iterations {options.iterations}: brokers take {MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
+    if not options.user.isascii():
+        output.note(f"no client can show the name {options.user} by SCRAM, which has names of ASCII alone")
     password = _password(options.user)
     mechanisms = list(dict.fromkeys(options.mechanism or SCRAM_MECHANISMS))
     # A request each, as brokers take no user twice in one, and nothing between them that could fail: the

@@ -57,7 +57,8 @@ class Broker(Running):
         `timeout_s` is how long each question of the test's own may take.
 
         With `users`, passwords by names, clients have to say who they are (`login`), by SASL_PLAINTEXT with
-        PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, or by a delegation token (`create_token`).
+        PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, or by a delegation token (`create_token`). These are all users
+        that there are: whom `log_dir` has of before does not come any more.
         """
         if users is not None:
             check_users(users, overrides or {})

@@ -185,16 +185,19 @@ class Client:
     # --- users
 
     def set_passwords(self, users: Mapping[str, str], mechanisms: Sequence[str]) -> None:
-        """Let users come by these mechanisms, and return when each broker knows of it."""
-        from kwire.client.users import credentials_of, set_password
+        """Let these users come by these mechanisms, and nobody else, and return when each broker knows."""
+        from kwire.client.users import credentials_of, delete_credential, set_password
 
+        others = [one for one in credentials_of(self._cluster) if one.user not in users]
+        for one in others:  # of who had the directory before
+            delete_credential(self._cluster, one.user, one.mechanism)
         for user, password in users.items():
             for mechanism in mechanisms:
                 set_password(self._cluster, user, password, mechanism)
 
         def attempt(node_id: int) -> None:
             known = {(one.user, one.mechanism) for one in credentials_of(self._cluster, None, node_id)}
-            if any((user, mechanism) not in known for user in users for mechanism in mechanisms):
+            if known != {(user, mechanism) for user in users for mechanism in mechanisms}:
                 raise ApiError(
                     ErrorCode.REQUEST_TIMED_OUT, f"broker {node_id} has not heard of all users yet"
                 )

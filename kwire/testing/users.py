@@ -77,6 +77,8 @@ def check_users(users: Mapping[str, str], overrides: Mapping[str, object]) -> No
     """ValueError, TypeError: nobody could come, or not by a listener of his own."""
     if "listeners" in overrides:
         raise ValueError("give users or listeners, and not both: with users there is a listener for them")
+    if not isinstance(users, Mapping):
+        raise TypeError(f"users are names with passwords, as {{'alice': 'alice-secret'}}, and not {users!r}")
     if not users:
         raise ValueError("users are empty: give one at least, with a password, or leave them out")
     for name, password in users.items():
@@ -84,6 +86,10 @@ def check_users(users: Mapping[str, str], overrides: Mapping[str, object]) -> No
             raise TypeError(f"users are names with passwords, and not {name!r} with {password!r}")
         if not name or not password:
             raise ValueError(f"user {name!r} has to have a name and a password")
+        if not name.isascii():
+            raise ValueError(f"user {name!r}: SCRAM has names of ASCII alone")
+        if "\0" in name + password:
+            raise ValueError(f"user {name!r}: neither names nor passwords can have a NUL")
 
 
 def user_settings(users: Mapping[str, str]) -> dict[str, str]:

@@ -103,6 +103,16 @@ def test_a_broker_that_is_gone_keeps_nobody_from_a_password(
                 kafka.topics()
 
 
+def test_a_name_that_no_client_can_show_is_told(
+    secured: Broker, as_user: Callable[..., Ran], given: Callable[[str], None]
+) -> None:
+    given("secret")
+    ran = as_user("users", "set", "zoë", "--mechanism", SCRAM[0])
+    assert (ran.status, ran.out) == (0, f"zoë has a password for {SCRAM[0]}\n"), "as Kafka's own tools do"
+    assert ran.err == "no client can show the name zoë by SCRAM, which has names of ASCII alone\n"
+    as_user("users", "delete", "zoë")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -154,6 +154,14 @@ def test_users_are_there_again_after_a_crash_and_with_other_passwords(tmp_path: 
         with as_client(login._replace(password="alice-secret")) as kafka, pytest.raises(ApiError) as raised:
             kafka.topics()
         assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+        for mechanism in MECHANISMS:
+            left_out = login._replace(username=list(USERS)[1], password=list(USERS.values())[1])
+            with (
+                as_client(left_out._replace(mechanism=mechanism)) as kafka,
+                pytest.raises(ApiError) as raised,
+            ):
+                kafka.topics()
+            assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED, mechanism
 
 
 def test_a_cluster_has_users_whom_all_of_it_knows() -> None:
@@ -175,13 +183,21 @@ def test_a_cluster_has_users_whom_all_of_it_knows() -> None:
 
 
 def test_what_cannot_be_is_said() -> None:
-    for users, sentence in (({}, "give one at least"), ({"a": ""}, "has to have a name and a password")):
+    for users, sentence in (
+        ({}, "give one at least"),
+        ({"a": ""}, "has to have a name and a password"),
+        ({"": "a"}, "has to have a name and a password"),
+        ({"zoë": "a"}, "'zoë': SCRAM has names of ASCII alone"),
+        ({"a\0": "a"}, "neither names nor passwords can have a NUL"),
+        ({"a": "\0"}, "neither names nor passwords can have a NUL"),
+    ):
         with pytest.raises(ValueError, match=sentence):
             Broker(users=users)
     with pytest.raises(ValueError, match="users or listeners, and not both"):
         Broker({"listeners": "PLAINTEXT://:0"}, users=USERS)
-    with pytest.raises(TypeError, match="names with passwords"):
-        Cluster(users={"a": 1})  # type: ignore[dict-item]
+    for wrong in ({"a": 1}, ["a"], []):
+        with pytest.raises(TypeError, match="names with passwords"):
+            Cluster(users=wrong)  # type: ignore[arg-type]
     with Broker() as broker, pytest.raises(LookupError, match="everybody may come"):
         broker.login()
 
