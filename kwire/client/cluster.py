@@ -105,8 +105,11 @@ class Cluster:
 
     # --- whom to ask
 
-    def ask(self, request: Message, kind: type[A]) -> A:
-        """What any broker answers. Lost where none does any more, NoBroker where none has."""
+    def ask(self, request: Message, kind: type[A], *, once: bool = False) -> A:
+        """What any broker answers. Lost where none does any more, NoBroker where none has.
+
+        With `once` no other is asked after one that may have done it.
+        """
         addresses = list(dict.fromkeys((*self._servers, *self._told)))
         reason = "none is named"
         for _ in addresses:
@@ -115,6 +118,8 @@ class Cluster:
                     addresses[self._turn % len(addresses)], lambda connection: connection.ask(request, kind)
                 )
             except Lost as lost:
+                if once and lost.may_be_done:
+                    raise
                 reason = str(lost)
                 self._turn += 1
         raise Lost(reason) if self._told else NoBroker(reason)
@@ -127,12 +132,12 @@ class Cluster:
         """Send one broker a request that has no answer. Lost, ApiError."""
         self._at(self._address(node_id), lambda connection: connection.tell(request))
 
-    def ask_controller(self, request: Message, kind: type[A]) -> A:
-        """What the active controller answers, or a broker that asks it. Lost."""
+    def ask_controller(self, request: Message, kind: type[A], *, once: bool = False) -> A:
+        """What the active controller answers, or a broker that asks it; `once` as in `ask`. Lost."""
         if self._controller < 0:
             self.metadata([])
         if self._controller < 0:
-            return self.ask(request, kind)
+            return self.ask(request, kind, once=once)
         return self.ask_node(self._controller, request, kind)
 
     def ask_coordinator(self, key: str, request: Message, kind: type[A], of: int = GROUP) -> A:
@@ -200,10 +205,11 @@ class Cluster:
 
     # --- patience
 
-    def retried(self, attempt: Callable[[], T], seconds: float | None = None) -> T:
+    def retried(self, attempt: Callable[[], T], seconds: float | None = None, *, once: bool = False) -> T:
         """What an attempt comes to, which is repeated while it meets what passes. ApiError, Lost.
 
-        `seconds` is for how long, instead of the timeout.
+        `seconds` is for how long, instead of the timeout. With `once` an attempt that may have done what
+        it was for is the last.
         """
         deadline = self._now() + (self.timeout_seconds if seconds is None else seconds)
         while True:
@@ -211,7 +217,7 @@ class Cluster:
                 return attempt()
             except (ApiError, Lost) as error:
                 passes = error.code.retriable if isinstance(error, ApiError) else self._waits_for(error)
-                if not passes or self._now() >= deadline:
+                if not passes or self._now() >= deadline or (once and _may_be_done(error)):
                     raise
             self._brokers, self._controller = {}, -1
             self._turn += 1  # whoever was asked may not have heard of a change that others know of
@@ -260,8 +266,15 @@ class Cluster:
             return use(connection)
         except ApiError:  # the request was not sent
             raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Lost):
+                error.may_be_done = True
             self.has_lost = True
             self._connections.pop(address, None)
             connection.close()
             raise
+
+
+def _may_be_done(error: ApiError | Lost) -> bool:
+    """Whether what was asked for may have been done all the same: nobody has said that it was not."""
+    return error.may_be_done if isinstance(error, Lost) else error.code == ErrorCode.REQUEST_TIMED_OUT

@@ -8,6 +8,9 @@ from kwire.wire.errors import ApiError, ErrorCode, WireError
 class Lost(OSError):
     """A connection that could not be made, or has ended; the request may be tried again."""
 
+    may_be_done = False
+    """Whether the request may have arrived: what makes something anew each time is not to be tried again."""
+
 
 class Closed(Lost):
     """The other side has ended a connection."""

@@ -61,7 +61,10 @@ def create_token(
     renewers: Iterable[Principal] = (),
     max_lifetime_ms: int = BY_CONFIGURATION,
 ) -> Token:
-    """A token of a user's, or of who asks. ApiError, Lost."""
+    """A token of a user's, or of who asks. ApiError, Lost.
+
+    Where an answer is lost it is not asked for again: there would be a second token, and nobody to know it.
+    """
     known = tuple(renewers)
     request = CreateDelegationTokenRequest(
         owner_principal_type=owner.type if owner else None,
@@ -71,7 +74,7 @@ def create_token(
     )
 
     def attempt() -> Token:
-        answer = cluster.ask_controller(request, CreateDelegationTokenResponse)
+        answer = cluster.ask_controller(request, CreateDelegationTokenResponse, once=True)
         check(answer.error_code, None, "the token")
         of = Principal(answer.principal_type, answer.principal_name)
         by = Principal(answer.token_requester_principal_type, answer.token_requester_principal_name)
@@ -86,7 +89,8 @@ def create_token(
             answer.max_timestamp_ms,
         )
 
-    return cluster.retried(attempt)
+    cluster.close()  # one that was idle for long may be gone, which would be found only by asking over it
+    return cluster.retried(attempt, once=True)
 
 
 def tokens_of(

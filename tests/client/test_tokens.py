@@ -1,0 +1,60 @@
+"""Tokens that a client has made: once, whatever becomes of the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.client.connection import Connection
+from kwire.client.failure import Lost
+from kwire.client.tokens import create_token
+from kwire.testing import Broker
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+from tests.client.asking import cluster_at
+
+
+@pytest.mark.parametrize("error", [Lost("a:1: no answer in time"), ErrorCode.REQUEST_TIMED_OUT])
+def test_a_token_whose_answer_is_lost_is_not_made_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Lost | ErrorCode
+) -> None:
+    asked: list[CreateDelegationTokenRequest] = []
+    with pytest.raises(Lost if isinstance(error, Lost) else ApiError):
+        _asked(broker, monkeypatch, asked, error)
+    assert len(asked) == 1
+
+
+def test_one_that_was_refused_by_who_leads_no_more_is_asked_for_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[CreateDelegationTokenRequest] = []
+    assert _asked(broker, monkeypatch, asked, ErrorCode.NOT_CONTROLLER) == "t"
+    assert len(asked) == 2
+
+
+def _asked(
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[CreateDelegationTokenRequest],
+    error: Lost | ErrorCode,
+) -> str:
+    """The id of a token of which the first request fails so, and the second does not."""
+    ask = Connection.ask
+
+    def answered(self: Connection, request: Any, *more: Any) -> Any:
+        if not isinstance(request, CreateDelegationTokenRequest):
+            return ask(self, request, *more)
+        asked.append(request)
+        if len(asked) > 1:
+            return CreateDelegationTokenResponse(token_id="t")
+        if isinstance(error, Lost):
+            raise error
+        return CreateDelegationTokenResponse(error_code=error)
+
+    monkeypatch.setattr(Connection, "ask", answered)
+    with cluster_at(broker.bootstrap_servers) as cluster:
+        return create_token(cluster).token_id
