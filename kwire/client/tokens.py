@@ -27,6 +27,7 @@ from kwire.wire.messages.renew_delegation_token import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
+from kwire.wire.schema import Message
 
 BY_CONFIGURATION = -1
 """A time that is left to the brokers' configuration."""
@@ -136,21 +137,22 @@ def tokens_of(
 def renew_token(cluster: Cluster, hmac: bytes, period_ms: int = BY_CONFIGURATION) -> int:
     """Let a token live for so long from now on, and give its end. ApiError, Lost."""
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
-
-    def attempt() -> int:
-        answer = cluster.ask_controller(request, RenewDelegationTokenResponse)
-        check(answer.error_code, None, "the token")
-        return answer.expiry_timestamp_ms
-
-    return cluster.retried(attempt)
+    return _end_after(cluster, request, RenewDelegationTokenResponse)
 
 
 def expire_token(cluster: Cluster, hmac: bytes, period_ms: int = BY_CONFIGURATION) -> int:
     """Let a token end after so long, or at once, and give its end. ApiError, Lost."""
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
+    return _end_after(cluster, request, ExpireDelegationTokenResponse)
 
+
+def _end_after(
+    cluster: Cluster,
+    request: Message,
+    kind: type[RenewDelegationTokenResponse | ExpireDelegationTokenResponse],
+) -> int:
     def attempt() -> int:
-        answer = cluster.ask_controller(request, ExpireDelegationTokenResponse)
+        answer = cluster.ask_controller(request, kind)
         check(answer.error_code, None, "the token")
         return answer.expiry_timestamp_ms
 

@@ -11,7 +11,7 @@ from typing import Final
 from kwire.broker.controller.commands import AlterScramCredentials, Fault, Result
 from kwire.broker.controller.scram import credential_record
 from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.metadata.records import SCRAM_LEVEL, StoredRecord
 from kwire.broker.security.scram_credentials import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.alter_user_scram_credentials import (
@@ -19,9 +19,6 @@ from kwire.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from kwire.wire.stored.metadata import RemoveUserScramCredentialRecord
-
-SCRAM_LEVEL: Final = 11
-"""The metadata.version that has brought credentials to the metadata: 3.5-IV2."""
 
 _BY_CODE: Final = {mechanism.code: mechanism for mechanism in SCRAM_MECHANISMS.values()}
 _TWICE: Final = Fault(

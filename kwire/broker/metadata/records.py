@@ -29,6 +29,7 @@ class StoredRecord(NamedTuple):
 
 # Levels of metadata.version: what a release of Kafka added to the records.
 MIGRATION_LEVEL: Final = 8  # 3.4-IV0
+SCRAM_LEVEL: Final = 11  # 3.5-IV2, KIP-900
 TRANSACTIONS_LEVEL: Final = 13  # 3.6-IV1, KIP-868
 DIRECTORIES_LEVEL: Final = 17  # 3.7-IV2, KIP-858
 ELR_LEVEL: Final = 23  # 4.0-IV1, KIP-966

@@ -19,7 +19,7 @@ from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.metadata.features import RELEASES, UnknownLevel, effective_levels
 from kwire.broker.metadata.image import METADATA_VERSION
-from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.metadata.records import SCRAM_LEVEL, StoredRecord
 from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.raft.snapshots import SnapshotWriter
 from kwire.broker.storage.checkpoints import MetaProperties, NoOwner, write_meta_properties
@@ -42,8 +42,6 @@ from kwire.wire.stored.raft import Endpoint, KRaftVersionFeature, VotersRecord, 
 
 MAX_KRAFT_VERSION = 1
 MAX_PORT = 65_535
-SCRAM_LEVEL = 11
-"""The metadata.version from which on credentials can be in the metadata: 3.5-IV2."""
 
 
 class FormatError(Exception):

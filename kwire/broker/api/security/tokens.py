@@ -10,7 +10,6 @@ The tokens that one may see are, without an authorizer, all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.context import PARKED, Parked
@@ -41,6 +40,9 @@ from kwire.wire.stored.metadata import DelegationTokenRecord
 if TYPE_CHECKING:
     from kwire.broker.api.forwarding import Forward
     from kwire.broker.api.ports import Asked, BrokerRole, ClusterView, ControllerRole
+
+EndRequest = RenewDelegationTokenRequest | ExpireDelegationTokenRequest
+EndResponse = RenewDelegationTokenResponse | ExpireDelegationTokenResponse
 
 NO_TIME: Final = -1
 REQUESTERS_SINCE: Final = 3
@@ -136,92 +138,49 @@ def _not_created(context: Asked, owner: Principal, code: ErrorCode) -> CreateDel
 # --- how long it is good
 
 
-def check_renew(
-    node: BrokerRole, context: Asked, request: RenewDelegationTokenRequest, forward: Forward
-) -> RenewDelegationTokenResponse | Parked:
+def check_end(
+    node: BrokerRole, context: Asked, request: EndRequest, forward: Forward
+) -> EndResponse | Parked:
     """What a broker looks at before the controller is asked."""
-    return forward(context, request) if _may_ask(node, context) else _not_renewed()
+    return forward(context, request) if _may_ask(node, context) else _not_moved(request)
 
 
-def renew_directly(
-    node: ControllerRole, context: Asked, request: RenewDelegationTokenRequest
-) -> RenewDelegationTokenResponse | Parked:
+def move_end_directly(node: ControllerRole, context: Asked, request: EndRequest) -> EndResponse | Parked:
     """A controller is asked by a client of its own."""
-    return renew_delegation_token(node, context, request) if _may_ask(node, context) else _not_renewed()
+    return move_end(node, context, request) if _may_ask(node, context) else _not_moved(request)
 
 
-def renew_delegation_token(
-    node: ControllerRole, context: Asked, request: RenewDelegationTokenRequest
-) -> RenewDelegationTokenResponse | Parked:
-    """Its owner and its renewers may have it live longer."""
-    principal = context.principal
+def move_end(node: ControllerRole, context: Asked, request: EndRequest) -> EndResponse | Parked:
+    """Its owner and its renewers may have a token live longer, or have it end."""
+    principal, hmac, now_ms = context.principal, bytes(request.hmac), node.host.now_ms()
     if principal.token_authenticated:
-        return _not_renewed()
-    command = RenewToken(principal, bytes(request.hmac), request.renew_period_ms, node.host.now_ms())
-    node.own_controller.submit(
-        command,
-        _ends(
-            context,
-            lambda code, ends_ms: context.complete(
-                RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=ends_ms)
-            ),
-        ),
-    )
-    return PARKED
+        return _not_moved(request)
 
-
-def _not_renewed() -> RenewDelegationTokenResponse:
-    return RenewDelegationTokenResponse(error_code=NOT_ALLOWED, expiry_timestamp_ms=NO_TIME)
-
-
-def check_expire(
-    node: BrokerRole, context: Asked, request: ExpireDelegationTokenRequest, forward: Forward
-) -> ExpireDelegationTokenResponse | Parked:
-    """What a broker looks at before the controller is asked."""
-    return forward(context, request) if _may_ask(node, context) else _not_expired()
-
-
-def expire_directly(
-    node: ControllerRole, context: Asked, request: ExpireDelegationTokenRequest
-) -> ExpireDelegationTokenResponse | Parked:
-    """A controller is asked by a client of its own."""
-    return expire_delegation_token(node, context, request) if _may_ask(node, context) else _not_expired()
-
-
-def expire_delegation_token(
-    node: ControllerRole, context: Asked, request: ExpireDelegationTokenRequest
-) -> ExpireDelegationTokenResponse | Parked:
-    """Its owner and its renewers may have it end."""
-    principal = context.principal
-    if principal.token_authenticated:
-        return _not_expired()
-    command = ExpireToken(principal, bytes(request.hmac), request.expiry_time_period_ms, node.host.now_ms())
-    node.own_controller.submit(
-        command,
-        _ends(
-            context,
-            lambda code, ends_ms: context.complete(
-                ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=ends_ms)
-            ),
-        ),
-    )
-    return PARKED
-
-
-def _not_expired() -> ExpireDelegationTokenResponse:
-    return ExpireDelegationTokenResponse(error_code=NOT_ALLOWED, expiry_timestamp_ms=NO_TIME)
-
-
-def _ends(context: Asked, tell: Callable[[ErrorCode, int], None]) -> Callable[[int | Fault | ApiError], None]:
     def done(reply: int | Fault | ApiError) -> None:
         if isinstance(reply, ApiError):
             context.refuse(reply)
         elif isinstance(reply, Fault):
-            tell(reply.code, 0)
+            context.complete(_ends(request, reply.code, 0))
         else:
-            tell(ErrorCode.NONE, reply)
+            context.complete(_ends(request, ErrorCode.NONE, reply))
 
-    return done
+    command = (
+        RenewToken(principal, hmac, request.renew_period_ms, now_ms)
+        if isinstance(request, RenewDelegationTokenRequest)
+        else ExpireToken(principal, hmac, request.expiry_time_period_ms, now_ms)
+    )
+    node.own_controller.submit(command, done)
+    return PARKED
+
+
+def _not_moved(request: EndRequest) -> EndResponse:
+    return _ends(request, NOT_ALLOWED, NO_TIME)
+
+
+def _ends(request: EndRequest, code: ErrorCode, ends_ms: int) -> EndResponse:
+    if isinstance(request, RenewDelegationTokenRequest):
+        return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=ends_ms)
+    return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=ends_ms)
 
 
 # --- which there are
