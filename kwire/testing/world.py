@@ -24,7 +24,7 @@ from kwire.broker.host.host import PeerAddress
 from kwire.broker.net.peers import PeerLinks, logins
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import controller_endpoints
-from kwire.broker.security.principal import Principal
+from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.broker.storage.disk import FileRegion
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
@@ -174,7 +174,14 @@ class VirtualNode:
         role: ListenerRole = ListenerRole.BROKER,
         who: Principal | None = None,
     ) -> Client:
-        """A new connection; it need not say by SASL who it is where `who` tells."""
+        """A new connection, which need not say by SASL who it is where `who` tells.
+
+        Nor by a listener that the node has not: nobody asks there.
+        """
+        of = self.node.config
+        there = (*of.listener_endpoints(), *of.controller_endpoints(), *of.running_listeners())
+        if who is None and listener not in (one.name for one in there):
+            who = ANONYMOUS
         return Client(self, next(self._channel_ids), listener, role, who)
 
     def call(self, version: int, request: Any) -> Any:
