@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -34,23 +35,31 @@ START_SECONDS = 90.0
 STOP_SECONDS = 60.0
 SMALL_JVM = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
-_given_ports: set[int] = set()
+
+def shuffled_ports() -> deque[int]:
+    """Those of this process, in no order: the next run of it hardly begins with what this one left."""
+    ports = list(range(FIRST_PORT + WORKER, LAST_PORT + 1, WORKERS))
+    random.shuffle(ports)
+    return deque(ports)
+
+
+_ports = shuffled_ports()
 
 
 def free_port() -> int:
-    """A loopback port below the ephemeral range, so that no client's own end can take it during a restart."""
-    ports = list(range(FIRST_PORT + WORKER, LAST_PORT + 1, WORKERS))
-    random.shuffle(ports)
-    for port in ports:
-        if port in _given_ports:
-            continue
+    """A loopback port below the ephemeral range, so that no client's own end can take it during a restart.
+
+    The one given longest ago: a run has more brokers than ports, and one that restarts wants its own again.
+    """
+    for _ in range(len(_ports)):
+        _ports.rotate(-1)
+        port = _ports[-1]
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        _given_ports.add(port)
         return port
     raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
 

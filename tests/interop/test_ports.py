@@ -1,0 +1,43 @@
+"""Ports of the brokers that scenarios start: more are asked for in a run than there are."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+
+import pytest
+
+from interop import brokers
+
+
+@pytest.fixture
+def ports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Three that nobody has, instead of those of a run."""
+    held = [socket.socket() for _ in range(3)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    found = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    monkeypatch.setattr(brokers, "_ports", deque(found))
+    return found
+
+
+def test_a_port_is_given_again_when_all_others_were(ports: list[int]) -> None:
+    assert [brokers.free_port() for _ in range(7)] == [*ports, *ports, ports[0]]
+
+
+def test_one_that_somebody_has_is_passed_over(ports: list[int]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", ports[1]))
+        taken.listen()
+        assert [brokers.free_port() for _ in range(4)] == [ports[0], ports[2], ports[0], ports[2]]
+
+
+def test_where_none_is_left_it_says_so(ports: list[int]) -> None:
+    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+        for port, each in zip(ports, (one, two, three), strict=True):
+            each.bind(("127.0.0.1", port))
+            each.listen()
+        with pytest.raises(RuntimeError, match="no free port"):
+            brokers.free_port()
