@@ -190,6 +190,9 @@ class VirtualHost:
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
         return HostTimer(self, delay_ms, callback)
 
+    def schedule_look(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
+        return self.schedule(delay_ms, callback)
+
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Do `work` now, or as the test or the seed decides; see the module."""
         task = Work(self, work, done)

@@ -160,6 +160,24 @@ def test_time_passes_deadline_by_deadline_and_is_over_when_the_call_returns() ->
         assert topics(broker) == []
 
 
+def test_a_week_passes_with_few_looks_and_nothing_that_is_due_is_left() -> None:
+    day_ms = 24 * 60 * MINUTE_MS
+    with Broker() as broker:
+        loop = broker._running.loop
+        broker.create_topic("a-day", config={"retention.ms": day_ms})
+        broker.create_topic("a-week", config={"retention.ms": 7 * day_ms - MINUTE_MS})
+        broker.create_topic("longer", config={"retention.ms": 8 * day_ms})
+        for topic in ("a-day", "a-week", "longer"):
+            broker.produce(topic, "a record")
+        turns: list[int] = []
+        handle, loop.end_turn = loop.end_turn, lambda: turns.append(loop.monotonic_ms()) or handle()
+        broker.advance(7 * day_ms)
+        loop.end_turn = handle
+        left = {topic: len(broker.records(topic)) for topic in ("a-day", "a-week", "longer")}
+        assert left == {"a-day": 0, "a-week": 0, "longer": 1}
+        assert len(set(turns)) < 15_000, "a week has more than 600,000 seconds"
+
+
 def test_importing_it_imports_no_broker() -> None:
     program = "import sys, kwire.testing; print(*sorted(sys.modules))"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

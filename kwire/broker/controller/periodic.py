@@ -71,7 +71,7 @@ class Periodic:
 
     def _schedule(self, one: _Round, delay_ms: int | None) -> None:
         if delay_ms is not None:
-            self._timers[one] = self._host.schedule(delay_ms, lambda: self._due(one))
+            self._timers[one] = self._host.schedule_look(delay_ms, lambda: self._due(one))
 
     def _due(self, one: _Round) -> None:
         timer = self._timers[one]
@@ -79,7 +79,9 @@ class Periodic:
         def done(reply: object) -> None:
             if self._timers.get(one) is not timer:
                 return
-            period_ms = AFTER_ERROR_MS if isinstance(reply, ApiError) else one.period_ms
-            self._schedule(one, AT_ONCE_MS if reply is True else period_ms)
+            if reply is True:
+                self._timers[one] = self._host.schedule(AT_ONCE_MS, lambda: self._due(one))
+            else:
+                self._schedule(one, AFTER_ERROR_MS if isinstance(reply, ApiError) else one.period_ms)
 
         self._submit(one.command(), done)

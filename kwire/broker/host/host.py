@@ -52,6 +52,12 @@ class Host(Protocol):
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         """Call `callback` once, when `delay_ms` have passed. Not affected by changes of the wall clock."""
 
+    def schedule_look(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        """`schedule` for a look at whether anything is due, which asks for the next look itself.
+
+        It may come later where a test moves the time far, so that a week has no million of them.
+        """
+
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run `work` in a thread; `done` gets what it returned, or the exception that it raised.
 

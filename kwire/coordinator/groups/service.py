@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from kwire.broker.host.host import Host
+from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
 from kwire.coordinator.groups.classic.rebalance import Join, Sync, response_error
@@ -85,7 +85,7 @@ class GroupCoordinatorService:
             ports,
         )
         self._stopped = False
-        self._expiry = host.schedule(config.offsets_retention_check_interval_ms, self._expire)
+        self._expiry = self._next_expiry()
 
     # --- what the broker tells
 
@@ -124,7 +124,10 @@ class GroupCoordinatorService:
             if records:
                 shard.execute(CoordinatorResult(records))
         if not self._stopped:
-            self._expiry = self._host.schedule(self._config.offsets_retention_check_interval_ms, self._expire)
+            self._expiry = self._next_expiry()
+
+    def _next_expiry(self) -> Timer:
+        return self._host.schedule_look(self._config.offsets_retention_check_interval_ms, self._expire)
 
     # --- finding
 

@@ -139,7 +139,7 @@ class TransactionCoordinatorService:
                 self._every(name, interval_ms, work)
                 work()
 
-        self._timers[name] = self._host.schedule(interval_ms, due)
+        self._timers[name] = self._host.schedule_look(interval_ms, due)
 
     # --- finding
 

@@ -12,6 +12,7 @@ import trio
 
 from kwire.broker.host.clock import ManualClock, SystemClock
 from kwire.broker.host.host import Host
+from kwire.broker.host.looks import IN_A_MOVE
 from kwire.broker.net.loop import MAX_WORKERS, Loop
 
 T = TypeVar("T")
@@ -199,3 +200,53 @@ def test_what_has_to_be_secret_is_repeated_with_a_seed_alone() -> None:
     finally:
         for loop in (seeded, other, unseeded):
             loop.close()
+
+
+async def test_a_week_is_moved_with_few_looks_and_everything_else_in_its_time(loop: Loop) -> None:
+    second_ms, day_ms = 1_000, 24 * 3600 * 1000
+    began_ms = loop.monotonic_ms()
+    looks: list[int] = []
+    days: list[int] = []
+
+    def look() -> None:
+        looks.append(loop.monotonic_ms() - began_ms)
+        loop.schedule_look(second_ms, look)
+
+    def day() -> None:
+        days.append(loop.monotonic_ms() - began_ms)
+        loop.schedule(day_ms, day)
+
+    loop.schedule_look(second_ms, look)
+    loop.schedule(day_ms, day)
+    moved = trio.Event()
+    loop.call_soon(lambda: loop.advance(7 * day_ms, moved.set))
+    await moved.wait()
+    assert days == [day_ms * nth for nth in range(1, 8)]
+    assert looks[-1] == 7 * day_ms
+    assert len(looks) <= IN_A_MOVE + 2
+    again = trio.Event()
+    loop.call_soon(lambda: loop.advance(2 * second_ms, again.set))
+    await again.wait()
+    assert looks[-2:] == [7 * day_ms + second_ms, 7 * day_ms + 2 * second_ms]
+
+
+async def test_a_move_that_is_called_off_leaves_looks_as_often_as_they_were(loop: Loop) -> None:
+    began_ms = loop.monotonic_ms()
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(loop.monotonic_ms() - began_ms)
+        loop.schedule_look(1_000, look)
+
+    loop.schedule_look(1_000, look)
+    moved = trio.Event()
+    loop.schedule(10**6, loop.stop_advancing)
+    loop.call_soon(lambda: loop.advance(10**9, moved.set))
+    await moved.wait()
+    stopped_ms = loop.monotonic_ms() - began_ms
+    assert stopped_ms < 10**9
+    again = trio.Event()
+    loop.call_soon(lambda: loop.advance(1_000, again.set))
+    await again.wait()
+    assert stopped_ms <= looks[-1] <= stopped_ms + 1_000
+    assert len([at for at in looks if at >= stopped_ms]) in (1, 2)
