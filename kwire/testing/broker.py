@@ -197,8 +197,9 @@ class Broker(Running):
         """Let `delay_ms` pass for the broker: whatever is due by then happens, each thing at its own time.
 
         Returns when all of that is done: its replies are on their way, and what it had to write is written.
-        From any thread. Clients live on in their own time. A day takes about a second, a week
-        some five: a broker has timers that come every second. Who interrupts it leaves the clock where it is.
+        From any thread. Clients live on in their own time. What a broker finds by looking again and again, as
+        retention, is looked at 200 times and at the end, however long that is: a week takes milliseconds. Who
+        interrupts it leaves the clock where it is.
         """
         if not isinstance(delay_ms, int):
             raise TypeError(f"whole milliseconds, and not {delay_ms!r}")
