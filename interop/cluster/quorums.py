@@ -8,13 +8,21 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from interop.brokers import Broker, Kwire
 from interop.cluster.images import image_at
 from interop.cluster.load import ALL_CLIENTS, Client, Load
-from interop.cluster.nodes import Cluster, eventually
+from interop.cluster.nodes import Cluster, SmallKafka, eventually
 from interop.raw import TOPIC_ALREADY_EXISTS
 from interop.tools import TOOLS, a_file, run
 
 QUORUM = f"{TOOLS}.MetadataQuorumCommand"
+OF_THREE: dict[str, tuple[type[Broker], ...]] = {
+    "kwire": (Kwire, Kwire, Kwire),
+    "two of kwire": (Kwire, SmallKafka, Kwire),
+    "one of kwire": (SmallKafka, Kwire, SmallKafka),
+    "kafka": (SmallKafka, SmallKafka, SmallKafka),
+}
+"""Who votes."""
 BATCH_HEAD = struct.Struct(">qi11xi")
 """Base offset, length, and how far behind the base the last offset is."""
 SNAPSHOTS_OFTEN = {

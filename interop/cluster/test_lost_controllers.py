@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from interop.brokers import Broker, Kwire
 from interop.cluster.complaints import NOT_ENOUGH, OLD_EPOCH, WIPED_VOTER
 from interop.cluster.disks import Disk
 from interop.cluster.load import CLIENTS
@@ -19,26 +18,28 @@ from interop.cluster.nodes import (
     SmallKafka,
     formatted,
 )
-from interop.cluster.quorums import SNAPSHOTS_OFTEN, add, at_work, directory_id, goes_on, remove, voters
+from interop.cluster.quorums import (
+    OF_THREE,
+    SNAPSHOTS_OFTEN,
+    add,
+    at_work,
+    directory_id,
+    goes_on,
+    remove,
+    voters,
+)
 from interop.cluster.test_disks import STORAGE, comes_back, fails
-
-MAKEUPS: dict[str, tuple[type[Broker], ...]] = {
-    "kwire": (Kwire, Kwire, Kwire),
-    "two of kwire": (Kwire, SmallKafka, Kwire),
-    "one of kwire": (SmallKafka, Kwire, SmallKafka),
-    "kafka": (SmallKafka, SmallKafka, SmallKafka),
-}
 
 
 @pytest.mark.parametrize(
     "voters_in_log", [True, False], ids=["voters in the log", "voters in the properties"]
 )
-@pytest.mark.parametrize("makeup", MAKEUPS)
+@pytest.mark.parametrize("makeup", OF_THREE)
 def test_wiped(makeup: str, voters_in_log: bool) -> None:
-    members = tuple(Member(kind, COMBINED) for kind in MAKEUPS[makeup])
+    members = tuple(Member(kind, COMBINED) for kind in OF_THREE[makeup])
     with Cluster(members, SNAPSHOTS_OFTEN, voters_in_log=voters_in_log).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
-        others = [node_id for node_id, kind in enumerate(MAKEUPS[makeup], 1) if kind is SmallKafka]
+        others = [node_id for node_id, kind in enumerate(OF_THREE[makeup], 1) if kind is SmallKafka]
         wiped = WIPED_VOTER.format(f"[{''.join(map(str, others)) or '-'}]")
         with at_work(cluster, also=f"{NOT_ENOUGH}|{OLD_EPOCH}|{wiped}") as load:
             goes_on(cluster, "before")
@@ -75,7 +76,7 @@ def test_wiped(makeup: str, voters_in_log: bool) -> None:
 def test_disk_fails(makeup: str, way: str, small: Disk) -> None:
     """Of the active controller, which is a broker, too."""
     victim = 2
-    members = tuple(Member(kind, COMBINED) for kind in MAKEUPS[makeup])
+    members = tuple(Member(kind, COMBINED) for kind in OF_THREE[makeup])
     cluster = Cluster(members, voters_in_log=True)
     node = cluster.nodes[victim]
     node.properties["log.dirs"] = str(small.directory)

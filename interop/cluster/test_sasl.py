@@ -25,15 +25,16 @@ from interop.cluster.nodes import (
     SmallKafka,
     eventually,
 )
-from interop.cluster.quorums import at_work, goes_on, metadata_home, until_all_have_the_metadata, voters
+from interop.cluster.quorums import (
+    OF_THREE,
+    at_work,
+    goes_on,
+    metadata_home,
+    until_all_have_the_metadata,
+    voters,
+)
 from interop.tools import a_file, run
 
-QUORUMS: dict[str, tuple[type[Broker], ...]] = {
-    "kwire": (Kwire, Kwire, Kwire),
-    "kafka joins kwire": (Kwire, SmallKafka, Kwire),
-    "kwire joins kafka": (SmallKafka, Kwire, SmallKafka),
-    "kafka": (SmallKafka, SmallKafka, SmallKafka),
-}
 TWO_BROKERS = {
     "offsets.topic.replication.factor": "2",
     "transaction.state.log.replication.factor": "2",
@@ -72,12 +73,12 @@ def test_leaders_move_and_nodes_restart(makeup: str, mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("roles", [COMBINED, CONTROLLER])
-@pytest.mark.parametrize("makeup", QUORUMS)
+@pytest.mark.parametrize("makeup", OF_THREE)
 def test_controllers_are_elected(makeup: str, roles: str) -> None:
     """Of three, combined or apart. They vote before any metadata is there, so they log in by PLAIN."""
-    members = [Member(kind, roles) for kind in QUORUMS[makeup]]
+    members = [Member(kind, roles) for kind in OF_THREE[makeup]]
     if roles == CONTROLLER:
-        members += [Member(kind) for kind in QUORUMS[makeup][:2]]
+        members += [Member(kind) for kind in OF_THREE[makeup][:2]]
     settings = {} if roles == COMBINED else TWO_BROKERS
     with Cluster(tuple(members), settings, logins=logins(SCRAM, PLAIN)).start() as cluster:
         cluster.make_topic("t", [cluster.brokers])
@@ -93,10 +94,10 @@ def test_controllers_are_elected(makeup: str, roles: str) -> None:
                 goes_on(cluster, f"after-{active}")
 
 
-@pytest.mark.parametrize("makeup", QUORUMS)
+@pytest.mark.parametrize("makeup", OF_THREE)
 def test_voters_join_by_themselves(makeup: str) -> None:
     """Where the metadata tells who votes, and of each node by which protocol it is reached: 2 is this one."""
-    members = tuple(Member(kind, COMBINED) for kind in QUORUMS[makeup])
+    members = tuple(Member(kind, COMBINED) for kind in OF_THREE[makeup])
     settings = {"controller.quorum.auto.join.enable": "true"}
     with Cluster(
         members, settings, logins=logins(SCRAM, PLAIN), voters_in_log=True, first_voters=[1]

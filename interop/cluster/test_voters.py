@@ -6,10 +6,11 @@ import shutil
 
 import pytest
 
-from interop.brokers import Broker, Kwire
+from interop.brokers import Kwire
 from interop.cluster.complaints import NOT_ENOUGH
 from interop.cluster.nodes import COMBINED, FEATURES, Cluster, Member, SmallKafka, eventually, formatted
 from interop.cluster.quorums import (
+    OF_THREE,
     add,
     at_work,
     directory_id,
@@ -19,13 +20,7 @@ from interop.cluster.quorums import (
     voting_directories,
 )
 
-MAKEUPS: dict[str, tuple[type[Broker], ...]] = {
-    "kwire": (Kwire, Kwire, Kwire),
-    "kafka joins kwire": (Kwire, SmallKafka, Kwire),
-    "kwire joins kafka": (SmallKafka, Kwire, SmallKafka),
-    "kwire takes over": (SmallKafka, SmallKafka, Kwire),
-    "kafka": (SmallKafka, SmallKafka, SmallKafka),
-}
+MAKEUPS = {**OF_THREE, "kwire takes over": (SmallKafka, SmallKafka, Kwire)}
 
 
 @pytest.mark.parametrize("makeup", MAKEUPS)
