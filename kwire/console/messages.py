@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from kwire.client.offsets import LATEST, find_offsets
 from kwire.console.asked import MAX_NUMBER, Answer, Asked, Page, Redirect
+from kwire.console.leisure import at_leisure
 from kwire.console.reading import Bounds, Fate, Message, bounds_of, messages
 from kwire.console.shown import LIST_BYTES, PAGE_BYTES, shown, visible
 from kwire.desk.failure import Failure, Misfit, UsageError
@@ -149,15 +150,17 @@ def _read(asked: Asked, at: int, key: bytes | None) -> tuple[list[Message], int,
     if key is None:
         return messages(asked.cluster, topic, partition, at, AT_ONCE)
     deadline = time.monotonic() + SEARCH_SECONDS
-    return messages(
-        asked.cluster,
-        topic,
-        partition,
-        at,
-        AT_ONCE,
-        wanted=wanted,
-        most_bytes=SEARCHED_BYTES,
-        is_time_over=lambda: time.monotonic() > deadline,
+    return at_leisure(
+        lambda: messages(
+            asked.cluster,
+            topic,
+            partition,
+            at,
+            AT_ONCE,
+            wanted=wanted,
+            most_bytes=SEARCHED_BYTES,
+            is_time_over=lambda: time.monotonic() > deadline,
+        )
     )
 
 

@@ -1,0 +1,26 @@
+"""What waits for processors that nobody else wants."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kwire.console.leisure import at_leisure
+
+
+def test_it_is_as_if_it_were_called() -> None:
+    assert at_leisure(lambda: 7) == 7
+    with pytest.raises(LookupError, match="not there"):
+        at_leisure(lambda: _fail("not there"))
+
+
+def _fail(why: str) -> None:
+    raise LookupError(why)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has threads that are idle")
+def test_only_the_work_is_idle() -> None:
+    before = os.sched_getscheduler(0)
+    assert at_leisure(lambda: os.sched_getscheduler(0)) == os.SCHED_IDLE
+    assert os.sched_getscheduler(0) == before
