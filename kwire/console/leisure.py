@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,7 +23,8 @@ def at_leisure(work: Callable[[], T]) -> T:
 
     def run() -> None:
         if hasattr(os, "SCHED_IDLE"):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            with suppress(OSError):  # a container may forbid it
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
             results.append(work())
         except BaseException as failure:

@@ -24,3 +24,14 @@ def test_only_the_work_is_idle() -> None:
     before = os.sched_getscheduler(0)
     assert at_leisure(lambda: os.sched_getscheduler(0)) == os.SCHED_IDLE
     assert os.sched_getscheduler(0) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has threads that are idle")
+def test_where_it_is_forbidden_to_be_idle_the_work_is_done_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
+    assert at_leisure(lambda: 7) == 7
