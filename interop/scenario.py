@@ -26,18 +26,22 @@ class Scenario:
     observe: Observe
     seconds: float
     needs: str = ""
+    is_alone: bool = False
+    """Whether it sees nothing of what others have left, so that another broker would do as well."""
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(seconds: float = 60.0, needs: str = "") -> Callable[[Observe], Observe]:
+def scenario(
+    seconds: float = 60.0, needs: str = "", *, is_alone: bool = False
+) -> Callable[[Observe], Observe]:
     """Register a function as a scenario; ``needs`` names an extra such as ``spark``."""
 
     def register(observe: Observe) -> Observe:
         name = f"{observe.__module__.rpartition('.')[2]}.{observe.__name__}"
         assert name not in SCENARIOS, name
-        SCENARIOS[name] = Scenario(name, observe, seconds, needs)
+        SCENARIOS[name] = Scenario(name, observe, seconds, needs, is_alone)
         return observe
 
     return register

@@ -20,4 +20,4 @@ def test_kwire_does_what_apache_kafka_does(
     record: Record,
     differences: list[Difference],
 ) -> None:
-    hold(scenario, apache, kwire, record, differences)
+    hold(scenario, apache, kwire, record, differences, alone=scenario.is_alone)

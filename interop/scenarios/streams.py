@@ -133,9 +133,13 @@ def internal_topics(broker: Broker) -> Any:
     }
 
 
-@scenario(seconds=300)
+@scenario(seconds=300, is_alone=True)
 def exactly_once(broker: Broker) -> Any:
-    """Each word's committed counts are 1, 2, 3 and so on, whoever was killed meanwhile."""
+    """Each word's committed counts are 1, 2, 3 and so on, whoever was killed meanwhile.
+
+    On Apache Kafka the program is now and then RUNNING after the broker's return, and counts no more: two
+    times of some thirty, and none of twenty on kwire.
+    """
     make_topic(broker, NAME, PARTITIONS)
     make_topic(broker, f"{NAME}-counts", PARTITIONS)
     text = iter(lines())
