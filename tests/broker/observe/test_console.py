@@ -37,7 +37,7 @@ async def test_the_first_who_asks_starts_it_and_it_ends_with_its_node() -> None:
         assert "There are no topics" in page
         assert node.running.bootstrap in page
         (pid,) = consoles()
-        assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
         assert "--accent" in await node.text("/console/static/console.css")
         assert consoles() == {pid}
     assert not consoles()
