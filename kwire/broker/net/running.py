@@ -153,6 +153,7 @@ class RunningNode:
         loop.alone = False
         if self.is_killed:
             server.abandon()
+            self.node.abandon()
         else:
             yield from self._leave()
             yield from server.drain(DRAIN_MS if loop.running else 0)

@@ -146,6 +146,10 @@ class NodeBase(ABC):
         if self.sessions is not None:
             self.sessions.tell_all()
 
+    @abstractmethod
+    def abandon(self) -> None:
+        """End the processes of its own that it has: this is to be as if it were killed."""
+
     def finish_shutdown(self) -> None:
         """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""
         self.end_turn()

@@ -49,6 +49,9 @@ class ControllerNode(NodeBase):
         super().begin_shutdown()
         self._metadata.end_waits()
 
+    def abandon(self) -> None:
+        pass  # it has none
+
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         """Nothing is staged by a controller."""
 

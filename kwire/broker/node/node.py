@@ -220,6 +220,9 @@ class Node(NodeBase):
         self.replicas.end_waits()
         self._metadata.end_waits()
 
+    def abandon(self) -> None:
+        self.cleaner.stop()
+
     def _every(self, interval_ms: int, work: Callable[[], object]) -> None:
         """Do `work` again and again until the node stops."""
 
