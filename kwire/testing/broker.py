@@ -201,16 +201,18 @@ class Broker(Running):
         retention, is looked at 200 times and at the end, however long that is: a week takes milliseconds. Who
         interrupts it leaves the clock where it is.
         """
-        if not isinstance(delay_ms, int):
-            raise TypeError(f"whole milliseconds, and not {delay_ms!r}")
-        if delay_ms < 0:
-            raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
+        check_delay(delay_ms)
+        self._move_clock(delay_ms)
+
+    def _move_clock(self, delay_ms: int, *, between_nodes: bool = True) -> None:
         if self._hanging is not None:
             raise RuntimeError("no time passes for a broker that hangs: let it resume first")
         self._check_alive()
         running, settled = self._running, threading.Event()
         with self._advancing:
-            running.loop.call_from_thread(lambda: running.loop.advance(delay_ms, settled.set))
+            running.loop.call_from_thread(
+                lambda: running.loop.advance(delay_ms, settled.set, between_nodes=between_nodes)
+            )
             try:
                 while not settled.wait(LOOK_SECONDS):
                     self._check_alive()
@@ -254,6 +256,14 @@ class Broker(Running):
         """Give up what an end by a crash leaves for the next start."""
         self._leave()
         self._port, self._nodes_port, self._clock = 0, 0, None
+
+
+def check_delay(delay_ms: object) -> None:
+    """TypeError, ValueError: it is no time that can pass."""
+    if not isinstance(delay_ms, int):
+        raise TypeError(f"whole milliseconds, and not {delay_ms!r}")
+    if delay_ms < 0:
+        raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
 
 
 def _text(value: object) -> str:

@@ -15,23 +15,30 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kwire.testing.broker import Broker
+from kwire.testing.broker import Broker, check_delay
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.outages import Outages
 from kwire.testing.running import Running
 from kwire.testing.users import CLIENTS, CONTROLLERS, NODES, check_users, user_settings
 
 if TYPE_CHECKING:
+    from kwire.broker.node.base import NodeBase
     from kwire.testing.cuts import Cuts
 
 HOST: Final = "127.0.0.1"
 MOST_REPLICAS: Final = 3
 STEP_MS: Final = 250
-"""How far one may be ahead of another when time passes: half of what elections wait for."""
+"""How far one may be ahead of another where they may miss each other: half of what elections wait for."""
+SETTLE_SECONDS: Final = 1.0
+"""How long nodes may take for what the time that has passed has them do together, at most."""
+LOOK_MS: Final = 2
+LAG_MS: Final = 30_000
+"""The default of `replica.lag.time.max.ms`: of what nodes wait for each other the longest."""
 IMPATIENT: Final = {
     "broker.heartbeat.interval.ms": 200,
     "broker.session.timeout.ms": 2_000,
@@ -60,12 +67,31 @@ class _Node(Broker):
         super().start()
         self._cuts.stand_between(self._node_id, self._running)
 
-    def live(self, delay_ms: int) -> None:
+    @property
+    def is_there(self) -> bool:
+        """Whether it lives, and does not hang."""
+        return self.is_running and self._hanging is None
+
+    def live(self, delay_ms: int, *, between_nodes: bool) -> None:
         """Let time pass for it, or, where it is gone or hangs, for the clock that it comes back to."""
-        if self.is_running and self._hanging is None:
-            self.advance(delay_ms)
+        if self.is_there:
+            self._move_clock(delay_ms, between_nodes=between_nodes)
         elif self._clock is not None:
             self._clock.advance(delay_ms)
+
+    def settle(self) -> None:
+        """Return when it waits for no other node to have or to do anything, or has long enough."""
+        settled, until = threading.Event(), time.monotonic() + SETTLE_SECONDS
+        running = self._running
+
+        def look() -> None:
+            if _waits(running.node) and time.monotonic() < until:
+                running.loop.between_nodes.schedule(LOOK_MS, look)
+            else:
+                settled.set()
+
+        running.loop.call_from_thread(look)
+        settled.wait(2 * SETTLE_SECONDS)  # it may end meanwhile
 
 
 class Cluster(Running):
@@ -140,17 +166,22 @@ class Cluster(Running):
         self._ask(lambda client: client.move_leader(topic, partition, to))
 
     def advance(self, delay_ms: int) -> None:
-        """Let `delay_ms` pass for all of them, as `Broker.advance` does for one.
+        """Let `delay_ms` pass for all of them, as `Broker.advance` does for one, in about as long.
 
-        A quarter of a second at a time, so that those who live are not missed by each other: an hour takes
-        half a minute.
+        They do not miss each other for that. Where one is gone, hangs or does not reach another, all live
+        through the first minute of it together, a quarter of a second at a time, and whoever is to be missed
+        is: this takes half a second.
         """
-        if delay_ms < 0:
-            raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
-        while delay_ms:
-            step_ms = min(delay_ms, STEP_MS)
-            _at_once(partial(node.live, step_ms) for node in self.brokers.values())
-            delay_ms -= step_ms
+        check_delay(delay_ms)
+        nodes, rest_ms = self.brokers.values(), delay_ms
+        if not all(node.is_there for node in nodes) or self._between.are_there_any:
+            lag_ms = int(str(self._overrides.get("replica.lag.time.max.ms", LAG_MS)))
+            rest_ms -= min(delay_ms, 2 * lag_ms)
+            for passed_ms in range(0, delay_ms - rest_ms, STEP_MS):
+                step_ms = min(STEP_MS, delay_ms - rest_ms - passed_ms)
+                _at_once(partial(node.live, step_ms, between_nodes=True) for node in nodes)
+        _at_once(partial(node.live, rest_ms, between_nodes=False) for node in nodes)
+        _at_once(node.settle for node in nodes if node.is_there)
 
     def _now_ms(self) -> int:
         return max((node._now_ms() for node in self.brokers.values()), default=super()._now_ms())
@@ -220,6 +251,19 @@ class Cluster(Running):
             directory = os.path.join(self.log_dir, str(node_id))
             format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
             self.brokers[node_id] = _Node(node_id, self._cuts, settings, directory, self._users)
+
+
+def _waits(node: NodeBase) -> bool:
+    """Whether others are still to have what it has written, or to end a transaction."""
+    from kwire.broker.node.node import Node
+    from kwire.wire.errors import ApiError
+
+    assert isinstance(node, Node)
+    try:
+        is_ending = any(transaction.is_ending for transaction in node.transactions.all())
+    except ApiError:
+        return True  # it does not know yet
+    return is_ending or any(partition.waiting_appends for partition in node.replicas.all())
 
 
 def _at_once(calls: Iterable[Callable[[], None]]) -> None:

@@ -53,6 +53,11 @@ class Cuts:
         with self._lock:
             self._cut.clear()
 
+    @property
+    def are_there_any(self) -> bool:
+        """Whether somebody does not reach another."""
+        return bool(self._cut)
+
     def is_cut(self, node_id: int, to: PeerAddress) -> bool:
         """Whether a node does not reach an address."""
         with self._lock:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kwire.broker.host.clock import ManualClock, TimerQueue
-from kwire.broker.host.host import NoPeers, Peers
+from kwire.broker.host.host import NoPeers, Peers, Timing
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.host.streams import RandomStreams
 from kwire.testing.disk import Died
@@ -186,6 +186,10 @@ class VirtualHost:
     def world_ms(self, delay_ms: int) -> int:
         """How long others wait while its own clock says this much: not less."""
         return delay_ms if self._speed_percent == 100 else -(-delay_ms * 100 // self._speed_percent)
+
+    @property
+    def between_nodes(self) -> Timing:
+        return self  # nobody makes simulated nodes older than what they have lived through
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
         return HostTimer(self, delay_ms, callback)

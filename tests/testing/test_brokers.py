@@ -17,12 +17,24 @@ from kwire.testing.client import Client
 from kwire.testing.outages import Outages
 
 PATIENCE_SECONDS = 60
+DAY_MS = 24 * 3600 * 1000
 
 
 def leader_by(broker: Broker, topic: str) -> int:
     """Who leads a topic, by what a broker says."""
     with closing(Client(broker.bootstrap_servers, PATIENCE_SECONDS)) as client:
         return client.leader(topic, 0)
+
+
+def stable_offsets(cluster: Cluster, topic: str) -> dict[int, int]:
+    """How far readers of what is committed get, by partition."""
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in cluster.end_offsets(topic)}
+    told = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+    return {place.partition: future.result(PATIENCE_SECONDS).offset for place, future in told.items()}
 
 
 def test_others_lead_and_coordinate_what_a_broker_did_that_crashed(tmp_path: Path) -> None:
@@ -67,6 +79,48 @@ def test_time_passes_for_all_of_them_and_who_leads_goes_on_leading() -> None:
         assert after.timestamp_ms - before.timestamp_ms >= 60_100, "who was away knows what time it is"
         with pytest.raises(ValueError, match="time does not go back"):
             cluster.advance(-1)
+
+
+def test_a_year_is_over_at_once_and_nobody_has_missed_anybody(caplog: pytest.LogCaptureFixture) -> None:
+    from confluent_kafka import KafkaException, Producer
+
+    with Cluster(timeout_s=PATIENCE_SECONDS) as cluster:
+        topic, group = cluster.new_topic("orders", partitions=6), cluster.new_name("group")
+        leaders = [cluster.leader(topic, index) for index in range(6)]
+        coordinator = cluster.coordinator(group)
+        settings = {"bootstrap.servers": cluster.bootstrap_servers, "transaction.timeout.ms": 60_000}
+        for passed_ms in (DAY_MS, 365 * DAY_MS):
+            producer = Producer({**settings, "transactional.id": cluster.new_name("tx"), "log_level": 0})
+            producer.init_transactions(PATIENCE_SECONDS)
+            producer.begin_transaction()
+            for index in range(6):
+                producer.produce(topic, b"never committed", partition=index)
+            assert producer.flush(PATIENCE_SECONDS) == 0
+            caplog.clear()
+            cluster.advance(passed_ms)
+            assert stable_offsets(cluster, topic) == cluster.end_offsets(topic), "each has its marker"
+            assert caplog.messages == [], "no election, and nobody was missed"
+            with pytest.raises(KafkaException):
+                producer.commit_transaction(PATIENCE_SECONDS)
+        assert [cluster.leader(topic, index) for index in range(6)] == leaders
+        assert cluster.coordinator(group) is coordinator
+
+
+def processes() -> set[str]:
+    """Those that this one has started, and that are still there."""
+    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def test_who_crashes_leaves_no_process_that_compacts() -> None:
+    before = processes()
+    with Cluster(size=1, timeout_s=PATIENCE_SECONDS) as cluster:
+        compacted = {"cleanup.policy": "compact", "segment.ms": DAY_MS, "min.cleanable.dirty.ratio": 0}
+        topic = cluster.new_topic("prices", config=compacted)
+        for price in range(3):
+            cluster.produce(topic, str(price), key="a")
+            cluster.advance(2 * DAY_MS)
+        cluster.wait_until(lambda: processes() > before, what="compaction")
+    assert processes() <= before
 
 
 def test_who_hangs_is_missed_as_time_passes() -> None:

@@ -74,10 +74,19 @@ class ManualClock:
 class QueuedTimer:
     """A call in a `TimerQueue`."""
 
-    __slots__ = ("callback", "deadline_ms", "order", "queue")
+    __slots__ = ("callback", "deadline_in", "deadline_ms", "order", "queue")
 
-    def __init__(self, queue: TimerQueue, deadline_ms: int, order: int, callback: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        queue: TimerQueue,
+        deadline_ms: int,
+        order: int,
+        callback: Callable[[], None],
+        deadline_in: Callable[[int], int] | None,
+    ) -> None:
         self.queue = queue
+        self.deadline_in = deadline_in
+        """What the clock shows in so many milliseconds, where that is not so much later; it can be moved."""
         self.callback: Callable[[], None] | None = callback
         self.deadline_ms = deadline_ms
         self.order = order
@@ -92,7 +101,8 @@ class QueuedTimer:
         if self.callback is None:
             return False
         queue = self.queue
-        deadline_ms = queue.monotonic_ms() + delay_ms
+        deadline_in = self.deadline_in
+        deadline_ms = queue.monotonic_ms() + delay_ms if deadline_in is None else deadline_in(delay_ms)
         if deadline_ms < self.deadline_ms:
             return False
         self.deadline_ms = deadline_ms
@@ -132,11 +142,30 @@ class TimerQueue:
 
     def add(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
         """Have `callback` called when the time has passed."""
-        deadline_ms = self.monotonic_ms() + max(0, delay_ms)
+        return self.add_at(self.monotonic_ms() + max(0, delay_ms), callback)
+
+    def add_at(
+        self,
+        deadline_ms: int,
+        callback: Callable[[], None],
+        deadline_in: Callable[[int], int] | None = None,
+    ) -> QueuedTimer:
+        """Have `callback` called at that time. With `deadline_in`, `shift` may move it."""
         order = self.next_order()
-        timer = QueuedTimer(self, deadline_ms, order, callback)
+        timer = QueuedTimer(self, deadline_ms, order, callback, deadline_in)
         heappush(self._heap, (deadline_ms, order, timer))
         return timer
+
+    def shift(self, delay_ms: int) -> None:
+        """Have all come so much later that say themselves when they are due."""
+        moved = []
+        for deadline_ms, order, timer in self._heap:
+            if timer.deadline_in is not None:
+                timer.deadline_ms += delay_ms
+                deadline_ms += delay_ms
+            moved.append((deadline_ms, order, timer))
+        heapify(moved)
+        self._heap = moved
 
     def timer_cancelled(self) -> None:
         """Count a cancelled entry. They leave in bulk, so that long deadlines do not gather dead timers."""

@@ -34,7 +34,17 @@ class Timer(Protocol):
         """
 
 
-class Host(Protocol):
+class Timing(Protocol):
+    """A clock to measure with, and calls that wait for it."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment, which never go back: for durations."""
+
+    def schedule(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        """Call `callback` once, when `delay_ms` have passed. Not affected by changes of the wall clock."""
+
+
+class Host(Timing, Protocol):
     """The world as a node sees it."""
 
     def random(self, purpose: str) -> random.Random:
@@ -46,11 +56,12 @@ class Host(Protocol):
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since 1970: for record timestamps and times that are stored."""
 
-    def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment, which never go back: for durations."""
+    @property
+    def between_nodes(self) -> Timing:
+        """The time that nodes wait for each other, and in which they miss each other.
 
-    def schedule(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        """Call `callback` once, when `delay_ms` have passed. Not affected by changes of the wall clock."""
+        It stands still where a test makes all nodes of a cluster older at once.
+        """
 
     def schedule_look(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         """`schedule` for a look at whether anything is due, which asks for the next look itself.
@@ -114,7 +125,7 @@ class Peers(Protocol):
 
         Each purpose ("metadata", "fetch-0") has a connection of its own to each address: what is sent for one
         is done and answered in its order, and waits for nothing that is sent for another. The deadline is a
-        moment of `Host.monotonic_ms`. The version is the highest that both sides have, at most `max_version`.
+        moment of `Host.between_nodes`. The version is the highest that both have, at most `max_version`.
 
         `to_controller` says that a controllers' listener is asked there, not the one between brokers: each
         may want to be shown in its own way who this node is. Of a purpose it is always the same.

@@ -38,6 +38,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
+from kwire.broker.host.between import BetweenNodes
 from kwire.broker.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
 from kwire.broker.host.host import NoPeers, Peers, Timer
 from kwire.broker.host.loggers import NodeLogger
@@ -87,8 +88,8 @@ class Loop:
         """The other nodes: nobody, until the shell has made connections to them possible."""
         self.end_turn: Callable[[], bool] = _nothing_left
         """Called at the end of each turn; True asks for another turn at once."""
-        self.turn_ms = self.clock.monotonic_ms()
-        """Monotonic time at the start of this turn."""
+        self.turn_ms = 0
+        """The time between nodes (`Host.between_nodes`) at the start of this turn."""
         self.turn_began = perf_counter()
         """When this turn began to work, in seconds of real time that mean nothing by themselves."""
         self.alone = alone
@@ -100,6 +101,7 @@ class Loop:
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._timers = TimerQueue(self.clock.monotonic_ms)
         self._looks = Looks(self._timers)
+        self.between_nodes = BetweenNodes(self._timers, self._scheduled)
         self._timer_fd = TimerFd()
         self._armed_ms: int | None = None
         self._look_at_timers = False
@@ -145,15 +147,17 @@ class Loop:
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
         timer = self._timers.add(delay_ms, callback)
-        if not self.in_turn:
-            self.wake()
+        self._scheduled()
         return timer
 
     def schedule_look(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
         look = self._looks.add(delay_ms, callback)
+        self._scheduled()
+        return look
+
+    def _scheduled(self) -> None:
         if not self.in_turn:
             self.wake()
-        return look
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
@@ -266,7 +270,7 @@ class Loop:
         self.in_turn = True
         events = self._epoll.poll(wait_seconds, MAX_EVENTS)
         self.served = len(events)
-        self.turn_ms = self.clock.monotonic_ms()
+        self.turn_ms = self.between_nodes.monotonic_ms()
         self.turn_began = perf_counter()
         handlers = self._handlers
         for fd, mask in events:
@@ -317,21 +321,24 @@ class Loop:
         self._armed_ms = None
         self._look_at_timers = True
 
-    def advance(self, delay_ms: int, done: Callable[[], None]) -> None:
+    def advance(self, delay_ms: int, done: Callable[[], None], *, between_nodes: bool = True) -> None:
         """Move the clock to each deadline within `delay_ms` in turn, and to the end; then call `done`.
 
         What became due is handled with all that follows from it before the clock is moved on, work in
         threads included. Looks, of which nearly all find nothing, are rarer meanwhile, and none is missing at
-        the end. To be called in the loop's thread. It begins when the one before is done, or was called off
-        by `stop_advancing`.
+        the end. Without `between_nodes` that time goes by as if no other node had to be waited for or missed
+        (`Host.between_nodes`). To be called in the loop's thread. It begins when the one before is done, or
+        was called off by `stop_advancing`.
         """
         if self._advancing:
-            self._next_advances.append(partial(self.advance, delay_ms, done))
+            self._next_advances.append(partial(self.advance, delay_ms, done, between_nodes=between_nodes))
             return
         self._advancing, self._called_off = True, False
         clock = self.clock
         end_ms = clock.monotonic_ms() + delay_ms
         self._looks.begin_move(delay_ms)
+        if not between_nodes:
+            self.between_nodes.stand(delay_ms)
         on_jump, clock.on_jump = clock.on_jump, None  # the loop knows, and looks by itself
 
         def look(*, is_quiet: bool = False) -> None:
@@ -366,6 +373,8 @@ class Loop:
 
         def finish() -> None:
             self._looks.end_move()
+            if not between_nodes:
+                self.between_nodes.go_on(max(0, end_ms - clock.monotonic_ms()))
             clock.on_jump = on_jump
             self._advancing = False
             self._look_again()

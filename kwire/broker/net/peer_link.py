@@ -219,11 +219,13 @@ class PeerLink:
         self._line = self._dial(self.to, self)
 
     def _limit_setup(self) -> None:
-        self._until_ms = self._host.monotonic_ms() + self._varied(self._setup_timeouts_ms, self._timeouts)
+        self._until_ms = self._host.between_nodes.monotonic_ms() + self._varied(
+            self._setup_timeouts_ms, self._timeouts
+        )
         self._look_by(self._until_ms)
 
     def _send_all(self) -> None:
-        if self._renew_ms is not None and self._host.monotonic_ms() >= self._renew_ms:
+        if self._renew_ms is not None and self._host.between_nodes.monotonic_ms() >= self._renew_ms:
             if self._unsent and not self._sent:
                 self._limit_setup()
                 self._log_in()
@@ -264,7 +266,7 @@ class PeerLink:
             return f"this {ask.name} cannot be written"
         ask.size_bytes = len(frame)
         self._sent_bytes += len(frame)
-        self._active_ms = self._host.monotonic_ms()
+        self._active_ms = self._host.between_nodes.monotonic_ms()
         self._sent.append(ask)
         self._line.send(frame)
         return None
@@ -306,7 +308,7 @@ class PeerLink:
             raise WireError(f"an answer to request {correlation_id} instead of {ask.correlation_id}")
         self._sent.popleft()
         self._sent_bytes -= ask.size_bytes
-        self._active_ms = self._host.monotonic_ms()
+        self._active_ms = self._host.between_nodes.monotonic_ms()
         if not self._sent:
             self._look_by(self._idle_ends_ms())
         return ask, answer
@@ -371,12 +373,12 @@ class PeerLink:
         self._refusals.let_in(self.to)
         if login.session_ms > 0:
             share = self._host.random("peers").uniform(*SESSION_SHARE)
-            self._renew_ms = self._host.monotonic_ms() + int(login.session_ms * share)
+            self._renew_ms = self._host.between_nodes.monotonic_ms() + int(login.session_ms * share)
         self._ready()
 
     def _refused(self, reason: str) -> None:
         """This node is not let in, or the other is not who it should be. Said once, not at each attempt."""
-        if self._refusals.is_news(self.to, reason, self._host.monotonic_ms()):
+        if self._refusals.is_news(self.to, reason, self._host.between_nodes.monotonic_ms()):
             self._logger.error("%r failed authentication due to: %s", self, reason)
         self._end(f"authentication failed: {reason}")
 
@@ -392,7 +394,7 @@ class PeerLink:
         self._login = None
         self._failures += 1
         self._last_failure = reason
-        self._until_ms = self._host.monotonic_ms() + self._varied(RESTS_MS, self._failures - 1)
+        self._until_ms = self._host.between_nodes.monotonic_ms() + self._varied(RESTS_MS, self._failures - 1)
         self._move(State.RESTING)
         self._look_by(self._until_ms)
         self._fail_all(reason)
@@ -434,11 +436,13 @@ class PeerLink:
                 return
             self._timer.cancel()
         self._looks_ms = when_ms
-        self._timer = self._host.schedule(max(0, when_ms - self._host.monotonic_ms()), self._look)
+        self._timer = self._host.between_nodes.schedule(
+            max(0, when_ms - self._host.between_nodes.monotonic_ms()), self._look
+        )
 
     def _look(self) -> None:
         self._timer = None
-        now_ms = self._host.monotonic_ms()
+        now_ms = self._host.between_nodes.monotonic_ms()
         for ask in [ask for ask in self._unsent if ask.deadline_ms <= now_ms]:
             self._unsent.remove(ask)
             self._fail(ask, self._why_unsent())

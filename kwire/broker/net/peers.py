@@ -99,7 +99,7 @@ class PeerLinks:
         refusal = ""
         if self._is_closed:
             refusal = "this node stops"
-        elif deadline_ms <= self._host.monotonic_ms():
+        elif deadline_ms <= self._host.between_nodes.monotonic_ms():
             refusal = "it is too late"
         elif link is None and len(self._links) >= MAX_LINKS:
             refusal = "there are too many connections"

@@ -51,7 +51,9 @@ class ProducerIds:
         return producer_id
 
     def _ask(self) -> None:
-        is_early = self._not_before_ms is not None and self._host.monotonic_ms() < self._not_before_ms
+        is_early = (
+            self._not_before_ms is not None and self._host.between_nodes.monotonic_ms() < self._not_before_ms
+        )
         if self._asked or is_early:
             return
         self._asked = True
@@ -62,6 +64,6 @@ class ProducerIds:
         self._asked = False
         if isinstance(reply, ApiError):
             self._logger.warning("the controller gives no producer ids: %s", reply.code.name)
-            self._not_before_ms = self._host.monotonic_ms() + RETRY_BACKOFF_MS
+            self._not_before_ms = self._host.between_nodes.monotonic_ms() + RETRY_BACKOFF_MS
         else:
             self._next_block, self._not_before_ms = reply, None

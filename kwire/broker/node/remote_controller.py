@@ -84,7 +84,9 @@ class RemoteController:
                     answer = error
             on_done(answer)
 
-        self._ask(asked.purpose, asked.request, self._host.monotonic_ms() + patience_ms, answered)
+        self._ask(
+            asked.purpose, asked.request, self._host.between_nodes.monotonic_ms() + patience_ms, answered
+        )
 
     def _ask(
         self,
@@ -136,7 +138,7 @@ class RemoteController:
 
         `locally` has this node answer it, while it leads.
         """
-        deadline_ms = self._host.monotonic_ms() + FORWARDING_TIMEOUT_MS
+        deadline_ms = self._host.between_nodes.monotonic_ms() + FORWARDING_TIMEOUT_MS
 
         def ask() -> None:
             if self._quorum.leads:
@@ -148,7 +150,7 @@ class RemoteController:
             frame = encode_request(request, header.api_version, header.correlation_id, header.client_id)[4:]
             wrapped = envelope(frame, asked.principal, asked.peer_host)
             patience_ms = self._config.controller_socket_timeout_ms
-            until_ms = min(deadline_ms, self._host.monotonic_ms() + patience_ms)
+            until_ms = min(deadline_ms, self._host.between_nodes.monotonic_ms() + patience_ms)
             self._ask(FORWARDED, wrapped, until_ms, answered)
 
         def answered(answer: Message | ApiError) -> None:
@@ -157,8 +159,8 @@ class RemoteController:
                 return
             assert isinstance(answer, ApiError)
             if answer.code is ErrorCode.NOT_CONTROLLER:
-                if self._host.monotonic_ms() + RETRY_BACKOFF_MS < deadline_ms:
-                    self._host.schedule(RETRY_BACKOFF_MS, ask)
+                if self._host.between_nodes.monotonic_ms() + RETRY_BACKOFF_MS < deadline_ms:
+                    self._host.between_nodes.schedule(RETRY_BACKOFF_MS, ask)
                 else:
                     asked.refuse(ApiError(ErrorCode.REQUEST_TIMED_OUT))
             elif answer.code is ErrorCode.UNSUPPORTED_VERSION:

@@ -130,7 +130,9 @@ class Fetcher:
 
     def _throttle(self, follower: Follower) -> None:
         if not self._throttled:
-            self._host.schedule(self._around.config.replica_fetch_backoff_ms, self._look_at_throttled)
+            self._host.between_nodes.schedule(
+                self._around.config.replica_fetch_backoff_ms, self._look_at_throttled
+            )
         self._throttled[follower] = None
 
     def _look_at_throttled(self) -> None:
@@ -171,7 +173,7 @@ class Fetcher:
             address,
             self.purpose,
             request,
-            deadline_ms=self._host.monotonic_ms() + config.replica_socket_timeout_ms,
+            deadline_ms=self._host.between_nodes.monotonic_ms() + config.replica_socket_timeout_ms,
             on_answer=self._answered,
             max_version=around.fetch_version,
         )
@@ -202,7 +204,9 @@ class Fetcher:
         self._rest()
 
     def _rest(self) -> None:
-        self._pause = self._host.schedule(self._around.config.replica_fetch_backoff_ms, self._rested)
+        self._pause = self._host.between_nodes.schedule(
+            self._around.config.replica_fetch_backoff_ms, self._rested
+        )
 
     def _rested(self) -> None:
         self._pause = None
@@ -293,7 +297,7 @@ class Fetcher:
     def _delay(self, refused: list[Follower]) -> None:
         if refused:
             backoff_ms = self._around.config.replica_fetch_backoff_ms
-            self._host.schedule(backoff_ms, partial(self._delay_over, refused))
+            self._host.between_nodes.schedule(backoff_ms, partial(self._delay_over, refused))
 
     def _delay_over(self, followers: Iterable[Follower]) -> None:
         for follower in followers:

@@ -85,7 +85,7 @@ class LeaderOffsets:
                     ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
                 ],
             ),
-            deadline_ms=around.host.monotonic_ms() + around.config.replica_socket_timeout_ms,
+            deadline_ms=around.host.between_nodes.monotonic_ms() + around.config.replica_socket_timeout_ms,
             on_answer=answered,
             max_version=around.list_offsets_version,
         )

@@ -141,7 +141,7 @@ class Partition:
                 if self.led is None:
                     self.led = LedReplicas(self._leading)
                     self._leading.partitions[self] = None
-                self.led.take(image, self.log.log_end_offset, self._host.monotonic_ms())
+                self.led.take(image, self.log.log_end_offset, self._host.between_nodes.monotonic_ms())
             elif self.led is not None:
                 self._forget_followers()
             self._replicated()
@@ -408,7 +408,7 @@ class Partition:
             log_start_offset=log_start_offset,
             broker_epoch=broker_epoch,
             leader_end_offset=log.written_end_offset,
-            now_ms=self._host.monotonic_ms(),
+            now_ms=self._host.between_nodes.monotonic_ms(),
             watch=watch,
         )
         if broker_id not in led.isr:
@@ -436,7 +436,7 @@ class Partition:
         if led is None:
             return
         pending = led.shrunk(
-            (self.topic_id, self.index), self.log.written_end_offset, self._host.monotonic_ms()
+            (self.topic_id, self.index), self.log.written_end_offset, self._host.between_nodes.monotonic_ms()
         )
         if pending is not None:
             ends = {broker_id: state.end_offset for broker_id, state in led.followers.items()}
@@ -467,7 +467,7 @@ class Partition:
         before = led.isr
         if led.answered(pending, answer):
             # Not at once: a controller that is behind would be asked without end.
-            self._host.schedule(RETRY_MS, partial(self._ask_again, pending))
+            self._host.between_nodes.schedule(RETRY_MS, partial(self._ask_again, pending))
             return
         if led.isr != before:
             if pending.joins is None:
@@ -531,7 +531,9 @@ class Partition:
                 self._late = {}
             self._late[late] = None
             if timeout_ms is not None:
-                late.timer = self._host.schedule(max(0, timeout_ms), partial(self._timed_out, late))
+                late.timer = self._host.between_nodes.schedule(
+                    max(0, timeout_ms), partial(self._timed_out, late)
+                )
 
     def _keep_late(self) -> None:
         high_watermark = self.log.high_watermark

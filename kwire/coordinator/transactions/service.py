@@ -318,7 +318,9 @@ class TransactionCoordinatorService:
                 shard.machine.markers_refused(ending, left | refused)
             elif left:
                 again_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
-                self._host.schedule(retry_ms, lambda: self._write_round(shard, ending, left, again_ms))
+                self._host.between_nodes.schedule(
+                    retry_ms, lambda: self._write_round(shard, ending, left, again_ms)
+                )
             else:
                 self._all_written(shard, ending)
 

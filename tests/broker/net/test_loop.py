@@ -250,3 +250,23 @@ async def test_a_move_that_is_called_off_leaves_looks_as_often_as_they_were(loop
     await again.wait()
     assert stopped_ms <= looks[-1] <= stopped_ms + 1_000
     assert len([at for at in looks if at >= stopped_ms]) in (1, 2)
+
+
+async def test_a_week_without_time_between_nodes_has_everything_else(loop: Loop) -> None:
+    day_ms = 24 * 3600 * 1000
+    began_ms, between_ms = loop.monotonic_ms(), loop.between_nodes.monotonic_ms()
+    seen: list[str] = []
+    loop.schedule(day_ms, lambda: seen.append("a day"))
+    loop.between_nodes.schedule(500, lambda: seen.append("nobody answered"))
+    moved, off = trio.Event(), trio.Event()
+    loop.call_soon(lambda: loop.advance(7 * day_ms, moved.set, between_nodes=False))
+    loop.call_soon(lambda: loop.advance(7 * day_ms, off.set, between_nodes=False))  # when the first is over
+    await moved.wait()
+    loop.call_soon(loop.stop_advancing)
+    await off.wait()
+    assert loop.monotonic_ms() - began_ms >= 7 * day_ms
+    assert (loop.between_nodes.monotonic_ms(), seen) == (between_ms, ["a day"])
+    both = trio.Event()
+    loop.call_soon(lambda: loop.advance(500, both.set))
+    await both.wait()
+    assert (loop.between_nodes.monotonic_ms(), seen) == (between_ms + 500, ["a day", "nobody answered"])
