@@ -32,6 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m kwire.console", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="a socket that listens")
     parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--client-id", required=True, help="what brokers know it by")
     parser.add_argument("--node-id", type=int, default=-1)
     parser.add_argument("--log-dir", action="append", default=[])
     parser.add_argument("--read-only", action="store_true")
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str]) -> None:
         options.node_id,
         tuple(options.log_dir),
         may_write=not options.read_only,
+        client_id=options.client_id,
         security=PLAINTEXT if options.credentials_fd is None else _security(options.credentials_fd),
     )
     config = Config()

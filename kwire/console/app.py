@@ -44,7 +44,6 @@ from kwire.desk.settings import ClientSettings, servers_of
 
 PREFIX: Final = "/console"
 HERE: Final = Path(__file__).parent
-CLIENT_ID: Final = "kwire-console"
 TIMEOUT_SECONDS: Final = 10.0
 """How long a page tries to reach brokers."""
 MAX_PAGES_AT_ONCE: Final = 8
@@ -81,7 +80,7 @@ class Console:
         self._token = token
         settings = ClientSettings(
             servers_of(place.bootstrap_servers),
-            CLIENT_ID,
+            place.client_id,
             timeout_seconds=TIMEOUT_SECONDS,
             security=place.security,
         )

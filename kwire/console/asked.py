@@ -28,6 +28,8 @@ class Place(NamedTuple):
     """Whether it produces, and resets offsets."""
     security: Security = PLAINTEXT
     """How it says who it is."""
+    client_id: str = "kwire-console"
+    """What brokers know it by."""
 
 
 class Asked(NamedTuple):

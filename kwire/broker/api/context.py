@@ -148,6 +148,11 @@ class Channel:
         """Requests received whose replies have not been handed to the shell."""
         return len(self.slots)
 
+    @property
+    def client_id(self) -> str | None:
+        """What the last request has called who asks; None before, and where nobody is told of requests."""
+        return self._client_id
+
     def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
         """Take the next place in the order of replies, for a request of `size_bytes`."""
         answered = self.answered

@@ -24,6 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.net.running import RunningNode
+from kwire.broker.observe.turns import READER_ID, Turns
 from kwire.broker.security.settings import Credentials, listener_security, peer_credentials
 
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
@@ -35,6 +36,8 @@ MAX_BODY_BYTES: Final = 1024 * 1024
 """Of a form; the console itself takes no more."""
 HOP_BY_HOP: Final = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"expect"}
 """Headers that are a connection's own. RFC 9110, 7.6.1."""
+STATIC: Final = "/console/static/"
+"""What the broker is not asked for."""
 SERVICE_UNAVAILABLE: Final = 503
 BAD_GATEWAY: Final = 502
 BAD_REQUEST: Final = 400
@@ -52,6 +55,7 @@ class ConsoleProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._address: bytes | str = b""
         self._under_way = 0
+        self._turns = Turns(running)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or say in one sentence why that cannot be done."""
@@ -68,6 +72,8 @@ class ConsoleProcess:
             return
         self._under_way += 1
         try:
+            if not scope["path"].startswith(STATIC):
+                await self._turns.wait()
             await self._forward(scope, receive, send)
         finally:
             self._under_way -= 1
@@ -113,6 +119,7 @@ class ConsoleProcess:
             command = [sys.executable, "-P", "-m", "kwire.console", "--fd", str(listener.fileno())]
             servers, credentials = self._way()
             command += ["--bootstrap-server", servers]
+            command += ["--client-id", READER_ID]
             command += ["--node-id", str(config.node_id)]
             for directory in config.log_dirs:
                 command += ["--log-dir", directory]

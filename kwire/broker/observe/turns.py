@@ -1,0 +1,54 @@
+"""When pages of the console are read, so that a program that reads on and on is not noticed by others.
+
+Each page takes the broker some milliseconds, and so one of a hundred of others' requests would meet one. Who
+reads a page now and then has it as it is asked for. Who asks again as soon as he was answered has his first
+ones at once, and then one a second, while others are served.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import trio
+
+from kwire.broker.net.running import RunningNode
+
+READER_ID: Final = "kwire-console"
+"""What the console calls itself to the broker."""
+AT_ONCE: Final = 10
+SECONDS_A_PAGE: Final = 1.0
+LATELY_MS: Final = 1_000
+LOOK_SECONDS: Final = 0.05
+
+
+class Turns:
+    """Whose turn it is to read a page: so many at once, and then one each time that so long has passed."""
+
+    def __init__(self, running: RunningNode) -> None:
+        self._running = running
+        self._next_s = -math.inf
+        """When the next page would come, were none given in advance."""
+
+    async def wait(self) -> None:
+        """Return when one more page may be read."""
+        begins_s = self._take()
+        if not self._serves_others():
+            # Whom others follow is not to wait for all that was read while there were none.
+            self._next_s = min(self._next_s, trio.current_time() + SECONDS_A_PAGE)
+            return
+        while trio.current_time() < begins_s and self._serves_others():
+            await trio.sleep(LOOK_SECONDS)
+
+    def _take(self) -> float:
+        begins_s = max(self._next_s, trio.current_time() - (AT_ONCE - 1) * SECONDS_A_PAGE)
+        self._next_s = begins_s + SECONDS_A_PAGE
+        return begins_s
+
+    def _serves_others(self) -> bool:
+        """Whether anybody but the console has asked something lately."""
+        since_ms = self._running.loop.between_nodes.monotonic_ms() - LATELY_MS
+        return any(
+            connection.last_active_ms > since_ms and connection.channel.client_id != READER_ID
+            for connection in self._running.server.connections.values()
+        )
