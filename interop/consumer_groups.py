@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from itertools import count
 from typing import Any
 
 from interop.brokers import Broker, run_tool
@@ -10,6 +12,9 @@ from interop.raw import comparable, create_topic
 from interop.raw_client import RawClient
 
 VERSION = 1
+OFFSETS_PARTITIONS = 4
+"""`offsets.topic.num.partitions` of the brokers that are asked (`interop.brokers`)."""
+WAIT_S = 30.0
 INTERVAL_S = 1.1
 """A little more than the assignment interval: before it is over there is no new target."""
 
@@ -97,6 +102,34 @@ class Member:
         for found in answer["Groups"]:
             found["Topics"].sort(key=lambda topic: topic["Name"])
         return comparable(answer["Groups"])
+
+
+def wait_until_heard(topics: Topics, group: str) -> None:
+    """Return when the coordinator of a group knows all topics: Apache Kafka's hears of them late.
+
+    Each shard of it hears for itself. So groups of the same one are asked, each new, until what the only
+    member is given has all of them.
+    """
+    deadline = time.monotonic() + WAIT_S
+    shard = _shard(group)
+    for name in (f"heard-of-{number}-{group}" for number in count()):
+        if _shard(name) != shard:
+            continue
+        probe = Member(topics, name, "probe")
+        given = probe.join(*topics.ids)["Assignment"]
+        probe.leave()
+        if given is not None and given.keys() == topics.ids.keys():
+            return
+        assert time.monotonic() < deadline, f"the coordinator of {group} does not know {list(topics.ids)}"
+        time.sleep(0.05)
+
+
+def _shard(group: str) -> int:
+    """The partition of the offsets topic that a group is in: by Java's hash of its id, without the sign."""
+    code = 0
+    for character in group:
+        code = (31 * code + ord(character)) & 0x7FFFFFFF
+    return code % OFFSETS_PARTITIONS
 
 
 def named(topics: Topics, answer: Any) -> Any:

@@ -17,6 +17,7 @@ from interop.consumer_groups import (
     listed,
     named,
     stored,
+    wait_until_heard,
 )
 from interop.raw import comparable, wait_for_coordinator
 from interop.raw_client import RawClient
@@ -272,8 +273,7 @@ def subscriptions(broker: Broker) -> Any:
         # New topics are matched once the last matching is ten seconds old.
         time.sleep(10)
         topics.create("raw-848-topics-bb", 1)
-        # Apache Kafka's coordinator hears of a topic once it is created: it would match without it again.
-        time.sleep(INTERVAL_S)
+        wait_until_heard(topics, group)  # else it would match without the new one again
         seen.append(member.send(SubscribedTopicRegex="raw-848-topics-[ab]+"))
         seen.append(settled(member, other))
         time.sleep(10)
@@ -478,10 +478,9 @@ def assignors_named(broker: Broker) -> Any:
         names = [f"raw-848-named-{letter}" for letter in "abcd"]
         for name in names:
             topics.create(name, 1)
-        # Apache Kafka's coordinator hears of a topic late: the first target would lack the last one.
-        time.sleep(INTERVAL_S)
         for assignor in ("uniform", "range"):
             group = f"raw-848-named-{assignor}"
+            wait_until_heard(topics, group)  # else the first target would lack the last topic
             members = [Member(topics, group, f"m{number}") for number in range(2)]
 
             def shown(group: str = group) -> Any:

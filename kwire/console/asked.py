@@ -16,6 +16,9 @@ MAX_NUMBER = (1 << 63) - 1
 MAX_DIGITS = len(str(MAX_NUMBER))
 
 
+CLIENT_ID = "kwire-console"
+
+
 class Place(NamedTuple):
     """Where a console stands."""
 
@@ -28,7 +31,7 @@ class Place(NamedTuple):
     """Whether it produces, and resets offsets."""
     security: Security = PLAINTEXT
     """How it says who it is."""
-    client_id: str = "kwire-console"
+    client_id: str = CLIENT_ID
     """What brokers know it by."""
 
 

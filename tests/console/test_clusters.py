@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from kwire.client.failure import Lost
-from kwire.console.app import CLIENT_ID
-from kwire.console.asked import Place
+from kwire.console.asked import CLIENT_ID, Place
 from kwire.console.clusters import KEPT_SECONDS, Clusters
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure
