@@ -18,7 +18,7 @@ from hypercorn.trio import serve
 from kwire.broker.security.settings import Credentials
 from kwire.client.security import PLAINTEXT, Security
 from kwire.console.app import Console
-from kwire.console.asked import Place
+from kwire.console.asked import CLIENT_ID, Place
 
 NICENESS = 10
 """Whoever reads what brokers have written can wait for who writes, but not for ever.
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m kwire.console", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="a socket that listens")
     parser.add_argument("--bootstrap-server", required=True)
-    parser.add_argument("--client-id", required=True, help="what brokers know it by")
+    parser.add_argument("--client-id", default=CLIENT_ID, help="what brokers know it by")
     parser.add_argument("--node-id", type=int, default=-1)
     parser.add_argument("--log-dir", action="append", default=[])
     parser.add_argument("--read-only", action="store_true")

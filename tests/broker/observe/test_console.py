@@ -137,7 +137,7 @@ def test_it_ends_where_its_broker_is_killed() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("")
         listener.listen()
-        command = [sys.executable, "-m", "kwire.console", "--client-id", "x", "--fd", str(listener.fileno())]
+        command = [sys.executable, "-m", "kwire.console", "--fd", str(listener.fileno())]
         process = subprocess.Popen(
             [*command, "--bootstrap-server", "127.0.0.1:1"],
             stdin=subprocess.PIPE,
