@@ -9,7 +9,8 @@ from urllib.parse import quote
 from kwire.client.offsets import LATEST, find_offsets
 from kwire.console.asked import MAX_NUMBER, Answer, Asked, Page, Redirect
 from kwire.console.leisure import at_leisure
-from kwire.console.reading import Bounds, Fate, Message, bounds_of, messages
+from kwire.console.passing import own_directory, passed_over
+from kwire.console.reading import Bounds, Fate, Fetched, Message, bounds_of, messages
 from kwire.console.shown import LIST_BYTES, PAGE_BYTES, shown, visible
 from kwire.desk.failure import Failure, Misfit, UsageError
 from kwire.desk.forms import as_json, encode
@@ -150,6 +151,17 @@ def _read(asked: Asked, at: int, key: bytes | None) -> tuple[list[Message], int,
     if key is None:
         return messages(asked.cluster, topic, partition, at, AT_ONCE)
     deadline = time.monotonic() + SEARCH_SECONDS
+    directory = own_directory(asked.place.log_dirs, topic, partition)
+
+    def is_time_over() -> bool:
+        return time.monotonic() > deadline
+
+    def pass_over(fetched: Fetched, offset: int, most_bytes: int) -> tuple[int, int]:
+        # Only a leader's files are what the cluster agrees on, up to the high watermark that it tells.
+        if directory is None or fetched.leader != asked.place.node_id:
+            return offset, 0
+        return passed_over(directory, offset, fetched.bounds.high_watermark, key, most_bytes, is_time_over)
+
     return at_leisure(
         lambda: messages(
             asked.cluster,
@@ -159,7 +171,8 @@ def _read(asked: Asked, at: int, key: bytes | None) -> tuple[list[Message], int,
             AT_ONCE,
             wanted=wanted,
             most_bytes=SEARCHED_BYTES,
-            is_time_over=lambda: time.monotonic() > deadline,
+            is_time_over=is_time_over,
+            pass_over=pass_over,
         )
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -12,6 +11,7 @@ from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.client.failure import Lost
 from kwire.console.asked import Answer, Asked, Page
 from kwire.console.drawing import Segment, detail, overview
+from kwire.console.passing import SEGMENT
 from kwire.console.reading import Batch, Bounds, Fate, bounds_of, fetch
 from kwire.desk.failure import Failure, UsageError
 from kwire.desk.places import offsets_of
@@ -28,7 +28,6 @@ DRAWN_BYTES: Final = 1024 * 1024
 FIRST_SPAN, SPAN_GROWTH, MAX_SPANS = 64, 8, 6
 MAX_WRITERS: Final = 50
 COLOURS: Final = 8
-_SEGMENT: Final = re.compile(r"(\d{20})\.log")
 
 
 class Kept(NamedTuple):
@@ -117,7 +116,7 @@ def _kept(log_dirs: Sequence[str], name: str, end: int) -> Kept | None:
                 sizes = {
                     int(found[1]): entry.stat().st_size
                     for entry in entries
-                    if (found := _SEGMENT.fullmatch(entry.name))
+                    if (found := SEGMENT.fullmatch(entry.name))
                 }
             epochs = read_epochs(RealDisk(), os.path.join(directory, LEADER_EPOCHS))
         except (OSError, StorageError):

@@ -94,8 +94,19 @@ class Bounds(NamedTuple):
 class Fetched(NamedTuple):
     """What a fetch has brought."""
 
+    leader: int
+    """Whom it came from."""
     bounds: Bounds
     batches: Sequence[Batch]
+
+
+PassOver = Callable[[Fetched, int, int], tuple[int, int]]
+"""Of what was fetched last, where to go on, and how many bytes may be read: from which offset on there may be
+something wanted, and how many bytes were read."""
+
+
+def _pass_nothing(fetched: Fetched, offset: int, most_bytes: int) -> tuple[int, int]:
+    return offset, 0
 
 
 def bounds_of(cluster: Cluster, topic: str, partition: int) -> Bounds:
@@ -125,7 +136,7 @@ def fetch(
         if bounds.last_stable <= at < bounds.high_watermark and _size(found) < size_bytes:
             rest = _ask(cluster, leader, topic, partition, at, size_bytes, isolation_level=0)
             found += [_undecided(batch, bounds.last_stable) for batch in _batches(rest, at)]
-        return Fetched(bounds, found)
+        return Fetched(leader, bounds, found)
 
     return cluster.retried(attempt)
 
@@ -140,6 +151,7 @@ def messages(
     wanted: Callable[[Message], bool] = lambda message: True,
     most_bytes: int = FETCH_BYTES,
     is_time_over: Callable[[], bool] = lambda: False,
+    pass_over: PassOver = _pass_nothing,
 ) -> tuple[list[Message], int, Bounds]:
     """At most so many messages from an offset on, where to go on, and the partition's bounds.
 
@@ -170,6 +182,9 @@ def messages(
             if is_full() or is_time_over():  # before the next batch, which may be one that cannot be read
                 return found, offset, fetched.bounds
         left_bytes -= _size(fetched.batches)
+        if left_bytes > 0 and fetched.batches:
+            offset, passed_bytes = pass_over(fetched, offset, left_bytes)
+            left_bytes -= passed_bytes
         if left_bytes <= 0 or not fetched.batches:
             return found, offset, fetched.bounds
 

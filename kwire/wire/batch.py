@@ -215,8 +215,8 @@ def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> int:
     return crc
 
 
-def _payload(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
-    """The records of a batch, decompressed."""
+def payload_of(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
+    """The records of a batch, decompressed. CorruptBatch: they do not, or come to more than `max_bytes`."""
     span = memoryview(buffer)[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + header.batch_length]
     if not header.attributes & CODEC_MASK:
         return span
@@ -260,7 +260,7 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
 
     CorruptBatch where they do not end with the batch, or a compressed batch exceeds `max_bytes`.
     """
-    payload = _payload(buffer, position, header, max_bytes)
+    payload = payload_of(buffer, position, header, max_bytes)
     count, at = _walk(payload, header.records_count)
     return count if at == len(payload) else count + 1
 
@@ -351,7 +351,7 @@ def records(
     CorruptBatch where they are not what they say, unpack to more than `max_bytes`, or one has more than
     `max_headers`: a header may have two bytes, and its objects a hundred.
     """
-    data = bytes(_payload(buffer, position, header, max_bytes))
+    data = bytes(payload_of(buffer, position, header, max_bytes))
     end = len(data)
     at = 0
     append_time = header.max_timestamp if header.has_log_append_time else None

@@ -113,6 +113,19 @@ class LastRequests:
         _ANSWER.pack_into(self._slots, at, reply_bytes, seconds)
         return True
 
+    def has_of_others(self, client_id: str, since: float) -> bool:
+        """Whether anybody but this client has asked since then, of the requests that are kept."""
+        ours = who(client_id, "")
+        for number in range(self._count, max(0, self._count - SLOTS), -1):
+            _, _, _, began, _, _, _, _, _, asks = _SLOT.unpack_from(
+                self._slots, self._at + number % SLOTS * _SLOT_BYTES
+            )
+            if began <= since:
+                return False
+            if not asks.startswith(ours):
+                return True
+        return False
+
     def all(self) -> list[Noted]:
         """The newest one last."""
         return read_slots(self._slots[self._at : self._at + SLOTS_BYTES])

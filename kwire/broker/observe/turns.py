@@ -18,8 +18,9 @@ READER_ID: Final = "kwire-console"
 """What the console calls itself to the broker."""
 AT_ONCE: Final = 10
 SECONDS_A_PAGE: Final = 1.0
-LATELY_MS: Final = 1_000
-LOOK_SECONDS: Final = 0.05
+LATELY_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.5
+"""How often who waits looks whether there is still somebody to wait for."""
 
 
 class Turns:
@@ -37,8 +38,8 @@ class Turns:
             # Whom others follow is not to wait for all that was read while there were none.
             self._next_s = min(self._next_s, trio.current_time() + SECONDS_A_PAGE)
             return
-        while trio.current_time() < begins_s and self._serves_others():
-            await trio.sleep(LOOK_SECONDS)
+        while (left_s := begins_s - trio.current_time()) > 0 and self._serves_others():
+            await trio.sleep(min(left_s, LOOK_SECONDS))
 
     def _take(self) -> float:
         begins_s = max(self._next_s, trio.current_time() - (AT_ONCE - 1) * SECONDS_A_PAGE)
@@ -47,8 +48,5 @@ class Turns:
 
     def _serves_others(self) -> bool:
         """Whether anybody but the console has asked something lately."""
-        since_ms = self._running.loop.between_nodes.monotonic_ms() - LATELY_MS
-        return any(
-            connection.last_active_ms > since_ms and connection.channel.client_id != READER_ID
-            for connection in self._running.server.connections.values()
-        )
+        answered = self._running.server.answered
+        return answered.last.has_of_others(READER_ID, answered.clock() - LATELY_SECONDS)

@@ -50,6 +50,21 @@ def test_what_was_not_answered_is_told(requests: LastRequests) -> None:
     assert [one.correlation_id for one in requests.all() if one.seconds is not None] == [1]
 
 
+def test_others_who_have_asked_lately(requests: LastRequests) -> None:
+    assert not requests.has_of_others("console", 0.0)
+    take_up(requests, 1, "console")
+    assert not requests.has_of_others("console", 0.0)
+    assert requests.has_of_others("shop", 0.0)
+    for other in (None, "shop", "console-2"):
+        take_up(requests, 2, other)
+        assert requests.has_of_others("console", 2.9)
+        assert not requests.has_of_others("console", 3.0)
+    for number in range(SLOTS):
+        assert requests.has_of_others("console", 0.0)
+        take_up(requests, number, "console")
+    assert not requests.has_of_others("console", 0.0)
+
+
 @pytest.mark.parametrize(
     ("client_id", "told"),
     [

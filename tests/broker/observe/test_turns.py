@@ -8,34 +8,34 @@ from typing import cast
 import trio
 from trio.testing import MockClock
 
+from kwire.broker.api.last_requests import LastRequests, who
 from kwire.broker.net.running import RunningNode
-from kwire.broker.observe.turns import AT_ONCE, READER_ID, SECONDS_A_PAGE, Turns
+from kwire.broker.observe.turns import (
+    AT_ONCE,
+    LATELY_SECONDS,
+    LOOK_SECONDS,
+    READER_ID,
+    SECONDS_A_PAGE,
+    Turns,
+)
+from kwire.wire.registry import RequestHeader
 
 
 class Broker:
-    """One that serves some connections, each of which asks all the time."""
+    """One that serves clients, each of which asks all the time."""
 
     def __init__(self, *client_ids: str) -> None:
-        self.server = self
-        self.loop = SimpleNamespace(between_nodes=self)
-        self.connections = {number: self.connection(client_id) for number, client_id in enumerate(client_ids)}
-        self.is_quiet = False
+        self.server = SimpleNamespace(answered=self)
+        self.last = LastRequests()
+        self.client_ids = [*client_ids]
         self.turns = Turns(cast(RunningNode, self))
 
-    def connection(self, client_id: str) -> object:
-        broker = self
-
-        class Connection:
-            channel = SimpleNamespace(client_id=client_id)
-
-            @property
-            def last_active_ms(self) -> int:
-                return 0 if broker.is_quiet else broker.monotonic_ms()
-
-        return Connection()
-
-    def monotonic_ms(self) -> int:
-        return int(trio.current_time() * 1000) + 10_000
+    def clock(self) -> float:
+        """Called for each look: they have asked until now."""
+        now = trio.current_time() + 10
+        for client_id in self.client_ids:
+            self.last.take_up(RequestHeader(0, 9, 1, client_id), who(client_id, "::1"), 1, 10, now)
+        return now
 
     async def read(self, count: int) -> list[float]:
         """When each of so many pages is read, one after the other, in whole seconds from now."""
@@ -61,7 +61,7 @@ async def test_who_reads_without_a_pause_has_a_page_a_second_once_the_first_are_
 async def test_nobody_waits_for_others_that_are_not_there(autojump_clock: MockClock) -> None:
     broker = Broker(READER_ID)
     assert await broker.read(1_000) == [0] * 1_000
-    broker.connections[1] = broker.connection("billing")
+    broker.client_ids.append("billing")
     assert await broker.read(3) == [1, 2, 3]
 
 
@@ -73,5 +73,5 @@ async def test_who_waits_is_let_go_when_others_have_gone(autojump_clock: MockClo
             nursery.start_soon(broker.turns.wait)
         await trio.sleep(1.5)
         began = trio.current_time()
-        broker.is_quiet = True
-    assert trio.current_time() - began < 0.1
+        broker.client_ids.clear()
+    assert trio.current_time() - began < LATELY_SECONDS + 2 * LOOK_SECONDS

@@ -1,0 +1,188 @@
+"""A search that reads the broker's own files where nothing is wanted: it finds what the broker would give."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kwire.console.asked import CLIENT_ID, Place
+from kwire.console.passing import own_directory, passed_over
+from kwire.testing import Broker
+from tests.console.conftest import Client, console_at
+
+TOPIC = "searched"
+COUNT = 3_000
+WANTED = (0, 1_000, 1_999, COUNT - 1)
+"""Numbers of the records that have the key, among them the first and the last."""
+KEY = b"wanted"
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Broker]:
+    """A partition of several segments: records of every codec, and transactions that are void."""
+    with Broker({"log.segment.bytes": 1024 * 1024}) as running:
+        servers = {"bootstrap.servers": running.bootstrap_servers}
+        config = {"index.interval.bytes": "4096"}
+        admin = AdminClient(servers)
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(10)
+        draw = Random(1)
+        codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+        for number, codec in enumerate(codecs):
+            producer = Producer(
+                {
+                    **servers,
+                    "compression.type": codec,
+                    "linger.ms": 5,
+                    "batch.num.messages": 20,
+                    "transactional.id": codec,
+                }
+            )
+            producer.init_transactions(10)
+            for half in range(2):
+                producer.begin_transaction()
+                for at in range(COUNT * (2 * number + half) // 10, COUNT * (2 * number + half + 1) // 10):
+                    key = KEY if at in WANTED else b"other-wanted"
+                    producer.produce(TOPIC, f"value {at} {draw.randbytes(700).hex()}", key)
+                producer.flush(10)  # which else, void, would not be written
+                producer.commit_transaction(10) if half else producer.abort_transaction(10)
+        yield running
+
+
+def directory(broker: Broker) -> Path:
+    return Path(broker.log_dir) / f"{TOPIC}-0"
+
+
+def searched(
+    broker: Broker, offset: int = 0, end: int = 1 << 40, most_bytes: int = 1 << 40
+) -> tuple[int, int]:
+    return passed_over(str(directory(broker)), offset, end, KEY, most_bytes, lambda: False)
+
+
+def fetches(broker: Broker) -> int:
+    return len(broker.requests.of("Fetch", client_id=CLIENT_ID))
+
+
+async def test_what_is_found_is_what_the_broker_tells_and_what_is_not_is_not_asked_for(own: Broker) -> None:
+    place = Place(own.bootstrap_servers, 1, (str(own.log_dir),), may_write=True)
+    assert len(list(directory(own).glob("*.log"))) > 2
+    pages, counts = [], []
+    for asks in (place, place._replace(log_dirs=()), place._replace(node_id=2)):
+        before = fetches(own)
+        async with console_at(asks) as console:
+            pages.append(await _rows(console))
+        counts.append(fetches(own) - before)
+    assert pages[0] == pages[1]
+    assert pages[0] == pages[2].replace("Broker 2 at", "Broker 1 at")
+    assert [f"value {number} " in pages[0] for number in WANTED] == [True] * len(WANTED)
+    assert pages[0].count("aborted") == 2
+    assert counts[1] == counts[2] > 2 * counts[0]
+
+
+async def _rows(console: Client) -> str:
+    return await console.page(f"/topics/{TOPIC}/0?from=beginning&key=wanted")
+
+
+def test_each_offset_leads_to_the_next_that_is_wanted(own: Broker) -> None:
+    found = wanted(own)
+    end = own.end_offsets(TOPIC)[0]
+    assert len(found) == len(WANTED)
+    for offset in range(0, end, 37):
+        to, read_bytes = searched(own, offset, end)
+        coming = next((one for one in found if one >= offset), end)
+        # In front of the batch that has the record, which may have begun before.
+        assert offset <= to <= coming
+        assert (read_bytes > 0) == (to > offset)
+        assert searched(own, to, end) == (to, 0)
+    assert searched(own, found[-1] + 1, end)[0] == end
+
+
+def wanted(broker: Broker) -> list[int]:
+    """The offsets of the records that have the key, by a stock consumer."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "not-used",
+            "isolation.level": "read_uncommitted",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found = []
+    while True:
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error():
+            assert message.error().code() == KafkaError._PARTITION_EOF
+            break
+        if message.key() == KEY:
+            found.append(message.offset())
+    consumer.close()
+    return found
+
+
+def test_a_search_is_bounded(own: Broker) -> None:
+    offset = 100
+    to, _ = searched(own, offset)
+    assert to > 2 * offset
+    assert offset < searched(own, offset, end=to // 2)[0] <= to // 2
+    half, read_bytes = searched(own, offset, most_bytes=300_000)
+    assert offset < half < to
+    assert 300_000 <= read_bytes < 400_000
+    assert passed_over(str(directory(own)), offset, to, KEY, 1 << 40, lambda: True) == (offset, 0)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
+    path.write_bytes(content)
+
+
+def _mislead(path: Path) -> None:
+    """Each entry leads to where the last one does."""
+    content = path.read_bytes()
+    path.write_bytes(b"".join(content[at : at + 4] + content[-4:] for at in range(0, len(content), 8)))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        (".log", Path.unlink),
+        (".log", _cut),
+        (".log", _spoil),
+        (".index", Path.unlink),
+        (".index", _cut),
+        (".index", _spoil),
+        (".index", _mislead),
+        (".index", lambda path: path.write_bytes(b"")),
+        (".index", lambda path: path.write_bytes(path.read_bytes()[:-3])),
+        (".index", lambda path: path.write_bytes(b"\xff" * path.stat().st_size)),
+        (".log", lambda path: shutil.copy(path.with_suffix(".index"), path)),
+    ],
+)
+def test_what_is_wanted_is_not_passed_over_whatever_has_become_of_a_file(
+    own: Broker, tmp_path: Path, suffix: str, damage: Callable[[Path], object]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory(own), copy)
+    found = wanted(own)
+    for path in sorted(copy.glob(f"*{suffix}"))[:-1]:
+        damage(path)
+    for offset in range(0, found[-1], 211):
+        to, _ = passed_over(str(copy), offset, 1 << 40, KEY, 1 << 40, lambda: False)
+        assert offset <= to <= next(one for one in found if one >= offset)
+
+
+def test_there_is_nothing_to_pass_where_nothing_is_kept(tmp_path: Path) -> None:
+    for directory in (tmp_path, tmp_path / "none"):
+        assert passed_over(str(directory), 5, 10, KEY, 1 << 40, lambda: False) == (5, 0)
+    assert own_directory((str(tmp_path),), "none", 0) is None
