@@ -9,7 +9,7 @@ from urllib.parse import quote
 from kwire.client.offsets import LATEST, find_offsets
 from kwire.console.asked import MAX_NUMBER, Answer, Asked, Page, Redirect
 from kwire.console.leisure import at_leisure
-from kwire.console.passing import own_directory, passed_over
+from kwire.console.passing import OwnLog, own_directory
 from kwire.console.reading import Bounds, Fate, Fetched, Message, bounds_of, messages
 from kwire.console.shown import LIST_BYTES, PAGE_BYTES, shown, visible
 from kwire.desk.failure import Failure, Misfit, UsageError
@@ -151,16 +151,19 @@ def _read(asked: Asked, at: int, key: bytes | None) -> tuple[list[Message], int,
     if key is None:
         return messages(asked.cluster, topic, partition, at, AT_ONCE)
     deadline = time.monotonic() + SEARCH_SECONDS
-    directory = own_directory(asked.place.log_dirs, topic, partition)
 
     def is_time_over() -> bool:
         return time.monotonic() > deadline
 
+    topic_id = asked.cluster.topics([topic])[0].topic_id
+    directory = own_directory(asked.place.log_dirs, topic, partition, topic_id)
+    own = None if directory is None else OwnLog(directory, key, is_time_over)
+
     def pass_over(fetched: Fetched, offset: int, most_bytes: int) -> tuple[int, int]:
         # Only a leader's files are what the cluster agrees on, up to the high watermark that it tells.
-        if directory is None or fetched.leader != asked.place.node_id:
+        if own is None or fetched.leader != asked.place.node_id:
             return offset, 0
-        return passed_over(directory, offset, fetched.bounds.high_watermark, key, most_bytes, is_time_over)
+        return own.pass_over(offset, fetched.bounds.high_watermark, most_bytes)
 
     return at_leisure(
         lambda: messages(

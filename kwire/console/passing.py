@@ -3,7 +3,7 @@
 A search reads much and shows little: asked for piece by piece, what it reads takes turns of the loop that
 producers wait for. Only what lies below a high watermark that this broker has told as the leader is read so:
 that stays as it is, but for what compaction and retention take away. Where a record may be wanted, or a file
-is not as it should be, the broker is asked as ever, so that nothing here is an error.
+is damaged, the broker is asked as ever, so that nothing here is an error.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final
 
-from kwire.broker.storage.disk import RealFile, StorageError
-from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Whole, whole_batches
+from kwire.broker.storage.checkpoints import read_topic_id
+from kwire.broker.storage.disk import RealDisk, RealFile, StorageError
+from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Whole, headers, whole_batches
 from kwire.broker.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX
-from kwire.console.reading import MAX_BATCH_BYTES
+from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS, RECORDS_AT_ONCE
 from kwire.desk.failure import Failure
 from kwire.desk.segment_files import read_only
-from kwire.wire.batch import CorruptBatch, payload_of, read_header, records
+from kwire.wire.batch import CorruptBatch, crc_is_valid, payload_of, read_header, records
+from kwire.wire.primitives import Uuid
 
 SEGMENT: Final = re.compile(r"(\d{20})\.log")
 _ENTRY: Final = Struct(">ii")
@@ -30,57 +32,102 @@ _BEHIND_ALL: Final = 1 << 31
 """As the offset of an entry that is only room for one."""
 
 
-def segment_bases(directory: str) -> list[int]:
-    """The first offset of each segment, in order. OSError."""
-    return sorted(int(found[1]) for name in os.listdir(directory) if (found := SEGMENT.fullmatch(name)))
+def own_directory(log_dirs: Sequence[str], topic: str, partition: int, topic_id: Uuid) -> str | None:
+    """Where this broker has a partition of the topic; None where it has none, or that cannot be told.
 
-
-def own_directory(log_dirs: Sequence[str], topic: str, partition: int) -> str | None:
-    """Where this broker has a partition; None where it has none."""
-    paths = (os.path.join(log_dir, f"{topic}-{partition}") for log_dir in log_dirs)
-    return next(filter(os.path.isdir, paths), None)
-
-
-def passed_over(
-    directory: str, offset: int, end: int, key: bytes, most_bytes: int, is_time_over: Callable[[], bool]
-) -> tuple[int, int]:
-    """From which offset on to ask, and how many bytes were read up to there.
-
-    Nothing between the two offsets has the key. `end` is a high watermark, and not passed.
+    A directory that fails keeps what the broker has meanwhile made anew in another one.
     """
-    read_bytes = 0
+    paths = (os.path.join(log_dir, f"{topic}-{partition}") for log_dir in log_dirs)
+    found = list(filter(os.path.isdir, paths))
     try:
-        for whole in _batches(directory, offset):
-            is_over = read_bytes >= most_bytes or is_time_over()
-            if is_over or whole.place.last_offset >= end or _has(whole, key):
-                break
-            read_bytes += whole.place.size_bytes
-            offset = max(offset, whole.place.last_offset + 1)
-    except (OSError, Failure, StorageError, StructError, Invalid, LegacyFormat, CorruptBatch):
-        pass  # who is asked for it tells what there is
-    return offset, read_bytes
+        return found[0] if len(found) == 1 and read_topic_id(RealDisk(), found[0]) == topic_id else None
+    except StorageError:
+        return None
 
 
-def _batches(directory: str, offset: int) -> Iterator[Whole]:
-    """Those from an offset on. OSError, Failure, StorageError, StructError, Invalid, LegacyFormat."""
-    bases = segment_bases(directory)
-    for base in bases[max(0, bisect_right(bases, offset) - 1) :]:
-        if base > offset:
-            return  # perhaps a segment is put in the place of others just now, and for a moment there is none
-        path = os.path.join(directory, f"{base:020d}")
-        begin = _position(read_only(path + INDEX_SUFFIX), offset - base)
-        file = read_only(path + LOG_SUFFIX)
-        for whole in whole_batches(file, begin, file.size()):
-            place = whole.place
-            if place.position == begin > 0 and place.base_offset > offset:
-                return  # the index was that of another file, whose place this one has taken
-            if place.last_offset >= offset:
+class OwnLog:
+    """The segments of a partition, in one search."""
+
+    def __init__(self, directory: str, key: bytes, is_time_over: Callable[[], bool]) -> None:
+        self._directory = directory
+        self._key = key
+        self._is_time_over = is_time_over
+
+    def pass_over(self, offset: int, end: int, most_bytes: int) -> tuple[int, int]:
+        """From which offset on to ask, and how many bytes were read up to there.
+
+        Nothing between the two offsets has the key. `end` is a high watermark, and not passed.
+        """
+        read_bytes = 0
+        try:
+            for whole in self._batches(offset):
+                is_over = read_bytes >= most_bytes or self._is_time_over()
+                if is_over or whole.place.last_offset >= end or self._may_have(whole):
+                    break
+                read_bytes += whole.place.size_bytes
+                offset = whole.place.last_offset + 1
+        except (OSError, Failure, StorageError, StructError, Invalid, LegacyFormat, CorruptBatch):
+            pass  # who is asked for it tells what there is
+        return offset, read_bytes
+
+    def _batches(self, offset: int) -> Iterator[Whole]:
+        """Those from an offset on. OSError, Failure, StorageError, StructError, Invalid, LegacyFormat."""
+        names = filter(None, map(SEGMENT.fullmatch, os.listdir(self._directory)))
+        bases = sorted(int(found[1]) for found in names)
+        for base in bases[max(0, bisect_right(bases, offset) - 1) :]:
+            if base > offset:
+                return  # perhaps a segment is put in the place of others, and for a moment there is none
+            path = os.path.join(self._directory, f"{base:020d}")
+            file = read_only(path + LOG_SUFFIX)
+            end = file.size()
+            begin = _position(read_only(path + INDEX_SUFFIX), offset - base)
+            if begin and not _leads_to(file, begin, end, base, offset):
+                begin = 0
+            for place in headers(file, begin, end):
+                if self._is_time_over():
+                    return
+                if place.last_offset >= offset:
+                    begin = place.position
+                    break
+            else:
+                continue
+            for whole in whole_batches(file, begin, end):
                 yield whole
-                offset = place.last_offset + 1
+                offset = whole.place.last_offset + 1
+
+    def _may_have(self, whole: Whole) -> bool:
+        """Whether a record of the batch has the key, or that cannot be told. CorruptBatch."""
+        header = read_header(whole.buffer, whole.at)
+        if not crc_is_valid(whole.buffer, whole.at, header):
+            return True
+        if self._key not in bytes(payload_of(whole.buffer, whole.at, header, MAX_BATCH_BYTES)):
+            return False
+        found = records(whole.buffer, whole.at, header, max_bytes=MAX_BATCH_BYTES, max_headers=MAX_HEADERS)
+        return any(
+            record.key == self._key or (number % RECORDS_AT_ONCE == 0 and self._is_time_over())
+            for number, record in enumerate(found)
+        )
+
+
+def _leads_to(file: RealFile, begin: int, end: int, base: int, offset: int) -> bool:
+    """Whether there is a batch that an index may have for this offset.
+
+    Not so where the index is of the file that had this one's place before, or where the log was cut and the
+    entry is of what was there. StorageError, LegacyFormat.
+    """
+    try:
+        whole = next(whole_batches(file, begin, end), None)
+    except Invalid:
+        return False
+    return (
+        whole is not None
+        and base <= whole.place.base_offset <= offset
+        and crc_is_valid(whole.buffer, whole.at, read_header(whole.buffer, whole.at))
+    )
 
 
 def _position(index: RealFile, relative: int) -> int:
-    """Where to begin in a segment to meet an offset of it. StorageError."""
+    """Where to begin in a segment to meet an offset of it. StorageError, StructError."""
 
     def offset_of(number: int) -> int:
         found, position = _ENTRY.unpack(index.read_at(number * _ENTRY.size, _ENTRY.size))
@@ -89,13 +136,3 @@ def _position(index: RealFile, relative: int) -> int:
     numbers = range(index.size() // _ENTRY.size)
     number = bisect_right(numbers, relative, key=offset_of) - 1
     return int(_ENTRY.unpack(index.read_at(number * _ENTRY.size, _ENTRY.size))[1]) if number >= 0 else 0
-
-
-def _has(whole: Whole, key: bytes) -> bool:
-    """Whether the batch has a record of this key. CorruptBatch."""
-    header = read_header(whole.buffer, whole.at)
-    if key not in bytes(payload_of(whole.buffer, whole.at, header, MAX_BATCH_BYTES)):
-        return False
-    return any(
-        record.key == key for record in records(whole.buffer, whole.at, header, max_bytes=MAX_BATCH_BYTES)
-    )

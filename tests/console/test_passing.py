@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -11,9 +11,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kwire.broker.storage.checkpoints import read_topic_id
+from kwire.broker.storage.disk import RealDisk, RealFile
+from kwire.broker.storage.log.log_config import LogConfig
 from kwire.console.asked import CLIENT_ID, Place
-from kwire.console.passing import own_directory, passed_over
+from kwire.console.passing import OwnLog, own_directory
 from kwire.testing import Broker
+from kwire.wire.batch import HEADER_BYTES, batches, build
+from tests.broker.storage.log_bench import NOW_MS, LogBench
 from tests.console.conftest import Client, console_at
 
 TOPIC = "searched"
@@ -39,7 +44,7 @@ def own() -> Iterator[Broker]:
                     **servers,
                     "compression.type": codec,
                     "linger.ms": 5,
-                    "batch.num.messages": 20,
+                    "batch.num.messages": 4,
                     "transactional.id": codec,
                 }
             )
@@ -61,7 +66,11 @@ def directory(broker: Broker) -> Path:
 def searched(
     broker: Broker, offset: int = 0, end: int = 1 << 40, most_bytes: int = 1 << 40
 ) -> tuple[int, int]:
-    return passed_over(str(directory(broker)), offset, end, KEY, most_bytes, lambda: False)
+    return own_log(directory(broker)).pass_over(offset, end, most_bytes)
+
+
+def own_log(path: Path, is_time_over: Callable[[], bool] = lambda: False) -> OwnLog:
+    return OwnLog(str(path), KEY, is_time_over)
 
 
 def fetches(broker: Broker) -> int:
@@ -134,7 +143,7 @@ def test_a_search_is_bounded(own: Broker) -> None:
     half, read_bytes = searched(own, offset, most_bytes=300_000)
     assert offset < half < to
     assert 300_000 <= read_bytes < 400_000
-    assert passed_over(str(directory(own)), offset, to, KEY, 1 << 40, lambda: True) == (offset, 0)
+    assert own_log(directory(own), lambda: True).pass_over(offset, to, 1 << 40) == (offset, 0)
 
 
 def _cut(path: Path) -> None:
@@ -178,11 +187,93 @@ def test_what_is_wanted_is_not_passed_over_whatever_has_become_of_a_file(
     for path in sorted(copy.glob(f"*{suffix}"))[:-1]:
         damage(path)
     for offset in range(0, found[-1], 211):
-        to, _ = passed_over(str(copy), offset, 1 << 40, KEY, 1 << 40, lambda: False)
+        to, _ = own_log(copy).pass_over(offset, 1 << 40, 1 << 40)
         assert offset <= to <= next(one for one in found if one >= offset)
 
 
+def test_a_damaged_batch_is_not_passed(own: Broker, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory(own), copy)
+    first = sorted(copy.glob("*.log"))[0]
+    content = bytearray(first.read_bytes())
+    places = [(at, header) for at, header in batches(content) if header.base_offset > 100]
+    at, header = places[5]
+    content[at + HEADER_BYTES - 20] ^= 1  # what only the CRC tells: its producer
+    first.write_bytes(content)
+    assert own_log(copy).pass_over(100, 1 << 40, 1 << 40)[0] == header.base_offset
+
+
+def test_what_is_read_in_front_of_an_offset_is_little(own: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index leads to it, in the segment that is written to as well, whose index has room left."""
+    read: list[tuple[str, int]] = []
+
+    def read_noted(file: RealFile, position: int, size: int) -> bytes:
+        read.append((file.path, position))
+        return read_at(file, position, size)
+
+    read_at = RealFile.read_at
+    monkeypatch.setattr(RealFile, "read_at", read_noted)
+    paths = sorted(directory(own).glob("*.log"))
+    for path in paths:
+        places = list(batches(path.read_bytes()))
+        # The last entries of the index that is written to are only in the broker's memory.
+        before = 80 if path == paths[-1] else 4
+        assert len(places) > before
+        for number in (before, len(places) - 1):
+            read.clear()
+            header = places[number][1]
+            searched(own, header.base_offset, header.next_offset)
+            logs = [(name, position) for name, position in read if name.endswith(".log")]
+            assert logs[0][0] == str(path)
+            least = min(position for name, position in logs if name == str(path))
+            assert least >= places[number - before][0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_that_was_cut_is_not_misread(tmp_path: Path, seed: int) -> None:
+    """Its index has entries of what was there before, which lead into the midst of batches."""
+    draw = Random(seed)
+    bench = LogBench(
+        RealDisk(),
+        str(tmp_path),
+        LogConfig(index_interval_bytes=1, segment_bytes=1 << 26, segment_index_bytes=1 << 16),
+    )
+    log = bench.open()
+    found: list[int] = []
+
+    def add(count: int, sizes: Sequence[int]) -> None:
+        for _ in range(count):
+            key = KEY if draw.random() < 0.03 else b"other"
+            if key is KEY:
+                found.append(log.log_end_offset)
+            value = bytes(build([(NOW_MS, b"x", draw.randbytes(draw.choice(sizes)), [])]))
+            log.append(memoryview(build([(NOW_MS, key, 3 * value, [])])), leader_epoch=0, now_ms=NOW_MS)
+            log.commit()
+
+    add(200, [100, 174, 900])
+    cut = draw.randrange(10, 100)
+    log.truncate_to(cut)
+    log.flush()
+    found[:] = [offset for offset in found if offset < cut]
+    add(draw.randrange(80, 140), [1800, 5000, 174])
+    end = log.log_end_offset
+    for offset in range(end):
+        to, _ = own_log(Path(bench.directory)).pass_over(offset, end, 1 << 40)
+        assert to <= next((one for one in found if one >= offset), end), offset
+
+
+def test_only_the_directory_of_this_very_topic_counts(own: Broker, tmp_path: Path) -> None:
+    topic_id = read_topic_id(RealDisk(), str(directory(own)))
+    assert topic_id is not None
+    dirs = (str(tmp_path), str(own.log_dir))
+    assert own_directory(dirs, TOPIC, 0, topic_id) == str(directory(own))
+    assert own_directory(dirs, TOPIC, 0, bytes(16)) is None
+    assert own_directory(dirs, TOPIC, 1, topic_id) is None
+    # As a directory has it that has failed, when the broker has made the partition anew.
+    (tmp_path / f"{TOPIC}-0").mkdir()
+    assert own_directory(dirs, TOPIC, 0, topic_id) is None
+
+
 def test_there_is_nothing_to_pass_where_nothing_is_kept(tmp_path: Path) -> None:
-    for directory in (tmp_path, tmp_path / "none"):
-        assert passed_over(str(directory), 5, 10, KEY, 1 << 40, lambda: False) == (5, 0)
-    assert own_directory((str(tmp_path),), "none", 0) is None
+    for path in (tmp_path, tmp_path / "none"):
+        assert own_log(path).pass_over(5, 10, 1 << 40) == (5, 0)

@@ -120,9 +120,8 @@ class LastRequests:
             _, _, _, began, _, _, _, _, _, asks = _SLOT.unpack_from(
                 self._slots, self._at + number % SLOTS * _SLOT_BYTES
             )
-            if began <= since:
-                return False
-            if not asks.startswith(ours):
+            # Not in their order: one that has waited is noted anew where its slot has gone to another.
+            if began > since and not asks.startswith(ours):
                 return True
         return False
 

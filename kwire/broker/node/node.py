@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kwire.broker.node.controller_node import ControllerNode
 
 FETCH_SESSION_EVICTION_MS = 120_000
-HOUSEKEEPING_MS = 10_000
+HOUSEKEEPING_MS = 1_000
 """How often what is set aside long enough is removed."""
 HOUSEKEEPING_PAUSE_MS = 20
 FLUSH_CHECK_MS = 1_000

@@ -38,6 +38,7 @@ HOP_BY_HOP: Final = {b"connection", b"keep-alive", b"transfer-encoding", b"te", 
 """Headers that are a connection's own. RFC 9110, 7.6.1."""
 STATIC: Final = "/console/static/"
 """What the broker is not asked for."""
+TOO_FAST: Final = "the console gives a page a second while others are served, and some wait: ask again later"
 SERVICE_UNAVAILABLE: Final = 503
 BAD_GATEWAY: Final = 502
 BAD_REQUEST: Final = 400
@@ -72,9 +73,10 @@ class ConsoleProcess:
             return
         self._under_way += 1
         try:
-            if not scope["path"].startswith(STATIC):
-                await self._turns.wait()
-            await self._forward(scope, receive, send)
+            if scope["path"].startswith(STATIC) or await self._turns.wait():
+                await self._forward(scope, receive, send)
+            else:
+                await PlainTextResponse(f"{TOO_FAST}\n", SERVICE_UNAVAILABLE)(scope, receive, send)
         finally:
             self._under_way -= 1
 

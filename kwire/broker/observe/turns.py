@@ -18,6 +18,8 @@ READER_ID: Final = "kwire-console"
 """What the console calls itself to the broker."""
 AT_ONCE: Final = 10
 SECONDS_A_PAGE: Final = 1.0
+MOST_WAITING: Final = 10
+"""Pages that wait for their turn, perhaps for a reader who has gone; who asks for more is told."""
 LATELY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.5
 """How often who waits looks whether there is still somebody to wait for."""
@@ -31,20 +33,20 @@ class Turns:
         self._next_s = -math.inf
         """When the next page would come, were none given in advance."""
 
-    async def wait(self) -> None:
-        """Return when one more page may be read."""
-        begins_s = self._take()
-        if not self._serves_others():
-            # Whom others follow is not to wait for all that was read while there were none.
-            self._next_s = min(self._next_s, trio.current_time() + SECONDS_A_PAGE)
-            return
-        while (left_s := begins_s - trio.current_time()) > 0 and self._serves_others():
-            await trio.sleep(min(left_s, LOOK_SECONDS))
-
-    def _take(self) -> float:
+    async def wait(self) -> bool:
+        """Return when one more page may be read; False, at once, where that would be long from now."""
         begins_s = max(self._next_s, trio.current_time() - (AT_ONCE - 1) * SECONDS_A_PAGE)
+        if begins_s - trio.current_time() > MOST_WAITING * SECONDS_A_PAGE and self._serves_others():
+            return False
         self._next_s = begins_s + SECONDS_A_PAGE
-        return begins_s
+        while self._serves_others():
+            left_s = begins_s - trio.current_time()
+            if left_s <= 0:
+                return True
+            await trio.sleep(min(left_s, LOOK_SECONDS))
+        # Whom others follow is not to wait for all that was read while there were none.
+        self._next_s = min(self._next_s, trio.current_time() + SECONDS_A_PAGE)
+        return True
 
     def _serves_others(self) -> bool:
         """Whether anybody but the console has asked something lately."""

@@ -59,6 +59,9 @@ def test_others_who_have_asked_lately(requests: LastRequests) -> None:
         take_up(requests, 2, other)
         assert requests.has_of_others("console", 2.9)
         assert not requests.has_of_others("console", 3.0)
+    waited = RequestHeader(1, 9, 3, "shop")
+    requests.take_up(waited, who("shop", "::1"), 7, 10, 1.0)  # for so long that its slot had gone
+    assert requests.has_of_others("console", 2.9)
     for number in range(SLOTS):
         assert requests.has_of_others("console", 0.0)
         take_up(requests, number, "console")

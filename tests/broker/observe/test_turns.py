@@ -14,6 +14,7 @@ from kwire.broker.observe.turns import (
     AT_ONCE,
     LATELY_SECONDS,
     LOOK_SECONDS,
+    MOST_WAITING,
     READER_ID,
     SECONDS_A_PAGE,
     Turns,
@@ -42,7 +43,7 @@ class Broker:
         began = trio.current_time()
         at = []
         for _ in range(count):
-            await self.turns.wait()
+            assert await self.turns.wait()
             at.append(round(trio.current_time() - began))
         return at
 
@@ -69,9 +70,30 @@ async def test_who_waits_is_let_go_when_others_have_gone(autojump_clock: MockClo
     broker = Broker("billing")
     await broker.read(AT_ONCE)
     async with trio.open_nursery() as nursery:
-        for _ in range(20):
+        for _ in range(MOST_WAITING):
             nursery.start_soon(broker.turns.wait)
         await trio.sleep(1.5)
         began = trio.current_time()
         broker.client_ids.clear()
     assert trio.current_time() - began < LATELY_SECONDS + 2 * LOOK_SECONDS
+    # Who comes next does not wait for all of them.
+    broker.client_ids.append("billing")
+    assert await broker.read(2) == [1, 2]
+
+
+async def test_who_would_wait_long_is_told_so_and_takes_nobodys_turn(autojump_clock: MockClock) -> None:
+    broker = Broker("billing")
+    await broker.read(AT_ONCE)
+    answers: list[bool] = []
+
+    async def ask() -> None:
+        answers.append(await broker.turns.wait())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(ask)
+    assert (answers.count(True), answers.count(False)) == (MOST_WAITING, 100 - MOST_WAITING)
+    assert await broker.read(2) == [1, 2]
+    broker.client_ids.clear()
+    await trio.sleep(10 * LATELY_SECONDS)
+    assert await broker.read(100) == [0] * 100
