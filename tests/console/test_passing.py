@@ -16,6 +16,7 @@ from kwire.broker.storage.disk import RealDisk, RealFile
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.console.asked import CLIENT_ID, Place
 from kwire.console.passing import OwnLog, own_directory
+from kwire.console.reading import MAX_HEADERS
 from kwire.testing import Broker
 from kwire.wire.batch import HEADER_BYTES, batches, build
 from tests.broker.storage.log_bench import NOW_MS, LogBench
@@ -201,6 +202,16 @@ def test_a_damaged_batch_is_not_passed(own: Broker, tmp_path: Path) -> None:
     content[at + HEADER_BYTES - 20] ^= 1  # what only the CRC tells: its producer
     first.write_bytes(content)
     assert own_log(copy).pass_over(100, 1 << 40, 1 << 40)[0] == header.base_offset
+
+
+def test_a_record_of_more_headers_than_are_held_is_left_to_the_broker(tmp_path: Path) -> None:
+    bench = LogBench(RealDisk(), str(tmp_path))
+    log = bench.open()
+    for headers in (0, MAX_HEADERS, MAX_HEADERS + 1, 0):
+        batch = build([(NOW_MS, b"other-wanted", b"", [("", None)] * headers)])
+        log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
+    log.commit()
+    assert own_log(Path(bench.directory)).pass_over(0, 4, 1 << 40)[0] == 2
 
 
 def test_what_is_read_in_front_of_an_offset_is_little(own: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
