@@ -7,7 +7,9 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -58,19 +60,28 @@ def _fill(bootstrap: str) -> None:
 
 @pytest.fixture(scope="module")
 def http(broker: Broker) -> Iterator[httpx.Client]:
-    """A console on the broker, by itself."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = [sys.executable, "-m", "kwire.console", "--fd", str(listener.fileno())]
+    """A console on the broker, by itself: connections are handed over to it as a broker of kwire's does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-m", "kwire.console", "--fd", str(theirs.fileno())]
         process = subprocess.Popen(
-            [*command, "--bootstrap-server", broker.bootstrap],
-            stdin=subprocess.PIPE,
-            pass_fds=[listener.fileno()],
-            cwd=REPOSITORY,
+            [*command, "--bootstrap-server", broker.bootstrap], pass_fds=[theirs.fileno()], cwd=REPOSITORY
         )
+    with process, ours, socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_hand_over, args=(listener, ours), daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with process, httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-        yield client
+        with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+            yield client
         process.terminate()
+
+
+def _hand_over(listener: socket.socket, channel: socket.socket) -> None:
+    """Until the listener is closed."""
+    with suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                socket.send_fds(channel, [b"."], [connection.fileno()])
 
 
 @pytest.fixture

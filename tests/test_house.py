@@ -59,12 +59,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.broker.api": MACHINES,
     "kwire.broker.node": WIRED,
     "kwire.broker.net": WIRED,
-    "kwire.broker.observe": SHELL,
+    "kwire.http": set(),
+    "kwire.broker.observe": {*SHELL, "kwire.http"},
     # As whom it goes to a broker, which users tell by the same text as a broker does.
     "kwire.client": {"kwire.wire", "kwire.broker.security", "kwire.broker.config.jaas"},
     # The files, and what is in them.
     "kwire.desk": {*KNOWN, "kwire.broker.raft.quorum_state", "kwire.client"},
-    "kwire.console": {*KNOWN, "kwire.client", "kwire.desk"},  # a process of its own, which no room imports
+    "kwire.console": {
+        *KNOWN,
+        "kwire.client",
+        "kwire.desk",
+        "kwire.http",
+    },  # a process of its own, which no room imports
     "kwire.broker.cli": {
         *SHELL,
         "kwire.broker.observe",
@@ -81,10 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop.cluster": {"interop", "kwire.testing"},  # its checker of histories, which knows no broker
     # What is on the disk of a node of either kind, as kwire reads it.
     "interop.cluster.images": {"kwire.wire", "kwire.broker.metadata"},
-    "interop.test_peers": {
-        "interop",
-        *SHELL,
-    },  # what kwire says to other nodes, said to brokers of both kinds
+    "interop.test_peers": {"interop", *SHELL},  # what kwire says to other nodes, to brokers of both kinds
     "interop.test_segment_source": {
         "interop",
         "kwire.wire",
@@ -104,8 +107,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.coordinator": {"re2", "xxhash"},
     "kwire.desk": {"fastavro"},  # where it is there
     "kwire.broker.net": {"trio"},
-    "kwire.broker.observe": {"h11", "hypercorn", "starlette", "trio"},
-    "kwire.console": {"hypercorn", "jinja2", "starlette", "trio"},
+    "kwire.http": {"hypercorn", "starlette", "trio"},
+    "kwire.broker.observe": {"starlette", "trio"},
+    "kwire.console": {"jinja2", "starlette", "trio"},
     "kwire.broker.cli": {"trio"},
     "kwire.testing.plugin": {"pytest"},
     "interop.test_peers": {"pytest", "trio"},
@@ -138,6 +142,7 @@ TOUCHES_WORLD = {
     "kwire.client",
     "kwire.console",
     "kwire.desk",
+    "kwire.http",
     "kwire.testing",
     *STRANGERS,
 }

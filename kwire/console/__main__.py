@@ -1,4 +1,4 @@
-"""The process of a console: it serves a socket that it is handed, until who started it closes its input."""
+"""The process of a console: it answers the connections that it is handed, until who started it has gone."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import json
 import os
 import secrets
 import signal
+import socket
 import sys
-import threading
 from collections.abc import Sequence
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve
 
 from kwire.broker.security.settings import Credentials
 from kwire.client.security import PLAINTEXT, Security
 from kwire.console.app import Console
 from kwire.console.asked import CLIENT_ID, Place
+from kwire.console.handed import serve_handed
+from kwire.http.hosts import NOT_LOCAL, OfThisHost, is_local_name, is_name_of
 
 NICENESS = 10
 """Whoever reads what brokers have written can wait for who writes, but not for ever.
@@ -26,20 +26,26 @@ NICENESS = 10
 On a machine that has no time to spare somebody wants to see why. With 19, beside forty busy processes, no
 page came within a minute.
 """
+NOT_OURS = "ask for this console by an address of its machine, or by a host that its broker advertises\n"
 
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m kwire.console", description=__doc__)
-    parser.add_argument("--fd", type=int, required=True, help="a socket that listens")
+    parser.add_argument("--fd", type=int, required=True, help="a socket by which connections are handed over")
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--client-id", default=CLIENT_ID, help="what brokers know it by")
     parser.add_argument("--node-id", type=int, default=-1)
     parser.add_argument("--log-dir", action="append", default=[])
+    parser.add_argument(
+        "--host", action="append", default=[], help="for whom it may be asked, beside addresses"
+    )
+    parser.add_argument(
+        "--only-local-names", action="store_true", help="it may be asked for as localhost alone"
+    )
     parser.add_argument("--read-only", action="store_true")
     parser.add_argument("--credentials-fd", type=int, help="where it reads as whom it asks")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the broker, which ends this
-    threading.Thread(target=_end_with_input, daemon=True).start()
     os.nice(NICENESS)
     place = Place(
         options.bootstrap_server,
@@ -49,27 +55,26 @@ def main(arguments: Sequence[str]) -> None:
         client_id=options.client_id,
         security=PLAINTEXT if options.credentials_fd is None else _security(options.credentials_fd),
     )
-    config = Config()
-    config.bind = [f"fd://{options.fd}"]
-    config.include_server_header = config.include_date_header = False  # whoever passes it on says so
-    config.loglevel = "WARNING"
-    trio.run(_serve, place, config)
+    names = {socket.gethostname(), *options.host}
+    trio.run(_serve, place, socket.socket(fileno=options.fd), None if options.only_local_names else names)
 
 
-async def _serve(place: Place, config: Config) -> None:
+async def _serve(place: Place, channel: socket.socket, names: set[str] | None) -> None:
+    """`names`: of this host, beside its addresses; None where only local names are."""
     with Console(place, secrets.token_urlsafe(24)) as console:
-        await serve(console.app(), config)  # type: ignore[arg-type]
+        app = console.app()
+        if names is None:
+            app = OfThisHost(app, is_local_name, NOT_LOCAL)
+        else:
+            app = OfThisHost(app, lambda host: is_name_of(host, names), NOT_OURS)
+        # At once: nobody waits for what its threads have begun.
+        await serve_handed(trio.socket.from_stdlib_socket(channel), app, lambda: os._exit(0))
 
 
 def _security(fd: int) -> Security:
     with open(fd, encoding="utf-8") as file:
         found = json.load(file)
     return PLAINTEXT if found is None else Security(None, Credentials(*found))
-
-
-def _end_with_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ TIMEOUT_SECONDS: Final = 10.0
 MAX_PAGES_AT_ONCE: Final = 8
 MAX_FORM_BYTES: Final = 1024 * 1024
 MAX_FIELDS: Final = 50
+FORM_SECONDS: Final = 30.0
+"""Who sends a form without getting on is told, and let go."""
 
 GET: Final[Mapping[str, PageFunction]] = {
     "/": topics_page,
@@ -238,11 +240,17 @@ def _templates() -> Environment:
 async def _form(request: Request) -> dict[str, str]:
     """The fields of a form as browsers send it; the last of those with the same name. HTTPException."""
     body = b""
-    async with aclosing(request.stream()) as stream:
-        async for part in stream:
-            body += part
-            if len(body) > MAX_FORM_BYTES:
-                raise HTTPException(413, f"a form of more than {MAX_FORM_BYTES} bytes: send less at once")
+    try:
+        async with aclosing(request.stream()) as stream:
+            with trio.fail_after(FORM_SECONDS):
+                async for part in stream:
+                    body += part
+                    if len(body) > MAX_FORM_BYTES:
+                        raise HTTPException(413, f"a form of more than {MAX_FORM_BYTES} bytes: send less")
+    except trio.TooSlowError:
+        raise HTTPException(
+            408, f"the form did not come within {FORM_SECONDS:.0f} s: send it again"
+        ) from None
     try:
         return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:

@@ -1,7 +1,7 @@
 """Whom the console lets through a browser: its own pages, and people who go there.
 
 Nobody says who he is, so a site of somebody else must not be able to have a browser do what its user may.
-Names of other hosts are refused by the HTTP port (`broker.observe.app`). Here, whoever changes something
+Names of other hosts are refused before (`kwire.http.hosts`). Here, whoever changes something
 needs two things: a browser's word that a page of the console has asked (Fetch Metadata, Origin), and a token
 that no other site can have read.
 """
@@ -14,9 +14,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN_FIELD: Final = "token"
+NO_WEBSOCKET: Final = "the console has no WebSockets: ask for its pages by HTTP\n"
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -38,6 +40,10 @@ class Guarded:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await PlainTextResponse(NO_WEBSOCKET, 400)(scope, receive, send)
+            return
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)

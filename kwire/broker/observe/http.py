@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Final
 
+import trio
+
 from kwire.broker.net.listeners import bind
 from kwire.broker.net.running import RunningNode
 from kwire.broker.net.settings import Settings
@@ -27,6 +29,7 @@ OPEN_CONSOLE: Final = (
     "it asks nobody who he is, and shows records as the broker itself, whose listeners ask everyone: "
     "have --http on 127.0.0.1, or something in front of it that asks"
 )
+BACKLOG: Final = 100
 READ_TIMEOUT_SECONDS: Final = 30
 """A client that is silent in the middle of its request is let go."""
 ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})")
@@ -72,32 +75,33 @@ class HttpPort:
 
     async def serve(self, running: RunningNode) -> None:
         """Answer until cancelled. Gives the socket back at the end."""
-        from hypercorn.config import Config
-        from hypercorn.trio import serve
-
         from kwire.broker.observe.app import pages
-        from kwire.broker.observe.console import ConsoleProcess
+        from kwire.broker.observe.console import CONSOLE, ConsoleProcess
+        from kwire.broker.observe.entrance import Entrance
+        from kwire.broker.observe.turns import Turns
+        from kwire.http.connections import Connections
 
         if isinstance(running.node, Node):
             running.node.has_telemetry_receiver = True
-        config = Config()
-        # Before anything is waited for, so that who is told where it is can connect: Hypercorn listens later.
-        self._listener.sock.listen(config.backlog)
-        # Hypercorn owns the descriptor that it is given, and closes it.
-        config.bind = [f"fd://{self._listener.sock.detach()}"]
-        config.errorlog = None  # what fails in a page is logged there
-        config.read_timeout = READ_TIMEOUT_SECONDS
-        config.include_server_header = False
+        # Before anything is waited for, so that who is told where it is can connect.
+        self._listener.sock.listen(BACKLOG)
         running.loop.logger("kwire.http").info("answering on %s", self.url)
         console = None
         if self.console_url:
-            may_write = self._console_writes or self._is_local
             if not self._is_local and asks_everyone(running.node.config):
                 running.loop.logger("kwire.http").warning("%s is open: %s", self.console_url, OPEN_CONSOLE)
-            console = ConsoleProcess(running, may_write=may_write, is_told_to_write=self._console_writes)
-        app = pages(running, only_local_names=self._is_local, console=console)
+            console = ConsoleProcess(
+                running,
+                may_write=self._console_writes or self._is_local,
+                is_told_to_write=self._console_writes,
+                only_local_names=self._is_local,
+            )
+        app = pages(running, only_local_names=self._is_local, beside=[CONSOLE] if console is not None else [])
+        connections = Connections(read_timeout_seconds=READ_TIMEOUT_SECONDS)
+        entrance = Entrance(connections, app, console, Turns(running))
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.sock))
         try:
-            await serve(app, config)  # type: ignore[arg-type]
+            await trio.serve_listeners(entrance.take, [listener])
         finally:
             if console is not None:
                 console.close()

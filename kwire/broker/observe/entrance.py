@@ -1,0 +1,68 @@
+"""Who answers a connection of the HTTP port: the broker's pages, or the console beside it.
+
+The path is looked at, and left to be read by whoever answers. So the broker's loop, which others wait for,
+does not read requests to the console and pass answers on.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Final
+
+import trio
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp
+
+from kwire.broker.observe.app import SERVICE_UNAVAILABLE
+from kwire.broker.observe.console import ConsoleProcess
+from kwire.broker.observe.turns import Turns
+from kwire.http.connections import Connections
+
+FOR_CONSOLE: Final = re.compile(rb"[A-Z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
+LOOKED_AT_BYTES: Final = 64
+FIRST_BYTES_SECONDS: Final = 5.0
+"""Who has sent nothing until then is let go; who has sent less than a line is answered by the broker."""
+LOOK_SECONDS: Final = 0.05
+TOO_FAST: Final = "the console gives a page a second while others are served, and some wait: ask again later"
+
+
+class Entrance:
+    """Takes connections, and sees to each."""
+
+    def __init__(
+        self, connections: Connections, app: ASGIApp, console: ConsoleProcess | None, turns: Turns
+    ) -> None:
+        self._connections = connections
+        self._app = app
+        self._console = console
+        self._turns = turns
+
+    async def take(self, stream: trio.SocketStream) -> None:
+        """Have a connection answered."""
+        app = self._app
+        async with stream:
+            if self._console is not None:
+                try:
+                    asked = FOR_CONSOLE.match(await _first_bytes(stream.socket))
+                except (OSError, trio.TooSlowError):
+                    return
+                if asked is not None:
+                    refusal = TOO_FAST
+                    if asked["static"] or await self._turns.wait():
+                        refusal = self._console.take(stream.socket.fileno())
+                    if not refusal:
+                        return
+                    app = PlainTextResponse(f"{refusal}\n", SERVICE_UNAVAILABLE)
+            await self._connections.serve(stream, app)
+
+
+async def _first_bytes(sock: trio.socket.SocketType) -> bytes:
+    """The first line of what comes, or as much as is looked at; it stays unread. OSError, TooSlowError."""
+    with trio.fail_after(FIRST_BYTES_SECONDS):
+        found = await sock.recv(LOOKED_AT_BYTES, socket.MSG_PEEK)
+    with trio.move_on_after(FIRST_BYTES_SECONDS):
+        while found and b"\n" not in found and len(found) < LOOKED_AT_BYTES:
+            await trio.sleep(LOOK_SECONDS)  # the socket can be read already: nothing tells of more
+            found = await sock.recv(LOOKED_AT_BYTES, socket.MSG_PEEK)
+    return found

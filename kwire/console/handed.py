@@ -1,0 +1,46 @@
+"""Connections that a broker's HTTP port hands over, with nothing read of them."""
+
+from __future__ import annotations
+
+import array
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import trio
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp
+
+from kwire.http.connections import Connections
+
+MAX_AT_ONCE: Final = 32
+"""Connections that are answered at the same time, live tails among them."""
+TOO_MUCH: Final = PlainTextResponse("the console has too much to do: close some of its pages\n", 503)
+ONE_FD: Final = socket.CMSG_SPACE(array.array("i").itemsize)
+
+
+async def serve_handed(channel: trio.socket.SocketType, app: ASGIApp, when_gone: Callable[[], None]) -> None:
+    """Have `app` answer what comes. `when_gone` is called when whoever hands it over is no more."""
+    connections = Connections(tells_of_errors=True)
+    under_way = 0
+
+    async def answer(stream: trio.SocketStream) -> None:
+        nonlocal under_way
+        chosen: ASGIApp = app if under_way < MAX_AT_ONCE else TOO_MUCH
+        under_way += 1
+        try:
+            async with stream:
+                await connections.serve(stream, chosen)
+        finally:
+            under_way -= 1
+
+    async with trio.open_nursery() as nursery:
+        while True:
+            said, told, _, _ = await channel.recvmsg(1, ONE_FD)
+            if not said:
+                when_gone()
+                return
+            for _, _, fds in told:
+                for fd in array.array("i", fds):
+                    taken = trio.socket.from_stdlib_socket(socket.socket(fileno=fd))
+                    nursery.start_soon(answer, trio.SocketStream(taken))

@@ -1,0 +1,87 @@
+"""Connections that a console is handed over."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from kwire.console import handed
+from kwire.console.handed import serve_handed
+
+REQUEST = b"GET /console/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@asynccontextmanager
+async def serving(entered: trio.Event, goes_on: trio.Event) -> AsyncIterator[Callable[[], trio.SocketStream]]:
+    """What makes a connection to an application that answers once it `goes_on`."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
+        await goes_on.wait()
+        await PlainTextResponse("a page")(scope, receive, send)
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    gone = trio.Event()
+
+    def connect() -> trio.SocketStream:
+        client = socket.socket()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client.connect(listener.getsockname())
+            accepted, _ = listener.accept()
+        client.send(REQUEST)
+        with accepted:
+            socket.send_fds(ours, [b"."], [accepted.fileno()])
+        client.setblocking(False)
+        return trio.SocketStream(trio.socket.from_stdlib_socket(client))
+
+    with theirs:
+        theirs.setblocking(False)
+        channel = trio.socket.from_stdlib_socket(theirs)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_handed, channel, app, gone.set)
+            yield connect
+            goes_on.set()
+            ours.close()
+            with trio.fail_after(5):
+                await gone.wait()
+
+
+async def text_of(stream: trio.SocketStream) -> str:
+    """All that comes until the other end closes."""
+    with trio.fail_after(5):
+        async with stream:
+            return b"".join([part async for part in stream]).decode()
+
+
+async def test_a_connection_is_answered_and_closed_and_its_descriptor_given_back() -> None:
+    goes_on = trio.Event()
+    goes_on.set()
+    async with serving(trio.Event(), goes_on) as connect:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            answer = await text_of(connect())
+            assert answer.startswith("HTTP/1.1 200")
+            assert answer.endswith("a page")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_more_than_it_answers_at_once_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed, "MAX_AT_ONCE", 1)
+    entered, goes_on = trio.Event(), trio.Event()
+    async with serving(entered, goes_on) as connect:
+        first = connect()
+        await entered.wait()
+        assert "close some of its pages" in await text_of(connect())
+        goes_on.set()
+        assert (await text_of(first)).endswith("a page")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await text_of(connect())).endswith("a page")

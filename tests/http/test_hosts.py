@@ -1,0 +1,43 @@
+"""For which hosts a request may ask."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.http.hosts import is_local_name, is_name_of
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [
+        ("127.0.0.1:8080", True),
+        ("127.0.0.1", True),
+        ("127.4.5.6:1", True),
+        ("localhost:8080", True),
+        ("LOCALHOST", True),
+        ("[::1]:8080", True),
+        ("[::1]", True),
+        ("rebound.example:8080", False),
+        ("localhost.example", False),
+        ("127.0.0.1.example", False),
+        ("10.0.0.1:8080", False),
+        ("", False),
+    ],
+)
+def test_which_hosts_are_this_machine(host: str, is_local: bool) -> None:
+    assert is_local_name(host) == is_local
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("10.0.0.1:8080", True),
+        ("[fe80::1]:8080", True),
+        ("localhost", True),
+        ("Broker-1.example:80", True),
+        ("broker-1.example.evil.example", False),
+        ("", False),
+    ],
+)
+def test_which_hosts_are_ours(host: str, is_ours: bool) -> None:
+    assert is_name_of(host, {"broker-1.Example"}) == is_ours
