@@ -23,7 +23,8 @@ FOR_CONSOLE: Final = re.compile(rb"[A-Z]+ /console(?:(?P<static>/static/)|(?=[/?
 LOOKED_AT_BYTES: Final = 64
 FIRST_BYTES_SECONDS: Final = 5.0
 """Who has sent nothing until then is let go; who has sent less than a line is answered by the broker."""
-LOOK_SECONDS: Final = 0.05
+LOOK_SECONDS: Final = 0.02
+"""Until it is looked at again, where part of a line has come; twice as long each time."""
 TOO_FAST: Final = "the console gives a page a second while others are served, and some wait: ask again later"
 
 
@@ -61,8 +62,10 @@ async def _first_bytes(sock: trio.socket.SocketType) -> bytes:
     """The first line of what comes, or as much as is looked at; it stays unread. OSError, TooSlowError."""
     with trio.fail_after(FIRST_BYTES_SECONDS):
         found = await sock.recv(LOOKED_AT_BYTES, socket.MSG_PEEK)
+    pause_seconds = LOOK_SECONDS
     with trio.move_on_after(FIRST_BYTES_SECONDS):
         while found and b"\n" not in found and len(found) < LOOKED_AT_BYTES:
-            await trio.sleep(LOOK_SECONDS)  # the socket can be read already: nothing tells of more
+            await trio.sleep(pause_seconds)  # the socket can be read already: nothing tells of more
+            pause_seconds *= 2
             found = await sock.recv(LOOKED_AT_BYTES, socket.MSG_PEEK)
     return found
