@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import trio
 
+from kwire.broker.host.loggers import NodeLogger, node_name
 from kwire.broker.security.settings import Credentials
 from kwire.client.security import PLAINTEXT, Security
 from kwire.console.app import Console
@@ -68,7 +69,9 @@ async def _serve(place: Place, channel: socket.socket, names: set[str] | None) -
         else:
             app = OfThisHost(app, lambda host: is_name_of(host, names), NOT_OURS)
         # At once: nobody waits for what its threads have begun.
-        await serve_handed(trio.socket.from_stdlib_socket(channel), app, lambda: os._exit(0))
+        logger = NodeLogger("kwire.http", node_name(place.node_id))
+        handed = trio.socket.from_stdlib_socket(channel)
+        await serve_handed(handed, app, lambda: os._exit(0), logger)
 
 
 def _security(fd: int) -> Security:

@@ -9,30 +9,47 @@ from typing import Final
 
 import trio
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kwire.http.connections import Connections
+from kwire.http.connections import Connections, Logger
 
 MAX_AT_ONCE: Final = 32
-"""Connections that are answered at the same time, live tails among them."""
+"""Requests that are answered at the same time, live tails among them."""
+MAX_CONNECTIONS: Final = 256
+"""Those without a request among them; more are closed at once."""
 TOO_MUCH: Final = PlainTextResponse("the console has too much to do: close some of its pages\n", 503)
 ONE_FD: Final = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
-async def serve_handed(channel: trio.socket.SocketType, app: ASGIApp, when_gone: Callable[[], None]) -> None:
+async def serve_handed(
+    channel: trio.socket.SocketType,
+    app: ASGIApp,
+    when_gone: Callable[[], None],
+    logger: Logger,
+) -> None:
     """Have `app` answer what comes. `when_gone` is called when whoever hands it over is no more."""
-    connections = Connections(tells_of_errors=True)
+    connections = Connections(logger)
     under_way = 0
+    open_connections = 0
 
-    async def answer(stream: trio.SocketStream) -> None:
+    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal under_way
         chosen: ASGIApp = app if under_way < MAX_AT_ONCE else TOO_MUCH
         under_way += 1
         try:
-            async with stream:
-                await connections.serve(stream, chosen)
+            await chosen(scope, receive, send)
         finally:
             under_way -= 1
+
+    async def answer(stream: trio.SocketStream) -> None:
+        nonlocal open_connections
+        open_connections += 1
+        try:
+            async with stream:
+                if open_connections <= MAX_CONNECTIONS:
+                    await connections.serve(stream, bounded)
+        finally:
+            open_connections -= 1
 
     async with trio.open_nursery() as nursery:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -20,13 +21,15 @@ REQUEST = b"GET /console/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @asynccontextmanager
-async def serving(entered: trio.Event, goes_on: trio.Event) -> AsyncIterator[Callable[[], trio.SocketStream]]:
+async def serving(
+    entered: trio.Event, goes_on: trio.Event, page: str = "a page"
+) -> AsyncIterator[Callable[[], trio.SocketStream]]:
     """What makes a connection to an application that answers once it `goes_on`."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         entered.set()
         await goes_on.wait()
-        await PlainTextResponse("a page")(scope, receive, send)
+        await PlainTextResponse(page)(scope, receive, send)
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     gone = trio.Event()
@@ -46,7 +49,7 @@ async def serving(entered: trio.Event, goes_on: trio.Event) -> AsyncIterator[Cal
         theirs.setblocking(False)
         channel = trio.socket.from_stdlib_socket(theirs)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_handed, channel, app, gone.set)
+            nursery.start_soon(serve_handed, channel, app, gone.set, logging.getLogger())
             yield connect
             goes_on.set()
             ours.close()
@@ -85,3 +88,16 @@ async def test_more_than_it_answers_at_once_are_told(monkeypatch: pytest.MonkeyP
         assert (await text_of(first)).endswith("a page")
         await trio.testing.wait_all_tasks_blocked()
         assert (await text_of(connect())).endswith("a page")
+
+
+async def test_who_takes_nothing_of_a_page_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed, "MAX_AT_ONCE", 1)
+    monkeypatch.setattr("kwire.http.connections.TAKEN_SECONDS", 0.1)
+    entered, goes_on = trio.Event(), trio.Event()
+    goes_on.set()
+    large = "x" * 50_000_000
+    async with serving(entered, goes_on, large) as connect, connect():
+        await entered.wait()
+        with trio.fail_after(10):
+            while not (await text_of(connect())).endswith(large):
+                await trio.sleep(0.05)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import pytest
+import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -46,6 +48,20 @@ async def test_forms_of_others_change_nothing(
     assert answer.status_code == 403
     assert sentence in text_of(answer.text)
     assert broker.records("mine") == []
+
+
+async def test_a_form_that_does_not_get_on_is_not_waited_for(
+    console: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kwire.console.app.FORM_SECONDS", 0.1)
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"token="
+        await trio.sleep_forever()
+
+    answer = await console.http.post(WRITE, content=parts(), headers=OWN)
+    assert answer.status_code == 408
+    assert "send it again" in text_of(answer.text)
 
 
 async def test_forms_of_another_kind_change_nothing(console: Client, broker: Broker) -> None:

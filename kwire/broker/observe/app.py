@@ -52,7 +52,6 @@ def pages(running: RunningNode, *, only_local_names: bool, beside: Sequence[str]
         return PlainTextResponse(listed)
 
     async def failed(request: Request, error: Exception) -> Response:
-        running.loop.logger("kwire.http").error("%s failed", request.url.path, exc_info=error)
         return PlainTextResponse("this page failed, and the log says how\n", 500)
 
     app = Starlette(routes=[Route("/", index), *routes], exception_handlers={Exception: failed})

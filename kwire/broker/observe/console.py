@@ -8,6 +8,7 @@ the broker's loop what a client is.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+import trio
 
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.host.loggers import NodeLogger
@@ -28,7 +31,9 @@ CONSOLE: Final = "/console/"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
 NOT_YET: Final = "the broker does not serve yet: ask again in a moment"
 TOO_MUCH: Final = "the console has too much to do: ask again later"
-NO_CONSOLE: Final = "the console cannot be started, and the broker's log says why"
+NO_CONSOLE: Final = "the console has ended as it was started: the broker's output may say why"
+START_SECONDS: Final = 3.0
+"""One that has ended sooner is not started again until then."""
 
 
 class ConsoleProcess:
@@ -52,6 +57,7 @@ class ConsoleProcess:
         self._only_local_names = only_local_names
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
+        self._started_s = -math.inf
 
     def take(self, fd: int) -> str:
         """Hand a connection over, of which the caller closes its descriptor; or say why that cannot be."""
@@ -59,7 +65,10 @@ class ConsoleProcess:
             return NOT_YET
         for _ in range(2):  # it may have ended since
             try:
-                socket.send_fds(self._started(), [b"."], [fd])
+                channel = self._started()
+                if channel is None:
+                    break
+                socket.send_fds(channel, [b"."], [fd])
                 return ""
             except BlockingIOError:  # nobody takes the ones before
                 return TOO_MUCH
@@ -78,13 +87,16 @@ class ConsoleProcess:
             process.kill()
             process.wait()
 
-    def _started(self) -> socket.socket:
-        """The way to a process, which is started where there is none. OSError."""
-        if self._process is not None and self._channel is not None:
+    def _started(self) -> socket.socket | None:
+        """The way to a process, which is started where there is none, but not again at once. OSError."""
+        if self._process is not None:
             if self._process.poll() is None:
                 return self._channel
-            self._logger.warning("the console has ended (%d), and is started again", self._process.returncode)
+            self._logger.warning("the console has ended (%d)", self._process.returncode)
         self.close()
+        if trio.current_time() - self._started_s < START_SECONDS:
+            return None
+        self._started_s = trio.current_time()
         config = self._running.node.config
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

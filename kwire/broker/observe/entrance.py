@@ -19,7 +19,7 @@ from kwire.broker.observe.console import ConsoleProcess
 from kwire.broker.observe.turns import Turns
 from kwire.http.connections import Connections
 
-FOR_CONSOLE: Final = re.compile(rb"[A-Z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
+FOR_CONSOLE: Final = re.compile(rb"[A-Za-z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
 LOOKED_AT_BYTES: Final = 64
 FIRST_BYTES_SECONDS: Final = 5.0
 """Who has sent nothing until then is let go; who has sent less than a line is answered by the broker."""

@@ -30,8 +30,6 @@ OPEN_CONSOLE: Final = (
     "have --http on 127.0.0.1, or something in front of it that asks"
 )
 BACKLOG: Final = 100
-READ_TIMEOUT_SECONDS: Final = 30
-"""A client that is silent in the middle of its request is let go."""
 ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})")
 
 
@@ -97,7 +95,7 @@ class HttpPort:
                 only_local_names=self._is_local,
             )
         app = pages(running, only_local_names=self._is_local, beside=[CONSOLE] if console is not None else [])
-        connections = Connections(read_timeout_seconds=READ_TIMEOUT_SECONDS)
+        connections = Connections(running.loop.logger("kwire.http"))
         entrance = Entrance(connections, app, console, Turns(running))
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.sock))
         try:

@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from kwire.broker.cli.main import main
+from kwire.broker.observe.console import NO_CONSOLE, TOO_MUCH, ConsoleProcess
 from kwire.broker.observe.http import OPEN_CONSOLE
 from kwire.broker.observe.turns import Turns
 from tests.broker.observe.conftest import Observed, observed
@@ -165,16 +166,90 @@ async def test_who_answers_is_told_by_the_path_however_it_comes() -> None:
             ("/console", "307"),
             ("/console?x=1", "307"),
             ("/console/nowhere", "404"),
+            ("/console/static/console.css", "200"),
             ("/consoles", "404"),
             ("/healthz", "200"),
         ):
             rest = " HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            for parts in ((f"GET {path}{rest}",), ("G", f"ET {path[:5]}", f"{path[5:]} HT", f"{rest[3:]}")):
+            for parts in ((f"GET {path}{rest}",), ("G", f"ET {path[:5]}", f"{path[5:]} HT", rest[3:])):
                 answer = await said(node, *parts)
                 assert answer.startswith(f"HTTP/1.1 {begins}"), (path, parts, answer)
                 # The next request of a connection may be for the other, so there is none.
                 assert "connection: close" in answer.lower()
                 assert ("content-security-policy" in answer) == bool(re.match(r"/console\b", path))
+
+
+async def test_to_this_machine_it_answers_by_a_local_name_alone() -> None:
+    async with observed(console=True) as node:
+        for host, status in (("localhost", 200), ("10.1.2.3", 421), ("rebound.example", 421)):
+            assert (await node.http.get("/console/", headers={"Host": host})).status_code == status
+
+
+ODD = (
+    "GET PATH HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+    "HTTP2-Settings: !!!!x\r\n\r\n",
+    "GET PATH HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n\x01\x02\x03",
+    "GET PATH HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "GET PATH HTTP/1.1\r\nHo",
+    "GET PATH",
+    "G",
+    "",
+)
+"""Requests that end a server which takes care of none of its connections, or that never come."""
+
+
+async def test_nothing_that_a_client_sends_ends_the_port_or_the_console(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kwire.broker.observe.entrance.FIRST_BYTES_SECONDS", 0.5)
+    monkeypatch.setattr("kwire.http.connections.REQUEST_SECONDS", 0.5)
+    async with observed(console=True) as node:
+        await node.text("/console/")
+        at = consoles()
+        async with trio.open_nursery() as nursery:
+            for odd in ODD:
+                for path in ("/healthz", "/console/"):
+                    nursery.start_soon(said, node, odd.replace("PATH", path))
+        assert await node.text("/healthz") == "ok\n"
+        await node.text("/console/")
+        assert consoles() == at
+
+
+async def test_a_body_that_nobody_reads_holds_nothing_up() -> None:
+    async with observed(console=True) as node:
+        for path in (*["/console/cluster"] * 40, "/healthz"):
+            head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {MEBIBYTE}\r\n\r\n"
+            with suppress(trio.BrokenResourceError):  # it is not read to its end
+                assert (await said(node, head, "x" * MEBIBYTE)).startswith("HTTP/1.1 200")
+        await node.text("/console/cluster")
+
+
+async def test_one_that_cannot_be_started_is_told_of_and_not_tried_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with observed(console=True) as node:
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        with trio.fail_after(20):
+            answers: list[str] = []
+            while len(answers) < 5:
+                with suppress(httpx.TransportError):
+                    answers.append(await node.text("/console/", 503))
+        assert set(answers) == {f"{NO_CONSOLE}\n"}
+
+
+async def test_one_that_takes_nothing_is_not_handed_more_than_is_kept_for_it() -> None:
+    async with observed(console=True) as node:
+        console = ConsoleProcess(node.running, may_write=False)
+        with socket.socket() as sock:
+            assert not console.take(sock.fileno())
+            (pid,) = consoles()
+            os.kill(pid, signal.SIGSTOP)
+            while not (refusal := console.take(sock.fileno())):
+                pass
+        assert refusal == TOO_MUCH
+        console.close()
+        assert not consoles()
 
 
 async def test_who_would_wait_long_for_his_turn_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
