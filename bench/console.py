@@ -4,7 +4,9 @@ One record at a time, with a pause of a millisecond before each, so that the pro
 quiet, twice, so that it shows what the same is worth; while a key is searched for that is not there, 8 MiB of
 a topic a page; and while pages of messages are turned. Each page comes a second after the one before, or as
 soon as that has come: then the first ones, which the console gives at once, are read beside a producer before
-anything is measured. The reader is a process of its own, and so is the console. Apache Kafka has none.
+anything is measured. The reader is a process of its own, and so is the console. Apache Kafka has none. The
+reader is idle to the scheduler: it stands for a browser, which is somebody else's, mostly on another machine,
+and what it takes of the processors is not the console's.
 
 For comparison beside a process that only copies memory, as nice as the console is and as long for each page
 as it and the reader take together: what a machine makes of anything that runs beside a broker.
@@ -48,7 +50,9 @@ STEP = 20_000
 """Offsets from one page to the next."""
 
 READER = f"""
-import sys, time, urllib.request
+import os, sys, time, urllib.request
+if hasattr(os, "SCHED_IDLE"):
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 url, query, end, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 at = 0
 print("ready", flush=True)
