@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -45,7 +44,7 @@ async def serving(
         client.setblocking(False)
         return trio.SocketStream(trio.socket.from_stdlib_socket(client))
 
-    with theirs:
+    with ours, theirs:
         theirs.setblocking(False)
         channel = trio.socket.from_stdlib_socket(theirs)
         async with trio.open_nursery() as nursery:
@@ -68,13 +67,17 @@ async def test_a_connection_is_answered_and_closed_and_its_descriptor_given_back
     goes_on = trio.Event()
     goes_on.set()
     async with serving(trio.Event(), goes_on) as connect:
-        before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
-            answer = await text_of(connect())
-            assert answer.startswith("HTTP/1.1 200")
-            assert answer.endswith("a page")
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(os.listdir("/proc/self/fd")) == before
+            async with connect() as stream:
+                with trio.fail_after(5):
+                    answer = b"".join([part async for part in stream]).decode()
+                    assert answer.startswith("HTTP/1.1 200")
+                    assert answer.endswith("a page")
+                    # Nobody holds the other end: what is sent there is refused.
+                    await stream.send_all(b"more")
+                    await trio.sleep(0.01)
+                    with pytest.raises(trio.BrokenResourceError):
+                        await stream.send_all(b"more")
 
 
 async def test_more_than_it_answers_at_once_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
