@@ -68,9 +68,9 @@ async def _serve(place: Place, channel: socket.socket, names: set[str] | None) -
             app = OfThisHost(app, is_local_name, NOT_LOCAL)
         else:
             app = OfThisHost(app, lambda host: is_name_of(host, names), NOT_OURS)
-        # At once: nobody waits for what its threads have begun.
         logger = NodeLogger("kwire.http", node_name(place.node_id))
         handed = trio.socket.from_stdlib_socket(channel)
+        # At once: nobody waits for what its threads have begun.
         await serve_handed(handed, app, lambda: os._exit(0), logger)
 
 
