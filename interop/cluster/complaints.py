@@ -37,12 +37,13 @@ EXPECTED: Final = re.compile(
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"
     r"|AddPartitionsToTxnRequest failed for node \d+ with a network exception"
-    # A batch is refused, say while its transaction's coordinator is away, and the producer's next ones come.
-    r"|Error processing append operation on partition .*\n.*\.OutOfOrderSequenceException: "
+    r"|Unexpected error BROKER_NOT_AVAILABLE in ADD_RAFT_VOTER response"
     # A follower comes back to a topic of which records were deleted meanwhile.
     r"|because the local replica's end offset is smaller than the current leader's start offset"
     # A loaded machine: the controller does not come to a heartbeat in time, even its own broker's.
     r"|controller event queue overloaded|sent a heartbeat request but received error REQUEST_TIMED_OUT"
+    # And retention compares records with the time at which it began to look.
+    r"|contains future timestamp\(s\), making it in"
     # Nodes ask a controller that has just started, and does not lead yet.
     r"|Unexpected error handling request.*\n.*NotControllerException: "
     # Clients of two brokers want a coordinator, and nobody has made the topic yet.
@@ -51,9 +52,12 @@ EXPECTED: Final = re.compile(
     r"|Stopped loading records from __\w+-\d+ because the partition is not online or is no longer the leader"
     # A coordinator wants to write of its group, and is none any more.
     r"|Failed to write empty metadata for group"
+    # A coordinator that slept ends a transaction that the next one has ended.
+    r"|Error processing append operation.*\n.*TransactionCoordinatorFencedException"
     # librdkafka aborts what it could not begin while coordinators moved: see `load.TransactionalWriter`.
     r"|state is (COMPLETE|PREPARE)_COMMIT, but received transaction marker result to send: ABORT"
-    # An idempotent client's later batches reach a new leader before those that it sends again.
+    # A batch is refused, say while its transaction's coordinator is away, and the producer's next ones come;
+    # or an idempotent client's later batches reach a new leader before those that it sends again.
     r"|Error processing append operation.*\n.*OutOfOrderSequenceException"
     # A follower knows of a topic before its leader does.
     r"|Received UNKNOWN_TOPIC_ID from the leader"

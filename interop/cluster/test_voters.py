@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from interop.brokers import Kwire
-from interop.cluster.complaints import NOT_ENOUGH
+from interop.cluster.complaints import NOT_ENOUGH, OLD_EPOCH
 from interop.cluster.nodes import COMBINED, FEATURES, Cluster, Member, SmallKafka, eventually, formatted
 from interop.cluster.quorums import (
     OF_THREE,
@@ -57,7 +57,7 @@ def test_voters_join_by_themselves(makeup: str) -> None:
     with Cluster(members, joins, voters_in_log=True, first_voters=[1]).start() as cluster:
         eventually(lambda: voters(cluster) == [1, 2, 3], "not everybody has become a voter")
         cluster.make_topic("t", [[2, 3, 1]])
-        with at_work(cluster, also=NOT_ENOUGH) as load:
+        with at_work(cluster, also=f"{NOT_ENOUGH}|{OLD_EPOCH}") as load:
             for victim in (2, 1):
                 load.until_all_write()
                 lost_id = directory_id(cluster, victim)

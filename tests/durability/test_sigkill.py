@@ -61,7 +61,7 @@ SETTINGS = {
 }
 TOPICS = {
     # A full index ends a segment, so there are many rolls; but each segment holds more batches of a producer
-    # than can be under way. Of what came before a segment that was flushed, only the last one is known.
+    # than can be under way: recovery looks for them in the segment before the first that it reads whole.
     "orders": (4, {"segment.index.bytes": "720", "index.interval.bytes": "512"}),
     "clicks": (3, {"segment.index.bytes": "1200", "index.interval.bytes": "0", "flush.messages": "100"}),
     "audit": (

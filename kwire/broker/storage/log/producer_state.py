@@ -63,6 +63,10 @@ class BatchMetadata(NamedTuple):
     offset_delta: int
     timestamp: int
 
+    @classmethod
+    def of(cls, header: BatchHeader) -> BatchMetadata:
+        return cls(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
+
     @property
     def first_sequence(self) -> int:
         return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
@@ -277,11 +281,7 @@ class ProducerStateManager:
         if state is None:
             state = self.producers[header.producer_id] = ProducerState()
         state.enter_epoch(header.producer_epoch)
-        state.batches.append(
-            BatchMetadata(
-                header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp
-            )
-        )
+        state.batches.append(BatchMetadata.of(header))
         state.last_timestamp = header.max_timestamp
         if header.is_transactional:
             self.verifications.over(header)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 
 from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
@@ -19,7 +20,12 @@ from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET, CorruptIndex
 from kwire.broker.storage.log.leader_epochs import LeaderEpochs
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.broker.storage.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
+from kwire.broker.storage.log.producer_state import (
+    BATCHES_KEPT,
+    PRODUCER_ID_EXPIRATION_MS,
+    BatchMetadata,
+    ProducerStateManager,
+)
 from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Whole, headers, whole_batches
 from kwire.broker.storage.log.segment import (
     CLEANED_SUFFIX,
@@ -31,12 +37,14 @@ from kwire.broker.storage.log.segment import (
 )
 from kwire.broker.storage.log.sound_run import SoundRun
 from kwire.broker.storage.log.trash import Trash
-from kwire.wire.batch import MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
+from kwire.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 _LEFTOVER_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUFFIX)
 _RAFT_SNAPSHOT_DELETED = ".checkpoint" + DELETED_SUFFIX
 """A snapshot of the metadata that is on its way out: the metadata log's to remove."""
+_IN_FLIGHT_BYTES = 16 << 20
+"""How much of what lies before a snapshot is looked at for what was in flight with its last batches."""
 
 
 def open_log(
@@ -336,6 +344,8 @@ class _Opening:
         # one at the start is good unless the log is known to start there: it may be the only one to tell of
         # a transaction whose first segment was deleted.
         producers.rebuild(self.segments[:first], min(checkpointed_start_offset, start), start, self._now_ms)
+        if first:
+            _remember_in_flight(self.segments[first - 1], producers)
         self.epochs.load()
         self.epochs.forget_from(start)
         self._complete_epochs(self.segments[:first], log_start_offset)
@@ -495,6 +505,31 @@ def _base_offset(name: str) -> int:
     if not digits.isdigit():
         raise StorageError(f"{name} is not named as a segment's file is")
     return int(digits)
+
+
+def _remember_in_flight(segment: Segment, producers: ProducerStateManager) -> None:
+    """Learn from the end of a segment what the snapshot behind it leaves out: what came before a last batch.
+
+    A producer whose broker dies sends again all that had no answer, up to five batches, of which the segment
+    that is read next may hold fewer. Only headers are read; what makes no sense there is nobody's loss.
+    """
+    found: dict[int, deque[BatchMetadata]] = {}
+    offset = segment.index.offset_at(max(0, segment.size_bytes - _IN_FLIGHT_BYTES))
+    position = segment.position_before(segment.base_offset if offset is None else offset)
+    try:
+        for place in headers(segment.file, position, segment.size_bytes):
+            header = read_header(segment.file.read_at(place.position, HEADER_BYTES))
+            state = producers.producers.get(header.producer_id)
+            if state is not None and header.producer_epoch == state.epoch and not header.is_control:
+                kept = found.setdefault(header.producer_id, deque(maxlen=BATCHES_KEPT))
+                kept.append(BatchMetadata.of(header))
+    except Invalid:
+        return
+    for producer_id, kept in found.items():
+        known = producers.producers[producer_id].batches
+        if known and kept[-1] == known[-1] and len(kept) > len(known):
+            known.clear()
+            known.extend(kept)
 
 
 def _rebuild_indexes(segment: Segment) -> None:
