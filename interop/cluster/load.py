@@ -18,9 +18,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import CommitFailedError
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
 
@@ -460,6 +462,9 @@ class AioReader(Client):
             for records in (await consumer.getmany(timeout_ms=100)).values():
                 for record in records:
                     self.was_given(record.partition, record.offset, record.value)
+        # Its last commit, in `stop`, does not look for a coordinator that has moved, and is tried for ever.
+        with suppress(CommitFailedError):
+            await consumer.commit()
         await consumer.stop()
 
 
