@@ -344,7 +344,7 @@ class _Opening:
         # one at the start is good unless the log is known to start there: it may be the only one to tell of
         # a transaction whose first segment was deleted.
         producers.rebuild(self.segments[:first], min(checkpointed_start_offset, start), start, self._now_ms)
-        if first:
+        if first and producers.producers:
             _remember_in_flight(self.segments[first - 1], producers)
         self.epochs.load()
         self.epochs.forget_from(start)
@@ -514,9 +514,9 @@ def _remember_in_flight(segment: Segment, producers: ProducerStateManager) -> No
     that is read next may hold fewer. Only headers are read; what makes no sense there is nobody's loss.
     """
     found: dict[int, deque[BatchMetadata]] = {}
-    offset = segment.index.offset_at(max(0, segment.size_bytes - _IN_FLIGHT_BYTES))
-    position = segment.position_before(segment.base_offset if offset is None else offset)
     try:
+        offset = segment.index.offset_at(max(0, segment.size_bytes - _IN_FLIGHT_BYTES))
+        position = segment.position_before(segment.base_offset if offset is None else offset)
         for place in headers(segment.file, position, segment.size_bytes):
             header = read_header(segment.file.read_at(place.position, HEADER_BYTES))
             state = producers.producers.get(header.producer_id)
