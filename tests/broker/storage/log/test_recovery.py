@@ -233,6 +233,16 @@ def test_producers_are_known_after_a_crash(produced: Log, bench: LogBench, recov
     assert_producer_goes_on(bench.open(recovery_point=recovery_point), bench)
 
 
+def test_what_was_in_flight_is_not_looked_for_in_a_damaged_segment(produced: Log, bench: LogBench) -> None:
+    bench.disk.open(bench.path(3, ".log")).write_at(8, [bytes(4)])
+    log = bench.open(recovery_point=8)
+    assert log.append(producing(7), leader_epoch=0, now_ms=NOW_MS).is_duplicate
+    with pytest.raises(ApiError) as refused:
+        log.append(producing(4), leader_epoch=0, now_ms=NOW_MS)
+    assert refused.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert bench.send(log, producing(8)).first_offset == 8
+
+
 def test_without_snapshots_producers_are_read_from_the_log(
     produced: Log, bench: LogBench, disk: MemoryDisk
 ) -> None:
