@@ -296,8 +296,10 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
         group = self.group
         if group is not None and not all(map(group.subscribed_topics, group.members.values())):
             # Who wants nothing raises no epoch by joining, and where one is open, the group is shared out as
-            # if all wanted the same (as in Kafka). The next epoch sets it right.
-            self.grow_topic("t", 1)
+            # if all wanted the same (as in Kafka). The next epoch sets it right, which a topic begins that
+            # somebody wants.
+            for name in TOPICS:
+                self.grow_topic(name, 1)
             self.settle()
         self.everything_is_shared_out()
 
