@@ -18,6 +18,8 @@ OLD_EPOCH: Final = (
     "|assignments failed; global error: Response-level error: STALE_BROKER_EPOCH"
 )
 """Where a broker of Apache Kafka's that slept, or lost all, asks under the epoch that it had before."""
+OLD_COORDINATOR: Final = r"Error processing append operation.*\n.*TransactionCoordinatorFencedException"
+"""Where a coordinator that slept ends a transaction that the next one has ended."""
 WIPED_VOTER: Final = r"Detected non-monotonic update of fetch offset from nodeId ReplicaKey\(id={}, "
 """Where this controller has lost its directory, and the leader has taken no snapshot since it last asked."""
 LEVEL: Final = re.compile(r"(?:^|[ \]])(WARN|ERROR)[ :]")
@@ -52,8 +54,6 @@ EXPECTED: Final = re.compile(
     r"|Stopped loading records from __\w+-\d+ because the partition is not online or is no longer the leader"
     # A coordinator wants to write of its group, and is none any more.
     r"|Failed to write empty metadata for group"
-    # A coordinator that slept ends a transaction that the next one has ended.
-    r"|Error processing append operation.*\n.*TransactionCoordinatorFencedException"
     # librdkafka aborts what it could not begin while coordinators moved: see `load.TransactionalWriter`.
     r"|state is (COMPLETE|PREPARE)_COMMIT, but received transaction marker result to send: ABORT"
     # A batch is refused, say while its transaction's coordinator is away, and the producer's next ones come;
