@@ -50,6 +50,8 @@ def at_work(
     login = None if cluster.logins is None else cluster.logins.client
     with Load(cluster.bootstrap, "t", partitions, login) as load:
         load.start(*clients)
+        # The topics of coordinators are made when the first client asks, and need all brokers for that.
+        load.until_all_write()
         yield load
         load.until_all_write()
         load.stop()

@@ -180,6 +180,11 @@ class History:
             sent = self._sent[value]
             sent.outcome, sent.offset, sent.acknowledged_at_s = Outcome.DONE, offset, self._now_s()
 
+    def sent_anew(self, value: bytes) -> None:
+        """It was sent again under another producer id or epoch: no broker can know it for the same."""
+        with self._lock:
+            self._sent[value].is_idempotent = False
+
     def refused(self, value: bytes) -> None:
         """It was told that the value is not there and never will be. A timeout leaves that open."""
         with self._lock:

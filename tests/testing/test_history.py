@@ -217,6 +217,15 @@ def test_producers_without_idempotence_are_held_to_once_and_in_order_if_wanted()
     assert [line.split(":")[0] for line in told] == ["  reordered", "  doubled"]
 
 
+def test_who_sends_a_record_under_a_second_identity_doubles_it_himself() -> None:
+    history = a_history()
+    history.acknowledged(b"1", 6)
+    history.reads_to_the_end("auditor", [*END, (PLACE, 6, b"1")])
+    assert [line.partition(":")[0] for line in found(history)] == ["moved", "doubled"]
+    history.sent_anew(b"1")
+    history.check(at_least_once=True)
+
+
 def test_a_check_names_so_many_findings_and_counts_the_others() -> None:
     history = History()
     for number in range(60):

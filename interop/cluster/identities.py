@@ -1,0 +1,63 @@
+"""As whom a producer has written what stands twice.
+
+A broker knows a batch that comes again by producer id, epoch and sequence number. A client that takes another
+id or epoch and sends a record once more has written it twice itself, whatever the broker does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from interop.batches import walk
+from interop.cluster.logins import Login, log_in
+from interop.raw import fetch
+from interop.raw_client import RawClient
+from kwire.testing.history import Place, Read
+
+
+class Identity(NamedTuple):
+    """What a producer shows itself by."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+def written_twice(
+    bootstrap: str, login: Login | None, records: Iterable[Read]
+) -> dict[bytes, list[Identity]]:
+    """The values that stand at several offsets, each under an identity of its own, with these."""
+    offsets: dict[tuple[Place, bytes], list[int]] = defaultdict(list)
+    for place, offset, value in records:
+        offsets[place, value].append(offset)
+    found = {}
+    for (place, value), several in offsets.items():
+        if len(several) > 1:
+            identities = [identity(bootstrap, login, place, offset) for offset in several]
+            if len(set(identities)) == len(several):
+                found[value] = identities
+    return found
+
+
+def identity(bootstrap: str, login: Login | None, place: Place, offset: int) -> Identity:
+    """As whom the record at an offset was written, as the partition's leader has it."""
+    topic, partition = place
+    with connect(bootstrap.partition(",")[0], login) as client:
+        told = client.call("Metadata", 9, Topics=[{"Name": topic}], AllowAutoTopicCreation=False)
+    [leader_id] = [
+        each["LeaderId"] for each in told["Topics"][0]["Partitions"] if each["PartitionIndex"] == partition
+    ]
+    [leader] = [broker for broker in told["Brokers"] if broker["NodeId"] == leader_id]
+    with connect(f"{leader['Host']}:{leader['Port']}", login) as client:
+        answer = fetch(client, topic, offset, partition=partition)
+    batch = walk(answer["Responses"][0]["Partitions"][0]["Records"])[0]
+    assert batch["base_offset"] <= offset <= batch["base_offset"] + batch["last_offset_delta"], batch
+    return Identity(batch["producer_id"], batch["producer_epoch"])
+
+
+def connect(address: str, login: Login | None) -> RawClient:
+    client = RawClient(address)
+    if login is not None:
+        log_in(client, login)
+    return client
