@@ -40,7 +40,7 @@ ROUNDS_S = 2.0
 """The cleaner looks ten times for something to do."""
 
 
-class Partition:
+class WatchedPartition:
     """Partition 0 of a topic, those who write to it, and what is seen of it."""
 
     def __init__(self, client: RawClient, topic: str, **configs: str) -> None:
@@ -169,7 +169,7 @@ class Partition:
         }
 
 
-def open_at_2(partition: Partition) -> Id:
+def open_at_2(partition: WatchedPartition) -> Id:
     """0, 1 of nobody; 2, 3 of a transaction; 4 of nobody; 5 of another that is aborted by 6; 7 as 2."""
     for _ in range(2):
         partition.write(None)
@@ -201,7 +201,7 @@ def deleted_into(broker: Broker) -> Any:
     with on_own(broker) as (_, client):
         for commit in (True, False):
             for offset in (2, 3, 4, 6, 7, -1):
-                partition = Partition(client, f"into-{offset}-{commit}")
+                partition = WatchedPartition(client, f"into-{offset}-{commit}")
                 one = open_at_2(partition)
                 steps: list[Any] = [partition.delete_before(offset), partition.look()]
                 partition.write(None)
@@ -221,7 +221,7 @@ def deleted_into_a_batch(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with on_own(broker) as (_, client):
         for offset in range(1, 13):
-            partition = Partition(client, f"into-a-batch-{offset}")
+            partition = WatchedPartition(client, f"into-a-batch-{offset}")
             one, other = partition.id(), partition.id()
             partition.write(None, count=2)
             partition.write(one, count=3)
@@ -244,7 +244,7 @@ def deleted_by_retention(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with on_own(broker, **QUICK) as (own, client):
         for commit in (True, False):
-            partition = Partition(client, f"retained-{commit}")
+            partition = WatchedPartition(client, f"retained-{commit}")
             one = partition.id()
             partition.write(one)
             for who in (None, None, None, one, None, None, None, None):
@@ -279,13 +279,13 @@ def restarts(broker: Broker, how: str) -> Any:
     """Restarts while a transaction is open into which the log start was moved, and after its end."""
     seen: dict[str, Any] = {}
     with on_own(broker, **QUICK) as (own, client):
-        partitions: dict[Partition, tuple[Id, bool]] = {}
+        partitions: dict[WatchedPartition, tuple[Id, bool]] = {}
         for commit in (True, False):
             for offset in (3, 4, 7):
-                partition = Partition(client, f"restarted-{offset}-{commit}")
+                partition = WatchedPartition(client, f"restarted-{offset}-{commit}")
                 partitions[partition] = open_at_2(partition), commit
                 partition.delete_before(offset)
-            retained = Partition(client, f"restarted-retained-{commit}")
+            retained = WatchedPartition(client, f"restarted-retained-{commit}")
             one = retained.id()
             retained.write(one)
             for who in (None, None, None, one, None, None, None, None, one):
@@ -293,7 +293,7 @@ def restarts(broker: Broker, how: str) -> Any:
             partitions[retained] = one, commit
             alter(client, 2, retained.topic, retention_bytes="700000")
             retained.wait(lambda retained=retained: retained.offset(-2) > 3)  # type: ignore[misc]
-        gone = Partition(client, "restarted-gone")
+        gone = WatchedPartition(client, "restarted-gone")
         for sequence in range(7):
             gone.idempotent(900, sequence)
         finished = open_at_2(gone)
@@ -320,13 +320,13 @@ def restarts(broker: Broker, how: str) -> Any:
     return seen
 
 
-def _wait_for_checkpoint(own: Broker, last: Partition) -> None:
+def _wait_for_checkpoint(own: Broker, last: WatchedPartition) -> None:
     path = own.log_dir / "log-start-offset-checkpoint"
     end = last.offset(-1)
     last.wait(lambda: path.exists() and f"{last.topic} 0 {end}" in path.read_text())
 
 
-def _wait_until_deleted(own: Broker, partition: Partition) -> None:
+def _wait_until_deleted(own: Broker, partition: WatchedPartition) -> None:
     """Until retention has taken the segments below the log start, behind which no lookup by time goes on."""
     start = partition.offset(-2)
     directory = own.log_dir / f"{partition.topic}-0"
@@ -360,7 +360,7 @@ def moved(broker: Broker) -> Any:
         with own.client() as client:
             for commit in (True, False):
                 for offset in (2, 3, 4, 7, -1):
-                    partition = Partition(client, f"moved-{offset}-{commit}")
+                    partition = WatchedPartition(client, f"moved-{offset}-{commit}")
                     one = open_at_2(partition)
                     partition.delete_before(offset)
                     there = "B" if own.place(client, partition.topic) == "A" else "A"
@@ -384,7 +384,7 @@ def compacted(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with on_own(broker, **{**QUICK, **OWN}) as (own, client):
         for commit in (True, False):
-            partition = Partition(client, f"compacted-{commit}", min_cleanable_dirty_ratio="0.01")
+            partition = WatchedPartition(client, f"compacted-{commit}", min_cleanable_dirty_ratio="0.01")
             one = partition.id()
             for who, key in ((one, b"a"), (None, b"b"), (one, b"b"), (None, b"c"), (None, b"a"), (one, b"c")):
                 partition.write(who, value_bytes=BIG_BYTES, key=key)
@@ -422,7 +422,7 @@ def found_by_timestamp(broker: Broker) -> Any:
             "twice": [BASE_TIMESTAMP + index % 4 for index in range(9)],
             "descending": range(BASE_TIMESTAMP + 8, BASE_TIMESTAMP - 1, -1),
         }.items():
-            partition = Partition(client, f"timed-{name.replace(' ', '-')}", index_interval_bytes="1")
+            partition = WatchedPartition(client, f"timed-{name.replace(' ', '-')}", index_interval_bytes="1")
             for timestamp in timestamps:
                 partition.write(None, value_bytes=BIG_BYTES, timestamp=timestamp)
             for start in range(10):
@@ -441,7 +441,7 @@ def aborted_by_size(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with on_own(broker) as (_, client):
         for interval in ("1", "4096", "1000000"):
-            partition = Partition(client, f"sized-{interval}", index_interval_bytes=interval)
+            partition = WatchedPartition(client, f"sized-{interval}", index_interval_bytes=interval)
             for turn in range(12):
                 ids = [partition.id() for _ in range(1 + turn % 2)]
                 for one in ids:
@@ -465,7 +465,7 @@ def aborted_by_size(broker: Broker) -> Any:
     return seen
 
 
-def _ends_of_batches(partition: Partition, offset: int) -> list[int]:
+def _ends_of_batches(partition: WatchedPartition, offset: int) -> list[int]:
     """How many bytes there are up to the end of each of the next batches."""
     answer = fetch(partition.client, partition.topic, offset, MaxBytes=FETCHES)
     data = answer["Responses"][0]["Partitions"][0]["Records"]
@@ -482,7 +482,7 @@ def aborted_without_records(broker: Broker) -> Any:
     """Of a partition for which an answer has no room left, and of one that begins where it ends."""
     seen: dict[str, Any] = {}
     with on_own(broker) as (_, client):
-        partitions = [Partition(client, f"full-{number}") for number in range(2)]
+        partitions = [WatchedPartition(client, f"full-{number}") for number in range(2)]
         for partition in partitions:
             one = open_at_2(partition)
             partition.end(one, commit=False)

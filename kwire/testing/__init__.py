@@ -14,7 +14,7 @@ imported when they are first asked for.
 
 from typing import TYPE_CHECKING, Any
 
-from kwire.testing.answers import Group, Member, Partition, Record, Token
+from kwire.testing.answers import Group, Member, Record, Token, TopicPartition
 from kwire.testing.broker import Broker
 from kwire.testing.faults import Fault, Faults
 from kwire.testing.kafka import Kafka, wait_until
@@ -36,11 +36,11 @@ __all__ = [
     "Kafka",
     "Login",
     "Member",
-    "Partition",
     "Record",
     "Recorder",
     "SimulatedCluster",
     "Token",
+    "TopicPartition",
     "wait_until",
 ]
 

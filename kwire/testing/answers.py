@@ -8,8 +8,8 @@ from typing import NamedTuple
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class Partition(NamedTuple):
-    """A partition of a topic."""
+class TopicPartition(NamedTuple):
+    """A partition by its topic and its number."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ class Member(NamedTuple):
 
     id: str
     client_id: str
-    partitions: frozenset[Partition]
+    partitions: frozenset[TopicPartition]
     """What it is assigned."""
 
 

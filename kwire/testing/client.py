@@ -17,7 +17,7 @@ from kwire.client.offsets import EARLIEST, LATEST, find_offsets
 from kwire.client.reading import Reader
 from kwire.client.security import PLAINTEXT, Security
 from kwire.client.sending import Sending
-from kwire.testing.answers import Group, Headers, Member, Partition, Record, Token
+from kwire.testing.answers import Group, Headers, Member, Record, Token, TopicPartition
 from kwire.wire.batch import Record as StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
@@ -129,7 +129,7 @@ class Client:
         starts = {one: max(offset, firsts[one]) for one in sorted(firsts) if partition in (None, one[1])}
         reader = Reader(self._cluster, starts, committed=committed)
         for (name, index), position in starts.items():
-            one = Partition(name, index)
+            one = TopicPartition(name, index)
             before = -1
             while before < position < ends[one]:  # else what was there has gone: retention, deleted records
                 for told in self._cluster.retried(partial(_next, reader, one, ends[one])):
@@ -139,20 +139,20 @@ class Client:
 
     def end_offsets(
         self, topic: str, *, committed: bool = False, topic_within_s: float | None = None
-    ) -> dict[Partition, int]:
+    ) -> dict[TopicPartition, int]:
         """`committed` ends partitions where the first open transaction begins."""
         partitions = self._cluster.retried(lambda: self._partitions(topic), topic_within_s)
         return _named(find_offsets(self._cluster, dict.fromkeys(partitions, LATEST), committed=committed))
 
-    def _partitions(self, topic: str, *, create: bool = False) -> list[Partition]:
+    def _partitions(self, topic: str, *, create: bool = False) -> list[TopicPartition]:
         [told] = self._cluster.metadata([topic], create=create).topics
         is_missing = told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         check(told.error_code, None, f"there is no topic {topic}" if is_missing else f"topic {topic}")
-        return [Partition(topic, one.partition_index) for one in told.partitions]
+        return [TopicPartition(topic, one.partition_index) for one in told.partitions]
 
     # --- groups
 
-    def committed(self, group: str) -> dict[Partition, int]:
+    def committed(self, group: str) -> dict[TopicPartition, int]:
         return _named(committed_offsets(self._cluster, group))
 
     def lag(self, group: str, topic: str) -> int:
@@ -175,7 +175,7 @@ class Client:
                         Member(
                             one.member_id,
                             one.client_id,
-                            frozenset(Partition(*each) for each in one.partitions),
+                            frozenset(TopicPartition(*each) for each in one.partitions),
                         )
                         for one in found.members
                     ],
@@ -281,7 +281,7 @@ class Client:
         return next(one.leader_id for one in told.partitions if one.partition_index == partition)
 
 
-def _next(reader: Reader, one: Partition, end: int) -> list[StoredRecord]:
+def _next(reader: Reader, one: TopicPartition, end: int) -> list[StoredRecord]:
     """What comes next of a partition; nothing only where nothing is left before `end`. ApiError, Lost."""
     before = reader.positions[one]
     found = [record for _, record in reader.read([one])]
@@ -291,8 +291,8 @@ def _next(reader: Reader, one: Partition, end: int) -> list[StoredRecord]:
     return found
 
 
-def _named(offsets: Mapping[tuple[str, int], int]) -> dict[Partition, int]:
-    return {Partition(*one): offset for one, offset in offsets.items()}
+def _named(offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+    return {TopicPartition(*one): offset for one, offset in offsets.items()}
 
 
 def _address(text: str) -> Address:

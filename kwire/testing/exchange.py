@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from kwire.testing.answers import Partition
+from kwire.testing.answers import TopicPartition
 from kwire.wire.batch import CorruptBatch, Record, batches, records
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.primitives import ZERO_UUID, Buffer, Uuid, uuid_to_text
@@ -103,10 +103,10 @@ class Exchange:
 
     def fetches(self, partitions: Iterable[tuple[str, int]]) -> None:
         """What a fetch asks for with what its session remembers."""
-        self.partitions = frozenset(Partition(*one) for one in partitions)
+        self.partitions = frozenset(TopicPartition(*one) for one in partitions)
 
     @cached_property
-    def partitions(self) -> frozenset[Partition]:
+    def partitions(self) -> frozenset[TopicPartition]:
         """The partitions that the request is for. Whoever names a topic alone names partition -1 of it."""
         try:
             return frozenset(partitions_of(self.request_message, self._names))
@@ -139,13 +139,13 @@ class Exchange:
         return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}... ({len(text)} in all)"
 
 
-def partitions_of(message: Message, names: Names) -> Iterator[Partition]:
+def partitions_of(message: Message, names: Names) -> Iterator[TopicPartition]:
     """The partitions that a message names anywhere, and -1 of topics that it names alone."""
     if "Topic" in type(message).__name__:
         name = _topic_named(message, names)
         if name:
             numbers = list(_numbers(message))
-            yield from (Partition(name, number) for number in numbers or [-1])
+            yield from (TopicPartition(name, number) for number in numbers or [-1])
     for one in fields_of(type(message)):
         value = getattr(message, one.name)
         for inner in value if isinstance(value, list) else [value]:

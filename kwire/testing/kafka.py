@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count as counting
 from typing import TYPE_CHECKING, TypeVar
 
-from kwire.testing.answers import Group, Partition, Record
+from kwire.testing.answers import Group, Record, TopicPartition
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -213,7 +213,7 @@ class Kafka:
 
     # --- groups
 
-    def committed(self, group: str) -> dict[Partition, int]:
+    def committed(self, group: str) -> dict[TopicPartition, int]:
         """What the group has committed: by partition the offset that it reads next."""
         return self._ask(lambda client: client.committed(group))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kwire.testing import Broker, Partition
+from kwire.testing import Broker, TopicPartition
 from kwire.testing.history import History
 
 # Clients are imported by their tests: kafka-python calls what Python has deprecated, while it is imported.
@@ -54,9 +54,9 @@ def test_kafka_python(broker: Broker) -> None:
     described = broker.group(group)
     assert described.state == "Stable"
     [member] = described.members
-    assert member.partitions == {Partition(topic, 0), Partition(topic, 1)}
+    assert member.partitions == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
     consumer.commit()
-    assert broker.committed(group)[Partition(topic, 1)] == 2
+    assert broker.committed(group)[TopicPartition(topic, 1)] == 2
     assert broker.lag(group, topic) == 0
     consumer.close()
     broker.wait_until(lambda: broker.group(group).state == "Empty")
@@ -113,9 +113,9 @@ def test_confluent_kafka_and_what_its_transactions_hide(broker: Broker) -> None:
         pass
     assert message.value() == b"committed"
     [member] = broker.group(group).members
-    assert member.partitions == {Partition(topic, 0)}
+    assert member.partitions == {TopicPartition(topic, 0)}
     consumer.commit(message, asynchronous=False)
-    assert broker.committed(group) == {Partition(topic, 0): message.offset() + 1}
+    assert broker.committed(group) == {TopicPartition(topic, 0): message.offset() + 1}
     consumer.close()
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from kwire.testing.answers import Partition
+from kwire.testing.answers import TopicPartition
 from kwire.testing.history import History, Place, Read
 
 PLACE: Place = ("t", 0)
@@ -248,5 +248,5 @@ def test_a_place_that_is_none_is_refused_where_it_is_told() -> None:
         history.committed("billing", cast("Place", ("orders", "0")), 1)
     with pytest.raises(TypeError, match=f"{said}'o'"):
         history.assigned("billing", "member", wrong)
-    history.sends("p", Partition("orders", 0), b"x")
+    history.sends("p", TopicPartition("orders", 0), b"x")
     history.check()

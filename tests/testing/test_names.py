@@ -129,7 +129,7 @@ NAMES = {
     id
     partitions
 """,
-    "Partition": """
+    "TopicPartition": """
     partition
     topic
 """,

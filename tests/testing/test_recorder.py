@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kwire.testing import Broker, Partition, Recorder
+from kwire.testing import Broker, Recorder, TopicPartition
 from kwire.testing.exchange import Exchange
 from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
 from kwire.wire.errors import ErrorCode
@@ -78,7 +78,7 @@ def test_they_are_found_by_client_and_by_what_they_are_for(broker: Broker) -> No
     assert [found.client_id for found in requests.of("Produce")] == ["a", "b"]
     assert [found.client_id for found in requests.of("Produce", topic=other)] == ["b"]
     assert requests.of("Produce", topic=other, partition=1) == []
-    assert requests.of("Produce", client_id="a", partition=0)[0].partitions == {Partition(one, 0)}
+    assert requests.of("Produce", client_id="a", partition=0)[0].partitions == {TopicPartition(one, 0)}
     assert len(requests.of("Fetch", topic=one)) == 2
     assert len(requests.of("Metadata", topic=one)) == 2
     assert requests.of("Fetch", topic=other) == []

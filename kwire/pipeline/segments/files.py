@@ -113,7 +113,7 @@ def _ascending(found: Index, least: int) -> Index:
     return found[: int(wrong[0]) + 1] if len(wrong) else found
 
 
-class Partition(NamedTuple):
+class PartitionLog(NamedTuple):
     """A partition's log in one data directory."""
 
     topic: str
@@ -168,7 +168,7 @@ def checkpointed(path: Path) -> dict[tuple[str, int], int]:
     return found
 
 
-def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> list[Partition]:
+def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> list[PartitionLog]:
     """The partitions of data directories, or of copies of them. SegmentsError.
 
     Directories that are being deleted, or filled by a move, have other names and are left out, as is the
@@ -189,7 +189,7 @@ def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> l
                 f"{places[0]} and {places[1]} are both {topic}-{partition}: leave one out, or if it is being "
                 f"moved from one to the other, run again when that is done"
             )
-    return sorted(Partition(topic, partition, places[0]) for (topic, partition), places in found.items())
+    return sorted(PartitionLog(topic, partition, places[0]) for (topic, partition), places in found.items())
 
 
 def _logs_in(directories: Sequence[str]) -> dict[tuple[str, int], list[Path]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kwire.pipeline.segments.damage import Skipping
-from kwire.pipeline.segments.files import Partition, SegmentsError, partitions_in
+from kwire.pipeline.segments.files import PartitionLog, SegmentsError, partitions_in
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -77,11 +77,11 @@ class Options(NamedTuple):
     skipping: Skipping | None = None
     """How to get past damage; None where it is an error."""
 
-    def left(self) -> list[Partition]:
+    def left(self) -> list[PartitionLog]:
         """The same while a stream runs: what has gone since is lost data. SegmentsError if that matters."""
         return self.partitions() if self.fail_on_data_loss else self._asked(partitions_in(self.directories))
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> list[PartitionLog]:
         """The partitions that were asked for and are there. SegmentsError where one is not."""
         there = partitions_in(self.directories)
         missing = self.topics - {partition.topic for partition in there}
@@ -96,7 +96,7 @@ class Options(NamedTuple):
             raise SegmentsError(f"{', '.join(self.directories)} has no partition {names}")
         return self._asked(there)
 
-    def _asked(self, there: Sequence[Partition]) -> list[Partition]:
+    def _asked(self, there: Sequence[PartitionLog]) -> list[PartitionLog]:
         if self.pattern is not None:
             return [partition for partition in there if self.pattern.fullmatch(partition.topic)]
         return [

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.pipeline.segments.damage import Skipping
-from kwire.pipeline.segments.files import Index, Partition, Segment, SegmentsError
+from kwire.pipeline.segments.files import Index, PartitionLog, Segment, SegmentsError
 from kwire.pipeline.segments.options import EARLIEST, LATEST, Bound, Options
 from kwire.pipeline.segments.scan import end_offset, scan_for_timestamp, stable_offset
 
@@ -38,17 +38,17 @@ class Range(NamedTuple):
     """About."""
 
     @property
-    def log(self) -> Partition:
-        return Partition(self.topic, self.partition, Path(self.directory), self.skipping)
+    def log(self) -> PartitionLog:
+        return PartitionLog(self.topic, self.partition, Path(self.directory), self.skipping)
 
 
-def readable_end(log: Partition, options: Options) -> int:
+def readable_end(log: PartitionLog, options: Options) -> int:
     """Where a reader stops: at the end of the log, or at its last stable offset. SegmentsError."""
     end = end_offset(log)
     return stable_offset(log, end) if options.read_committed else end
 
 
-def resolve(options: Options, log: Partition, bound: Bound, *, is_start: bool) -> int:
+def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool) -> int:
     """The offset that a bound stands for. SegmentsError."""
     key = (log.topic, log.partition)
     asked = bound.otherwise
@@ -73,7 +73,7 @@ def resolve(options: Options, log: Partition, bound: Bound, *, is_start: bool) -
     return asked
 
 
-def offset_for_timestamp(log: Partition, timestamp_ms: int) -> int | None:
+def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> int | None:
     """The first offset with a timestamp that late or later, None where there is none. KIP-79."""
     for segment in log.segments():
         index = segment.time_index()
@@ -99,7 +99,7 @@ def plan(options: Options) -> list[Range]:
     return _more(divided(options, bounds), options.min_partitions)
 
 
-def checked(options: Options, log: Partition, start: int, end: int) -> tuple[int, int]:
+def checked(options: Options, log: PartitionLog, start: int, end: int) -> tuple[int, int]:
     """The offsets that are there of those asked for. SegmentsError where some are lost, and that matters."""
     first, last = log.start_offset(), readable_end(log, options)
     if (start < first or start > last or end > last) and options.fail_on_data_loss:
@@ -110,7 +110,7 @@ def checked(options: Options, log: Partition, start: int, end: int) -> tuple[int
     return max(start, first), min(end, last)
 
 
-def divided(options: Options, bounds: Sequence[tuple[Partition, int, int]]) -> list[Range]:
+def divided(options: Options, bounds: Sequence[tuple[PartitionLog, int, int]]) -> list[Range]:
     """Offsets from a start to an end, divided at segments and at entries of their indexes, by their bytes.
 
     So a partition that has most of what there is becomes most of the tasks. SegmentsError.
@@ -166,7 +166,7 @@ class _Part(NamedTuple):
     end_position: int
 
 
-def _parts(log: Partition, start: int, end: int) -> list[_Part]:
+def _parts(log: PartitionLog, start: int, end: int) -> list[_Part]:
     segments = log.segments()
     bases = [segment.base_offset for segment in segments]
     found = []
@@ -186,7 +186,7 @@ def _parts(log: Partition, start: int, end: int) -> list[_Part]:
 
 
 def _divided(
-    options: Options, log: Partition, start: int, end: int, parts: Sequence[_Part], target_bytes: int
+    options: Options, log: PartitionLog, start: int, end: int, parts: Sequence[_Part], target_bytes: int
 ) -> Iterator[Range]:
     cuts = {start, end}
     for part in parts:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from kwire.pipeline.segments.files import Partition, SegmentsError
+from kwire.pipeline.segments.files import PartitionLog, SegmentsError
 from kwire.pipeline.segments.plan import Range
 from kwire.pipeline.segments.scan import Chunk, CorruptSegment, chunks_between
 from kwire.wire.batch import BatchHeader, CorruptBatch, crc_is_valid
@@ -132,7 +132,7 @@ def _corrupt(range_: Range, position: int, header: BatchHeader, what: str) -> Co
     return CorruptSegment(path, position, header.base_offset, what)
 
 
-def _segment_of(log: Partition, offset: int) -> Path:
+def _segment_of(log: PartitionLog, offset: int) -> Path:
     base = max(segment.base_offset for segment in log.segments() if segment.base_offset <= offset)
     return log.directory / f"{base:020d}.log"
 

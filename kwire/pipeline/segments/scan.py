@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from kwire.broker.storage.disk import RealDisk
 from kwire.broker.storage.log.producer_state import CorruptSnapshot, ProducerStateManager
 from kwire.pipeline.segments.damage import Damage, Skipping
-from kwire.pipeline.segments.files import Partition, Segment, SegmentsError
+from kwire.pipeline.segments.files import PartitionLog, Segment, SegmentsError
 from kwire.wire.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -152,7 +152,7 @@ def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
     return position if is_so else 0
 
 
-def chunks_between(partition: Partition, start: int, end: int) -> Iterator[Chunk]:
+def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Chunk]:
     """The batches that hold offsets from `start` on and below `end`. SegmentsError.
 
     Segments are looked for anew where one has gone, since the broker may have deleted or compacted it.
@@ -207,7 +207,7 @@ def chunks_between(partition: Partition, start: int, end: int) -> Iterator[Chunk
 
 
 def _past_damage(
-    partition: Partition,
+    partition: PartitionLog,
     skipping: Skipping,
     segment: Segment,
     file: SegmentFile,
@@ -310,7 +310,7 @@ def _sound(file: SegmentFile, position: int, end: int, next_offset: int) -> Batc
 # --- what a log comes to
 
 
-def end_offset(partition: Partition) -> int:
+def end_offset(partition: PartitionLog) -> int:
     """Where the log ends: behind its last whole batch. SegmentsError."""
     segments = partition.segments()
     if not segments:
@@ -333,7 +333,7 @@ def end_offset(partition: Partition) -> int:
     return end
 
 
-def stable_offset(partition: Partition, end: int) -> int:
+def stable_offset(partition: PartitionLog, end: int) -> int:
     """The last stable offset: every transaction with data before it has ended. `end` is the log's."""
     now_ms = time.time_ns() // 1_000_000
     producers = ProducerStateManager(RealDisk(), str(partition.directory), partition=partition.name)
@@ -358,7 +358,7 @@ def stable_offset(partition: Partition, end: int) -> int:
     return end if first is None else min(first, end)
 
 
-def scan_for_timestamp(partition: Partition, start: int, timestamp_ms: int) -> int | None:
+def scan_for_timestamp(partition: PartitionLog, start: int, timestamp_ms: int) -> int | None:
     """The first offset from `start` on whose record is that late or later."""
     for data, batches, _ in chunks_between(partition, start, 1 << 62):
         for at, header in batches:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from kwire.pipeline.segments.files import AGAIN_SECONDS, Partition, SegmentsError, Sleep, partitions_in
+from kwire.pipeline.segments.files import AGAIN_SECONDS, PartitionLog, SegmentsError, Sleep, partitions_in
 from kwire.pipeline.segments.options import Options
 from kwire.pipeline.segments.plan import Range, checked, divided, readable_end, resolve, tasks
 
@@ -20,7 +20,7 @@ _Place = tuple[str, int]
 _Answer = TypeVar("_Answer")
 
 
-def beginnings(options: Options, logs: Sequence[Partition]) -> Offsets:
+def beginnings(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
     """Where a new stream of those logs begins. SegmentsError."""
     found: Offsets = {}
     for log in logs:
@@ -50,7 +50,7 @@ def goes_on(options: Options, start: Told, ends: Told, *, sleep: Sleep = time.sl
         if partition not in start.get(topic, {})
     ]
     begins = {topic: dict(start.get(topic, {})) for topic in ends}
-    told = _of_each(options, new, Partition.start_offset, sleep) if new else {}
+    told = _of_each(options, new, PartitionLog.start_offset, sleep) if new else {}
     for topic, partition in new:
         # What is gone again has nothing.
         begins[topic][str(partition)] = told.get((topic, partition), ends[topic][str(partition)])
@@ -81,7 +81,7 @@ def limited(begins: Told, ends: Offsets, most: int) -> Offsets:
 def step_tasks(options: Options, start: Told, end: Told, *, sleep: Sleep = time.sleep) -> list[list[Range]]:
     """What a step from one set of offsets to another reads. SegmentsError where that is gone, and matters."""
 
-    def bounds(log: Partition) -> tuple[Partition, int, int]:
+    def bounds(log: PartitionLog) -> tuple[PartitionLog, int, int]:
         partition = str(log.partition)
         return _bounds(options, log, start.get(log.topic, {}).get(partition), end[log.topic][partition])
 
@@ -96,7 +96,9 @@ def step_tasks(options: Options, start: Told, end: Told, *, sleep: Sleep = time.
     return tasks(options, divided(options, [found[place] for place in planned if place in found]))
 
 
-def _bounds(options: Options, log: Partition, begin: int | None, stop: int) -> tuple[Partition, int, int]:
+def _bounds(
+    options: Options, log: PartitionLog, begin: int | None, stop: int
+) -> tuple[PartitionLog, int, int]:
     # A partition that came while the stream ran is read from its beginning.
     begin = log.start_offset() if begin is None else begin
     if begin > stop and options.fail_on_data_loss:
@@ -110,7 +112,7 @@ def _bounds(options: Options, log: Partition, begin: int | None, stop: int) -> t
 def _of_each(
     options: Options,
     places: Iterable[_Place] | None,
-    ask: Callable[[Partition], _Answer],
+    ask: Callable[[PartitionLog], _Answer],
     sleep: Sleep,
 ) -> dict[_Place, _Answer]:
     """What the logs of some partitions answer, or all. SegmentsError where one is gone, and that matters.

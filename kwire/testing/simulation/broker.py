@@ -38,7 +38,7 @@ class Client:
         """The last batch, as it was sent, and where it was put: to be sent again."""
 
 
-class Partition:
+class SimulatedPartition:
     """A log, what was promised of it, and who writes to it."""
 
     def __init__(self, topic: str, config: LogConfig) -> None:
@@ -110,10 +110,10 @@ def some_config(rng: random.Random) -> LogConfig:
     )
 
 
-class SimulatedBroker:
+class SimulatedStorage:
     """The logs as a broker has them, one life after another."""
 
-    def __init__(self, disk: MemoryDisk, partitions: list[Partition], rng: random.Random) -> None:
+    def __init__(self, disk: MemoryDisk, partitions: list[SimulatedPartition], rng: random.Random) -> None:
         self.disk = disk
         self.partitions = partitions
         self.host = VirtualHost()
@@ -176,7 +176,7 @@ class SimulatedBroker:
             partition.leader_epoch += 1
             log.begin_leader_epoch(partition.leader_epoch)
 
-    def log(self, partition: Partition) -> Log:
+    def log(self, partition: SimulatedPartition) -> Log:
         log = self.manager.get(partition.topic, 0)
         assert log is not None
         return log
@@ -233,7 +233,7 @@ class SimulatedBroker:
                 except Broken as error:
                     raise Broken(f"{partition.topic}, recovered: {error}") from error
 
-    def _check_recovered(self, partition: Partition, log: Log, *, power_lost: bool) -> None:
+    def _check_recovered(self, partition: SimulatedPartition, log: Log, *, power_lost: bool) -> None:
         promises = partition.promises
         if log.failure is not None:
             raise Broken(f"it is offline: {log.failure}")

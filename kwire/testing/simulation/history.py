@@ -11,7 +11,13 @@ from collections.abc import Callable
 
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import Died, MemoryDisk
-from kwire.testing.simulation.broker import BACKOFF_MS, DATA, Partition, SimulatedBroker, some_config
+from kwire.testing.simulation.broker import (
+    BACKOFF_MS,
+    DATA,
+    SimulatedPartition,
+    SimulatedStorage,
+    some_config,
+)
 from kwire.testing.simulation.flips import check_damaged, flip_some_bit
 from kwire.testing.simulation.invariants import Scan
 from kwire.testing.simulation.promises import Broken, Written
@@ -34,10 +40,10 @@ class History:
         self._rng = rng = random.Random(f"kwire storage {seed}")
         self._disk = MemoryDisk(random.Random(rng.getrandbits(64)), self._note)
         self._partitions = [
-            Partition(topic, some_config(rng)) for topic in ("a", "b")[: rng.choice((1, 1, 2))]
+            SimulatedPartition(topic, some_config(rng)) for topic in ("a", "b")[: rng.choice((1, 1, 2))]
         ]
-        self._broker = SimulatedBroker(self._disk, self._partitions, rng)
-        self._broker.between = self._between
+        self._storage = SimulatedStorage(self._disk, self._partitions, rng)
+        self._storage.between = self._between
         self._may_interfere = False
         self._kinds = [
             (self._append, 30),
@@ -85,23 +91,23 @@ class History:
 
     def _flip(self) -> None:
         """The last thing: while the broker is down, a bit turns over."""
-        disk, broker, rng = self._disk, self._broker, self._rng
+        disk, storage, rng = self._disk, self._storage, self._rng
         partition = rng.choice(self._partitions)
         was_clean = rng.random() < 0.6
         for each in self._partitions:
             self._flush(each)
         if was_clean:
-            broker.shut_down()
+            storage.shut_down()
         disk.kill()
         name = flip_some_bit(disk, f"{DATA}/{partition.topic}-0", rng)
         if name is None:
             return
         how = "a shutdown" if was_clean else "a kill"
         self._say(f"a bit of {partition.topic}-0/{name} turns over after {how}")
-        broker.open()
+        storage.open()
         self._say("open: " + self._ends())
         with disk.undisturbed():
-            lost = check_damaged(broker.log(partition), partition.promises, name, was_clean=was_clean)
+            lost = check_damaged(storage.log(partition), partition.promises, name, was_clean=was_clean)
         self._say(f"{lost} records are lost")
 
     def _step(self) -> None:
@@ -122,13 +128,13 @@ class History:
             if isinstance(error, ApiError) and error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
             self._say(f"refused: {error}")
-            if not self._broker.is_offline:
+            if not self._storage.is_offline:
                 raise Broken(f"an operation failed, and the directory is online: {error}") from error
-        if self._broker.is_offline:
+        if self._storage.is_offline:
             self._say("the directory is offline: the broker ends")
             self._crash()
             return
-        self._broker.check_all()
+        self._storage.check_all()
 
     def _break_something(self) -> None:
         rng, disk = self._rng, self._disk
@@ -157,11 +163,11 @@ class History:
         # Its order is commit, flush, checkpoint: what dies in it dies with all of these promises.
         for partition in self._partitions:
             self._commit(partition)
-            log = self._broker.log(partition)
+            log = self._storage.log(partition)
             if log.log_start_offset <= log.segment_base_offsets[0]:
                 partition.promises.checkpointed_start = 0
         before = disk.is_faulty
-        self._broker.shut_down()
+        self._storage.shut_down()
         if not before:
             for partition in self._partitions:
                 partition.promises.flushed(partition.promises.acknowledged_end)
@@ -184,7 +190,7 @@ class History:
 
     def _start(self, *, power_lost: bool) -> None:
         """Recover, maybe dying in the middle of it, and go on."""
-        rng, disk, broker = self._rng, self._disk, self._broker
+        rng, disk, storage = self._rng, self._disk, self._storage
         attempts = 0
         while True:
             attempts += 1
@@ -196,18 +202,18 @@ class History:
                     disk.failures = 1
                     disk.fails_reading = rng.random() < 0.7
             faulty = disk.is_faulty
-            recovery_points = broker.recovery_points()
+            recovery_points = storage.recovery_points()
             try:
-                broker.open()
-                if broker.is_offline:
+                storage.open()
+                if storage.is_offline:
                     raise StorageError("the directory is offline at once")  # what the cleaner keeps there
                 disk.repair()
                 self._say("open: " + self._ends())
-                broker.check_recovered(power_lost=power_lost)
+                storage.check_recovered(power_lost=power_lost)
                 if rng.random() < 0.3:
                     self._recover_again(recovery_points)
-                broker.create_logs()
-                broker.check_all()
+                storage.create_logs()
+                storage.check_all()
                 return
             except Died:
                 again = rng.random() < 0.5
@@ -225,51 +231,51 @@ class History:
 
     def _recover_again(self, recovery_points: bytes) -> None:
         """Recovery has nothing left to do: doing it again, from the same point on, changes no byte."""
-        broker, disk = self._broker, self._disk
-        if broker.manager.directories()[0].was_clean or broker.recovery_points() != recovery_points:
+        storage, disk = self._storage, self._disk
+        if storage.manager.directories()[0].was_clean or storage.recovery_points() != recovery_points:
             disk.kill()
-            broker.open()
-        before = broker.tree()
+            storage.open()
+        before = storage.tree()
         disk.kill()
-        broker.open()
-        after = broker.tree()
+        storage.open()
+        after = storage.tree()
         self._say("recovered again: " + self._ends())
         for path in sorted({*before, *after}):
             if before.get(path) != after.get(path):
                 raise Broken(
                     f"recovering again changes {path} from {before.get(path)!r} to {after.get(path)!r}"
                 )
-        broker.check_recovered(power_lost=False)
+        storage.check_recovered(power_lost=False)
 
     def _ends(self) -> str:
         return ", ".join(
             f"{log.topic} {log.log_start_offset}..{log.log_end_offset} in segments "
             f"{log.segment_base_offsets}, high watermark {log.high_watermark}, "
             f"recovery point {log.recovery_point}"
-            for log in self._broker.manager.logs()
+            for log in self._storage.manager.logs()
         )
 
     # --- steps
 
-    def _append(self, partition: Partition) -> None:
+    def _append(self, partition: SimulatedPartition) -> None:
         rng = self._rng
         self._stage(partition, rng.choice((-1, -1, 7, 8)))
         if rng.random() < 0.3:
             self._stage(partition, rng.choice((-1, 7, 8)))
         self._commit(partition)
 
-    def _append_much(self, partition: Partition) -> None:
+    def _append_much(self, partition: SimulatedPartition) -> None:
         for _ in range(self._rng.randrange(3, 12)):
             self._stage(partition, self._rng.choice((-1, -1, 7, 8)))
         self._commit(partition)
 
-    def _stage(self, partition: Partition, producer_id: int) -> None:
-        log, rng = self._broker.log(partition), self._rng
+    def _stage(self, partition: SimulatedPartition, producer_id: int) -> None:
+        log, rng = self._storage.log(partition), self._rng
         client = partition.clients.get(producer_id)
         if client is not None and rng.random() < 0.05:
             client.epoch += 1
             client.next_sequence = 0
-        now_ms = self._broker.host.now_ms()
+        now_ms = self._storage.host.now_ms()
         sent, made = partition.make(rng, now_ms, producer_id)
         # What dies while a roll is under way was not written, but its client cannot know.
         appended = log.append(memoryview(bytearray(sent)), leader_epoch=partition.leader_epoch, now_ms=now_ms)
@@ -289,9 +295,9 @@ class History:
             + (f", producer {producer_id} epoch {client.epoch}" if client is not None else "")
         )
 
-    def _fetch(self, partition: Partition) -> None:
+    def _fetch(self, partition: SimulatedPartition) -> None:
         """A follower takes batches of its leader, the last of which is cut short."""
-        log, rng, now_ms = self._broker.log(partition), self._rng, self._broker.host.now_ms()
+        log, rng, now_ms = self._storage.log(partition), self._rng, self._storage.host.now_ms()
         fetched, offset = b"", log.log_end_offset
         made: list[Written] = []
         for _ in range(rng.randrange(1, 6)):
@@ -310,8 +316,8 @@ class History:
         self._say(f"{partition.topic}: fetch {len(made)} records in {len(fetched)} bytes at {offset}")
         self._commit(partition)
 
-    def _commit(self, partition: Partition) -> None:
-        log = self._broker.log(partition)
+    def _commit(self, partition: SimulatedPartition) -> None:
+        log = self._storage.log(partition)
         if not log.staged and log.failure is None:
             return
         log.commit()
@@ -321,9 +327,9 @@ class History:
             log.high_watermark = log.log_end_offset
         self._flush_due()
 
-    def _send_again(self, partition: Partition) -> None:
+    def _send_again(self, partition: SimulatedPartition) -> None:
         """A client that has seen no answer sends its last batch again: it is not stored twice."""
-        log = self._broker.log(partition)
+        log = self._storage.log(partition)
         for producer_id, client in partition.clients.items():
             if client.last is None or client.last[1] < log.log_start_offset:
                 continue
@@ -331,7 +337,7 @@ class History:
             appended = log.append(
                 memoryview(bytearray(sent)),
                 leader_epoch=partition.leader_epoch,
-                now_ms=self._broker.host.now_ms(),
+                now_ms=self._storage.host.now_ms(),
             )
             self._say(f"{partition.topic}: producer {producer_id} sends again what is at {offset}")
             if not appended.is_duplicate or appended.first_offset != offset:
@@ -339,26 +345,26 @@ class History:
 
     def _flush_due(self) -> None:
         """What flush.messages and flush.ms ask for, and what rolling does."""
-        for log in self._broker.manager.due_for_flush(self._broker.host.now_ms()):
+        for log in self._storage.manager.due_for_flush(self._storage.host.now_ms()):
             partition = next(each for each in self._partitions if each.topic == log.topic)
             end_offset = log.written_end_offset
             log.flush()
             partition.promises.flushed(end_offset)
             self._say(f"{log.topic}: flush was due, up to {end_offset}")
 
-    def _flush(self, partition: Partition) -> None:
-        log = self._broker.log(partition)
+    def _flush(self, partition: SimulatedPartition) -> None:
+        log = self._storage.log(partition)
         end_offset = log.written_end_offset
         log.flush()
         partition.promises.flushed(end_offset)
         self._say(f"{partition.topic}: flush up to {end_offset}")
 
-    def _flush_beside_appends(self, partition: Partition) -> None:
+    def _flush_beside_appends(self, partition: SimulatedPartition) -> None:
         """A thread syncs while the loop goes on."""
-        log = self._broker.log(partition)
+        log = self._storage.log(partition)
         ticket = log.begin_flush()
         self._say(f"{partition.topic}: begin a flush up to {ticket.end_offset}")
-        action: Callable[[Partition], None] = self._rng.choice(
+        action: Callable[[SimulatedPartition], None] = self._rng.choice(
             (self._append, self._append_much, self._truncate, self._retention, self._checkpoint)
         )
         first = self._rng.random() < 0.5
@@ -375,59 +381,59 @@ class History:
             partition.promises.flushed(end_offset)
         self._say(f"{partition.topic}: flush finished, the recovery point is {log.recovery_point}")
 
-    def _work(self, partition: Partition, work: Callable[[], None]) -> None:
+    def _work(self, partition: SimulatedPartition, work: Callable[[], None]) -> None:
         try:
             work()
         except StorageError as error:
-            self._broker.log(partition)._fail(error)
+            self._storage.log(partition)._fail(error)
             raise
 
-    def _checkpoint(self, partition: Partition) -> None:
+    def _checkpoint(self, partition: SimulatedPartition) -> None:
         self._say("checkpoint")
         for each in self._partitions:
-            log = self._broker.log(each)
+            log = self._storage.log(each)
             if log.log_start_offset <= log.segment_base_offsets[0]:
                 # The first segment tells it, whose predecessors may come back at a loss of power. Kafka does
                 # so, too. What dies in here may have removed what the last checkpoint said.
                 each.promises.checkpointed_start = 0
-        self._broker.manager.write_checkpoints()
-        if self._broker.is_offline:
+        self._storage.manager.write_checkpoints()
+        if self._storage.is_offline:
             return
         for each in self._partitions:
-            log, promises = self._broker.log(each), each.promises
+            log, promises = self._storage.log(each), each.promises
             promises.checkpointed_high_watermark = log.high_watermark
             if log.log_start_offset > log.segment_base_offsets[0]:
                 promises.checkpointed_start = log.log_start_offset
 
-    def _roll(self, partition: Partition) -> None:
-        log = self._broker.log(partition)
-        log.roll(self._broker.host.now_ms())
+    def _roll(self, partition: SimulatedPartition) -> None:
+        log = self._storage.log(partition)
+        log.roll(self._storage.host.now_ms())
         self._say(f"{partition.topic}: roll at {log.log_end_offset}")
         if self._rng.random() < 0.7:
             self._flush_due()
 
-    def _retention(self, partition: Partition) -> None:
+    def _retention(self, partition: SimulatedPartition) -> None:
         self._let_go(partition)
-        count = self._broker.log(partition).delete_old_segments(self._broker.host.now_ms())
+        count = self._storage.log(partition).delete_old_segments(self._storage.host.now_ms())
         self._say(f"{partition.topic}: retention deletes {count} segments")
 
-    def _let_go(self, partition: Partition) -> None:
+    def _let_go(self, partition: SimulatedPartition) -> None:
         """What retention deletes is gone even where it dies before it has said so."""
-        log, promises = self._broker.log(partition), partition.promises
+        log, promises = self._storage.log(partition), partition.promises
         if log.config.delete:
             promises.may_start_at(log.high_watermark)
 
-    def _delete_records(self, partition: Partition) -> None:
-        log = self._broker.log(partition)
+    def _delete_records(self, partition: SimulatedPartition) -> None:
+        log = self._storage.log(partition)
         if log.high_watermark > log.log_start_offset:
             offset = self._rng.randint(log.log_start_offset, log.high_watermark)
             partition.promises.may_start_at(offset)
             log.delete_records_before(offset)
             self._say(f"{partition.topic}: delete records before {offset}")
 
-    def _truncate(self, partition: Partition) -> None:
+    def _truncate(self, partition: SimulatedPartition) -> None:
         """A new leader has less than this log. Afterwards recovery points are checkpointed, as Kafka does."""
-        log, promises = self._broker.log(partition), partition.promises
+        log, promises = self._storage.log(partition), partition.promises
         if partition.config.compact or log.log_end_offset == log.log_start_offset:
             return
         offset = self._rng.randint(log.log_start_offset, log.log_end_offset)
@@ -448,19 +454,19 @@ class History:
         partition.leader_epoch += 1
         log.begin_leader_epoch(partition.leader_epoch)
 
-    def _batch_starts(self, partition: Partition) -> list[int]:
+    def _batch_starts(self, partition: SimulatedPartition) -> list[int]:
         with self._disk.undisturbed():
-            scan = Scan(self._disk, self._broker.log(partition))
+            scan = Scan(self._disk, self._storage.log(partition))
         return [batch.header.base_offset for batch in scan.batches]
 
-    def _pass_time(self, partition: Partition) -> None:
+    def _pass_time(self, partition: SimulatedPartition) -> None:
         delay_ms = self._rng.choice((100, 2000, 14_000, 61_000))
         self._say(f"{delay_ms} ms pass")
         self._let_pass(delay_ms)
-        self._broker.manager.tick(self._broker.host.now_ms())
+        self._storage.manager.tick(self._storage.host.now_ms())
         self._flush_due()
 
-    def _clean(self, partition: Partition) -> None:
+    def _clean(self, partition: SimulatedPartition) -> None:
         """Let the cleaner look, with others at work in between."""
         self._say("the cleaner looks")
         self._may_interfere = self._rng.random() < 0.5
@@ -473,19 +479,19 @@ class History:
         for partition in self._partitions:
             if partition.config.compact:
                 self._let_go(partition)
-        rounds = self._broker.cleaner.rounds
-        self._broker.host.advance(delay_ms)
-        self._disk.now_ms = self._broker.host.now_ms()
-        if self._broker.cleaner.rounds > rounds:
-            self._say(f"{self._broker.cleaner.rounds - rounds} logs cleaned: {self._ends()}")
+        rounds = self._storage.cleaner.rounds
+        self._storage.host.advance(delay_ms)
+        self._disk.now_ms = self._storage.host.now_ms()
+        if self._storage.cleaner.rounds > rounds:
+            self._say(f"{self._storage.cleaner.rounds - rounds} logs cleaned: {self._ends()}")
 
     def _between(self) -> None:
-        if self._may_interfere and self._rng.random() < 0.3 and not self._broker.is_offline:
+        if self._may_interfere and self._rng.random() < 0.3 and not self._storage.is_offline:
             partition = self._rng.choice(self._partitions)
             self._rng.choice((self._append, self._roll, self._delete_records, self._flush))(partition)
 
 
-def _told(partition: Partition) -> str:
+def _told(partition: SimulatedPartition) -> str:
     config = partition.config
     return (
         f"cleanup.policy {','.join(sorted(config.cleanup_policy))}, segment.bytes {config.segment_bytes}, "

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.storage.disk import RealDisk
-from kwire.pipeline.segments.files import AGAIN_SECONDS, Partition, Segment, SegmentsError
+from kwire.pipeline.segments.files import AGAIN_SECONDS, PartitionLog, Segment, SegmentsError
 from kwire.pipeline.segments.options import Options, parse
 from kwire.pipeline.segments.read import read
 from kwire.pipeline.segments.stream import Offsets, beginnings, ends, goes_on, limited, step_tasks
@@ -109,14 +109,14 @@ class TestMoves:
     def test_a_log_that_moves_while_it_is_asked(
         self, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
     ) -> None:
-        segments, old = Partition.segments, tmp_path / "one" / "a-1"
+        segments, old = PartitionLog.segments, tmp_path / "one" / "a-1"
 
-        def moving(log: Partition) -> list[Segment]:
+        def moving(log: PartitionLog) -> list[Segment]:
             if log.directory == old and old.exists():
                 shutil.move(old, tmp_path / "two" / "a-1")
             return segments(log)
 
-        monkeypatch.setattr(Partition, "segments", moving)
+        monkeypatch.setattr(PartitionLog, "segments", moving)
         if ask == "ends":
             assert ends(options, sleep=at_once) == self.END
         elif ask == "goes_on":
