@@ -20,11 +20,13 @@ from kwire.broker.api.last_requests import who
 from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition, labels
 from kwire.broker.observe.metrics import SLICE, metrics
 from kwire.broker.observe.requests import request_metrics
+from kwire.broker.storage.disk import StorageError
 from kwire.desk.cluster import Cluster
 from kwire.desk.settings import ClientSettings
 from kwire.wire.registry import RequestHeader
 from tests.broker.observe.conftest import Series, observed
 from tests.broker.replication.test_two_brokers import Pair
+from tests.rig import Rig
 
 TOPIC = "kafka_server_brokertopicmetrics"
 REQUESTS = "kafka_network_requestmetrics"
@@ -302,19 +304,44 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
     assert len(times.recent) == KEPT_TIMES
 
 
+def page_of(node: Any) -> Series:
+    server = SimpleNamespace(answered=Answered(lambda: 0.0), listeners=[], connections={})
+    running: Any = SimpleNamespace(node=node, server=server)
+    out = Exposition()
+    for _ in metrics(running, out):
+        pass
+    return Series(out.text())
+
+
+def test_what_is_offline_is_counted_whether_it_has_failed_since_the_start_or_before() -> None:
+    rig = Rig()
+    rig.create("t", partitions=4)
+    lost = [index for index in range(4) if rig.directory_of("t", index).startswith("/d2/")]
+    assert len(lost) == 2
+    log = rig.node.log_manager.get("t", lost[0])
+    assert log is not None
+    rig.node.log_manager.log_failed(log, StorageError("broken"))
+    since = page_of(rig.node)
+    rig.node.begin_shutdown()
+    rig.node.finish_shutdown()
+    rig.disk.write(f"{log.directory}/partition.metadata", b"", sync=True)  # its directory is of no use
+    before = page_of(Rig(rig.disk).node)
+    kept = {("partition", str(index)) for index in range(4) if index not in lost}
+    for page in (since, before):
+        assert page.of("kafka_server_replicamanager_partitioncount") == 4
+        assert page.of("kafka_server_replicamanager_leadercount") == 2
+        assert page.of("kafka_server_replicamanager_offlinereplicacount") == 2
+        assert page.of("kafka_log_logmanager_offlinelogdirectorycount") == 1
+        for name in ("kafka_cluster_partition_replicascount", "kafka_log_log_size"):
+            told = {labels[0] for found, *labels in page if found == name and ("topic", "t") in labels}
+            assert told == kept, name
+
+
 def test_a_broker_that_follows_tells_of_its_fetchers_and_one_that_leads_of_its_followers() -> None:
     pair = Pair()
     pair.produce()
     pair.settle()
-    pages = {}
-    for broker_id, around in pair.nodes.items():
-        server = SimpleNamespace(answered=Answered(lambda: 0.0), listeners=[], connections={})
-        running: Any = SimpleNamespace(node=around.node, server=server)
-        out = Exposition()
-        for _ in metrics(running, out):
-            pass
-        pages[broker_id] = Series(out.text())
-    leader, follower = pages[1], pages[2]
+    leader, follower = (page_of(pair.nodes[broker_id].node) for broker_id in (1, 2))
     size_bytes = pair.log(1).size_bytes
     assert leader.of(f"{TOPIC}_replicationbytesout_total") == size_bytes
     assert follower.of(f"{TOPIC}_replicationbytesin_total") == size_bytes
