@@ -43,7 +43,7 @@ class PeerConnections:
 
     def __init__(self, loop: Loop, settings: Settings) -> None:
         self.loop = loop
-        self.node = self
+        self.frames_to = self
         self.settings = settings
         self.logger = loop.logger("kwire.net")
         self._open: dict[int, PeerConnection] = {}
@@ -108,7 +108,7 @@ class PeerConnections:
             self._closed = True
         self._resolver.close()
 
-    # --- as what receives takes for a node
+    # --- as who is given frames
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
         self._open[channel.id].hears.received(frame)

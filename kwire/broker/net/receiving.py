@@ -76,7 +76,7 @@ class Around(Protocol):
     @property
     def loop(self) -> Loop: ...
     @property
-    def node(self) -> TakesFrames: ...
+    def frames_to(self) -> TakesFrames: ...
     @property
     def settings(self) -> Settings: ...
     @property
@@ -262,7 +262,7 @@ class Receiver(ABC):
     def _take_frames(self, received: bytearray, position: int) -> None:
         """Hand over the whole frames from `position` on, and keep the rest for later."""
         around = self._around
-        handle_frame = around.node.handle_frame
+        handle_frame = around.frames_to.handle_frame
         channel = self.channel
         if channel.ending:
             return
@@ -284,7 +284,7 @@ class Receiver(ABC):
             # Without a slot there is nothing under way that was not when this was received.
             if (frames and perf_counter() > deadline) or (
                 channel.slots
-                and (self._is_full() or around.node.must_wait(channel, view[body : body + size]))
+                and (self._is_full() or around.frames_to.must_wait(channel, view[body : body + size]))
             ):
                 self._waiting = received
                 self._waiting_position = position
@@ -344,7 +344,7 @@ class Receiver(ABC):
     def _is_held(self, waiting: bytearray) -> bool:
         """Whether the first frame that waits has to wait for an answer."""
         frame = memoryview(waiting)[self._waiting_position + _PREFIX_BYTES :]
-        return self._around.node.must_wait(self.channel, frame)
+        return self._around.frames_to.must_wait(self.channel, frame)
 
     def _watch(self) -> None:
         mask = (0 if self._paused else EPOLLIN) | (EPOLLOUT if self._blocked else 0)

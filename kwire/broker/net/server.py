@@ -78,6 +78,10 @@ class Server:
         self._drained = Moment()
         loop.end_turn = self._end_turn
 
+    @property
+    def frames_to(self) -> ServesChannels:
+        return self.node
+
     def change_limits(self, settings: Settings) -> None:
         """Go by other connection limits from now on (KIP-402). Who is connected stays."""
         for limits in self.limits.values():

@@ -21,7 +21,7 @@ from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, Voter, VoterSet, endpoints_of
 from kwire.testing.quorum.invariants import Invariants, Violation
 from kwire.testing.quorum.log import Batch, SavedSnapshot
-from kwire.testing.quorum.node import Disk, Node
+from kwire.testing.quorum.node import Disk, SimulatedNode
 from kwire.testing.quorum.trouble import Trouble
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.vote import VoteRequest, VoteResponse
@@ -50,7 +50,7 @@ class History:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.transcript: list[str] = []
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, SimulatedNode] = {}
         """By their ids, with the directories that they have now."""
         self.is_dynamic = self.rng.random() < 0.7
         self.invariants = Invariants(self._node_of, FETCH_TIMEOUT_MS)
@@ -91,10 +91,10 @@ class History:
         kind = "dynamic" if self.is_dynamic else "static"
         self.say(f"{kind} quorum of {voters}, with {others}")
 
-    def voter(self, node: Node) -> Voter:
+    def voter(self, node: SimulatedNode) -> Voter:
         return Voter(node.key, endpoints_of(node.terms.endpoints), *KRAFT_VERSIONS)
 
-    def make_node(self, node_id: int, number: int, *, may_vote: bool, port: int = 1) -> Node:
+    def make_node(self, node_id: int, number: int, *, may_vote: bool, port: int = 1) -> SimulatedNode:
         rng = self.rng
         terms = Terms(
             node_id=node_id,
@@ -116,9 +116,9 @@ class History:
         disk = Disk(0, 3) if rng.random() < 0.7 else Disk(5, rng.choice([60, 200]))
         speed = rng.choice([1.0, 1.0, 1.0, 0.8, 1.25])
         knows_pre_vote = rng.random() < 0.95
-        return Node(self, terms, self.static, disk=disk, speed=speed, knows_pre_vote=knows_pre_vote)
+        return SimulatedNode(self, terms, self.static, disk=disk, speed=speed, knows_pre_vote=knows_pre_vote)
 
-    def _node_of(self, key: ReplicaKey) -> Node | None:
+    def _node_of(self, key: ReplicaKey) -> SimulatedNode | None:
         node = self.nodes.get(key.replica_id)
         return node if node is not None and key.directory_id in (ZERO_UUID, node.key.directory_id) else None
 
@@ -127,7 +127,7 @@ class History:
     def now_ms(self) -> int:
         return round(self._now_ms)
 
-    def later(self, node: Node, delay_ms: int, act: Callable[[], None]) -> None:
+    def later(self, node: SimulatedNode, delay_ms: int, act: Callable[[], None]) -> None:
         life = node.life
 
         def now() -> None:
@@ -144,7 +144,7 @@ class History:
     def after(self, delay_ms: float, act: Callable[[], None]) -> None:
         self.at(self._now_ms + delay_ms, act)
 
-    def send(self, node: Node, send: outputs.Send) -> None:
+    def send(self, node: SimulatedNode, send: outputs.Send) -> None:
         is_open = True
         life = node.life
 
@@ -185,12 +185,12 @@ class History:
 
         self.carry(node, other, arrive)
 
-    def carry(self, sender: Node, receiver: Node, arrive: Callable[[], None]) -> None:
+    def carry(self, sender: SimulatedNode, receiver: SimulatedNode, arrive: Callable[[], None]) -> None:
         """Over the network, as it is."""
         for delay_ms in self.trouble.delays_ms(sender.key.replica_id, receiver.key.replica_id):
             self.after(delay_ms, arrive)
 
-    def note(self, node: Node, text: str) -> None:
+    def note(self, node: SimulatedNode, text: str) -> None:
         self.say(f"{node} {text}")
 
     def say(self, text: str) -> None:
@@ -213,21 +213,21 @@ class History:
         if known._replace(size=saved.size) != saved:
             raise Violation(f"{saved} and {known} stand for the same")
 
-    def watch(self, node: Node, output: Output) -> None:
+    def watch(self, node: SimulatedNode, output: Output) -> None:
         self.invariants.watch(node, output)
 
-    def appended(self, node: Node, batch: Batch, prev_epoch: int) -> None:
+    def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
         self.invariants.appended(node, batch, prev_epoch)
         if batch.controls and node.machine.role is Role.LEADER:
             self.note(node, f"appends {batch} for {node.log.voters}")
 
-    def leads(self, node: Node) -> None:
+    def leads(self, node: SimulatedNode) -> None:
         self.invariants.leads(node)
 
-    def cannot_go_on(self, node: Node, reason: str) -> None:
+    def cannot_go_on(self, node: SimulatedNode, reason: str) -> None:
         raise Violation(f"{node} cannot go on: {reason}")
 
-    def _check(self, node: Node) -> None:
+    def _check(self, node: SimulatedNode) -> None:
         machine = node.machine
         shown = (machine.role, machine.epoch, machine.leader_id)
         if node.shown != shown:
@@ -240,7 +240,7 @@ class History:
     # --- the history
 
     @property
-    def leader(self) -> Node | None:
+    def leader(self) -> SimulatedNode | None:
         """Who leads the latest epoch, of those who lead."""
         leading = [node for node in self.nodes.values() if node.is_up and node.machine.role is Role.LEADER]
         return max(leading, key=lambda node: node.machine.epoch, default=None)

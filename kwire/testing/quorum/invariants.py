@@ -19,7 +19,7 @@ from kwire.broker.raft.outputs import Output
 from kwire.broker.raft.roles import Role
 from kwire.broker.raft.voters import ReplicaKey, VoterSet
 from kwire.testing.quorum.log import Batch
-from kwire.testing.quorum.node import Node
+from kwire.testing.quorum.node import SimulatedNode
 from kwire.wire.messages.vote import VoteRequest, VoteResponse
 from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.stored.raft import VotersRecord
@@ -40,12 +40,12 @@ class Granted:
 class Invariants:
     """Sees all nodes at once."""
 
-    def __init__(self, nodes_of: Callable[[ReplicaKey], Node | None], fetch_timeout_ms: int) -> None:
+    def __init__(self, nodes_of: Callable[[ReplicaKey], SimulatedNode | None], fetch_timeout_ms: int) -> None:
         self.leaders: dict[int, ReplicaKey] = {}
         self.committed: list[Batch] = []
         """What some leader has counted as committed."""
         self.committed_offset = 0
-        self.wiped: dict[ReplicaKey, Node] = {}
+        self.wiped: dict[ReplicaKey, SimulatedNode] = {}
         """The nodes that have lost their directories."""
         self._committed_in: list[tuple[int, int]] = []
         """End offsets, with the epoch of the leader that committed so far."""
@@ -60,7 +60,7 @@ class Invariants:
 
     # --- while nodes do things
 
-    def watch(self, node: Node, output: Output) -> None:
+    def watch(self, node: SimulatedNode, output: Output) -> None:
         """A node is about to do this."""
         if isinstance(output, outputs.Advance):
             self._advance(node, output.high_watermark)
@@ -71,7 +71,7 @@ class Invariants:
             if not asked.pre_vote:  # then its own vote counts
                 self._vote(node.key, asked.replica_epoch, node.key)
 
-    def votes(self, voter: Node, request: VoteRequest, response: VoteResponse) -> None:
+    def votes(self, voter: SimulatedNode, request: VoteRequest, response: VoteResponse) -> None:
         """A voter has answered."""
         if response.error_code or not response.topics:
             return
@@ -89,7 +89,7 @@ class Invariants:
         if given != candidate:
             raise Violation(f"{voter} votes in epoch {epoch} for {candidate}, and has for {given}")
 
-    def appended(self, node: Node, batch: Batch, prev_epoch: int) -> None:
+    def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
         """A node appends a batch, before which its log has `prev_epoch`."""
         machine = node.machine
         if machine.role is Role.LEADER and batch.epoch != machine.epoch:
@@ -103,7 +103,7 @@ class Invariants:
             if isinstance(control, VotersRecord) and machine.role is Role.LEADER:
                 self._check_change(node, VoterSet.of_record(control))
 
-    def _check_change(self, node: Node, voters: VoterSet) -> None:
+    def _check_change(self, node: SimulatedNode, voters: VoterSet) -> None:
         log = node.log
         before = log.voters
         if log.kraft_version > 0 and not before.overlaps(voters):
@@ -111,7 +111,7 @@ class Invariants:
         if before.ids != voters.ids and log.voters_offset >= max(0, log.high_watermark):
             raise Violation(f"{node} makes {voters} of {before}, which is not committed")
 
-    def _advance(self, node: Node, offset: int) -> None:
+    def _advance(self, node: SimulatedNode, offset: int) -> None:
         log = node.log
         end_offset = min(offset, log.end_offset)
         if node.machine.role is not Role.LEADER:
@@ -123,7 +123,7 @@ class Invariants:
             self._check_majority(node, end_offset)
         self._check_committed(node, end_offset)
 
-    def _check_majority(self, leader: Node, offset: int) -> None:
+    def _check_majority(self, leader: SimulatedNode, offset: int) -> None:
         epoch = leader.log.epoch_at(offset)
         durable = 0
         for voter in leader.log.voters:
@@ -138,7 +138,7 @@ class Invariants:
                 f"{leader} counts {offset} as committed, which {durable} of {len(leader.log.voters)} have"
             )
 
-    def _check_committed(self, node: Node, offset: int) -> None:
+    def _check_committed(self, node: SimulatedNode, offset: int) -> None:
         """Everything before `offset` is what others have there, too."""
         if offset > self.committed_offset:
             for batch in node.log.read(self.committed_offset, offset - self.committed_offset):
@@ -162,7 +162,7 @@ class Invariants:
                 high = middle
         return self.committed[low] if low < len(self.committed) else None
 
-    def leads(self, node: Node) -> None:
+    def leads(self, node: SimulatedNode) -> None:
         """Others hear of its lead, or could: what it has not told is lost with it."""
         epoch = node.machine.epoch
         first = self.leaders.setdefault(epoch, node.key)
@@ -171,7 +171,7 @@ class Invariants:
 
     # --- after each step
 
-    def check(self, node: Node, own_ms: int) -> None:
+    def check(self, node: SimulatedNode, own_ms: int) -> None:
         """Something has happened at this node."""
         machine = node.machine
         was = self._was.get(node.key)
@@ -190,7 +190,7 @@ class Invariants:
         if machine.role in (Role.CANDIDATE, Role.LEADER) and (was is None or was[0] < machine.epoch):
             self._check_stands(node, machine.epoch)
 
-    def _check_stands(self, node: Node, epoch: int) -> None:
+    def _check_stands(self, node: SimulatedNode, epoch: int) -> None:
         voters = node.log.voters
         would = self._granted.pre_votes.get((node.key, epoch - 1), set()) | {node.key}
         counted = sum(1 for voter in voters if any(voter.is_named(key) for key in would))
@@ -198,7 +198,7 @@ class Invariants:
         if counted < voters.majority and all(one is None or one.knows_pre_vote for one in knowing):
             raise Violation(f"{node} begins epoch {epoch}, and {counted} of {len(voters)} would vote for it")
 
-    def _check_complete(self, node: Node) -> None:
+    def _check_complete(self, node: SimulatedNode) -> None:
         """Who leads has what leaders before it have committed."""
         epoch = node.machine.epoch
         offset = max((end for end, by in self._committed_in if by < epoch), default=0)
@@ -209,11 +209,11 @@ class Invariants:
             if last != self._committed_at(last.base_offset):
                 raise Violation(f"{node} leads epoch {epoch} with {last}, where others have committed")
 
-    def heard(self, leader: Node, voter_id: int, own_ms: int) -> None:
+    def heard(self, leader: SimulatedNode, voter_id: int, own_ms: int) -> None:
         """A voter has fetched from a leader."""
         self._heard.setdefault(leader.key, {})[voter_id] = own_ms
 
-    def _check_heard(self, node: Node, own_ms: int) -> None:
+    def _check_heard(self, node: SimulatedNode, own_ms: int) -> None:
         voters = node.log.voters
         needed = voters.majority - (voters.find(node.key) is not None)
         if needed <= 0:

@@ -13,7 +13,7 @@ from kwire.broker.raft.roles import Role
 from kwire.broker.raft.voters import Voter, VoterSet
 from kwire.testing.quorum.invariants import Invariants
 from kwire.testing.quorum.log import SavedSnapshot
-from kwire.testing.quorum.node import Node
+from kwire.testing.quorum.node import SimulatedNode
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages import add_raft_voter as adding
 from kwire.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
@@ -26,18 +26,18 @@ class Scene(Protocol):
     """The history in which trouble is made."""
 
     rng: random.Random
-    nodes: dict[int, Node]
+    nodes: dict[int, SimulatedNode]
     is_dynamic: bool
     invariants: Invariants
 
     @property
-    def leader(self) -> Node | None: ...
+    def leader(self) -> SimulatedNode | None: ...
     def after(self, delay_ms: float, act: Act) -> None: ...
     def say(self, text: str) -> None: ...
-    def note(self, node: Node, text: str) -> None: ...
+    def note(self, node: SimulatedNode, text: str) -> None: ...
     def took_snapshot(self, saved: SavedSnapshot) -> None: ...
-    def voter(self, node: Node) -> Voter: ...
-    def make_node(self, node_id: int, number: int, *, may_vote: bool, port: int = 1) -> Node: ...
+    def voter(self, node: SimulatedNode) -> Voter: ...
+    def make_node(self, node_id: int, number: int, *, may_vote: bool, port: int = 1) -> SimulatedNode: ...
 
 
 class Trouble:
@@ -134,7 +134,7 @@ class Trouble:
             if not node.is_up:
                 self._start(node)
 
-    def _any(self) -> Node:
+    def _any(self) -> SimulatedNode:
         return self._rng.choice(list(self._history.nodes.values()))
 
     def _crash(self) -> None:
@@ -150,7 +150,7 @@ class Trouble:
                 node.crash(rng, loses_power=loses_power)
                 self._history.after(rng.choice([1, 50, 500, 1500]), partial(self._start, node))
 
-    def lie_in_wait(self, node: Node) -> None:
+    def lie_in_wait(self, node: SimulatedNode) -> None:
         """It has just voted, or been elected: perhaps it dies of that, and is back at once."""
         life = node.life
 
@@ -163,7 +163,7 @@ class Trouble:
         if self._rng.random() < self._malice and not self._is_over:
             self._history.after(self._rng.choice([0, 1, 5, 30]), die)
 
-    def _start(self, node: Node) -> None:
+    def _start(self, node: SimulatedNode) -> None:
         if not node.is_up and self._history.nodes[node.key.replica_id] is node:
             self._history.note(node, f"starts with a log to {node.log.end_offset}")
             node.start()
@@ -220,7 +220,7 @@ class Trouble:
         history.note(fresh, f"is {node}, wiped")
         fresh.start()
 
-    def _survives_without(self, node: Node) -> bool:
+    def _survives_without(self, node: SimulatedNode) -> bool:
         """Whether in every voter set that anybody has a majority keeps its directories.
 
         And in those with this node as one voter more: a leader may be about to add it.
@@ -230,7 +230,7 @@ class Trouble:
             sets += [voters.replaced(self._history.voter(node)) for voters in sets]
         return all(self._has_majority(voters, but=node) for voters in sets)
 
-    def _has_majority(self, voters: VoterSet, but: Node | None = None) -> bool:
+    def _has_majority(self, voters: VoterSet, but: SimulatedNode | None = None) -> bool:
         """Whether a majority of these voters has its directories, without this node."""
         nodes = (self._history.nodes.get(voter.key.replica_id) for voter in voters)
         kept = sum(

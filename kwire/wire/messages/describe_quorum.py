@@ -33,7 +33,7 @@ class DescribeQuorumResponse(Message):
     error_code: Int16 = field()
     error_message: Str | None = field("2+", nullable="2+", ignorable=True)
     topics: list[ResponseTopicData] = field()
-    nodes: list[Node] = field("2+")
+    nodes: list[QuorumNode] = field("2+")
 
 
 class ResponseTopicData(Message):
@@ -43,7 +43,7 @@ class ResponseTopicData(Message):
     partitions: list[ResponsePartitionData] = field()
 
 
-class Node(Message):
+class QuorumNode(Message):
     """A node of the quorum."""
 
     node_id: Int32 = field("2+")

@@ -12,11 +12,11 @@ from kwire.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     Listener,
+    QuorumNode,
     ReplicaState,
     ResponsePartitionData,
     ResponseTopicData,
 )
-from kwire.wire.messages.describe_quorum import Node as QuorumNode
 from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 
