@@ -1,7 +1,7 @@
 """A cluster of whole nodes under trouble, simulated: `python -m kwire.testing.cluster --seed 1`.
 
 One seed decides everything: what the cluster consists of, how long each frame takes, who dies and when, what
-of the unsynced a disk then keeps, what clients do. So a seed that fails is replayed by its number alone.
+of the unsynced a disk then keeps, what clients do. So a seed that fails does so again by its number alone.
 
     nodes        the nodes, and their settings
     client       what clients have in common; producers, consumers and others do what stock clients do

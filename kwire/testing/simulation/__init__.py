@@ -1,7 +1,7 @@
 """Storage under crashes and failing disks, simulated: `python -m kwire.testing.simulation --seed 1`.
 
 One seed decides everything: the configuration, what is done to the logs, when the disk fails or the machine
-dies, and what of the unsynced then survives. So a seed that fails is replayed by its number alone.
+dies, and what of the unsynced then survives. So a seed that fails does so again by its number alone.
 
     disk        what a disk may do to files: the fault model
     promises    what the outside world was told, and so may rely on

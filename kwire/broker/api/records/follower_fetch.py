@@ -150,11 +150,11 @@ class _FollowerFetch:
         if diverging is not None:
             data.diverging_epoch = diverging
         else:
-            must_wait = is_throttled and not state.is_in_sync and throttle.is_exceeded
+            is_held_back = is_throttled and not state.is_in_sync and throttle.is_exceeded
             region = log.read(
                 target.fetch_offset,
                 max_bytes=min(target.max_bytes, left_bytes),
-                up_to_offset=target.fetch_offset if must_wait else log.written_end_offset,
+                up_to_offset=target.fetch_offset if is_held_back else log.written_end_offset,
                 at_least_one=at_least_one,
             )
             size_bytes = region.size_bytes

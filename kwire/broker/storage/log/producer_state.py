@@ -429,13 +429,13 @@ class ProducerStateManager:
             if after <= from_offset or segment.base_offset >= end_offset:
                 continue
             position = segment.position_before(from_offset) if from_offset > segment.base_offset else 0
-            self.replay(segment.file, position, segment.size_bytes, from_offset, end_offset)
+            self._learn_from(segment.file, position, segment.size_bytes, from_offset, end_offset)
         self.end_offset = end_offset
         # Segments know of their aborted transactions: a reader who is told twice of one takes what comes
         # behind its end for aborted, too.
         self._aborted.clear()
 
-    def replay(self, file: DiskFile, position: int, end: int, from_offset: int, end_offset: int) -> None:
+    def _learn_from(self, file: DiskFile, position: int, end: int, from_offset: int, end_offset: int) -> None:
         """Take into account the batches of a file from one offset up to another, headers only."""
         while position + HEADER_BYTES <= end:
             header = read_header(file.read_at(position, HEADER_BYTES))
