@@ -145,7 +145,9 @@ class Fetcher:
         # Also told so where the role has changed meanwhile, and the sync is still under way.
         if follower.state is State.SYNCING:
             follower.move(Event.SYNCED)
-            self._touch(follower)
+            refused: list[Follower] = []
+            self._guarded(follower, follower.take_held, refused)
+            self._delay(refused)
 
     # --- asking
 

@@ -84,6 +84,7 @@ class Follower:
     """One partition that follows a leader, in one epoch."""
 
     __slots__ = (
+        "_held",
         "_high_watermark",
         "_host",
         "_log_start_offset",
@@ -108,6 +109,8 @@ class Follower:
         """Whether `commit` has something to write, or to take over."""
         self.is_caught_up = False
         """Whether it had, at its last answer, all that is replicated."""
+        self._held: PartitionData | None = None
+        """An answer whose first batch the log is to begin with."""
         self._host = host
         self._on_cut = on_cut
         self._high_watermark = self._log_start_offset = -1
@@ -160,29 +163,42 @@ class Follower:
         assert isinstance(data.records, bytes | bytearray | memoryview) or data.records is None
         records = memoryview(data.records or b"")
         if records:
+            if self._begins_in_batch(records):
+                data.records = bytes(records)  # the answer's buffer is the next one's, too
+                self._held = data
+                return 0
             self.partition.traffic.replication_bytes_in += len(records)
-            self._begin_in_batch(records)
             log.append_fetched(records, leader_epoch=self.leader_epoch, now_ms=self._host.now_ms())
         self._hear(data)
         self.is_caught_up = log.log_end_offset >= data.high_watermark
         return len(records)
+
+    def take_held(self) -> bool:
+        """Stage what came before the log could begin anew, if it can. ApiError, StorageError as of `take`."""
+        held = self._held
+        if held is not None and not self.partition.log.awaits_sync:
+            self._held = None
+            self.take(held)
+        return True
 
     def _hear(self, data: PartitionData) -> None:
         self._high_watermark = data.high_watermark
         self._log_start_offset = data.log_start_offset
         self.has_staged = True
 
-    def _begin_in_batch(self, records: memoryview) -> None:
-        """The leader's log may begin within a batch, after DeleteRecords; an empty one has it whole then."""
+    def _begins_in_batch(self, records: memoryview) -> bool:
+        """Whether the leader's log begins within a batch, after DeleteRecords: an empty one has it whole.
+
+        It begins anew there, and takes the batch once that is on the disk.
+        """
         log = self.partition.log
-        if log.log_start_offset < log.log_end_offset:
-            return
-        if len(records) < HEADER_BYTES:
-            return
+        if log.log_start_offset < log.log_end_offset or len(records) < HEADER_BYTES:
+            return False
         header = read_header(records)
-        if header.base_offset < log.log_end_offset <= header.last_offset:
-            self._restart_at(header.base_offset)
-            log.flush()
+        if not header.base_offset < log.log_end_offset <= header.last_offset:
+            return False
+        self._restart_at(header.base_offset)
+        return True
 
     def commit(self) -> bool:
         """Write what is staged, and take over what the leader has told. Never raises.

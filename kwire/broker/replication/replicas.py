@@ -320,9 +320,11 @@ class Replicas:
                 if coordinator is not None and partition.role is Role.LEADER:
                     coordinator.resigned(index, partition.leader_epoch)
                 partition.follow(image)
+            elif partition.role is Role.FOLLOWER and not _is_settled(partition.log):
+                self._following.forget(partition)
+                partition.sync(lambda error: self._lead_synced(partition))
+                return
             else:
-                if partition.role is Role.FOLLOWER:
-                    _settle(partition.log)
                 partition.lead(image)
         except StorageError as error:
             self._logger.error("%s-%d is offline: %s", topic.name, index, error)
@@ -337,6 +339,18 @@ class Replicas:
         now = partition.role, partition.leader_epoch
         if coordinator is not None and partition.role is Role.LEADER and now != before:
             coordinator.elected(index, partition.leader_epoch)
+
+    def _lead_synced(self, partition: Partition) -> None:
+        """What was cut of a follower's log is gone for good, or its role has changed meanwhile."""
+        key = partition.topic, partition.index
+        image = self._image().partition(*key)
+        if (
+            image is not None
+            and image.leader == self._node_id
+            and partition.role is Role.FOLLOWER
+            and self._partitions.get(key) is partition
+        ):
+            self._take(self._image().topics[partition.topic], partition.index)
 
     def _is_given_up(self, image: PartitionImage) -> bool:
         """Whether the broker is about to end, and the others have gone on without this replica."""
@@ -459,8 +473,7 @@ class Replicas:
                 self._log_manager.log_failed(partition.log, error)
 
 
-def _settle(log: Log) -> None:
-    """What was fetched is written, and what was cut is gone for good, before anything else is appended."""
+def _is_settled(log: Log) -> bool:
+    """Write what was fetched. Whether what was cut is gone for good: before, nothing may be appended."""
     log.commit()
-    if log.awaits_sync:
-        log.flush()
+    return not log.awaits_sync

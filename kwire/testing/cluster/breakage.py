@@ -64,6 +64,10 @@ def _followers_cut_nothing_that_was_committed(replace: SetAttribute) -> None:
     replace(Follower, "truncate_to", truncate_to)
 
 
+def _cut_logs_are_not_waited_for(replace: SetAttribute) -> None:
+    replace(Log, "awaits_sync", property(_no))
+
+
 def _followers_cut_at_the_high_watermark(replace: SetAttribute) -> None:
     """As before KIP-101."""
     original = Partition.follow
@@ -271,6 +275,7 @@ BREAKAGES = [
     Breakage("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
     Breakage("followers cut nothing", _followers_cut_nothing, 3),
     Breakage("followers cut nothing that was committed", _followers_cut_nothing_that_was_committed, 40),
+    Breakage("logs that were cut are not waited for", _cut_logs_are_not_waited_for, 3),
     Breakage("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
     Breakage("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
     Breakage("too few are enough", _too_few_are_enough),

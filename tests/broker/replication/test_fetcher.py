@@ -7,6 +7,7 @@ import pytest
 from kwire.broker.host.host import PeerAddress
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
+from kwire.testing.virtual import Work
 from kwire.wire.batch import seal
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -37,6 +38,13 @@ def rig_at(end: int = 3, *, epoch: int = 4, partitions: int = 1) -> FollowerRig:
     records = stored(0, *[3] * end)
     rig.fetch(*(data(records, index=index, high_watermark=2) for index in range(partitions)))
     return rig
+
+
+def finish(rig: FollowerRig, work: list[Work]) -> None:
+    """Have workers do what they were given, and what comes of that."""
+    while work:
+        work.pop(0).deliver()
+        rig.host.run_pending()
 
 
 # --- asking
@@ -107,8 +115,12 @@ def test_a_log_that_begins_within_a_batch_is_followed_from_that_batch() -> None:
     wide = bytearray(stored(5, 3))
     wide[LAST_OFFSET_DELTA_AT : LAST_OFFSET_DELTA_AT + 4] = (9).to_bytes(4, "big")
     seal(wide, 0, len(wide))
+    work = rig.host.hold_work()
     rig.fetch(data(bytes(wide), high_watermark=20, log_start_offset=7))
     log = rig.log()
+    assert (log.segment_base_offsets, log.log_end_offset, log.awaits_sync, rig.asked) == ([5], 5, True, {})
+    finish(rig, work)
+    rig.idle()
     assert (log.segment_base_offsets, log.log_start_offset, log.log_end_offset) == ([5], 7, 15)
     assert rig.asked == {0: (15, 4, 3)}
 
@@ -366,19 +378,29 @@ def test_who_leads_has_written_what_it_fetched_and_fetches_no_more() -> None:
     assert rig.log().leader_epochs[-1] == (5, 4)
 
 
-def test_a_log_that_was_cut_is_synced_before_it_leads() -> None:
+def test_a_log_that_was_cut_leads_once_that_is_synced() -> None:
     rig = rig_at(5)
     rig.log().flush()
     work = rig.host.hold_work()
     rig.fetch(data(diverging=(3, 4)))
     rig.change(leader=1)
+    rig.change(leader=1)
+    assert (rig.partition().role, rig.log().awaits_sync, rig.asked) == (Role.FOLLOWER, True, {})
+    assert not rig.disk.is_synced(f"{rig.log().directory}/{0:020d}.log")
+    finish(rig, work)
     assert (rig.partition().role, rig.log().awaits_sync) == (Role.LEADER, False)
-    # The worker has not done anything yet: the loop has waited for the disk itself.
     assert rig.disk.is_synced(f"{rig.log().directory}/{0:020d}.log")
-    for task in work:
-        task.deliver()
-    rig.host.run_pending()
     assert rig.log().log_end_offset == 4
+
+
+def test_a_log_that_was_cut_does_not_lead_where_another_does_meanwhile() -> None:
+    rig = rig_at(5)
+    work = rig.host.hold_work()
+    rig.fetch(data(diverging=(3, 4)))
+    rig.change(leader=1)
+    rig.change(leader=2)
+    finish(rig, work)
+    assert (rig.partition().role, rig.log().awaits_sync) == (Role.FOLLOWER, False)
 
 
 def test_nobody_is_asked_where_nobody_leads_or_is_not_known() -> None:
