@@ -14,8 +14,6 @@ from kwire.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-LATEST: Final = -1
-EARLIEST: Final = -2
 NONE: Final = -1
 """The offset where no record is as young as was asked for."""
 

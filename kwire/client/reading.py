@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, cast
 
 from kwire.client.cluster import Cluster, Partition, by_topic
 from kwire.client.failure import Lost, check
-from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.client.offsets import find_offsets
 from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
@@ -20,6 +20,7 @@ from kwire.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.primitives import Buffer
 
 WAIT_SECONDS: Final = 0.5

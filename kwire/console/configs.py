@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 from kwire.client.groups import listed
 from kwire.console.asked import Answer, Asked, Page
-from kwire.desk.configs import BROKER, GROUP, TOPIC, described
+from kwire.desk.configs import described
 from kwire.desk.failure import Failure, UsageError
 
-SHOWN: Final = {"topic": TOPIC, "broker": BROKER, "group": GROUP}
+SHOWN: Final = {"topic": RESOURCE_TOPIC, "broker": RESOURCE_BROKER, "group": RESOURCE_GROUP}
 MAX_NAMES: Final = 500
 SECRET: Final = "(secret)"
 

@@ -13,13 +13,14 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from kwire.client.cluster import Partition
-from kwire.client.offsets import LATEST, find_offsets
+from kwire.client.offsets import find_offsets
 from kwire.client.reading import Reader
 from kwire.console.asked import Answer, Asked, Page, refusal
 from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS
 from kwire.console.shown import Shown, shown
 from kwire.desk.cluster import Cluster
 from kwire.desk.output import time_text
+from kwire.wire.messages.list_offsets import LATEST
 
 MAX_TAILS: Final = 8
 MAX_PARTITIONS: Final = 100

@@ -6,7 +6,7 @@ import time
 from typing import Any, Final
 from urllib.parse import quote
 
-from kwire.client.offsets import LATEST, find_offsets
+from kwire.client.offsets import find_offsets
 from kwire.console.asked import MAX_NUMBER, Answer, Asked, Page, Redirect
 from kwire.console.leisure import at_leisure
 from kwire.console.passing import OwnLog, own_directory
@@ -18,6 +18,7 @@ from kwire.desk.partitioner import partition_of
 from kwire.desk.places import offsets_of
 from kwire.desk.stored import KINDS, control, said_by
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.list_offsets import LATEST
 
 AT_ONCE: Final = 50
 """Messages of a page."""

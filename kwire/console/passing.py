@@ -12,12 +12,12 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from struct import Struct
 from struct import error as StructError
 from typing import Final
 
 from kwire.broker.storage.checkpoints import read_topic_id
 from kwire.broker.storage.disk import RealDisk, RealFile, StorageError
+from kwire.broker.storage.log.index import OFFSET_ENTRY
 from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Whole, headers, whole_batches
 from kwire.broker.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX
 from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS, RECORDS_AT_ONCE
@@ -27,7 +27,6 @@ from kwire.wire.batch import CorruptBatch, crc_is_valid, payload_of, read_header
 from kwire.wire.primitives import Uuid
 
 SEGMENT: Final = re.compile(r"(\d{20})\.log")
-_ENTRY: Final = Struct(">ii")
 _BEHIND_ALL: Final = 1 << 31
 """As the offset of an entry that is only room for one."""
 
@@ -129,10 +128,14 @@ def _leads_to(file: RealFile, begin: int, end: int, base: int, offset: int) -> b
 def _position(index: RealFile, relative: int) -> int:
     """Where to begin in a segment to meet an offset of it. StorageError, StructError."""
 
-    def offset_of(number: int) -> int:
-        found, position = _ENTRY.unpack(index.read_at(number * _ENTRY.size, _ENTRY.size))
-        return int(found) if found or position else _BEHIND_ALL
+    def entry(number: int) -> tuple[int, int]:
+        offset, position = OFFSET_ENTRY.unpack(index.read_at(number * OFFSET_ENTRY.size, OFFSET_ENTRY.size))
+        return offset, position
 
-    numbers = range(index.size() // _ENTRY.size)
+    def offset_of(number: int) -> int:
+        found, position = entry(number)
+        return found if found or position else _BEHIND_ALL
+
+    numbers = range(index.size() // OFFSET_ENTRY.size)
     number = bisect_right(numbers, relative, key=offset_of) - 1
-    return int(_ENTRY.unpack(index.read_at(number * _ENTRY.size, _ENTRY.size))[1]) if number >= 0 else 0
+    return entry(number)[1] if number >= 0 else 0

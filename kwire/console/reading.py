@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, NamedTuple, cast
 
 from kwire.client.failure import check
-from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.client.offsets import find_offsets
 from kwire.client.reading import Aborted
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure
@@ -24,6 +24,7 @@ from kwire.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.primitives import Buffer
 
 FETCH_BYTES: Final = 256 * 1024

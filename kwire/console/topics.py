@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from kwire.client.cluster import Partition, by_topic
 from kwire.client.failure import Lost
-from kwire.client.offsets import EARLIEST, LATEST
 from kwire.console.asked import Answer, Asked, Page
 from kwire.desk.cluster import Cluster
 from kwire.wire.errors import ApiError
@@ -18,6 +17,8 @@ from kwire.wire.messages.describe_log_dirs import (
     DescribeLogDirsResponse,
 )
 from kwire.wire.messages.list_offsets import (
+    EARLIEST,
+    LATEST,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

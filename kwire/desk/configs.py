@@ -6,6 +6,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from kwire.broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
 from kwire.client.failure import check
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
@@ -27,18 +34,12 @@ from kwire.wire.messages.incremental_alter_configs import (
 )
 from kwire.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 
-TOPIC: Final = 2
-BROKER: Final = 4
-LOGGER: Final = 8
-CLIENT_METRICS: Final = 16
-GROUP: Final = 32
-"""Kinds of what has configuration, by their numbers in the protocol."""
 KINDS: Final = {
-    "topic": TOPIC,
-    "broker": BROKER,
-    "logger": LOGGER,
-    "client-metrics": CLIENT_METRICS,
-    "group": GROUP,
+    "topic": RESOURCE_TOPIC,
+    "broker": RESOURCE_BROKER,
+    "logger": RESOURCE_BROKER_LOGGER,
+    "client-metrics": RESOURCE_CLIENT_METRICS,
+    "group": RESOURCE_GROUP,
 }
 NAMES: Final = {kind: name for name, kind in KINDS.items()}
 SOURCES: Final = {
@@ -76,13 +77,18 @@ def described(
 
     def attempt() -> DescribeConfigsResponse:
         # A broker's file is known to itself alone.
-        if kind in (BROKER, LOGGER) and name:
+        if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER) and name:
             return cluster.ask_node(int(name), request, DescribeConfigsResponse)
         return cluster.ask(request, DescribeConfigsResponse)
 
     for result in cluster.retried(attempt).results:
         check(result.error_code, result.error_message, f"{NAMES[kind]} {name}")
-        own = {TOPIC: 1, LOGGER: 6, CLIENT_METRICS: 7, GROUP: 8}.get(kind)
+        own = {
+            RESOURCE_TOPIC: 1,
+            RESOURCE_BROKER_LOGGER: 6,
+            RESOURCE_CLIENT_METRICS: 7,
+            RESOURCE_GROUP: 8,
+        }.get(kind)
         for config in sorted(result.configs, key=lambda config: config.name):
             source = config.config_source
             if changed_only and (source != own if own else source in (DEFAULT, FILE)):
@@ -123,7 +129,7 @@ def alter_configs(
     )
 
     def attempt() -> None:
-        if kind in (BROKER, LOGGER) and name:
+        if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER) and name:
             answer = cluster.ask_node(int(name), request, IncrementalAlterConfigsResponse)
         else:
             answer = cluster.ask_controller(request, IncrementalAlterConfigsResponse)
@@ -138,7 +144,7 @@ def _check_removed(cluster: Cluster, kind: int, name: str, keys: Sequence[str]) 
     if not keys:
         return
     known = {str(row["key"]) for row in described(cluster, kind, name, changed_only=False)}
-    if kind == BROKER and not name:  # of which only what is set is told
+    if kind == RESOURCE_BROKER and not name:  # of which only what is set is told
         any_broker = str(min(cluster.brokers()))
         known |= {str(row["key"]) for row in described(cluster, kind, any_broker, changed_only=False)}
     for key in keys:

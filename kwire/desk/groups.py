@@ -10,7 +10,7 @@ from typing import Final
 from kwire.client.cluster import Partition, by_topic
 from kwire.client.failure import NoPartition, check
 from kwire.client.groups import Group, committed_offsets, group_of, listed
-from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.client.offsets import find_offsets
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import Failure, UsageError, suggestion
@@ -18,6 +18,7 @@ from kwire.desk.options import command_parser
 from kwire.desk.output import YELLOW, Output, Row, plural
 from kwire.desk.places import PLACES, offsets_of
 from kwire.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

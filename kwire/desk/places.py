@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kwire.client.cluster import Partition
-from kwire.client.offsets import EARLIEST, LATEST, NONE, find_offsets
+from kwire.client.offsets import NONE, find_offsets
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import UsageError
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 
 BEGINNING, END = "beginning", "end"
 PLACES: Final = "'beginning', 'end', an offset, -5 for the last five, 10m for ten minutes ago, or a time"

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from kwire.broker.storage.disk import RealFile, StorageError
+from kwire.broker.storage.log.index import OFFSET_ENTRY, TIME_ENTRY
 from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Place, headers, whole_batches
 from kwire.desk.failure import Failure, Misfit, unreadable
 from kwire.desk.forms import Decode, digits, text_of, told
@@ -17,8 +18,6 @@ from kwire.wire.batch import BatchHeader, CorruptBatch, Record, crc_is_valid, re
 
 MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 """Of what a compressed batch may come to."""
-_OFFSET_ENTRY: Final = Struct(">ii")
-_TIME_ENTRY: Final = Struct(">qi")
 PROBLEM: Final = "problem"
 
 
@@ -143,7 +142,7 @@ def offset_index(path: str) -> Iterator[Row]:
     place = next(places, None)
     is_checked = place is not None
     last = -1
-    for relative, position in _entries(path, _OFFSET_ENTRY):
+    for relative, position in _entries(path, OFFSET_ENTRY):
         if last >= 0 and not relative and not position:
             return  # the room that is kept for more
         yield {"offset": base + relative, "position": position}
@@ -163,7 +162,7 @@ def time_index(path: str) -> Iterator[Row]:
     places = iter(_places(path))
     place = next(places, None)
     greatest = last = -1
-    for number, (timestamp, relative) in enumerate(_entries(path, _TIME_ENTRY)):
+    for number, (timestamp, relative) in enumerate(_entries(path, TIME_ENTRY)):
         if number and not timestamp and not relative:
             return
         yield {"timestamp": timestamp, "time": time_text(timestamp), "offset": base + relative}

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
+from kwire.broker.metadata.image import RESOURCE_TOPIC
 from kwire.client.cluster import Partition
 from kwire.client.failure import NoPartition, check
-from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.client.offsets import find_offsets
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
-from kwire.desk.configs import TOPIC, alter_configs, described
+from kwire.desk.configs import alter_configs, described
 from kwire.desk.failure import Failure, UsageError, no_topic
 from kwire.desk.options import command_parser
 from kwire.desk.output import RED, YELLOW, Output, Row, plural
@@ -38,6 +39,7 @@ from kwire.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from kwire.wire.primitives import uuid_to_text
 
@@ -136,7 +138,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
         rows = [
             {"topic": name, **row}
             for name in names
-            for row in described(cluster, TOPIC, name, changed_only=True)
+            for row in described(cluster, RESOURCE_TOPIC, name, changed_only=True)
         ]
         output.show(rows, empty="nothing is configured of these topics, all is as the brokers have it")
         return
@@ -255,7 +257,7 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
     cluster.topics([options.topic])
     could = "could have" if options.dry_run else "has"
     if settings:
-        alter_configs(cluster, TOPIC, options.topic, settings, dry_run=options.dry_run)
+        alter_configs(cluster, RESOURCE_TOPIC, options.topic, settings, dry_run=options.dry_run)
         output.did(
             f"topic {options.topic} {could} {plural(len(settings), 'changed configuration')}",
             topic=options.topic,

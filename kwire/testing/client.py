@@ -13,7 +13,7 @@ from typing import Final
 from kwire.client.cluster import Address, Cluster
 from kwire.client.failure import check
 from kwire.client.groups import classic_group, committed_offsets, consumer_group
-from kwire.client.offsets import EARLIEST, LATEST, find_offsets
+from kwire.client.offsets import find_offsets
 from kwire.client.reading import Reader
 from kwire.client.security import PLAINTEXT, Security
 from kwire.client.sending import Sending
@@ -33,6 +33,7 @@ from kwire.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from kwire.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 CLIENT_ID: Final = "kwire.testing"

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.replication.follower import Follower
 from kwire.broker.replication.following import Around
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.list_offsets import (
+    EARLIEST,
+    LATEST,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
 from kwire.wire.schema import Message
-
-LATEST: Final = -1
-EARLIEST: Final = -2
 
 Found = ErrorCode | tuple[int, int]
 """The first offset and the end of a leader's log, or why they are not known."""

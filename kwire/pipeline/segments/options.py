@@ -9,9 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from kwire.pipeline.segments.damage import Skipping
 from kwire.pipeline.segments.files import PartitionLog, SegmentsError, partitions_in
-
-EARLIEST: Final = -2
-LATEST: Final = -1
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 
 _BOUNDS: Final = (
     "startingoffsets",

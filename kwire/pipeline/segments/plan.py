@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.pipeline.segments.damage import Skipping
 from kwire.pipeline.segments.files import Index, PartitionLog, Segment, SegmentsError
-from kwire.pipeline.segments.options import EARLIEST, LATEST, Bound, Options
+from kwire.pipeline.segments.options import Bound, Options
 from kwire.pipeline.segments.scan import end_offset, scan_for_timestamp, stable_offset
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 
 LEAST_TASK_BYTES: Final = 16 << 20
 """Less is read faster than Spark starts a task for it."""

@@ -30,7 +30,6 @@ REQUEST_TIMEOUT_MS: Final = 3_000
 RETRY_BACKOFF_MS: Final = 100
 METADATA_VERSION: Final = 12
 FIND_COORDINATOR_VERSION: Final = 4
-NO_EPOCH: Final = -1
 
 
 class Ask(NamedTuple):

@@ -11,12 +11,16 @@ from kwire.testing.simulation.promises import Broken
 from kwire.wire.batch import batches, records
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kwire.wire.messages.list_offsets import (
+    EARLIEST,
+    LATEST,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 
 FETCH_VERSION: Final = 12
 LIST_OFFSETS_VERSION: Final = 7
-LATEST: Final = -1
-EARLIEST: Final = -2
 MAX_WAIT_MS: Final = 300
 MAX_BYTES: Final = 1 << 20
 PREFERRED_FOR_MS: Final = 2_000

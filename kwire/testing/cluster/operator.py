@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from kwire.broker.metadata.image import RESOURCE_TOPIC
 from kwire.testing.cluster.client import Client, Steps
 from kwire.testing.cluster.ledger import Ledger, Place
 from kwire.wire.errors import ErrorCode
@@ -33,7 +34,6 @@ DELETE_RECORDS_VERSION: Final = 2
 CONFIGS_VERSION: Final = 1
 TIMEOUT_MS: Final = 2_000
 PREFERRED: Final = 0
-TOPIC: Final = 2
 SET: Final = 0
 CONFIGS: Final = (
     ("compression.type", "gzip"),
@@ -148,7 +148,9 @@ class Operator(Client):
     def _configure(self, place: Place) -> Steps[None]:
         name, value = self.rng.choice(CONFIGS)
         change = AlterableConfig(name=name, config_operation=SET, value=value)
-        resource = AlterConfigsResource(resource_type=TOPIC, resource_name=place.topic, configs=[change])
+        resource = AlterConfigsResource(
+            resource_type=RESOURCE_TOPIC, resource_name=place.topic, configs=[change]
+        )
         self.say(f"sets {name} of {place.topic} to {value}")
         request = IncrementalAlterConfigsRequest(resources=[resource])
         answer = yield from self.ask(self.any_broker(), CONFIGS_VERSION, request)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, assert_never
 
 from kwire.broker.host.host import PeerAddress, PeerUnreachable
+from kwire.broker.metadata.features import KRAFT_VERSION
 from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.raft import outputs
 from kwire.broker.raft.machine import Machine
@@ -354,7 +355,7 @@ class SimulatedNode:
             reply(self._load(request))
         elif isinstance(request, ApiVersionsRequest):
             low, high = KRAFT_VERSIONS
-            feature = SupportedFeatureKey(name="kraft.version", min_version=low, max_version=high)
+            feature = SupportedFeatureKey(name=KRAFT_VERSION, min_version=low, max_version=high)
             reply(ApiVersionsResponse(api_keys=[], supported_features=[feature]))
         else:
             self._handle(lambda: self.machine.asked(request, reply, self.own_ms, api_version=1))

@@ -4,8 +4,12 @@ ids, v13), KIP-903 (v15), KIP-951 (v16).
 
 from __future__ import annotations
 
+from typing import Final
+
 from kwire.wire.primitives import Uuid
 from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, Records, Str, field, message
+
+FIRST_VERSION_WITH_REPLICA_STATE: Final = 15  # KIP-903
 
 
 @message(key=1, versions="4-18", flexible="12+")

@@ -4,7 +4,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, Str, field, message
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""Timestamps that ask for the end and for the first offset."""
 
 
 @message(key=2, versions="1-11", flexible="6+")

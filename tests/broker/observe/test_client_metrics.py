@@ -10,11 +10,12 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from kwire.broker.api.telemetry.instances import Client
+from kwire.broker.metadata.image import RESOURCE_CLIENT_METRICS
 from kwire.broker.node.node import Node
 from kwire.broker.observe.client_metrics import LONGEST_TEXT, SLICE, client_metrics
 from kwire.broker.observe.exposition import Exposition
 from kwire.desk.cluster import Cluster
-from kwire.desk.configs import CLIENT_METRICS, alter_configs
+from kwire.desk.configs import alter_configs
 from kwire.desk.settings import ClientSettings
 from kwire.wire.otlp import Kind, Labels, Point
 from kwire.wire.primitives import Uuid
@@ -116,7 +117,7 @@ def subscribe(bootstrap: str) -> None:
     host, port = bootstrap.split(":")
     told = {"metrics": "org.apache.kafka.producer.", "interval.ms": "100", "match": "client_id=orders"}
     with Cluster(ClientSettings(((host, int(port)),))) as cluster:
-        alter_configs(cluster, CLIENT_METRICS, "s", told)
+        alter_configs(cluster, RESOURCE_CLIENT_METRICS, "s", told)
 
 
 async def pushed(node: Observed) -> Series:

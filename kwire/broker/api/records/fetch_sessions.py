@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.messages.fetch import FetchRequest, PartitionData
+from kwire.wire.messages.fetch import FIRST_VERSION_WITH_REPLICA_STATE, FetchRequest, PartitionData
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 INVALID_SESSION_ID = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 FIRST_VERSION_WITH_TOPIC_IDS = 13
-FIRST_VERSION_WITH_REPLICA_STATE = 15
 
 TargetKey = tuple[str | Uuid, int]
 """A partition as the request names it: by topic name before version 13, by topic id from there on."""

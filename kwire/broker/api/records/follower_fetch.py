@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, found, refused, response
 from kwire.broker.api.records.fetch_sessions import (
-    FIRST_VERSION_WITH_REPLICA_STATE,
     FetchContext,
     FollowerTarget,
     size_of,
 )
 from kwire.broker.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from kwire.wire.messages.fetch import (
+    FIRST_VERSION_WITH_REPLICA_STATE,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:

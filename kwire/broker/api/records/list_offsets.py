@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.broker.api.records.fetch_answers import replica
-from kwire.broker.replication.leader_offsets import EARLIEST, LATEST
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import (
+    EARLIEST,
+    LATEST,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

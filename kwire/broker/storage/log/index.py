@@ -20,8 +20,8 @@ from struct import Struct
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.wire.batch import NO_TIMESTAMP
 
-_OFFSET_ENTRY = Struct(">ii")
-_TIME_ENTRY = Struct(">qi")
+OFFSET_ENTRY = Struct(">ii")
+TIME_ENTRY = Struct(">qi")
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _BLOCK_ENTRIES = 128
@@ -244,7 +244,7 @@ class OffsetIndex(_Index):
     __slots__ = ()
 
     def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
-        super().__init__(disk, path, base_offset, _OFFSET_ENTRY)
+        super().__init__(disk, path, base_offset, OFFSET_ENTRY)
 
     @property
     def last_offset(self) -> int:
@@ -296,7 +296,7 @@ class TimeIndex(_Index):
     __slots__ = ()
 
     def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
-        super().__init__(disk, path, base_offset, _TIME_ENTRY)
+        super().__init__(disk, path, base_offset, TIME_ENTRY)
 
     @property
     def last_entry(self) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.verifications import Verification, Verifications
 from kwire.wire.batch import (
     HEADER_BYTES,
+    MAX_PRODUCER_EPOCH,
     MAX_SEQUENCE,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -36,7 +37,6 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 BATCHES_KEPT: Final = 5
-GREATEST_EPOCH: Final = 0x7FFF
 NO_COORDINATOR_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 UNKNOWN_TRANSACTION_VERSION: Final = -1
@@ -302,7 +302,7 @@ class ProducerStateManager:
             return
         state = self.producers.get(producer_id) or ProducerState()
         # An equal epoch without a transaction is a marker that is written once more.
-        is_again = state.txn_first_offset is None or epoch == GREATEST_EPOCH
+        is_again = state.txn_first_offset is None or epoch == MAX_PRODUCER_EPOCH
         if epoch < state.epoch or (epoch == state.epoch and transaction_version >= 2 and not is_again):
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,

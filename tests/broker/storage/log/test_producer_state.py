@@ -11,14 +11,13 @@ from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.producer_state import (
     ABORT,
     COMMIT,
-    GREATEST_EPOCH,
     MAX_SEQUENCE,
     CorruptSnapshot,
     ProducerState,
     ProducerStateManager,
 )
 from kwire.testing.disk import MemoryDisk
-from kwire.wire.batch import BatchHeader, build, read_header
+from kwire.wire.batch import MAX_PRODUCER_EPOCH, BatchHeader, build, read_header
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.broker.storage.log_bench import NOW_MS
 
@@ -321,13 +320,13 @@ def test_markers_of_an_old_producer_or_coordinator_are_refused(producers: Produc
         (3, 2, False, True),
         (2, 2, False, False),
         (4, 2, True, True),
-        (GREATEST_EPOCH, 2, True, True),
+        (MAX_PRODUCER_EPOCH, 2, True, True),
     ],
 )
 def test_a_marker_of_version_2_is_of_a_newer_epoch(
     producers: ProducerStateManager, epoch: int, version: int, is_open: bool, fits: bool
 ) -> None:
-    current = epoch if epoch == GREATEST_EPOCH else 3
+    current = epoch if epoch == MAX_PRODUCER_EPOCH else 3
     producers.update(header(0, epoch=current, transactional=is_open))
     if fits:
         producers.check_marker(1, epoch, 0, version)
