@@ -28,14 +28,14 @@ GROUP, TRANSACTION = 0, 1
 """Kinds of coordinators."""
 
 Address = tuple[str, int]
-Partition = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A topic, and the number of one of its partitions."""
 
 A = TypeVar("A", bound=Message)
 T = TypeVar("T")
 
 
-def by_topic(partitions: Iterable[Partition]) -> list[tuple[str, list[int]]]:
+def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
     """Partitions as requests name them: each topic once, with the numbers of its partitions."""
     found: dict[str, list[int]] = {}
     for topic, index in partitions:
@@ -169,7 +169,7 @@ class Cluster:
             check(found[name].error_code, None, f"topic {name}")
         return [found[name] for name in names]
 
-    def placed(self, partitions: Iterable[Partition]) -> dict[Partition, MetadataResponsePartition]:
+    def placed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MetadataResponsePartition]:
         """Who leads and has each partition. NoPartition, ApiError where nobody leads one."""
         wanted = list(partitions)
         topics = {topic.name: topic for topic in self.topics(sorted({topic for topic, _ in wanted}))}
@@ -184,9 +184,9 @@ class Cluster:
             found[name, index] = one
         return found
 
-    def leaders(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
+    def leaders(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         """Which broker leads which partitions. NoPartition, ApiError where nobody leads one."""
-        found: dict[int, list[Partition]] = defaultdict(list)
+        found: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition, one in self.placed(partitions).items():
             found[one.leader_id].append(partition)
         return found

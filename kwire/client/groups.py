@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kwire.client.cluster import Cluster, Partition
+from kwire.client.cluster import Cluster, TopicPartition
 from kwire.client.failure import check
 from kwire.wire.codegen import decode
 from kwire.wire.errors import WireError
@@ -29,7 +29,7 @@ class GroupMember(NamedTuple):
     instance_id: str | None
     client_id: str
     host: str
-    partitions: tuple[Partition, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 class Group(NamedTuple):
@@ -108,11 +108,11 @@ def classic_group(cluster: Cluster, name: str) -> Group:
     return Group(name, CLASSIC, found.group_state, node_id, found.protocol_data, members)
 
 
-def committed_offsets(cluster: Cluster, name: str) -> dict[Partition, int]:
+def committed_offsets(cluster: Cluster, name: str) -> dict[TopicPartition, int]:
     """All offsets that a group has committed. ApiError, Lost."""
     request = OffsetFetchRequest(group_id=name, topics=None)
 
-    def attempt() -> dict[Partition, int]:
+    def attempt() -> dict[TopicPartition, int]:
         answer = cluster.ask_coordinator(name, request, OffsetFetchResponse)
         check(answer.error_code, None, f"group {name}")
         found = {}
@@ -126,7 +126,7 @@ def committed_offsets(cluster: Cluster, name: str) -> dict[Partition, int]:
     return cluster.retried(attempt)
 
 
-def _assigned(data: bytes) -> tuple[Partition, ...]:
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     """What a consumer is assigned; nothing for members of other kinds, which have forms of their own."""
     most = ConsumerProtocolAssignment.VERSIONS[1]
     try:

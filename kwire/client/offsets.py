@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kwire.client.cluster import Cluster, Partition, by_topic
+from kwire.client.cluster import Cluster, TopicPartition, by_topic
 from kwire.client.failure import check
 from kwire.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -19,13 +19,13 @@ NONE: Final = -1
 
 
 def find_offsets(
-    cluster: Cluster, timestamps: Mapping[Partition, int], *, committed: bool = False
-) -> dict[Partition, int]:
+    cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
+) -> dict[TopicPartition, int]:
     """The first offset at or after each timestamp, or LATEST or EARLIEST; NONE where there is no such record.
 
     `committed` ends partitions where the first open transaction begins. ApiError, Lost, NoPartition.
     """
-    found: dict[Partition, int] = {}
+    found: dict[TopicPartition, int] = {}
 
     def attempt() -> None:
         missing = {partition: at for partition, at in timestamps.items() if partition not in found}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, cast
 
-from kwire.client.cluster import Cluster, Partition, by_topic
+from kwire.client.cluster import Cluster, TopicPartition, by_topic
 from kwire.client.failure import Lost, check
 from kwire.client.offsets import find_offsets
 from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
@@ -36,7 +36,7 @@ ABORT: Final = 0
 class Found(NamedTuple):
     """A record, and where it is."""
 
-    partition: Partition
+    partition: TopicPartition
     record: Record
 
 
@@ -46,7 +46,7 @@ class Reader:
     def __init__(
         self,
         cluster: Cluster,
-        positions: Mapping[Partition, int],
+        positions: Mapping[TopicPartition, int],
         *,
         committed: bool,
         note: Callable[[str], None] = lambda text: None,
@@ -58,15 +58,15 @@ class Reader:
         `max_headers`.
         """
         self.positions = dict(positions)
-        self.ends: dict[Partition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
         """Where each ended for consumers when it was read last."""
         self._records_of = partial(records, max_bytes=max_batch_bytes, max_headers=max_headers)
         self._cluster = cluster
         self._committed = committed
         self._note = note
-        self._leading: Mapping[int, Sequence[Partition]] | None = None
+        self._leading: Mapping[int, Sequence[TopicPartition]] | None = None
 
-    def read(self, partitions: Sequence[Partition] | None = None) -> Iterator[Found]:
+    def read(self, partitions: Sequence[TopicPartition] | None = None) -> Iterator[Found]:
         """What there is next of partitions, or of all; nothing where no record came for a while.
 
         ApiError, Lost, NoPartition; CorruptBatch.
@@ -94,7 +94,7 @@ class Reader:
                 for one in topic.partitions:
                     yield from self._records((topic.topic, one.partition_index), one)
 
-    def _fetch(self, leader: int, led: Sequence[Partition], wait_seconds: float) -> FetchResponse:
+    def _fetch(self, leader: int, led: Sequence[TopicPartition], wait_seconds: float) -> FetchResponse:
         """What a leader answers for all of its partitions. ApiError, Lost."""
         request = FetchRequest(
             max_wait_ms=int(wait_seconds * 1000),
@@ -127,7 +127,7 @@ class Reader:
                     check(one.error_code, None, f"{topic.topic}-{one.partition_index}")
         return answer
 
-    def _records(self, partition: Partition, found: PartitionData) -> Iterator[Found]:
+    def _records(self, partition: TopicPartition, found: PartitionData) -> Iterator[Found]:
         self.ends[partition] = found.last_stable_offset if self._committed else found.high_watermark
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._come_back(partition)
@@ -149,7 +149,7 @@ class Reader:
                 f"{_name(partition)} cannot be read at offset {at} ({error}): go on behind it, at {at + 1}"
             ) from error
 
-    def _come_back(self, partition: Partition) -> None:
+    def _come_back(self, partition: TopicPartition) -> None:
         """Go to the nearest offset that there is. ApiError, Lost."""
         at = self.positions[partition]
         first = find_offsets(self._cluster, {partition: EARLIEST})[partition]
@@ -159,7 +159,7 @@ class Reader:
         self._note(f"{_name(partition)} has no offset {at}: going on at {self.positions[partition]}")
 
 
-def _name(partition: Partition) -> str:
+def _name(partition: TopicPartition) -> str:
     return "{}-{}".format(*partition)
 
 

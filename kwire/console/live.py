@@ -12,7 +12,7 @@ from typing import Any, Final
 import trio
 from starlette.types import Receive, Scope, Send
 
-from kwire.client.cluster import Partition
+from kwire.client.cluster import TopicPartition
 from kwire.client.offsets import find_offsets
 from kwire.client.reading import Reader
 from kwire.console.asked import Answer, Asked, Page, refusal
@@ -41,7 +41,7 @@ def live_page(asked: Asked) -> Answer:
     return Page("live.html", {"topic": asked.topic, "partition": partition, "partitions": len(partitions)})
 
 
-def partitions_of(cluster: Cluster, topic: str, partition: int | None) -> list[Partition]:
+def partitions_of(cluster: Cluster, topic: str, partition: int | None) -> list[TopicPartition]:
     """What is followed: one partition, or the first of them. Failure, NoPartition."""
     if partition is not None:
         cluster.leader(topic, partition)
@@ -53,7 +53,7 @@ def partitions_of(cluster: Cluster, topic: str, partition: int | None) -> list[P
 class Tail:
     """A place at the end of some partitions. Its methods block."""
 
-    def __init__(self, cluster: Cluster, partitions: list[Partition]) -> None:
+    def __init__(self, cluster: Cluster, partitions: list[TopicPartition]) -> None:
         """Begin where they end. ApiError, Lost."""
         self._cluster = cluster
         self._reader = Reader(

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kwire.client.cluster import Partition
+from kwire.client.cluster import TopicPartition
 
 MAX_SAMPLES: Final = 16
 MAX_PARTITIONS: Final = 20_000
@@ -21,16 +21,16 @@ class Rates:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` gives seconds, of whatever beginning."""
         self._clock = clock
-        self._samples: deque[tuple[float, dict[Partition, int]]] = deque(maxlen=MAX_SAMPLES)
+        self._samples: deque[tuple[float, dict[TopicPartition, int]]] = deque(maxlen=MAX_SAMPLES)
         self._changing = threading.Lock()
 
-    def seen(self, ends: Mapping[Partition, int]) -> dict[Partition, float]:
+    def seen(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
         """Remember where partitions end now. Records a second of those whose ends were seen before."""
         now = self._clock()
         with self._changing:
             while self._samples and now - self._samples[0][0] > LONGEST_SECONDS:
                 self._samples.popleft()
-            rates: dict[Partition, float] = {}
+            rates: dict[TopicPartition, float] = {}
             for at, before in self._samples:  # the oldest first: over the longest time
                 if now - at < LEAST_SECONDS:
                     break

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kwire.client.cluster import Partition, by_topic
+from kwire.client.cluster import TopicPartition, by_topic
 from kwire.client.failure import Lost
 from kwire.console.asked import Answer, Asked, Page
 from kwire.desk.cluster import Cluster
@@ -102,15 +102,15 @@ def lacks(partition: MetadataResponsePartition) -> bool:
 
 def offsets(
     cluster: Cluster, topics: Iterable[MetadataResponseTopic]
-) -> tuple[dict[Partition, int], dict[Partition, int]]:
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """First offsets and ends of partitions, of those whose leaders say them now: nobody is waited for."""
-    led: dict[int, list[Partition]] = defaultdict(list)
+    led: dict[int, list[TopicPartition]] = defaultdict(list)
     for topic in topics:
         for one in topic.partitions:
             if one.leader_id >= 0:
                 led[one.leader_id].append((topic.name or "", one.partition_index))
-    firsts: dict[Partition, int] = {}
-    ends: dict[Partition, int] = {}
+    firsts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
     for found, timestamp in ((firsts, EARLIEST), (ends, LATEST)):
         for leader, partitions in led.items():
             request = ListOffsetsRequest(
@@ -165,10 +165,10 @@ def replica_sizes(cluster: Cluster, topics: Sequence[MetadataResponseTopic]) -> 
 
 def _topic_row(
     topic: MetadataResponseTopic,
-    firsts: Mapping[Partition, int],
-    ends: Mapping[Partition, int],
+    firsts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
     sizes: Sizes,
-    rates: Mapping[Partition, float],
+    rates: Mapping[TopicPartition, float],
 ) -> dict[str, Any]:
     name = topic.name or ""
     known = [(name, one.partition_index) for one in topic.partitions]

@@ -6,7 +6,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from kwire.client.cluster import Partition
+from kwire.client.cluster import TopicPartition
 from kwire.client.failure import NoPartition
 from kwire.client.reading import Found, Reader
 from kwire.desk.cluster import Cluster
@@ -87,7 +87,7 @@ def run(options: Namespace, output: Output) -> int:
     return 0
 
 
-def _partitions(cluster: Cluster, options: Namespace) -> list[Partition]:
+def _partitions(cluster: Cluster, options: Namespace) -> list[TopicPartition]:
     found = []
     for topic in cluster.topics(options.topics):
         there = sorted(one.partition_index for one in topic.partitions)

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kwire.client.cluster import Partition, by_topic
+from kwire.client.cluster import TopicPartition, by_topic
 from kwire.client.failure import NoPartition, check
 from kwire.client.groups import Group, committed_offsets, group_of, listed
 from kwire.client.offsets import find_offsets
@@ -204,7 +204,7 @@ def offset_rows(cluster: Cluster, group: Group) -> Iterable[Row]:
         }
 
 
-def _existing(cluster: Cluster, partitions: Iterable[Partition]) -> list[Partition]:
+def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Of some partitions those that somebody leads: topics may be deleted before groups forget them."""
     wanted = set(partitions)
     found = cluster.metadata(sorted({topic for topic, _ in wanted})) if wanted else None
@@ -218,14 +218,14 @@ def _existing(cluster: Cluster, partitions: Iterable[Partition]) -> list[Partiti
 
 
 def _chosen(
-    cluster: Cluster, group: str, topics: Iterable[str], committed: Mapping[Partition, int]
-) -> list[Partition]:
+    cluster: Cluster, group: str, topics: Iterable[str], committed: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
     """The partitions that are named; all that the group has offsets of where none is."""
     if not topics:
         if not committed:
             raise Failure(f"group {group} has committed nothing: name what it is to read, by --topic")
         return sorted(committed)
-    chosen: list[Partition] = []
+    chosen: list[TopicPartition] = []
     for text in topics:
         topic, colon, numbers = text.partition(":")
         there = {one.partition_index for one in cluster.topics([topic])[0].partitions}
@@ -316,7 +316,7 @@ def _check_empty(cluster: Cluster, name: str) -> None:
         raise Failure(f"group {name} has {plural(len(members), 'member')}: stop them first")
 
 
-def _commit(cluster: Cluster, name: str, offsets: Mapping[Partition, int]) -> None:
+def _commit(cluster: Cluster, name: str, offsets: Mapping[TopicPartition, int]) -> None:
     request = OffsetCommitRequest(
         group_id=name,
         member_id="",

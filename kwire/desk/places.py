@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from kwire.client.cluster import Partition
+from kwire.client.cluster import TopicPartition
 from kwire.client.offsets import NONE, find_offsets
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import UsageError
@@ -26,12 +26,12 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400
 def offsets_of(
     cluster: Cluster,
     place: str,
-    partitions: Iterable[Partition],
+    partitions: Iterable[TopicPartition],
     now_ms: int,
     option: str,
     *,
     committed: bool = False,
-) -> dict[Partition, int]:
+) -> dict[TopicPartition, int]:
     """The offset that a place is in each of some partitions. UsageError, ApiError, Failure.
 
     `committed`: a partition ends where its first open transaction begins.

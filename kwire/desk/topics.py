@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from kwire.broker.metadata.image import RESOURCE_TOPIC
-from kwire.client.cluster import Partition
+from kwire.client.cluster import TopicPartition
 from kwire.client.failure import NoPartition, check
 from kwire.client.offsets import find_offsets
 from kwire.desk.actions import Actions
@@ -171,7 +171,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
 
 def _offsets(
     cluster: Cluster, chosen: Iterable[tuple[MetadataResponseTopic, MetadataResponsePartition]]
-) -> tuple[Mapping[Partition, int], Mapping[Partition, int]]:
+) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
     led = [(topic.name or "", one.partition_index) for topic, one in chosen if one.leader_id >= 0]
     return find_offsets(cluster, dict.fromkeys(led, EARLIEST)), find_offsets(
         cluster, dict.fromkeys(led, LATEST)

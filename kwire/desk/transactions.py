@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kwire.client.cluster import TRANSACTION, Partition, by_topic
+from kwire.client.cluster import TRANSACTION, TopicPartition, by_topic
 from kwire.client.failure import check
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
@@ -41,7 +41,7 @@ NO_START: Final = -1
 class Writer(NamedTuple):
     """A producer of a partition."""
 
-    partition: Partition
+    partition: TopicPartition
     state: ProducerState
 
     @property
@@ -217,7 +217,7 @@ def _producers(cluster: Cluster, options: Namespace, output: Output) -> None:
     )
 
 
-def writers_of(cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[Writer]:
+def writers_of(cluster: Cluster, partitions: Sequence[TopicPartition]) -> Iterator[Writer]:
     """Who writes to some partitions, by their names. ApiError, Failure."""
     for leader, led in sorted(cluster.leaders(sorted(partitions)).items()):
         request = DescribeProducersRequest(
