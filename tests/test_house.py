@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,20 +33,14 @@ LOW = {"kwire.wire", "kwire.broker.host", "kwire.broker.config"}
 STORED = {*LOW, "kwire.broker.storage"}
 KNOWN = {*STORED, "kwire.broker.security", "kwire.broker.metadata"}
 MACHINES = {
-    *KNOWN,
-    "kwire.broker.controller",
-    "kwire.broker.raft",
-    "kwire.broker.replication",
-    "kwire.coordinator",
-}
+    *KNOWN, "kwire.broker.controller", "kwire.broker.raft", "kwire.broker.replication", "kwire.coordinator",
+}  # fmt: skip
 WIRED = {*MACHINES, "kwire.broker.api", "kwire.broker.node"}
 SHELL = {*WIRED, "kwire.broker.net"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "kwire.wire": set(),
-    "kwire.wire.columns": {
-        "kwire.wire"
-    },  # for the pipeline alone, with packages that the broker does without
+    "kwire.wire.columns": {"kwire.wire"},  # the pipeline's, with packages that the broker does without
     "kwire.broker.host": {"kwire.wire"},
     "kwire.broker.config": {"kwire.wire", "kwire.broker.host", "kwire.broker.storage.log.log_config"},
     "kwire.broker.storage": {"kwire.wire", "kwire.broker.host"},
@@ -65,19 +59,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.client": {"kwire.wire", "kwire.broker.security", "kwire.broker.config.jaas"},
     # The files, and what is in them.
     "kwire.desk": {*KNOWN, "kwire.broker.raft.quorum_state", "kwire.client"},
-    "kwire.console": {
-        *KNOWN,
-        "kwire.client",
-        "kwire.desk",
-        "kwire.http",
-    },  # a process of its own, which no room imports
-    "kwire.broker.cli": {
-        *SHELL,
-        "kwire.broker.observe",
-        "kwire.client",
-        "kwire.desk",
-        "kwire.pipeline.cli",
-    },  # one for all
+    # A process of its own, which no room imports.
+    "kwire.console": {*KNOWN, "kwire.client", "kwire.desk", "kwire.http"},
+    # One for all.
+    "kwire.broker.cli": {*SHELL, "kwire.broker.observe", "kwire.client", "kwire.desk", "kwire.pipeline.cli"},
     "kwire.__main__": {"kwire.broker.cli"},
     "kwire.testing": {*SHELL, "kwire.client"},
     "kwire.testing.plugin": {"kwire.testing"},  # pytest's, which alone imports it
@@ -88,12 +73,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What is on the disk of a node of either kind, as kwire reads it.
     "interop.cluster.images": {"kwire.wire", "kwire.broker.metadata"},
     "interop.test_peers": {"interop", *SHELL},  # what kwire says to other nodes, to brokers of both kinds
-    "interop.test_segment_source": {
-        "interop",
-        "kwire.wire",
-        "kwire.broker.storage",
-        "kwire.pipeline",
-    },  # no broker
+    # No broker.
+    "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},
     "bench": {"kwire.pipeline"},  # the jobs are measured as a program that imports them runs them
     "kwire.pipeline": {"kwire.wire", "kwire.broker.storage"},
 }
@@ -164,6 +145,9 @@ MAY_BE_LONGER: dict[str, int] = {}
 MACHINE_PATH = re.compile(r"(?<![\w.~$}<-])/(?:home|Users|root|work)/\w")
 """A path that means something on one machine only."""
 
+DOTTED = re.compile(r"\w+(\.\w+)+\.?|(\.\w+){2,}")
+"""What `import_module` may be handed: a name, a beginning of some, or a relative one and a name in it."""
+
 
 class Import(NamedTuple):
     line: int
@@ -207,11 +191,8 @@ def import_faults(module: str, source: str, *, is_package: bool = False) -> list
     """What is wrong with a module's imports: upwards, from outside, or of the world."""
     room = room_of(module)
     if room is None:
-        return (
-            []
-            if module in ("kwire", "kwire.broker")
-            else [f"{module} is in no room: give it a line in MAY_IMPORT"]
-        )
+        fault = f"{module} is in no room: give it a line in MAY_IMPORT"
+        return [] if module in ("kwire", "kwire.broker") else [fault]
     faults = []
     for line, target, for_types in imports_of(module, ast.parse(source), is_package=is_package):
         where = f"{module}:{line} imports {target}"
@@ -261,16 +242,26 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return sorted(found)
 
 
-def module_graph() -> dict[str, set[str]]:
-    """Which module imports which: at any time, lazily or for types alone."""
-    sources = {name: (is_package, source) for name, is_package, source in modules()}
+def module_graph(of: Iterable[tuple[str, bool, str]]) -> dict[str, set[str]]:
+    """Which module imports which: at any time, lazily, for types alone, or by its name in a string."""
+    sources = {name: (is_package, source) for name, is_package, source in of}
+    called = {name for name, (is_package, _) in sources.items() if is_package}  # what loggers are, like rooms
     graph: dict[str, set[str]] = {}
     for name, (is_package, source) in sources.items():
-        for found in imports_of(name, ast.parse(source), is_package=is_package):
-            target = found.target if found.target in sources else found.target.rpartition(".")[0]
-            if target in sources and target != name:
-                graph.setdefault(name, set()).add(target)
+        tree = ast.parse(source)
+        named = {*names_in(name if is_package else name.rpartition(".")[0], tree)} - called
+        targets = {one for one in sources if is_in(one, "kwire") and one.rpartition(".")[0] + "." in named}
+        for target in {found.target for found in imports_of(name, tree, is_package=is_package)} | named:
+            targets.add(target if target in sources else target.rpartition(".")[0])
+        graph[name] = (targets & sources.keys()) - {name}
     return graph
+
+
+def names_in(package: str, tree: ast.Module) -> Iterator[str]:
+    """Names of modules, of what is in them, and beginnings of such, as strings in a module of a package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            yield package + node.value if node.value[0] == "." else node.value
 
 
 def folder_graph(graph: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -402,7 +393,7 @@ def test_imports_run_downwards() -> None:
 
 
 def test_no_modules_and_no_folders_import_in_circles() -> None:
-    graph = module_graph()
+    graph = module_graph(modules())
     assert circles(graph) == []
     assert circles(folder_graph(graph)) == []
 
@@ -540,10 +531,14 @@ def test_a_right_import_is_let_be(module: str, source: str) -> None:
 
 def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"d"}}) == []
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}}) == [
-        ["a", "b", "c"],
-        ["d", "e"],
-    ]
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}}
+    assert circles(graph) == [["a", "b", "c"], ["d", "e"]]
+
+
+@pytest.mark.parametrize("named", ["kwire.a.b", "kwire.a.b.handle", ".b.handle", "kwire.a."])
+def test_what_is_imported_by_a_string_is_found(named: str) -> None:
+    table = ("kwire.a.table", False, f"TABLE = {{1: {named!r}}}")
+    assert circles(module_graph([table, ("kwire.a.b", False, "import kwire.a.table")])) != []
 
 
 def test_a_package_resolves_its_relative_imports_from_itself() -> None:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.context import PARKED, Channel, Parked, RequestContext
+from kwire.broker.api.handlers import AS_CONTROLLER, FIRST, HANDLERS, imported
 from kwire.broker.api.repeated import LONGEST_REPEATED_BYTES, Repeated
-from kwire.broker.api.table import ListenerRole, Served, imported, served_by
+from kwire.broker.api.table import SERVED, ListenerRole, Served, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.registry import decode_request, decode_request_header
@@ -90,7 +91,7 @@ class Dispatcher:
         request = decode_request(header, frame, position)
         handler = handlers.get(header.api_key)
         if handler is None:
-            handler = handlers[header.api_key] = self._handler(served, role)
+            handler = handlers[header.api_key] = self._handler(header.api_key, role)
         interrupt = channel.interrupt
         context = channel.open_slot(header, now_ms, len(frame))
         context.request = request
@@ -125,32 +126,35 @@ class Dispatcher:
             # This reply waits behind a long poll of the same connection: end that poll now.
             interrupt()
 
-    def _handler(self, served: Served, role: ListenerRole) -> Handler:
+    def _handler(self, api_key: int, role: ListenerRole) -> Handler:
         """What answers an API on a listener of this role, directly or by forwarding it."""
-        if role is _CONTROLLER and served.as_controller:
-            return imported(served.as_controller)
-        handler = imported(served.handler)
-        if role in served.by.value.roles:
+        if role is _CONTROLLER and api_key in AS_CONTROLLER:
+            return imported(AS_CONTROLLER[api_key])
+        handler = imported(HANDLERS[api_key])
+        if api_key == ApiKey.ENVELOPE:
+            return lambda node, context, request: handler(node, context, request, self._decide)
+        if role in SERVED[api_key].by.value.roles:
             return handler
+        if api_key not in FIRST:
+            return lambda _node, context, request: self._forward(context, request)
+        first = imported(FIRST[api_key])
+        return lambda node, context, request: first(node, context, request, self._forward)
 
-        def locally(asked: Asked, request: Any) -> None:
-            try:
-                reply = handler(self._node, asked, request)
-            except ApiError as error:
-                asked.refuse(error)
-            else:
-                if not isinstance(reply, Parked):
-                    asked.complete(reply)
+    def _forward(self, asked: Asked, request: Any) -> Parked:
+        """Have the active controller answer a request, be it this node or another."""
+        way = self._node.forwarding
+        if way is None:
+            self._decide(asked, request)
+        else:
+            way.forward(asked, request, lambda here: self._decide(here, request))
+        return PARKED
 
-        def forward(asked: Asked, request: Any) -> Parked:
-            way = self._node.forwarding
-            if way is None:
-                locally(asked, request)
-            else:
-                way.forward(asked, request, lambda here: locally(here, request))
-            return PARKED
-
-        if not served.first:
-            return lambda _node, context, request: forward(context, request)
-        first = imported(served.first)
-        return lambda node, context, request: first(node, context, request, forward)
+    def _decide(self, asked: Asked, request: Any) -> None:
+        """Answer a request that is forwarded, as the controller of this node does."""
+        try:
+            reply = imported(HANDLERS[asked.header.api_key])(self._node, asked, request)
+        except ApiError as error:
+            asked.refuse(error)
+        else:
+            if not isinstance(reply, Parked):
+                asked.complete(reply)

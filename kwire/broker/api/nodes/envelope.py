@@ -8,11 +8,12 @@ Without an authorizer whoever reaches the controller's listener may forward, as 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.error_responses import error_response
-from kwire.broker.api.table import SERVED, By, imported
+from kwire.broker.api.table import SERVED, By
 from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.default_principal import DefaultPrincipalData
@@ -27,11 +28,16 @@ from kwire.wire.registry import (
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import ControllerRole
+    from kwire.broker.api.ports import Asked, ControllerRole
 
 
-def envelope(node: ControllerRole, context: RequestContext, request: EnvelopeRequest) -> Parked:
-    """Handle what is in it as if its client had asked. ApiError in Apache Kafka's order."""
+def envelope(
+    node: ControllerRole,
+    context: RequestContext,
+    request: EnvelopeRequest,
+    decide: Callable[[Asked, Message], None],
+) -> Parked:
+    """Have `decide` answer what is in it as if its client had asked. ApiError in Apache Kafka's order."""
     principal = _principal(request)
     try:
         peer_host = str(ipaddress.ip_address(bytes(request.client_host_address)))
@@ -53,14 +59,7 @@ def envelope(node: ControllerRole, context: RequestContext, request: EnvelopeReq
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION) from None
     if not node.quorum.leads:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
-    asked = Enveloped(context, header, inner, principal, peer_host)
-    try:
-        reply = imported(served.handler)(node, asked, inner)
-    except ApiError as error:
-        asked.refuse(error)
-    else:
-        if not isinstance(reply, Parked):
-            asked.complete(reply)
+    decide(Enveloped(context, header, inner, principal, peer_host), inner)
     return PARKED
 
 
