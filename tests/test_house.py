@@ -265,20 +265,14 @@ def names_in(package: str, tree: ast.Module) -> Iterator[str]:
 
 
 def folder_graph(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Which folder imports which of those beside it. What stands right in a folder is its front, not a part.
-
-    Of those right in kwire/ the table of rooms tells more.
-    """
-    folders = {name for name, is_package, _ in modules() if is_package}
+    """Which folder or module imports which of those beside it; rooms of broker/ are beside kwire's others."""
     between: dict[str, set[str]] = {}
     for name, targets in graph.items():
         for target in targets:
-            one, other = name.split("."), target.split(".")
+            one, other = (end.replace("kwire.broker.", "kwire.broker/").split(".") for end in (name, target))
             apart = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-            if apart is not None:
-                ends = ".".join(one[: apart + 1]), ".".join(other[: apart + 1])
-                if apart > 1 and folders.issuperset(ends):
-                    between.setdefault(ends[0], set()).add(ends[1])
+            if apart is not None:  # else one of them is the other's front
+                between.setdefault(".".join(one[: apart + 1]), set()).add(".".join(other[: apart + 1]))
     return between
 
 
@@ -533,6 +527,14 @@ def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"d"}}) == []
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}}
     assert circles(graph) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_a_circle_of_rooms_is_found() -> None:
+    assert circles(folder_graph({"kwire.broker.a.b": {"kwire.c.d"}, "kwire.c.e": {"kwire.broker.f"}})) == []
+    graph = {"kwire.broker.a.b": {"kwire.c.d"}, "kwire.c.e": {"kwire.broker.a.f"}}
+    assert circles(folder_graph(graph)) == [["kwire.broker/a", "kwire.c"]]
+    graph = {"kwire.a.ports": {"kwire.a.b.c"}, "kwire.a.b.d": {"kwire.a.ports"}}
+    assert circles(folder_graph(graph)) == [["kwire.a.b", "kwire.a.ports"]]
 
 
 @pytest.mark.parametrize("named", ["kwire.a.b", "kwire.a.b.handle", ".b.handle", "kwire.a."])

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from logging import Logger
 
-    from kwire.broker.api.records.fetch_sessions import FetchSessionCache
-    from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.config import BrokerConfig
     from kwire.broker.controller.port import ControllerPort
     from kwire.broker.host.host import Host, PeerAddress
@@ -198,8 +196,6 @@ class Records(Protocol):
     """The partitions of a broker, and what it knows of others."""
 
     @property
-    def fetch_sessions(self) -> FetchSessionCache: ...
-    @property
     def traffic(self) -> Traffic:
         """What has come in and gone out, a topic."""
 
@@ -273,10 +269,6 @@ class BrokerRole(ClusterView, Records, Protocol):
     @property
     def has_telemetry_receiver(self) -> bool:
         """Whether anybody can be shown what clients push of their metrics."""
-
-    @property
-    def telemetry(self) -> ClientTelemetry:
-        """What clients push of their metrics."""
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
         """Where these brokers are reached through a listener; those that are not are left out."""

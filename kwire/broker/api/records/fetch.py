@@ -11,12 +11,18 @@ looked up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.ports import BrokerRole
 from kwire.broker.api.records import follower_fetch
 from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, found, refused, response
-from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget, replica_id_of
+from kwire.broker.api.records.fetch_sessions import (
+    FetchContext,
+    FetchSessionCache,
+    FetchTarget,
+    replica_id_of,
+)
 from kwire.broker.api.records.preferred_replica import preferred_replica
 from kwire.broker.host.host import Timer
 from kwire.broker.replication.partition import UNKNOWN_EPOCH
@@ -34,7 +40,6 @@ from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
     from kwire.broker.storage.log.log import Log
 
@@ -46,7 +51,14 @@ QUIET: Final = FileRegion(EMPTY.file, 0, 0)
 """What there is of a partition of which there is nothing to tell."""
 
 
-def handle(node: BrokerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
+class FetchedFrom(BrokerRole, Protocol):
+    """A broker, with its sessions."""
+
+    @property
+    def fetch_sessions(self) -> FetchSessionCache: ...
+
+
+def handle(node: FetchedFrom, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
     """Answer at once, or park until the partitions have grown or the wait is over.
 
     ApiError INVALID_REQUEST: there is no such isolation level.

@@ -7,7 +7,7 @@ receiver for what is pushed, the HTTP port: docs/decisions/0023.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kwire.broker.api.telemetry.instances import Client
 from kwire.wire.messages.get_telemetry_subscriptions import (
@@ -18,18 +18,25 @@ from kwire.wire.messages.push_telemetry import PushTelemetryRequest, PushTelemet
 
 if TYPE_CHECKING:
     from kwire.broker.api.context import RequestContext
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
+
+
+class TakesMetrics(Protocol):
+    """A broker, with what clients push of their metrics."""
+
+    @property
+    def telemetry(self) -> ClientTelemetry: ...
 
 
 def get_telemetry_subscriptions(
-    node: BrokerRole, context: RequestContext, request: GetTelemetrySubscriptionsRequest
+    node: TakesMetrics, context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
     """Tell a client which of its metrics to push."""
     return node.telemetry.get(request, _client(context))
 
 
 def push_telemetry(
-    node: BrokerRole, context: RequestContext, request: PushTelemetryRequest
+    node: TakesMetrics, context: RequestContext, request: PushTelemetryRequest
 ) -> PushTelemetryResponse:
     """Take a client's metrics."""
     node.telemetry.push(request, _client(context))
