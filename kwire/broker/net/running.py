@@ -25,7 +25,7 @@ from kwire.broker.net.peers import PeerLinks, logins
 from kwire.broker.net.server import DRAIN_MS, Server
 from kwire.broker.net.settings import settings_of
 from kwire.broker.node.base import NodeBase
-from kwire.broker.node.node import new_node
+from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import broker_endpoints, controller_endpoints
 from kwire.broker.storage.disk import Disk, RealDisk
 
@@ -108,9 +108,12 @@ class RunningNode:
                 for name, host, port in endpoints:
                     # One by one: closed below if the next one fails.
                     self._bound += [bind(name, host, port, settings, role)]
-            self.node: NodeBase = new_node(
+            node = new_node(
                 config, loop, self._disk, on_unfenced=self._accept_clients, on_fatal=self.failure.tell
             )
+            self.node: NodeBase = node
+            self.broker = node if isinstance(node, Node) else None
+            """The node, where it is a broker."""
             self.node.bound_ports.update({listener.name: listener.port for listener in self._bound})
             if not all(told.host for told in (*broker_endpoints(config), *controller_endpoints(config))):
                 self.node.host_name = own_host_name()

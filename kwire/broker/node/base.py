@@ -11,7 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import Channel
 from kwire.broker.api.dispatch import Dispatcher
@@ -91,14 +91,11 @@ class NodeBase(ABC):
         self.forwarding = self._metadata.remote
         self.sessions: Sessions | None = None
         """Of connections on listeners with SASL, once there has been one."""
-        # The handlers of a controller's APIs alone ask for it, and only a controller has it.
-        self.own_controller = cast(ControllerPort, self._metadata.runtime)
         self.quorum = self._metadata.quorum
         self.life = self._metadata.life
         self.token_hmacs = self._metadata.token_hmacs
         self._metadata.publisher.subscribe(self._follow_tokens)
-        # Those of brokers' APIs have no listener where the node is none.
-        self._dispatcher = Dispatcher(cast("BothRoles", self))
+        self._dispatcher = Dispatcher(self.as_served)
 
     # --- life
 
@@ -158,6 +155,11 @@ class NodeBase(ABC):
 
     # --- the turn
 
+    @property
+    @abstractmethod
+    def as_served(self) -> BothRoles:
+        """Itself, as handlers of requests see it."""
+
     @abstractmethod
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         """Write what this turn appended, and call `answer` before what comes of that."""
@@ -177,7 +179,7 @@ class NodeBase(ABC):
             if self.sessions is None:
                 from kwire.broker.api.security.session import Sessions  # without which most nodes start
 
-                self.sessions = Sessions(cast("BothRoles", self))
+                self.sessions = Sessions(self.as_served)
             self.sessions.begin(channel, security)
 
     def channel_closed(self, channel: Channel) -> None:
@@ -188,6 +190,12 @@ class NodeBase(ABC):
             interrupt()
 
     # --- what clients are told
+
+    @property
+    def own_controller(self) -> ControllerPort:
+        """The controller of this node: handlers of a controller's APIs alone ask for it."""
+        assert self._metadata.runtime is not None
+        return self._metadata.runtime
 
     @property
     def cluster_id(self) -> str:

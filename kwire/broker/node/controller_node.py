@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.host.host import Host
@@ -13,6 +14,9 @@ from kwire.broker.node.format import all_directories, metadata_directory, separa
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
+
+if TYPE_CHECKING:
+    from kwire.broker.api.ports import BothRoles
 
 
 class ControllerNode(NodeBase):
@@ -51,6 +55,10 @@ class ControllerNode(NodeBase):
 
     def abandon(self) -> None:
         pass  # it has none
+
+    @property
+    def as_served(self) -> BothRoles:
+        return cast("BothRoles", self)  # handlers of brokers' APIs have no listener here
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         """Nothing is staged by a controller."""

@@ -85,6 +85,18 @@ MOVES: Final[dict[Stage, dict[Event, Stage]]] = {
 """The moves that there are: anything else is a fault of ours. Who leads nothing has nothing to hand over."""
 
 
+KAFKA_STATES: Final = {
+    Stage.STARTING: 1,
+    Stage.REGISTERED: 1,
+    Stage.CAUGHT_UP: 2,
+    Stage.OPEN: 1,
+    Stage.UNFENCED: 3,
+    Stage.LEAVING: 6,
+    Stage.GONE: 7,
+}
+"""Starting, recovery, running, pending controlled shutdown, shutting down."""
+
+
 class Terms(NamedTuple):
     """The settings that a life goes by."""
 
@@ -151,6 +163,20 @@ class BrokerLife:
         self._deadlines: list[Timer] = []
         self._rng = host.random("heartbeats")
         self._logger = host.logger("kwire.node")
+
+    @property
+    def kafka_state(self) -> int:
+        """The state of the broker, as Apache Kafka numbers it."""
+        return KAFKA_STATES[self.stage]
+
+    @property
+    def why_not_unfenced(self) -> str:
+        """Why clients should not come to the broker, as far as it knows; empty where they may."""
+        if self.stage in (Stage.LEAVING, Stage.GONE):
+            return "the broker is leaving its cluster"
+        if self.stage is not Stage.UNFENCED:
+            return f"the broker is not unfenced yet: its life is at {self.stage.name}"
+        return ""
 
     def start(self, registration: RegisterBroker) -> None:
         """Register, and go on from there."""

@@ -45,6 +45,7 @@ from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 
 if TYPE_CHECKING:
+    from kwire.broker.api.ports import BothRoles
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.node.controller_node import ControllerNode
 
@@ -244,6 +245,10 @@ class Node(NodeBase):
             self._telemetry.expire()
         if self.log_manager.tick(self.host.monotonic_ms()) and not self.stopping:
             self._timers["more housekeeping"] = self.host.schedule(HOUSEKEEPING_PAUSE_MS, self._keep_house)
+
+    @property
+    def as_served(self) -> BothRoles:
+        return self
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         """Write what this turn appended, acknowledge it, and wake who waits for it."""

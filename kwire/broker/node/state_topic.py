@@ -66,16 +66,15 @@ class StateTopic:
 
     def max_batch_bytes(self, index: int) -> int:
         """How large a batch may be that is appended now. ApiError: any would be refused."""
-        partition = self._led(index)
-        if partition.log.failure is not None:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        config = partition.log.config
+        config = self._led(index).log.config
         return min(config.max_message_bytes, config.segment_bytes)
 
     def _led(self, index: int) -> Partition:
         partition = self._node.partition(self._topic, index)
-        if partition is None or partition.role in (Role.FOLLOWER, Role.ABSENT):
+        if partition is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition.role is not Role.LEADER:
+            raise partition.refusal()
         return partition
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:

@@ -22,7 +22,7 @@ import trio
 
 from kwire.broker.api.table import ListenerRole
 from kwire.broker.host.loggers import NodeLogger
-from kwire.broker.net.running import RunningNode
+from kwire.broker.observe.ports import Running
 from kwire.broker.observe.turns import READER_ID
 from kwire.broker.raft.endpoints import broker_endpoints
 from kwire.broker.security.settings import Credentials, listener_security, peer_credentials
@@ -41,7 +41,7 @@ class ConsoleProcess:
 
     def __init__(
         self,
-        running: RunningNode,
+        running: Running,
         *,
         may_write: bool,
         is_told_to_write: bool = False,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kwire.broker.api.last_requests import Noted
-    from kwire.broker.net.running import RunningNode
+    from kwire.broker.observe.ports import Running
 
 SUFFIX: Final = ".jsonl"
 UNFINISHED: Final = ".tmp"
@@ -33,7 +33,7 @@ MAX_UNDER_WAY: Final = 1_000
 class FlightRecorder:
     """Writes down what one node was asked last."""
 
-    def __init__(self, running: RunningNode) -> None:
+    def __init__(self, running: Running) -> None:
         self._running = running
         self._ring: Ring | None = None
 

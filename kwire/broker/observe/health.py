@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import trio
 
-from kwire.broker.net.running import RunningNode
-from kwire.broker.node.life import Stage
+from kwire.broker.observe.ports import Running
 
 TURN_TIMEOUT_SECONDS = 5.0
 """How long a loop may take to turn before it is said not to."""
 
 
-async def why_not_alive(running: RunningNode, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> str:
+async def why_not_alive(running: Running, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> str:
     """Why the node should be started again; empty where its loop turns.
 
     The loop and whoever asks share a thread: where that is held up, no answer comes at all.
@@ -25,21 +24,19 @@ async def why_not_alive(running: RunningNode, timeout_seconds: float = TURN_TIME
     return "" if turned.is_set() else f"the loop has not turned in {timeout_seconds:g} s"
 
 
-def why_not_ready(running: RunningNode) -> str:
+def why_not_ready(running: Running) -> str:
     """Why clients should not come to this node; empty where they may."""
     node = running.node
     if running.failure.reason:
         return f"the broker has to stop: {running.failure.reason}"
     if node.stopping or running.server.draining:
         return "the node is stopping"
-    if not node.config.is_broker:
+    broker = running.broker
+    if broker is None:
         return "" if node.quorum.leader_id >= 0 else "no active controller is known"
-    stage = node.life.stage
-    if stage in (Stage.LEAVING, Stage.GONE):
-        return "the broker is leaving its cluster"
-    if stage is not Stage.UNFENCED:
-        return f"the broker is not unfenced yet: its life is at {stage.name}"
-    registered = node.image.brokers.get(node.node_id)
+    if broker.life.why_not_unfenced:
+        return broker.life.why_not_unfenced
+    registered = broker.image.brokers.get(broker.node_id)
     if registered is None or registered.fenced:
         return "the broker is fenced: the active controller has not heard from it in time"
     return ""

@@ -17,9 +17,8 @@ from typing import Final
 import trio
 
 from kwire.broker.net.listeners import bind
-from kwire.broker.net.running import RunningNode
 from kwire.broker.net.settings import Settings
-from kwire.broker.node.node import Node
+from kwire.broker.observe.ports import Running
 from kwire.broker.security.settings import asks_everyone
 
 MADE_OF: Final = ("hypercorn", "starlette")
@@ -71,7 +70,7 @@ class HttpPort:
         self.console_url = f"{self.url}/console/" if console else ""
         self._console_writes = console_writes
 
-    async def serve(self, running: RunningNode) -> None:
+    async def serve(self, running: Running) -> None:
         """Answer until cancelled. Gives the socket back at the end."""
         from kwire.broker.observe.app import pages
         from kwire.broker.observe.console import CONSOLE, ConsoleProcess
@@ -79,8 +78,8 @@ class HttpPort:
         from kwire.broker.observe.turns import Turns
         from kwire.http.connections import Connections
 
-        if isinstance(running.node, Node):
-            running.node.has_telemetry_receiver = True
+        if running.broker is not None:
+            running.broker.has_telemetry_receiver = True
         # Before anything is waited for, so that who is told where it is can connect.
         self._listener.sock.listen(BACKLOG)
         running.loop.logger("kwire.http").info("answering on %s", self.url)

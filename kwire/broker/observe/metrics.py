@@ -16,12 +16,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from kwire.broker.metadata.image import NO_LEADER
-from kwire.broker.net.running import RunningNode
-from kwire.broker.node.base import NodeBase
-from kwire.broker.node.life import Stage
-from kwire.broker.node.node import Node
 from kwire.broker.observe.client_metrics import client_metrics
 from kwire.broker.observe.exposition import Exposition, labels
+from kwire.broker.observe.ports import ObservedBroker, ObservedNode, Running
 from kwire.broker.observe.process import process_metrics
 from kwire.broker.observe.requests import request_metrics
 from kwire.broker.replication.partition import Partition
@@ -31,17 +28,6 @@ from kwire.wire.errors import ApiError
 
 SLICE: Final = 50
 """How many partitions are told at once."""
-
-BROKER_STATES: Final = {
-    Stage.STARTING: 1,
-    Stage.REGISTERED: 1,
-    Stage.CAUGHT_UP: 2,
-    Stage.OPEN: 1,
-    Stage.UNFENCED: 3,
-    Stage.LEAVING: 6,
-    Stage.GONE: 7,
-}
-"""Kafka's numbers: starting, recovery, running, pending controlled shutdown, shutting down."""
 
 TRAFFIC: Final = {
     "messagesin": "messages_in",
@@ -65,25 +51,25 @@ AUTHENTICATIONS: Final = (
 GROUP_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 
 
-def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
+def metrics(running: Running, out: Exposition) -> Iterator[None]:
     """Write all metrics of a node, and yield where others may go on."""
     node = running.node
     process_metrics(out)
     request_metrics(running.server.answered, out)
     _connections(running, out)
     _quorum(node, out)
-    if isinstance(node, Node):
-        _traffic(node, out)
-        _groups(node, out)
+    if (broker := running.broker) is not None:
+        _traffic(broker, out)
+        _groups(broker, out)
         yield
-        yield from _partitions(node, out)
-        yield from client_metrics(node.telemetry, out)
+        yield from _partitions(broker, out)
+        yield from client_metrics(broker.telemetry, out)
     if node.config.is_controller:
         yield from _controller(node, out)
     yield from _logs(node, out)
 
 
-def _connections(running: RunningNode, out: Exposition) -> None:
+def _connections(running: Running, out: Exposition) -> None:
     counts = Counter({listener.name: 0 for listener in running.server.listeners})
     counts.update(connection.listener for connection in running.server.connections.values())
     sessions = running.node.sessions
@@ -101,7 +87,7 @@ def _connections(running: RunningNode, out: Exposition) -> None:
     out.gauge("kafka_network_socketserver_expiredconnectionskilledcount", expired)
 
 
-def _quorum(node: NodeBase, out: Exposition) -> None:
+def _quorum(node: ObservedNode, out: Exposition) -> None:
     quorum = node.quorum
     for name, value in (
         ("current_leader", quorum.leader_id),
@@ -112,7 +98,7 @@ def _quorum(node: NodeBase, out: Exposition) -> None:
         out.gauge(f"kafka_server_raftmetrics_{name}", value)
 
 
-def _traffic(node: Node, out: Exposition) -> None:
+def _traffic(node: ObservedBroker, out: Exposition) -> None:
     traffic = node.traffic
     total = traffic.total()
     for name, count in {**TRAFFIC, **REPLICATION_TRAFFIC}.items():
@@ -123,7 +109,7 @@ def _traffic(node: Node, out: Exposition) -> None:
             out.counter(f"kafka_server_brokertopicmetrics_{name}_total", getattr(known, count), told)
 
 
-def _groups(node: Node, out: Exposition) -> None:
+def _groups(node: ObservedBroker, out: Exposition) -> None:
     try:
         listed = node.groups.listed((), ())
     except ApiError:
@@ -145,7 +131,7 @@ class _Counts:
         self.waiting_fetches: set[object] = set()
 
 
-def _partitions(node: Node, out: Exposition) -> Iterator[None]:
+def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
     """Tell of every replica of this broker, those among them whose logs could not be opened at the start.
 
     Apache Kafka 4.3.1 has the latter in PartitionCount, and not in OfflineReplicaCount where the metadata
@@ -178,7 +164,7 @@ def _partitions(node: Node, out: Exposition) -> Iterator[None]:
     purgatory = "kafka_server_delayedoperationpurgatory_purgatorysize"
     out.gauge(purgatory, counts.waiting_appends, labels(delayedOperation="Produce"))
     out.gauge(purgatory, len(counts.waiting_fetches), labels(delayedOperation="Fetch"))
-    out.gauge("kafka_server_kafkaserver_brokerstate", BROKER_STATES[node.life.stage])
+    out.gauge("kafka_server_kafkaserver_brokerstate", node.life.kafka_state)
     yield
     most = 0
     for fetcher, follower in node.fetchers.following():
@@ -218,7 +204,7 @@ def _partition(partition: Partition, counts: _Counts, out: Exposition) -> None:
     out.gauge(f"{prefix}_laststableoffsetlag", lag, told)
 
 
-def _controller(node: NodeBase, out: Exposition) -> Iterator[None]:
+def _controller(node: ObservedNode, out: Exposition) -> Iterator[None]:
     image = node.image
     prefix = "kafka_controller_kafkacontroller"
     partitions = offline = not_preferred = 0
@@ -240,7 +226,7 @@ def _controller(node: NodeBase, out: Exposition) -> Iterator[None]:
     out.gauge(f"{prefix}_lastappliedrecordoffset", image.offset)
 
 
-def _logs(node: NodeBase, out: Exposition) -> Iterator[None]:
+def _logs(node: ObservedNode, out: Exposition) -> Iterator[None]:
     offline = 0
     for directory in node.log_manager.directories():
         offline += directory.offline

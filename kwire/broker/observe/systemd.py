@@ -12,8 +12,8 @@ from typing import Final
 
 import trio
 
-from kwire.broker.net.running import RunningNode
 from kwire.broker.observe.health import why_not_alive
+from kwire.broker.observe.ports import Running
 
 READY: Final = "READY=1"
 STOPPING: Final = "STOPPING=1"
@@ -44,7 +44,7 @@ class Notifier:
         except OSError:
             pass
 
-    async def keep_watchdog(self, running: RunningNode) -> None:
+    async def keep_watchdog(self, running: Running) -> None:
         """Tell that the node lives as long as its loop turns, twice in the time that systemd gives it.
 
         Where it does not turn systemd ends the process with SIGABRT, and starts it again.

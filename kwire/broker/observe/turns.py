@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from kwire.broker.net.running import RunningNode
+from kwire.broker.observe.ports import Running
 
 READER_ID: Final = "kwire-console"
 """What the console calls itself to the broker."""
@@ -28,7 +28,7 @@ LOOK_SECONDS: Final = 0.5
 class Turns:
     """Whose turn it is to read a page: so many at once, and then one each time that so long has passed."""
 
-    def __init__(self, running: RunningNode) -> None:
+    def __init__(self, running: Running) -> None:
         self._running = running
         self._next_s = -math.inf
         """When the next page would come, were none given in advance."""

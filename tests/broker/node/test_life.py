@@ -13,6 +13,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.node.life import (
     CATCH_UP_INTERVAL_MS,
     FIRST_LEAVING_INTERVAL_MS,
+    KAFKA_STATES,
     LEAVING_INTERVAL_MS,
     MOVES,
     BrokerLife,
@@ -393,7 +394,7 @@ LEGAL = {
 @pytest.mark.parametrize("event", Event)
 @pytest.mark.parametrize("stage", Stage)
 def test_every_move_is_legal_or_a_fault_of_ours(bench: Bench, stage: Stage, event: Event) -> None:
-    assert MOVES.keys() == set(Stage)
+    assert MOVES.keys() == KAFKA_STATES.keys() == set(Stage)
     bench.life.stage = stage
     following = LEGAL.get((stage, event))
     if following is None:

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kwire.broker.api.answered import KEPT_TIMES, Answered
 from kwire.broker.api.last_requests import who
+from kwire.broker.node.node import Node
 from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition, labels
 from kwire.broker.observe.metrics import SLICE, metrics
 from kwire.broker.observe.requests import request_metrics
@@ -183,10 +184,12 @@ async def test_a_broker_for_itself_is_well() -> None:
 async def test_a_partition_of_two_whose_follower_is_not_there_is_under_replicated() -> None:
     async with observed({"min.insync.replicas": "2"}) as node:
         await trio.to_thread.run_sync(partial(produce, node.running.bootstrap, "orders", 1))
-        running = node.running.node
-        partition = running.replicas.get("orders", 0)  # type: ignore[attr-defined]
-        image = running.image.topics["orders"].partitions[0]
-        partition.lead(image._replace(replicas=(running.node_id, 99)))
+        broker = node.running.broker
+        assert broker is not None
+        partition = broker.replicas.get("orders", 0)
+        assert partition is not None
+        image = broker.image.topics["orders"].partitions[0]
+        partition.lead(image._replace(replicas=(broker.node_id, 99)))
         told = await node.metrics()
     where = {"topic": "orders", "partition": "0"}
     assert told.of("kafka_server_replicamanager_underreplicatedpartitions") == 1
@@ -304,11 +307,14 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
     assert len(times.recent) == KEPT_TIMES
 
 
-def page_of(node: Any) -> Series:
+def running(broker: Node) -> Any:
     server = SimpleNamespace(answered=Answered(lambda: 0.0), listeners=[], connections={})
-    running: Any = SimpleNamespace(node=node, server=server)
+    return SimpleNamespace(node=broker, broker=broker, server=server)
+
+
+def page_of(broker: Node) -> Series:
     out = Exposition()
-    for _ in metrics(running, out):
+    for _ in metrics(running(broker), out):
         pass
     return Series(out.text())
 
@@ -358,6 +364,4 @@ def test_a_broker_that_follows_tells_of_its_fetchers_and_one_that_leads_of_its_f
 
 def test_a_page_of_many_partitions_is_written_in_slices() -> None:
     pair = Pair(partitions=2 * SLICE + 1)
-    server = SimpleNamespace(answered=Answered(lambda: 0.0), listeners=[], connections={})
-    running: Any = SimpleNamespace(node=pair.nodes[1].node, server=server)
-    assert sum(1 for _ in metrics(running, Exposition())) >= 4
+    assert sum(1 for _ in metrics(running(pair.nodes[1].node), Exposition())) >= 4

@@ -1,0 +1,117 @@
+"""What this room reads of the process and of the node that it tells of: of any node, and of a broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from kwire.broker.api.security.session import Sessions
+    from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
+    from kwire.broker.config import BrokerConfig
+    from kwire.broker.host.clock import Clock
+    from kwire.broker.metadata.image import MetadataImage
+    from kwire.broker.net.loop import Loop
+    from kwire.broker.net.running import Failure
+    from kwire.broker.net.server import Server
+    from kwire.broker.raft.metadata_log import MetadataLog
+    from kwire.broker.replication.fetchers import Fetchers
+    from kwire.broker.replication.led_replicas import Leading
+    from kwire.broker.replication.replicas import Replicas
+    from kwire.broker.replication.traffic import Traffic
+    from kwire.broker.storage.dirs.log_manager import LogManager
+    from kwire.coordinator.groups.service import GroupCoordinatorService
+
+
+class Quorum(Protocol):
+    """The quorum of the metadata log, as a node knows it."""
+
+    @property
+    def log(self) -> MetadataLog: ...
+    @property
+    def leader_id(self) -> int:
+        """The active controller; -1 where none is known."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def leads(self) -> bool:
+        """Whether this node is the active controller."""
+
+
+class ObservedNode(Protocol):
+    """A broker, a controller, or both."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def image(self) -> MetadataImage: ...
+    @property
+    def quorum(self) -> Quorum: ...
+    @property
+    def log_manager(self) -> LogManager: ...
+    @property
+    def sessions(self) -> Sessions | None:
+        """Of connections on listeners with SASL, once there has been one."""
+
+    @property
+    def stopping(self) -> bool: ...
+
+
+class Life(Protocol):
+    """The life of a broker in its cluster."""
+
+    @property
+    def kafka_state(self) -> int:
+        """The state of the broker, as Apache Kafka numbers it."""
+
+    @property
+    def why_not_unfenced(self) -> str:
+        """Why clients should not come to the broker, as far as it knows; empty where they may."""
+
+
+class ObservedBroker(ObservedNode, Protocol):
+    """A broker."""
+
+    has_telemetry_receiver: bool
+    """Whether anybody can be shown what clients push of their metrics: who shows it says so."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def life(self) -> Life: ...
+    @property
+    def replicas(self) -> Replicas: ...
+    @property
+    def leading(self) -> Leading: ...
+    @property
+    def fetchers(self) -> Fetchers: ...
+    @property
+    def traffic(self) -> Traffic: ...
+    @property
+    def groups(self) -> GroupCoordinatorService: ...
+    @property
+    def telemetry(self) -> ClientTelemetry: ...
+
+
+class Running(Protocol):
+    """A process of a node that is served, see `broker.net.running`."""
+
+    @property
+    def node(self) -> ObservedNode: ...
+    @property
+    def broker(self) -> ObservedBroker | None:
+        """The node, where it is a broker."""
+
+    @property
+    def loop(self) -> Loop: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def server(self) -> Server: ...
+    @property
+    def failure(self) -> Failure: ...
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect; empty until they may."""
