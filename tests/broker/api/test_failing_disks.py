@@ -14,7 +14,7 @@ from kwire.testing.disk import MemoryDisk, MemoryFile
 from kwire.wire.batch import batches, build, records
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_log_dirs import DescribeLogDirsRequest
-from kwire.wire.messages.fetch import FetchRequest
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.rig import FETCH_VERSION, PRODUCE_VERSION, Rig, fetch_request
@@ -275,3 +275,27 @@ def test_a_fetch_that_waits_is_told() -> None:
     assert rig.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
     answer = poll.receive(FETCH_VERSION, FetchRequest)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_fetch_session_that_waits_is_told_of_each_partition_at_once() -> None:
+    rig = Rig()
+    rig.create("t", partitions=4)
+    lost = [index for index in range(4) if rig.directory_of("t", index).startswith(FAILING)]
+    request = fetch_request("t")
+    request.topics[0].partitions = [
+        FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in lost
+    ]
+    request.session_epoch, request.max_wait_ms = 0, 1
+    poll = rig.connect()
+    poll.ask(FETCH_VERSION, request)
+    rig.host.advance(1)
+    session_id = poll.receive(FETCH_VERSION, FetchRequest).session_id
+    poll.ask(
+        FETCH_VERSION, FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=60_000, min_bytes=1)
+    )
+    log = rig.node.log_manager.get("t", lost[0])
+    assert log is not None
+    rig.node.log_manager.log_failed(log, StorageError("broken"))
+    [topic] = poll.receive(FETCH_VERSION, FetchRequest).responses
+    told = {partition.partition_index: partition.error_code for partition in topic.partitions}
+    assert told == dict.fromkeys(lost, ErrorCode.KAFKA_STORAGE_ERROR)

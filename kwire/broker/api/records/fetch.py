@@ -189,7 +189,7 @@ class _Fetch:
             and target.current_leader_epoch in (partition.leader_epoch, UNKNOWN_EPOCH)
             and target.last_fetched_epoch < 0
             and partition.role is Role.LEADER
-            and log.failure is None
+            and log.failure is None  # the logs of a directory fail at once, and roles follow one by one
             and target.topic_id in (partition.topic_id, ZERO_UUID)
         )
 
