@@ -38,7 +38,8 @@ def answering(*answers: bytes) -> Iterator[int]:
 
 
 def _versions(correlation_id: int, version: int, response: ApiVersionsResponse) -> bytes:
-    return b"".join(bytes(piece) for piece in encode_response(18, version, correlation_id, response))  # type: ignore[arg-type]
+    pieces = encode_response(ApiKey.API_VERSIONS, version, correlation_id, response)
+    return b"".join(bytes(piece) for piece in pieces)  # type: ignore[arg-type]
 
 
 def _connect(port: int) -> Connection:
@@ -55,7 +56,7 @@ def test_the_newest_version_that_both_speak_is_used(broker: Broker) -> None:
 
 def test_an_old_broker_is_asked_in_its_own_versions() -> None:
     old = ApiVersionsResponse(error_code=35, api_keys=[])
-    known = ApiVersionsResponse(api_keys=[ApiVersion(api_key=3, min_version=0, max_version=7)])
+    known = ApiVersionsResponse(api_keys=[ApiVersion(api_key=ApiKey.METADATA, min_version=0, max_version=7)])
     known.api_keys += [ApiVersion(api_key=key, min_version=0, max_version=2) for key in (1, 10)]
     with answering(_versions(1, 0, old), _versions(2, 0, known)) as port, _connect(port) as connection:
         assert connection.version(ApiKey.METADATA) == 7

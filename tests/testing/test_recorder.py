@@ -9,6 +9,7 @@ import pytest
 from kwire.testing import Broker, Recorder, TopicPartition
 from kwire.testing.exchange import Exchange
 from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -121,7 +122,7 @@ def test_what_is_not_answered_is_told(broker: Broker) -> None:
 
 def test_what_is_kept_is_bounded_and_the_last_of_it() -> None:
     recorder = Recorder()
-    header = RequestHeader(3, 12, 0, "x")
+    header = RequestHeader(ApiKey.METADATA, 12, 0, "x")
     for number in range(MAX_EXCHANGES + 1):
         recorder.begins(Exchange(number, header, memoryview(b"\x01\x00\x00\x00"), {}))
     kept = list(recorder)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.codegen import Decoder, decode, decoder, encode
 from kwire.wire.errors import WireError
 from kwire.wire.primitives import read_unsigned_varint
@@ -183,7 +184,7 @@ def test_a_count_can_never_ask_for_more_than_is_there() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(WireError, match="topics"):
-            decode(API_VERSIONS[3].request_class, 1, frame)
+            decode(API_VERSIONS[ApiKey.METADATA].request_class, 1, frame)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.codegen import encode
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -86,7 +87,7 @@ def pieces(key: int, version: int, response: Message) -> list[Any]:
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_answers_with_header_0(version: int) -> None:
     response = ApiVersionsResponse()
-    [frame] = encode_response(18, version, 9, response)
+    [frame] = encode_response(ApiKey.API_VERSIONS, version, 9, response)
     assert bytes(frame)[4:] == b"\x00\x00\x00\x09" + encode(response, version)  # type: ignore[arg-type]
 
 
@@ -115,7 +116,7 @@ def test_headers_with_unknown_tags() -> None:
     body = encode(HeartbeatRequest(group_id="g"), 4)
     frame = struct.pack(">hhih", 12, 4, 1, -1) + bytes.fromhex("02 05 03 616263 80 01 00") + body
     header, position = decode_request_header(memoryview(frame))
-    assert header == RequestHeader(12, 4, 1, None, 2)
+    assert header == RequestHeader(ApiKey.HEARTBEAT, 4, 1, None, 2)
     assert decode_request(header, memoryview(frame), position).group_id == "g"
     answer = bytes.fromhex("00000001 01 07 02 6162") + encode(HeartbeatResponse(error_code=3), 4)
     assert decode_response(HeartbeatResponse, 4, answer) == (1, HeartbeatResponse(error_code=3))
@@ -146,7 +147,7 @@ def test_api_versions_of_a_version_to_come() -> None:
     frame = encode_request(ApiVersionsRequest(client_software_name="x"), 4, 77, "c")[4:]
     changed = struct.pack(">hh", 18, 99) + frame[4:]
     header, _ = decode_request_header(memoryview(changed))
-    assert header == RequestHeader(18, 99, 77, "c", 2)
+    assert header == RequestHeader(ApiKey.API_VERSIONS, 99, 77, "c", 2)
 
 
 def test_what_follows_a_request_is_ignored() -> None:
@@ -223,9 +224,9 @@ def test_nothing_follows_a_response() -> None:
 @pytest.mark.parametrize("asked", range(5))
 def test_an_answer_to_api_versions_from_a_broker_of_older_versions(asked: int) -> None:
     """It says in version 0 that it does not know the version, and which ones it does (KIP-511)."""
-    known = [ApiVersion(api_key=18, min_version=0, max_version=2)]
+    known = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=2)]
     answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=known)
-    [frame] = encode_response(18, 0, 9, answer)
+    [frame] = encode_response(ApiKey.API_VERSIONS, 0, 9, answer)
     assert decode_response(ApiVersionsResponse, asked, frame[4:]) == (9, answer)  # type: ignore[index]
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from kwire.broker.api.context import Channel
 from kwire.broker.api.table import SERVED, By, ListenerRole, served_by
 from kwire.testing.world import VirtualNode, taken
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import HEADER_BYTES, build, read_header, records, seal
 from kwire.wire.compression import Codec
 from kwire.wire.errors import WireError
@@ -431,13 +432,13 @@ def check_replies(channel: Channel, asked: Sequence[bytes]) -> None:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         while waiting and waiting[0].correlation_id != correlation_id:
             header = waiting.popleft()
-            if header.api_key != 0:
+            if header.api_key != ApiKey.PRODUCE:
                 raise Broken(f"no reply to {header}")
         if not waiting:
             raise Broken(f"a reply to no request: {frame[:100]!r}")
         header = waiting.popleft()
         version = header.api_version
-        if header.api_key == 18 and not 0 <= version <= SERVED[18].max_version:
+        if header.api_key == ApiKey.API_VERSIONS and not 0 <= version <= SERVED[header.api_key].max_version:
             version = 0  # KIP-511
         try:
             decode_response(API_VERSIONS[header.api_key].response_class, version, frame)

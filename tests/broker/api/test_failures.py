@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kwire.broker.storage.disk import StorageError
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest
 from kwire.wire.messages.fetch import FetchRequest
@@ -109,7 +110,7 @@ def test_a_topic_whose_directory_fails_is_deleted_all_the_same(rig: Rig) -> None
 
 def test_a_reply_that_cannot_be_written_is_an_error(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     client = rig.connect()
-    context = client.channel.open_slot(RequestHeader(12, 4, 1, "me", 2), 0)
+    context = client.channel.open_slot(RequestHeader(ApiKey.HEARTBEAT, 4, 1, "me", 2), 0)
     context.request = HeartbeatRequest()
     context.complete(object())
     assert client.receive(4, HeartbeatRequest).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -119,7 +120,7 @@ def test_a_reply_that_cannot_be_written_is_an_error(rig: Rig, caplog: pytest.Log
 
 def test_a_failure_that_cannot_be_told_closes_its_connection_alone(rig: Rig) -> None:
     client = rig.connect()
-    context = client.channel.open_slot(RequestHeader(0, 9, 1, "me", 2), 0)
+    context = client.channel.open_slot(RequestHeader(ApiKey.PRODUCE, 9, 1, "me", 2), 0)
     context.request = ProduceRequest(acks=0)
     context.complete(object())
     assert client.channel.take_ready() == []

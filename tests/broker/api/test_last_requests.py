@@ -10,13 +10,14 @@ from kwire.broker.api.answered import Answered, noted
 from kwire.broker.api.context import Channel
 from kwire.broker.api.last_requests import CLIENT_BYTES, SLOTS, SLOTS_BYTES, LastRequests, who
 from kwire.broker.host.loggers import NodeLogger
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 
 
 def take_up(
     requests: LastRequests, number: int, client_id: str | None = "shop", peer_host: str = "::1"
 ) -> int:
-    header = RequestHeader(0, 9, number, client_id)
+    header = RequestHeader(ApiKey.PRODUCE, 9, number, client_id)
     return requests.take_up(header, who(client_id, peer_host), 7, 10, 3.0)
 
 
@@ -59,7 +60,7 @@ def test_others_who_have_asked_lately(requests: LastRequests) -> None:
         take_up(requests, 2, other)
         assert requests.has_of_others("console", 2.9)
         assert not requests.has_of_others("console", 3.0)
-    waited = RequestHeader(1, 9, 3, "shop")
+    waited = RequestHeader(ApiKey.FETCH, 9, 3, "shop")
     requests.take_up(waited, who("shop", "::1"), 7, 10, 1.0)  # for so long that its slot had gone
     assert requests.has_of_others("console", 2.9)
     for number in range(SLOTS):
@@ -103,7 +104,7 @@ def test_what_took_longer_than_all_the_others_is_told_last() -> None:
     now = [0.0]
     answered = Answered(lambda: now[0])
     asker = SimpleNamespace(id=7, peer_host="::1")
-    header = RequestHeader(0, 9, 17, "slow")
+    header = RequestHeader(ApiKey.PRODUCE, 9, 17, "slow")
     waiting = answered.last.take_up(header, who("slow", "::1"), 7, 10, 0.0)
     for number in range(SLOTS):
         answered.last.answered(take_up(answered.last, number), 20, 0.1)
@@ -126,6 +127,6 @@ def test_each_request_is_noted_with_its_own_client() -> None:
     )
     names = ["a", None, "b", "b", "x" * 30_000, "b", "", "y" * 300, None]
     for number, name in enumerate(names):
-        channel.open_slot(RequestHeader(0, 9, number, name), 0, 10)
+        channel.open_slot(RequestHeader(ApiKey.PRODUCE, 9, number, name), 0, 10)
     told = [None if one is None else one[:CLIENT_BYTES] or None for one in names]
     assert [one.client_id for one in answered.last.all()] == told

@@ -10,6 +10,7 @@ import pytest
 from kwire.broker.api.context import Channel
 from kwire.broker.api.repeated import LONGEST_REPEATED_BYTES, Repeated
 from kwire.broker.node.node import Node
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, RequestTopicPartitions
 from kwire.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -272,7 +273,9 @@ def test_a_frame_that_differs_anywhere_is_another_one() -> None:
         asked.append(now_ms)
         return True
 
-    repeated = Repeated(RequestHeader(12, 3, 5, "me"), frame, b"\0\0\0\x0a\0\0\0\5answer", again)
+    repeated = Repeated(
+        RequestHeader(ApiKey.HEARTBEAT, 3, 5, "me"), frame, b"\0\0\0\x0a\0\0\0\5answer", again
+    )
     assert repeated.answer(memoryview(frame), 17) == b"\0\0\0\x0a\0\0\0\5answer"
     other_id = frame[:4] + b"\1\2\3\4" + frame[8:]
     assert repeated.answer(memoryview(other_id), 18) == b"\0\0\0\x0a\1\2\3\4answer"

@@ -29,10 +29,11 @@ from kwire.broker.net.serve import wait_out
 from kwire.broker.net.server import Server
 from kwire.broker.net.settings import Settings
 from kwire.broker.storage.disk import FileRegion
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import WireError
 from kwire.wire.registry import RequestHeader
 
-HEADER = RequestHeader(0, 0, 0, None)
+HEADER = RequestHeader(ApiKey.PRODUCE, 0, 0, None)
 
 
 def framed(*pieces: Any) -> list[Any]:

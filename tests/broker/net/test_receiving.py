@@ -11,6 +11,7 @@ import trio
 
 from kwire.broker.net import receiving as receiving_module
 from kwire.broker.net.receiving import MAX_PENDING_REQUESTS, MAX_UNSENT_BYTES, SCRATCH_BYTES
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Asks:
         if channel.max_frame_bytes == self.after:
             return False
         channel.ending = True
-        self.failed = channel.open_slot(RequestHeader(0, 0, 0, None), now_ms)
+        self.failed = channel.open_slot(RequestHeader(ApiKey.PRODUCE, 0, 0, None), now_ms)
         return True
 
 

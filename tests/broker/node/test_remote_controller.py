@@ -27,6 +27,7 @@ from kwire.broker.node.controller_requests import COMMANDS, FORWARDED, HEARTBEAT
 from kwire.broker.node.remote_controller import FORWARDING_TIMEOUT_MS, RETRY_BACKOFF_MS, RemoteController
 from kwire.broker.security.principal import Principal
 from kwire.testing.virtual import VirtualHost
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages import alter_partition, assign_replicas_to_dirs, create_topics
 from kwire.wire.messages.allocate_producer_ids import AllocateProducerIdsResponse
@@ -40,7 +41,7 @@ from kwire.wire.schema import Message
 
 TOPIC, DIRECTORY, OTHER = Uuid(b"t" * 16), Uuid(b"d" * 16), Uuid(b"o" * 16)
 ONE, TWO = PeerAddress("one", 9093), PeerAddress("two", 9093)
-HEADER = RequestHeader(19, 7, 5, "me")
+HEADER = RequestHeader(ApiKey.CREATE_TOPICS, 7, 5, "me")
 
 
 class Bench:

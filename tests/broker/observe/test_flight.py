@@ -23,6 +23,7 @@ from kwire.broker.api.last_requests import SLOTS_BYTES, LastRequests, who
 from kwire.broker.observe.flight import KEPT_FILES, KILLED, PREFIX, FlightRecorder
 from kwire.broker.observe.ring import MAGIC, Ring, forget_orphans, read_ring, ring_of
 from kwire.testing import wait_until
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.registry import RequestHeader, encode_request
 from tests.broker.observe.conftest import observed
@@ -133,7 +134,7 @@ async def test_a_ring_that_makes_no_sense_keeps_no_broker_from_starting() -> Non
         [directory] = map(Path, node.running.node.config.log_dirs)
         ring = ring_of(str(directory))
         requests = LastRequests()
-        requests.take_up(RequestHeader(0, 9, 17, "shop"), who("shop", "::1"), 7, 10, math.nan)
+        requests.take_up(RequestHeader(ApiKey.PRODUCE, 9, 17, "shop"), who("shop", "::1"), 7, 10, math.nan)
         made(Path(ring), str(directory))
         with open(ring, "r+b") as file:
             requests.keep_in(mmap.mmap(file.fileno(), 0), Path(ring).stat().st_size - SLOTS_BYTES)
@@ -211,7 +212,7 @@ def test_a_ring_tells_what_its_node_was_asked(tmp_path: Path) -> None:
     requests = LastRequests()
     ring = Ring(str(tmp_path / "ring"), requests, now_ms=5_000, clock=2.0)
     assert read_ring(ring.path) == []
-    header = RequestHeader(0, 9, 17, "shop")
+    header = RequestHeader(ApiKey.PRODUCE, 9, 17, "shop")
     requests.answered(requests.take_up(header, who("shop", "::1"), 7, 10, 3.0), 20, 0.5)
     requests.take_up(header, who("shop", "::1"), 7, 10, 3.5)
     assert [(time_ms, noted.seconds) for time_ms, noted in read_ring(ring.path)] == [

@@ -24,6 +24,7 @@ from kwire.broker.observe.requests import request_metrics
 from kwire.broker.storage.disk import StorageError
 from kwire.desk.cluster import Cluster
 from kwire.desk.settings import ClientSettings
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 from tests.broker.observe.conftest import Series, observed
 from tests.broker.replication.test_two_brokers import Pair
@@ -275,12 +276,12 @@ def answered() -> Answered:
     """Requests that took 1 to 100 ms, and fetches: 10 of a follower, 1 of a consumer."""
     now = [0.0]
     answered = Answered(lambda: now[0])
-    header = RequestHeader(0, 9, 1, "client")
+    header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
     for number in range(1, 101):
         now[0] = number / 1000
         note(answered, header)
     for number in range(11):
-        note(answered, RequestHeader(1, 12, 1, None), by_follower=number < 10)
+        note(answered, RequestHeader(ApiKey.FETCH, 12, 1, None), by_follower=number < 10)
     return answered
 
 
@@ -299,7 +300,7 @@ def test_quantiles_are_those_of_the_last_requests(answered: Answered) -> None:
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
     answered = Answered(lambda: 0.0)
-    header = RequestHeader(0, 9, 1, "client")
+    header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
     for _ in range(3 * KEPT_TIMES):
         note(answered, header)
     [times] = answered.apis.values()

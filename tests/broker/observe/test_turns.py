@@ -19,6 +19,7 @@ from kwire.broker.observe.turns import (
     SECONDS_A_PAGE,
     Turns,
 )
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 
 
@@ -35,7 +36,9 @@ class Broker:
         """Called for each look: they have asked until now."""
         now = trio.current_time() + 10
         for client_id in self.client_ids:
-            self.last.take_up(RequestHeader(0, 9, 1, client_id), who(client_id, "::1"), 1, 10, now)
+            self.last.take_up(
+                RequestHeader(ApiKey.PRODUCE, 9, 1, client_id), who(client_id, "::1"), 1, 10, now
+            )
         return now
 
     async def read(self, count: int) -> list[float]:
