@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from kwire.client.cluster import Cluster, TopicPartition, by_topic
 from kwire.client.failure import check
@@ -14,14 +13,11 @@ from kwire.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-NONE: Final = -1
-"""The offset where no record is as young as was asked for."""
-
 
 def find_offsets(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
 ) -> dict[TopicPartition, int]:
-    """The first offset at or after each timestamp, or LATEST or EARLIEST; NONE where there is no such record.
+    """The first offset at or after each timestamp, LATEST or EARLIEST; NO_OFFSET where no record is so young.
 
     `committed` ends partitions where the first open transaction begins. ApiError, Lost, NoPartition.
     """

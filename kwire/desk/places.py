@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kwire.client.cluster import TopicPartition
-from kwire.client.offsets import NONE, find_offsets
+from kwire.client.offsets import find_offsets
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import UsageError
+from kwire.wire.batch import NO_OFFSET
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 
 BEGINNING, END = "beginning", "end"
@@ -52,7 +53,7 @@ def offsets_of(
         firsts = find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
         return {one: max(firsts[one], ends[one] - int(place[1:])) for one in wanted}
     found = find_offsets(cluster, dict.fromkeys(wanted, timestamp_of(place, now_ms, option, PLACES)))
-    return {one: ends[one] if found[one] == NONE else found[one] for one in wanted}
+    return {one: ends[one] if found[one] == NO_OFFSET else found[one] for one in wanted}
 
 
 def duration_ms(text: str) -> int | None:

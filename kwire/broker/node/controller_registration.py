@@ -14,12 +14,10 @@ from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
+from kwire.broker.node.life import RETRY_BACKOFF_MS, RETRY_JITTER
 from kwire.wire.errors import ApiError
 
-RETRY_BACKOFF_MS: Final = 100
-"""How long the controller is left alone after it has refused; twice as long after each further time."""
 MAX_BACKOFF_MS: Final = 120_000
-RETRY_JITTER: Final = 0.02
 
 
 class ControllerRegistration:

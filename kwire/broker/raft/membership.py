@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from kwire.broker.host.host import PeerUnreachable
+from kwire.broker.metadata.features import KRAFT_VERSION
 from kwire.broker.raft.calls import Calls
 from kwire.broker.raft.leading import Leading
 from kwire.broker.raft.outputs import Answer, AppendControls, Output
@@ -36,7 +37,6 @@ from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 from kwire.wire.stored.raft import KRaftVersionRecord
 
-KRAFT_VERSION_FEATURE = "kraft.version"
 SOFTWARE = ("kwire", "unknown")
 """Name and version of who asks for versions: without them the question is refused (KIP-511)."""
 
@@ -176,13 +176,13 @@ class Membership:
             self._change = None
             self._calls.rest(voter_id, now_ms)
             return change.answer(ErrorCode.REQUEST_TIMED_OUT, f"Node {voter_id} does not tell its versions.")
-        ranges = [one for one in answer.supported_features if one.name == KRAFT_VERSION_FEATURE]
+        ranges = [one for one in answer.supported_features if one.name == KRAFT_VERSION]
         version = self._log.kraft_version
         if not ranges or not ranges[0].min_version <= version <= ranges[0].max_version:
             self._change = None
             return change.answer(
                 ErrorCode.INVALID_REQUEST,
-                f"Node {voter_id} does not support {KRAFT_VERSION_FEATURE} {version}.",
+                f"Node {voter_id} does not support {KRAFT_VERSION} {version}.",
             )
         if not self._leading.has_caught_up(change.key, now_ms):
             self._change = None
@@ -221,7 +221,7 @@ class Membership:
         if self._log.kraft_version == 0:
             return (
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"The voters stand in the configuration: {KRAFT_VERSION_FEATURE} is 0.",
+                f"The voters stand in the configuration: {KRAFT_VERSION} is 0.",
             )
         if self._is_uncommitted:
             return ErrorCode.REQUEST_TIMED_OUT, "The last change of the voters is not committed yet."
@@ -276,7 +276,7 @@ class Membership:
         def refused(reason: str) -> ApiError:
             return ApiError(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"{KRAFT_VERSION_FEATURE} cannot become {version}: {reason}.",
+                f"{KRAFT_VERSION} cannot become {version}: {reason}.",
             )
 
         current = self.kraft_version

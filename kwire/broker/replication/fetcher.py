@@ -21,10 +21,14 @@ from kwire.broker.replication.following import Around
 from kwire.broker.replication.leader_offsets import LeaderOffsets
 from kwire.broker.storage.disk import StorageError
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.messages.fetch import FetchResponse, PartitionData, ReplicaState
+from kwire.wire.messages.fetch import (
+    FIRST_VERSION_WITH_REPLICA_STATE,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
 from kwire.wire.schema import Message
 
-FIRST_VERSION_WITH_REPLICA_STATE: Final = 15  # KIP-903
 TRANSIENT: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

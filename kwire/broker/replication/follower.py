@@ -16,8 +16,7 @@ from kwire.broker.host.host import Host
 from kwire.broker.replication.fetch_session import Asked, Key
 from kwire.broker.replication.partition import OwnFailure, Partition
 from kwire.broker.storage.disk import StorageError
-from kwire.broker.storage.log.leader_epochs import UNDEFINED_EPOCH
-from kwire.wire.batch import HEADER_BYTES, read_header
+from kwire.wire.batch import HEADER_BYTES, NO_LEADER_EPOCH, read_header
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.fetch import PartitionData
 
@@ -132,7 +131,7 @@ class Follower:
         return Asked(
             log.log_end_offset,
             self.leader_epoch,
-            UNDEFINED_EPOCH if epoch is None else epoch,
+            NO_LEADER_EPOCH if epoch is None else epoch,
             log.log_start_offset,
         )
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-UNKNOWN_OFFSET: Final = -1
+from kwire.wire.batch import NO_OFFSET
+
 NEVER_MS: Final = -(1 << 62)
 
 
@@ -51,9 +52,9 @@ class FollowerState:
         self.watch: Watch | None = None
         self.broker_epoch: int | None = None
         """None before its first fetch."""
-        self.end_offset = UNKNOWN_OFFSET
-        self.log_start_offset = UNKNOWN_OFFSET
-        self._leader_end_offset = UNKNOWN_OFFSET
+        self.end_offset = NO_OFFSET
+        self.log_start_offset = NO_OFFSET
+        self._leader_end_offset = NO_OFFSET
         self._fetched_ms = NEVER_MS
         self._caught_up_ms = NEVER_MS
         self._is_at_end = False

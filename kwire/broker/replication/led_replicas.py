@@ -16,7 +16,7 @@ from typing import Protocol
 
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
-from kwire.broker.replication.follower_state import UNKNOWN_OFFSET, FollowerState
+from kwire.broker.replication.follower_state import FollowerState
 from kwire.broker.replication.isr import (
     NOT_APPLIED,
     STAYS_PENDING,
@@ -26,6 +26,7 @@ from kwire.broker.replication.isr import (
     IsrController,
 )
 from kwire.broker.replication.traffic import Traffic
+from kwire.wire.batch import NO_OFFSET
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
@@ -156,7 +157,7 @@ class LedReplicas:
         self.pending: Pending | None = None
         self.leader_epoch = -1
         self.partition_epoch = -1
-        self.epoch_start_offset = UNKNOWN_OFFSET
+        self.epoch_start_offset = NO_OFFSET
         """Where the leader's log ended when it began to lead in this epoch."""
         self.deletions: dict[Callable[[], None], None] = {}
         """Who is called when the low watermark may have moved."""
@@ -223,7 +224,7 @@ class LedReplicas:
     def high_watermark(self, written_offset: int, end_offset: int, min_insync_replicas: int) -> int:
         """Up to where all that are waited for have it, whose leader has written so far; -1 for not known."""
         if self.are_too_few(min_insync_replicas):
-            return UNKNOWN_OFFSET
+            return NO_OFFSET
         offset = written_offset
         for state in self.followers.values():
             if state.end_offset < offset and (state.is_in_sync or self._may_soon_join(state, end_offset)):

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.image import PartitionImage
-from kwire.broker.replication.follower_state import UNKNOWN_OFFSET, FollowerState, Watch
+from kwire.broker.replication.follower_state import FollowerState, Watch
 from kwire.broker.replication.isr import RETRY_MS, ChangedIsr
 from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
 from kwire.broker.replication.roles import Move, Role, moved
@@ -23,14 +23,13 @@ from kwire.broker.replication.traffic import NOT_FAILED
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Appended, AppendOrigin, Log
 from kwire.broker.storage.log.producer_state import MarkerTerms
-from kwire.wire.batch import BatchHeader
+from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
 Told = Callable[[ApiError | None], None]
 """Told once what was promised of an append is so (None), or that it failed."""
 
-UNKNOWN_EPOCH = -1
 WRITTEN = 0
 """As an offset that has to be replicated: none."""
 
@@ -104,7 +103,7 @@ class Partition:
         self.topic_id: Uuid = log.topic_id
         self.index = log.partition
         self.role = Role.ABSENT
-        self.leader_epoch = UNKNOWN_EPOCH
+        self.leader_epoch = NO_LEADER_EPOCH
         self.waiters: dict[Waiter, None] = {}
         self._host = host
         self._stage = stage
@@ -200,7 +199,7 @@ class Partition:
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
         """KIP-320. -1 is a client that does not know the epoch, and is never fenced."""
-        if leader_epoch == UNKNOWN_EPOCH or leader_epoch == self.leader_epoch:
+        if leader_epoch == NO_LEADER_EPOCH or leader_epoch == self.leader_epoch:
             return
         if leader_epoch < self.leader_epoch:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
@@ -391,7 +390,7 @@ class Partition:
         broker_id: int,
         end_offset: int,
         *,
-        log_start_offset: int = UNKNOWN_OFFSET,
+        log_start_offset: int = NO_OFFSET,
         broker_epoch: int = -1,
         watch: Watch | None = None,
     ) -> None:

@@ -30,13 +30,14 @@ from kwire.broker.metadata.image import (
 from kwire.broker.replication.following import Commits, Following
 from kwire.broker.replication.led_replicas import Leading
 from kwire.broker.replication.log_dirs import Placement
-from kwire.broker.replication.partition import UNKNOWN_EPOCH, OwnFailure, Partition
+from kwire.broker.replication.partition import OwnFailure, Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
+from kwire.wire.batch import NO_LEADER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
@@ -154,7 +155,8 @@ class Replicas:
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
         """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""
         partition = self._image().partition(topic, index)
-        return (NO_LEADER, UNKNOWN_EPOCH) if partition is None else (partition.leader, partition.leader_epoch)
+        none = NO_LEADER, NO_LEADER_EPOCH
+        return none if partition is None else (partition.leader, partition.leader_epoch)
 
     def tell_offline(self) -> None:
         """Log, after a start, what of the data nobody can read."""

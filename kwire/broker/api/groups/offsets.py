@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.coordinator.groups.offsets import NO_OFFSET, Commit, CommittedOffset, PartitionCommit
+from kwire.coordinator.groups.offsets import Commit, CommittedOffset, PartitionCommit
 from kwire.coordinator.machine import TopicPartition
+from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -54,7 +55,7 @@ FIRST_VERSION_WITH_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
 Stored = Mapping[str, Mapping[int, CommittedOffset]]
 NONE_STORED: Stored = {}
-NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, -1, "", -1)
+NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_TIMESTAMP)
 
 
 def offset_commit(

@@ -25,10 +25,10 @@ from kwire.broker.api.records.fetch_sessions import (
 )
 from kwire.broker.api.records.preferred_replica import preferred_replica
 from kwire.broker.host.host import Timer
-from kwire.broker.replication.partition import UNKNOWN_EPOCH
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
+from kwire.wire.batch import NO_LEADER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
     AbortedTransaction,
@@ -186,7 +186,7 @@ class _Fetch:
             offset == (log.last_stable_offset if self._committed else high_watermark)
             and target.told_high_watermark == high_watermark
             and target.told_log_start_offset == start_offset <= offset
-            and target.current_leader_epoch in (partition.leader_epoch, UNKNOWN_EPOCH)
+            and target.current_leader_epoch in (partition.leader_epoch, NO_LEADER_EPOCH)
             and target.last_fetched_epoch < 0
             and partition.role is Role.LEADER
             and log.failure is None  # the logs of a directory fail at once, and roles follow one by one
@@ -292,7 +292,7 @@ class _Fetch:
             role = partition.role
             if role is not Role.LEADER and (self._from_leader or role is not Role.FOLLOWER):
                 return True
-            if target.current_leader_epoch not in (UNKNOWN_EPOCH, partition.leader_epoch):
+            if target.current_leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
                 return True
             log = partition.log
             offset = target.fetch_offset

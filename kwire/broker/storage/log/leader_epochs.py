@@ -15,9 +15,7 @@ from bisect import bisect_right
 from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.checkpoints import LEADER_EPOCHS, GarbledCheckpoint, read_epochs, write_epochs
 from kwire.broker.storage.disk import Disk, join
-
-UNDEFINED_EPOCH = -1
-UNDEFINED_OFFSET = -1
+from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET
 
 
 class LeaderEpochs:
@@ -101,19 +99,19 @@ class LeaderEpochs:
     def note_later(self, epoch: int, start_offset: int) -> None:
         """Note an epoch if it is newer than all that is known, as recovery does for each batch it reads."""
         latest = self.latest
-        if epoch > (UNDEFINED_EPOCH if latest is None else latest):
+        if epoch > (NO_LEADER_EPOCH if latest is None else latest):
             self.note(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch that is at most `epoch`, and where it ended; -1, -1 when it cannot be told."""
         entries = self._entries
-        if epoch == UNDEFINED_EPOCH or not entries:
-            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == NO_LEADER_EPOCH or not entries:
+            return NO_LEADER_EPOCH, NO_OFFSET
         if entries[-1][0] == epoch:
             return epoch, log_end_offset
         after = bisect_right(entries, epoch, key=_epoch)
         if after == len(entries):
-            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+            return NO_LEADER_EPOCH, NO_OFFSET
         end_offset = entries[after][1]
         # Before the first known epoch: its records are gone, and whoever asks goes on from our start.
         return (entries[after - 1][0] if after else epoch), end_offset

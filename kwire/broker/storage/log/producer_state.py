@@ -22,6 +22,7 @@ from kwire.wire.batch import (
     HEADER_BYTES,
     MAX_PRODUCER_EPOCH,
     MAX_SEQUENCE,
+    NO_OFFSET,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -38,7 +39,6 @@ from kwire.wire.primitives import Buffer
 
 BATCHES_KEPT: Final = 5
 NO_COORDINATOR_EPOCH: Final = -1
-NO_OFFSET: Final = -1
 UNKNOWN_TRANSACTION_VERSION: Final = -1
 
 ABORT: Final = 0

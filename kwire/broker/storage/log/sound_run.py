@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kwire.broker.storage.disk import DiskFile
 from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET
-from kwire.broker.storage.log.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
+from kwire.broker.storage.log.leader_epochs import LeaderEpochs
 from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.broker.storage.log.scan import Place
 from kwire.broker.storage.log.segment import IndexRebuild
@@ -20,6 +20,7 @@ from kwire.wire.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    NO_LEADER_EPOCH,
     read_header,
 )
 from kwire.wire.crc import crc32c
@@ -76,7 +77,7 @@ class SoundRun:
         largest_timestamp = rebuilding.largest_timestamp
         latest_epoch = self._epochs.latest
         if latest_epoch is None:
-            latest_epoch = UNDEFINED_EPOCH
+            latest_epoch = NO_LEADER_EPOCH
         while position + HEADER_BYTES <= self._end:
             chunk = memoryview(self._file.read_at(position, min(_CHUNK_BYTES, self._end - position)))
             last_header_at = len(chunk) - HEADER_BYTES
