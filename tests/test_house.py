@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.broker.node": WIRED,
     "kwire.broker.net": WIRED,
     "kwire.http": set(),
-    "kwire.broker.observe": {*SHELL, "kwire.http"},
+    "kwire.broker.observe": {*SHELL - {"kwire.broker.node"}, "kwire.http"},  # it is handed the node
     # As whom it goes to a broker, which users tell by the same text as a broker does.
     "kwire.client": {"kwire.wire", "kwire.broker.security", "kwire.broker.config.jaas"},
     # The files, and what is in them.
@@ -493,6 +493,7 @@ def test_the_page_of_what_is_supported_names_every_api_and_no_other() -> None:
         ("kwire.broker.node.node", "from kwire.broker.net.serve import serve"),
         ("kwire.broker.net.made_up", "from kwire.broker.cli import main"),
         ("kwire.broker.net.made_up", "import requests"),
+        ("kwire.broker.observe.made_up", "from kwire.broker.node.node import Node"),
         ("kwire.coordinator.made_up", "from kwire.broker.api.context import RequestContext"),
         ("kwire.coordinator.made_up", "from socket import socket"),
         ("kwire.coordinator.made_up", "if TYPE_CHECKING:\n    from kwire.broker.node.node import Node"),
