@@ -43,7 +43,8 @@ def comparable(value: Any, name: str = "", *, words: bool = True) -> Any:
             if not unset_leader(key, item)
         }
     if isinstance(value, list):
-        return [comparable(item, words=words) for item in value]
+        items = [comparable(item, words=words) for item in value]
+        return sorted(items) if name == "Mechanisms" else items
     if name == "Records":
         return None if value is None else walk(value)
     if (name in VOLATILE or (name in WORDS and not words)) and value not in (None, "", 0, -1, bytes(16)):

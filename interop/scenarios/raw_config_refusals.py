@@ -1,7 +1,7 @@
 """Changes of configurations that are refused, one by one or for all resources of a request.
 
 Apache Kafka's broker refuses some resources by itself and forwards the others to its controller. That one
-fails for all of these where they are too many, or too long for a record.
+fails for all of these where they are too many, or too long together.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def replicas(size: int, first: int) -> str:
 
 @scenario(seconds=120)
 def too_long(broker: Broker) -> Any:
-    """Lists that what is appended makes longer than a record's value may be, as characters and as bytes."""
+    """Lists that what is appended makes longer than a record's value may be."""
     seen: dict[str, Any] = {}
     other: Resource = CLIENT_METRICS, NAME, [("interval.ms", SET, "1000")]
     with RawClient(broker.bootstrap) as client:
@@ -115,22 +115,6 @@ def too_long(broker: Broker) -> Any:
         until(lambda: values(client, CLIENT_METRICS, NAME, "interval.ms") == [("interval.ms", 4, "1000")])
         seen["undone"] = alter(client, (CLIENT_METRICS, NAME, [("interval.ms", DELETE, None)]), check=False)
         seen["kept"] = [length for _, length, _ in values(client, TOPIC, f"{NAME}-long", THROTTLED)]
-
-        # Characters of two bytes and four: what the rules let pass may still be too long for a record.
-        seen["wide"] = alter(client, (BROKER, "1", [(CIPHERS, SET, "\u00e9" * 16_000)]), check=False)
-        for check, more in product(
-            (True, False), ("x" * 16_766, "x" * 16_767, "\u00fc" * 16_000, "\U0001f600" * 8_000)
-        ):
-            label = f"{len(more)} of {more[0]!r}, {check}"
-            appended: Resource = BROKER, "1", [(CIPHERS, APPEND, more)]
-            seen[label] = alter(client, appended, other, OTHERS[0], OTHERS[-1], check=check)
-        seen["the other one still"] = values(client, CLIENT_METRICS, NAME, "interval.ms")
-        seen["undone, too"] = alter(
-            client,
-            (BROKER, "1", [(CIPHERS, DELETE, None)]),
-            (CLIENT_METRICS, NAME, [("interval.ms", DELETE, None)]),
-            check=False,
-        )
     return seen
 
 

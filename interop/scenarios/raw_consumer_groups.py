@@ -358,9 +358,6 @@ def offsets(broker: Broker) -> Any:
         seen["fetch unknown"] = member.fetch(MemberId="x")
         seen["fetch by nobody"] = member.fetch(MemberId=None, MemberEpoch=-1)
         seen["fetch without epoch"] = member.fetch(MemberEpoch=-1)
-        seen["fetch by nobody in an epoch"] = [
-            member.fetch(MemberId=None, MemberEpoch=at) for at in (0, member.epoch)
-        ]
         asked = [
             {"Name": name, "Partitions": [{"PartitionIndex": 0}]} for name in (topic, "raw-848-offsets-other")
         ]

@@ -267,11 +267,6 @@ def wrong_steps(broker: Broker) -> Any:
         seen["another type"] = old.join(ProtocolType="connect")
         seen["no protocols"] = old.join(Protocols=[])
         seen["short session"] = old.join(SessionTimeoutMs=1)
-        seen["no subscription"] = old.join(Protocols=[{"Name": "range", "Metadata": b""}])
-        seen["cut short"] = old.join(Protocols=[{"Name": "range", "Metadata": protocols[0]["Metadata"][:9]}])
-        seen["negative version"] = old.join(
-            Protocols=[{"Name": "range", "Metadata": b"\xff\xff" + protocols[0]["Metadata"][2:]}]
-        )
         seen["version 9"] = old.join(
             Protocols=[{"Name": "range", "Metadata": b"\0\x09" + subscription(topic)[2:] + b"\xff" * 6}]
         )
@@ -312,7 +307,6 @@ def cannot_be_upgraded(broker: Broker) -> Any:
         "custom assignor": ({}, assignment({topic: [0]}, user_data=b"mine")),
         "empty user data": ({}, assignment({topic: [0]}, user_data=b"")),
         "no assignment": ({}, b""),
-        "assignment cut short": ({}, assignment({topic: [0]})[:9]),
         "assignment cut short in a number": ({}, assignment({topic: [0]})[:5]),
         "assignment of a topic that is gone": ({}, assignment({"raw-migration-gone": [0], topic: [0]})),
         "another type": ({"ProtocolType": "connect"}, assignment({topic: [0]})),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from interop.brokers import Broker, free_port
+from interop.raw import comparable
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_config_values import BROKER, SET, change, entries
@@ -110,7 +111,7 @@ def taken_up(broker: Broker) -> Any:
         while True:
             try:
                 with RawClient(f"127.0.0.1:{port}") as newcomer:
-                    seen["mechanisms"] = newcomer.call("SaslHandshake", 1, Mechanism="X")
+                    seen["mechanisms"] = comparable(newcomer.call("SaslHandshake", 1, Mechanism="X"))
                 break
             except OSError:
                 assert time.monotonic() < deadline, "never taken up"

@@ -175,7 +175,7 @@ def greatest(broker: Broker) -> Any:
         topic = f"raw-epochs-{level}"
         with _ids(broker, level, topic, names, GREATEST) as (client, ids):
             for version in (4, 5) if level == 2 else (4,):
-                for commit in (True, False):
+                for commit in (True, False) if version == 4 else (False,):
                     one = ids["committed" if commit else "aborted"]
                     one.producer_id, one.epoch = FIRST_ID + names.index(one.name), GREATEST
                     steps = [one.add((topic, 0)), one.send(topic)[0]]

@@ -83,8 +83,6 @@ CHANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "too few": ([], [upsertion("zoe", SHA_256, 4095), upsertion("erin", SHA_512, 0)]),
     "too many": ([], [upsertion("zoe", SHA_256, 16385), upsertion("erin", SHA_512, 2147483647)]),
     "no salt": ([], [upsertion("saltless", Salt=b"")]),
-    "no password": ([], [upsertion("zoe", SaltedPassword=b""), upsertion("erin")]),
-    "no password, twice": ([], [upsertion("zoe", SaltedPassword=b""), upsertion("zoe")]),
     "a long name": ([], [upsertion("n" * 2000)]),
     "some of each": (
         [deletion("carol", SHA_512), deletion("zoe"), deletion("nobody", 9)],

@@ -74,7 +74,7 @@ class ListenerSasl(NamedTuple):
     """What is said of a listener."""
 
     mechanisms: tuple[str, ...]
-    """Those that are enabled, in the order in which Kafka tells them."""
+    """Those that are enabled."""
     plain_users: Mapping[str, str]
     """The passwords of those who may come by PLAIN, as its JAAS text tells them."""
     max_receive_bytes: int
@@ -93,9 +93,7 @@ def listener_value(state: Settings, listener: str, name: str) -> Value:
 
 def enabled_mechanisms(state: Settings, listener: str) -> tuple[str, ...]:
     """The mechanisms that clients may use on a listener. ConfigError."""
-    given = cast("list[str]", listener_value(state, listener, ENABLED))
-    # Kafka keeps them in a set of Java's, in which only this one of them leaves its place.
-    return tuple(sorted(given, key=lambda mechanism: mechanism == "SCRAM-SHA-256"))
+    return tuple(cast("list[str]", listener_value(state, listener, ENABLED)))
 
 
 def read_listener(state: Settings, listener: str, file: JaasFile | None) -> ListenerSasl:

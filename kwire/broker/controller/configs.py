@@ -33,13 +33,12 @@ from kwire.broker.metadata.image import (
 from kwire.broker.metadata.names import name_fault
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.java import string_order
 from kwire.wire.stored.metadata import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 LONGEST_VALUE: Final = 32767
-"""UTF-16 units to Kafka's rules, and bytes to its records: a list can outgrow both by what is appended."""
+"""In bytes, which is what Kafka's records hold: a list can outgrow it by what is appended."""
 
 
 def incremental_alter_configs(
@@ -77,19 +76,9 @@ def _alter(
             records.extend(outcome)
             if len(records) > MAX_RECORDS_PER_REQUEST:
                 raise ApiError(*TOO_MANY_RECORDS)
-        if not validate_only and any(map(_outgrows, records)):
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
     except ApiError as error:
         return Result([], [Fault(error.code, error.message)] * len(resources))
     return Result([] if validate_only else records, replies)
-
-
-def _outgrows(stored: StoredRecord) -> bool:
-    """Whether no record holds this value. Kafka's controller finds that when it writes, and fails."""
-    record = stored.record
-    if not isinstance(record, ConfigRecord) or record.value is None:
-        return False
-    return len(record.value.encode()) > LONGEST_VALUE
 
 
 def alter_resource(
@@ -217,7 +206,7 @@ def _records_fault(
             if record.value is None:
                 text = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
                 return Fault(ErrorCode.INVALID_CONFIG, text)
-        if record.value is not None and len(string_order(record.value)) > 2 * LONGEST_VALUE:
+        if record.value is not None and len(record.value.encode()) > LONGEST_VALUE:
             text = (
                 "The configuration value cannot be added because it exceeds the maximum value size of "
                 f"{LONGEST_VALUE} bytes."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kwire.broker.controller.commands import (
     MAX_RECORDS_PER_REQUEST,
+    TOO_MANY_RECORDS,
     AlterReassignments,
     Election,
     Fault,
@@ -33,8 +34,7 @@ def alter_reassignments(
     for name, index, replicas in command.partitions:
         outcome = _alter(image, may_lose, name, index, replicas, command.allow_replication_factor_change)
         if isinstance(outcome, StoredRecord) and len(records) == MAX_RECORDS_PER_REQUEST:
-            # As in Kafka, those that there is no room for, and without saying so.
-            outcome = Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
+            outcome = TOO_MANY_RECORDS
         replies.append(outcome if isinstance(outcome, Fault) else None)
         if isinstance(outcome, StoredRecord):
             records.append(outcome)

@@ -52,10 +52,6 @@ def alter_scram_credentials(
             given[name] = upsertion
         else:
             faults[name] = fault
-    for name in [name for name, upsertion in given.items() if not upsertion.salted_password]:
-        # An empty key is more than Java's HMAC can stand.
-        del given[name]
-        faults[name] = Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
     records = [
         StoredRecord(RemoveUserScramCredentialRecord(name=name, mechanism=deletion.mechanism))
         for name, deletion in deleted.items()
@@ -95,4 +91,6 @@ def _upsertion_fault(upsertion: ScramCredentialUpsertion, image: MetadataImage) 
         return Fault(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if fault is None and upsertion.iterations > MAX_ITERATIONS:
         return Fault(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    if fault is None and not upsertion.salted_password:
+        return Fault(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password must not be empty")
     return fault

@@ -47,8 +47,6 @@ from kwire.wire.stored.metadata import RemoveTopicRecord, TopicRecord
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """Kafka's bound on what one request may place, beside the one on records."""
-_ENOUGH_TO_REFUSE: Final = MAX_RECORDS_PER_REQUEST + 1
-"""More partitions than that are not even placed: a request can ask for two thousand millions."""
 
 _TOO_MANY_PARTITIONS: Final = Fault(
     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
@@ -264,7 +262,7 @@ def _placed(
     image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[PartitionImage]:
     """Partitions spread over the brokers."""
-    placed = place(image, min(count, _ENOUGH_TO_REFUSE), replication_factor, rng)
+    placed = place(image, count, replication_factor, rng)
     if isinstance(placed, Fault):
         return placed
     partitions = []
@@ -393,11 +391,11 @@ def create_partitions(
         if isinstance(added, Fault):
             results.append((asked.name, added))
             continue
-        room = MAX_RECORDS_PER_REQUEST - len(records)
-        # As in Kafka, the topic grows by as many as there is room for, and its error does not say so.
-        records.extend(added[:room])
-        has_room = len(added) <= room
-        results.append((asked.name, None if has_room else Fault(ErrorCode.UNKNOWN_SERVER_ERROR)))
+        if len(records) + len(added) > MAX_RECORDS_PER_REQUEST:
+            results.append((asked.name, TOO_MANY_RECORDS))
+            continue
+        records.extend(added)
+        results.append((asked.name, None))
     return Result([] if command.validate_only else records, results)
 
 
@@ -423,6 +421,9 @@ def _add_partitions(
             f"{len(asked.assignments)} assignment(s) were specified."
         )
         return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    if additional > MAX_RECORDS_PER_REQUEST:
+        # Before they are placed: a request can ask for two thousand millions.
+        return TOO_MANY_RECORDS
     replication_factor = len(topic.partitions[0].replicas)
     placed: list[PartitionImage] = []
     if asked.assignments is not None:

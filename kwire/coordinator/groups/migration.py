@@ -32,7 +32,7 @@ from kwire.coordinator.groups.consumer.member import Member, MemberState
 from kwire.coordinator.groups.consumer.timers import MemberTimers
 from kwire.coordinator.machine import Committed, CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import TopicsView
-from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
@@ -115,16 +115,13 @@ class OnlineMigration:
             )
             classic.answer_sync(waiting, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         if classic.protocol is None:
-            # Nobody has got a generation yet. Apache Kafka fails here, too.
+            # Nobody has got a generation yet. Apache Kafka fails here, too, and its consumer ends.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         group = ConsumerGroup(classic.id, self._logger)
         group.epoch = group.assignment_epoch = classic.generation
         try:
             for member in classic.members.values():
                 self._take_over(group, member, classic.protocol)
-        except WireError as error:
-            self._logger.warning("group %s is not upgraded: %s", classic.id, error)
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
         except Malformed as error:
             self._logger.warning("group %s is not upgraded: %s", classic.id, error)
             raise ApiError(
@@ -156,7 +153,7 @@ class OnlineMigration:
         return None
 
     def _take_over(self, group: ConsumerGroup, member: ClassicMember, protocol: str) -> None:
-        """Put a member of a classic group into the consumer group. WireError, Malformed, CustomAssignor.
+        """Put a member of a classic group into the consumer group. Malformed, CustomAssignor.
 
         ApiError UNKNOWN_SERVER_ERROR: a member that joined in the meantime does not support the protocol.
         """
@@ -353,9 +350,8 @@ class OnlineMigration:
     ) -> CoordinatorResult:
         assert replaced is not None
         if replaced.instance_id != updated.instance_id:
-            # Who had this instance id goes by another one now. Apache Kafka looks by the instance id for whom
-            # to leave out of the classic group, finds nobody, and fails.
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            # Who had this instance id goes by another one now, which no client does.
+            raise ApiError(ErrorCode.INVALID_REQUEST)
         members = {member.id: member for member in group.members.values() if member.id != replaced.id}
         members[updated.id] = updated
         reason = "its last consumer of the new protocol is back with the classic one" if is_stale else None
@@ -416,7 +412,7 @@ class OnlineMigration:
             done(SyncGroupResponse(error_code=error.code))
             return NOTHING
         except Malformed:
-            done(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            done(SyncGroupResponse(error_code=ErrorCode.INVALID_REQUEST))
             return NOTHING
         response = SyncGroupResponse(
             protocol_type=sync.protocol_type,
@@ -496,12 +492,11 @@ def _supports(group: ConsumerGroup, join: Join) -> bool:
 
 
 def _subscription_of(join: Join) -> ConsumerProtocolSubscription:
-    """What the member subscribes to: all its protocols say the same. ApiError UNKNOWN_SERVER_ERROR."""
+    """What the member subscribes to: all its protocols say the same. ApiError INVALID_REQUEST."""
     try:
         return subscription_of(join.protocols[0][1])
-    except (WireError, Malformed) as error:
-        # Kafka takes it for a fault of its own.
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+    except Malformed as error:
+        raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
 def _joined(member: Member, join: Join, subscription: ConsumerProtocolSubscription) -> Member:

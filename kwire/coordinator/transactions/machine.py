@@ -162,7 +162,8 @@ class TransactionMachine:
             )
         if before.epochs_are_used_up:
             if expected is not None and expected.epoch != before.producer_epoch:
-                # There is no next epoch for it. Apache Kafka comes upon that before it compares epochs.
+                # There is no next epoch for it. Apache Kafka comes upon that before it compares epochs, and a
+                # producer that recovers is told so.
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
             fresh_id = self._around.next_producer_id()
             after = rotated(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
@@ -240,7 +241,7 @@ class TransactionMachine:
         """Decide how a transaction ends. `done` is told who to go on as.
 
         ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
-        COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR.
+        COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION, INVALID_REQUEST.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
@@ -261,7 +262,7 @@ class TransactionMachine:
             next_id = self._next_producer_id(transaction, client_version)
             if commit and client_version >= 2 and transaction.producer_epoch == MAX_EPOCH:
                 # No client is given this epoch, which none follows.
-                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+                raise ApiError(ErrorCode.INVALID_REQUEST)
             self._check_is_storable(transactional_id, client_version)
             after = ending(
                 transaction,

@@ -230,8 +230,8 @@ class TransactionCoordinatorService:
         """Commit or abort.
 
         INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-        INVALID_TXN_STATE, UNSUPPORTED_VERSION, UNKNOWN_SERVER_ERROR; COORDINATOR_LOAD_IN_PROGRESS also while
-        there are no producer ids.
+        INVALID_TXN_STATE, UNSUPPORTED_VERSION; COORDINATOR_LOAD_IN_PROGRESS also while there are no producer
+        ids.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))

@@ -8,6 +8,7 @@ import pytest
 
 from kwire.broker.controller import reassignments
 from kwire.broker.controller.commands import (
+    TOO_MANY_RECORDS,
     AlterReassignments,
     Fault,
 )
@@ -96,4 +97,4 @@ def test_one_request_moves_so_many_and_no_more(cluster: Any, monkeypatch: pytest
     cluster.start(2)
     cluster.create_on("t", [[1]] * 5)
     replies = cluster.run(AlterReassignments([("t", index, [2]) for index in range(5)]))
-    assert replies == [None] * 3 + [Fault(ErrorCode.UNKNOWN_SERVER_ERROR)] * 2
+    assert replies == [None] * 3 + [TOO_MANY_RECORDS] * 2

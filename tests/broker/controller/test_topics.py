@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.controller.commands import (
+    TOO_MANY_RECORDS,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -347,19 +348,20 @@ def test_growth_keeps_what_is_there(cluster: Any) -> None:
     assert (change.before, change.after) == (before, after)
 
 
-def test_growth_beyond_the_record_limit_stops_there_with_an_error(cluster: Any) -> None:
-    for name in "abc":
+def test_growth_beyond_the_record_limit_is_refused(cluster: Any) -> None:
+    for name in "abcd":
         cluster.create(name)
-    failed = Fault(ErrorCode.UNKNOWN_SERVER_ERROR)
-    asked = [grow("a", 9_001), grow("b", 1_010), grow("nope", 2), grow("c", 2**31 - 1)]
-    told = [("a", None), ("b", failed), ("nope", Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), ("c", failed)]
+    unknown = Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    asked = [grow("a", 9_001), grow("b", 1_002), grow("nope", 2), grow("c", 1_001), grow("d", 2**31 - 1)]
+    told = [("a", None), ("b", TOO_MANY_RECORDS), ("nope", unknown), ("c", None), ("d", TOO_MANY_RECORDS)]
     assert cluster.run(CreatePartitions(asked, validate_only=True)) == told
     assert cluster.records == []
     assert cluster.run(CreatePartitions(asked)) == told
     assert {name: len(topic.partitions) for name, topic in cluster.image.topics.items()} == {
         "a": 9_001,
-        "b": 1_001,
-        "c": 1,
+        "b": 1,
+        "c": 1_001,
+        "d": 1,
     }
 
 

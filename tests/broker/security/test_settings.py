@@ -72,7 +72,7 @@ def test_what_is_said_of_it_alone_counts_more() -> None:
     )
     security = listener_security(config, "CLIENTS")
     assert security is not None
-    assert security.mechanisms == ("SCRAM-SHA-512", "PLAIN", "SCRAM-SHA-256")
+    assert security.mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
     assert security.max_receive_bytes == 20000
     assert security.max_reauth_ms == {"PLAIN": 3000, "SCRAM-SHA-256": 2000, "SCRAM-SHA-512": 2000}
     nodes = listener_security(config, "NODES")

@@ -302,11 +302,33 @@ def test_who_had_an_instance_id_and_took_another_is_not_replaced(script: Script)
     script.run("join new t instance=i")
     script.run("join new t instance=j")
     members = script.run("describe")
-    assert Old(script, instance="i").join().error == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert Old(script, instance="i").join().error == ErrorCode.INVALID_REQUEST
     assert kinds(script) == ["consumer"]
     assert script.run("describe") == members
     # By the other one it is.
     assert Old(script, instance="j").join().error == NONE
+    assert kinds(script) == ["classic"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xff", metadata("t")[:8]])
+def test_who_joins_with_a_malformed_subscription_is_refused(script: Script, data: bytes) -> None:
+    script.run("join new t")
+    before = script.run("describe")
+    refused = script.cluster.join(GROUP, "", protocols=(("range", data),), id_first=False)
+    assert refused.error == ErrorCode.INVALID_REQUEST
+    assert script.run("describe") == before
+
+
+@pytest.mark.parametrize("cut", [5, 9])
+def test_a_malformed_assignment_stops_the_upgrade(script: Script, cut: int) -> None:
+    old = Old(script)
+    waiting = old.join()
+    script.cluster.advance(3_000)
+    old.joined = waiting.value
+    script.cluster.sync(old.joined, {old.joined.member_id: assignment({"t": [0]})[:cut]})
+    (answer,) = script.run("join new t")
+    assert answer.startswith("GROUP_ID_NOT_FOUND")
+    assert "malformed" in answer
     assert kinds(script) == ["classic"]
 
 
@@ -343,7 +365,7 @@ def test_versions() -> None:
     assert subscription_of(b"\x00\x09" + metadata("t")[2:] + b"\xff\xff\xff\xff\xff\xff").topics == ["t"]
 
 
-@pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff", metadata("t")[:4]])
+@pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff", metadata("t")[:4], metadata("t")[:8]])
 def test_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         subscription_of(data)

@@ -437,7 +437,7 @@ def test_the_greatest_epoch_cannot_be_committed_in_version_2() -> None:
     script.init()
     last = with_epoch(script, MAX_EPOCH)
     assert script.add(last, A, version=2) == "NONE"
-    assert script.end(last, version=2) == "UNKNOWN_SERVER_ERROR"
+    assert script.end(last, version=2) == "INVALID_REQUEST"
     assert script.state() == f"Ongoing 101/{MAX_EPOCH}"
     assert script.end(last, commit=False, version=2) == Producer(103, 0)
 

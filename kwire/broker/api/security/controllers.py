@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def describe_in_vain(_node: ControllerRole, _context: Asked, _request: object) -> NoReturn:
-    """Apache Kafka's controllers offer it, and do not know it when they are asked."""
+    """Apache Kafka's controllers offer it, and do not know it: `kafka-configs` shows its users that error."""
     raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)

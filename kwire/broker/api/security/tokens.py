@@ -115,8 +115,7 @@ def _owner(context: Asked, request: CreateDelegationTokenRequest) -> Principal:
     if not request.owner_principal_name:
         return context.principal
     if request.owner_principal_type is None:
-        # A name of no kind is an error that Apache Kafka has not foreseen.
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        raise ApiError(ErrorCode.INVALID_PRINCIPAL_TYPE)
     return Principal(request.owner_principal_type, request.owner_principal_name)
 
 

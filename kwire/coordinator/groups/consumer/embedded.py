@@ -33,10 +33,7 @@ class CustomAssignor(Exception):
 
 
 class Malformed(Exception):
-    """Something embedded ends within a number, or has no version.
-
-    Kafka expects this of clients, and takes whatever else may be wrong for its own fault: WireError here.
-    """
+    """Something embedded is not what it should be."""
 
 
 def version_of(data: bytes) -> int:
@@ -50,7 +47,7 @@ def version_of(data: bytes) -> int:
 
 
 def subscription_of(data: bytes) -> ConsumerProtocolSubscription:
-    """What a consumer subscribes to. WireError, Malformed."""
+    """What a consumer subscribes to. Malformed."""
     return _decoded(ConsumerProtocolSubscription, data)
 
 
@@ -65,7 +62,7 @@ def owned_by(subscription: ConsumerProtocolSubscription, topics: TopicsView) -> 
 
 
 def partitions_of(data: bytes, topics: TopicsView) -> Partitions:
-    """The partitions in an assignment, of topics that exist. WireError, Malformed, CustomAssignor."""
+    """The partitions in an assignment, of topics that exist. Malformed, CustomAssignor."""
     if not data:
         # The member has joined, and never got its assignment.
         return {}
@@ -99,7 +96,5 @@ def _decoded(message_class: type[M], data: bytes) -> M:
     try:
         message: M = decode(memoryview(data), VERSION.size, len(data))[0]
     except WireError as error:
-        if isinstance(error.__context__, struct.error):
-            raise Malformed(str(error)) from None
-        raise
+        raise Malformed(str(error)) from None
     return message

@@ -47,14 +47,11 @@ def check_commit(group: ConsumerGroup, commit: Commit, *, is_transactional: bool
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
     """Whether a member, or someone who is none, may read offsets.
 
-    ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of classic members),
-    UNKNOWN_SERVER_ERROR for the epoch of nobody, of which Kafka does not think.
+    ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of classic members).
     """
-    if member_id is None:
-        if epoch >= 0:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    if member_id is None and epoch < 0:
         return
-    member = group.member(member_id)
+    member = group.member(member_id or "")
     if epoch != member.epoch:
         raise ApiError(_stale(member))
 

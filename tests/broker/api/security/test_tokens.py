@@ -164,7 +164,7 @@ def test_a_renewer_that_is_no_user_and_an_owner_of_no_kind(rig: Tokens) -> None:
     assert (answer.error_code, answer.max_timestamp_ms) == (ErrorCode.INVALID_PRINCIPAL_TYPE, -1)
     kindless = CreateDelegationTokenRequest(owner_principal_type=None, owner_principal_name="x", renewers=[])
     answer = rig.ask(ALICE, 3, kindless)
-    assert (answer.error_code, answer.principal_name) == (ErrorCode.UNKNOWN_SERVER_ERROR, "ANONYMOUS")
+    assert (answer.error_code, answer.principal_name) == (ErrorCode.INVALID_PRINCIPAL_TYPE, "ANONYMOUS")
 
 
 def test_without_a_secret_there_are_no_tokens() -> None:

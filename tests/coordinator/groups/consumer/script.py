@@ -190,8 +190,8 @@ class Script:
         yield ErrorCode(reply.value).name
 
     def do_fetch(self, name: str, *, epoch: str | None = None) -> Iterator[str]:
-        """Read the group's offsets as a member."""
-        client = self.clients[name]
+        """Read the group's offsets as a member, or as nobody."""
+        client = Client("") if name == "nobody" else self.clients[name]
         reply = Reply()
         self.cluster.service.fetch_offsets(
             GROUP,
@@ -199,7 +199,7 @@ class Script:
                 topic: {at: one.offset for at, one in all_.items()} for topic, all_ in stored.items()
             },
             reply,
-            member_id=client.member_id,
+            member_id=client.member_id or None,
             member_epoch=client.epoch if epoch is None else int(epoch),
         )
         self.cluster.host.run_pending()
