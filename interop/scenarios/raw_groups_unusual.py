@@ -34,8 +34,6 @@ def pending_members(broker: Broker) -> Any:
         seen["sync"] = comparable(member.sync())
         seen["commit"] = member.commit(COMMITTED, 1, GenerationIdOrMemberEpoch=0)
         seen["commit without a generation"] = member.commit(COMMITTED, 1)
-        member.send_join(GroupInstanceId="i")
-        seen["join as a static member"] = comparable(member.joined())
         seen["leave"] = member.leave()
         seen["leave again"] = member.leave()
         member.send_join()

@@ -309,12 +309,8 @@ class ClassicGroups:
 
     def _join_known(self, group: ClassicGroup, join: Join, done: JoinDone) -> CoordinatorResult:
         member_id = join.member_id
-        if member_id in group.pending:
-            if join.instance_id is None:
-                return self._add_member(group, member_id, join, done)
-            # Ids are given out first to dynamic members only: nobody asked for this one under an instance id.
-            done(_join_error(ErrorCode.UNKNOWN_SERVER_ERROR))
-            return NOTHING
+        if member_id in group.pending and join.instance_id is None:
+            return self._add_member(group, member_id, join, done)
         try:
             member = group.check_member(member_id, join.instance_id)
         except ApiError as error:
