@@ -13,7 +13,7 @@ from kwire.client.connection import Connection
 from kwire.client.failure import Lost, NoBroker, NoPartition, check
 from kwire.client.security import PLAINTEXT, Security
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kwire.wire.messages.find_coordinator import GROUP, FindCoordinatorRequest, FindCoordinatorResponse
 from kwire.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -24,8 +24,6 @@ from kwire.wire.messages.metadata import (
 from kwire.wire.schema import Message
 
 RETRY_SECONDS: Final = 0.1
-GROUP, TRANSACTION = 0, 1
-"""Kinds of coordinators."""
 
 Address = tuple[str, int]
 TopicPartition = tuple[str, int]

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, cast
 from kwire.client.cluster import Cluster, TopicPartition, by_topic
 from kwire.client.failure import Lost, check
 from kwire.client.offsets import find_offsets
-from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
+from kwire.wire.batch import ABORT, BatchHeader, CorruptBatch, Record, batches, control_type, records
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
     AbortedTransaction,
@@ -29,8 +29,6 @@ PARTITION_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 """Of what a compressed batch may come to."""
-ABORT: Final = 0
-"""The type of the control record that ends a transaction which is void."""
 
 
 class Found(NamedTuple):

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kwire.client.cluster import TRANSACTION, TopicPartition, by_topic
+from kwire.client.cluster import TopicPartition, by_topic
 from kwire.client.failure import check
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
@@ -26,6 +26,7 @@ from kwire.wire.messages.describe_transactions import (
     DescribeTransactionsResponse,
     TransactionState,
 )
+from kwire.wire.messages.find_coordinator import TRANSACTION
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kwire.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from kwire.wire.messages.write_txn_markers import (

@@ -33,6 +33,9 @@ NO_LEADER_EPOCH = -1
 NO_TIMESTAMP = -1
 MAX_SEQUENCE = 0x7FFFFFFF
 
+ABORT, COMMIT = range(2)
+"""What a marker says of a transaction: the kind of its control record."""
+
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10

@@ -11,9 +11,10 @@ from typing import Any, Final
 from kwire.broker.host.host import PeerAddress
 from kwire.testing.cluster.client import Steps
 from kwire.testing.cluster.ledger import Place
-from kwire.testing.cluster.transactions import TRANSACTION, TransactionalProducer
+from kwire.testing.cluster.transactions import TransactionalProducer
 from kwire.testing.simulation.promises import Broken
 from kwire.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from kwire.wire.messages.find_coordinator import GROUP, TRANSACTION
 from kwire.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -25,7 +26,6 @@ from kwire.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 
-GROUP: Final = 0
 ADD_OFFSETS_VERSION: Final = 3
 OLD_COMMIT_VERSION, NEW_COMMIT_VERSION = 4, 5
 FETCH_VERSION: Final = 8

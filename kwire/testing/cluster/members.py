@@ -27,6 +27,7 @@ from kwire.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignmentTopicPartition,
     ConsumerProtocolSubscription,
 )
+from kwire.wire.messages.find_coordinator import GROUP
 from kwire.wire.messages.heartbeat import HeartbeatRequest
 from kwire.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kwire.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -45,7 +46,6 @@ from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAss
 from kwire.wire.primitives import Uuid
 from kwire.wire.schema import Message
 
-GROUP: Final = 0
 OFFSETS: Final = Place("__consumer_offsets", 0)
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 7, 5, 4, 5
 CONSUMER_HEARTBEAT_VERSION: Final = 1

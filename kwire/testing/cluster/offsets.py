@@ -8,6 +8,7 @@ from kwire.broker.host.host import PeerAddress
 from kwire.testing.cluster.client import Client, Steps
 from kwire.testing.cluster.ledger import Ledger, Place
 from kwire.testing.simulation.promises import Broken
+from kwire.wire.messages.find_coordinator import GROUP
 from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -21,7 +22,6 @@ from kwire.wire.messages.offset_fetch import (
 
 COMMIT_VERSION: Final = 8
 FETCH_VERSION: Final = 8
-GROUP: Final = 0
 OFFSETS: Final = Place("__consumer_offsets", 0)
 
 

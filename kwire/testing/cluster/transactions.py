@@ -15,9 +15,9 @@ from kwire.testing.cluster.producers import Producer
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kwire.wire.messages.end_txn import EndTxnRequest
+from kwire.wire.messages.find_coordinator import TRANSACTION
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
 
-TRANSACTION: Final = 1
 INIT_VERSION: Final = 4
 ADD_VERSION: Final = 3
 OLD_PRODUCE_VERSION, OLD_END_VERSION = 11, 4

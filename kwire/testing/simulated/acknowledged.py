@@ -15,13 +15,12 @@ from kwire.testing import answers
 from kwire.testing.cluster.ledger import Ledger, Place
 from kwire.testing.simulation.promises import Broken
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, control_type, records
+from kwire.wire.batch import COMMIT, BatchHeader, CorruptBatch, Record, batches, control_type, records
 from kwire.wire.errors import WireError
 from kwire.wire.messages.produce import ProduceRequest, ProduceResponse
 from kwire.wire.registry import decode_request, decode_request_header, decode_response
 
 ALL: Final = -1
-COMMIT: Final = 1
 SEQUENCES: Final = 1 << 31
 """After the last one comes 0 again."""
 

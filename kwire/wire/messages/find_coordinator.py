@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from kwire.wire.schema import Int8, Int16, Int32, Message, Str, field, message
 
+GROUP, TRANSACTION, SHARE = range(3)
+"""Kinds of what has a coordinator."""
+
 
 @message(key=10, versions="0-6", flexible="3+")
 class FindCoordinatorRequest(Message):

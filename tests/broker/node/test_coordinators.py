@@ -12,7 +12,7 @@ from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kwire.wire.messages.end_txn import EndTxnRequest
-from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
+from kwire.wire.messages.find_coordinator import GROUP, TRANSACTION, FindCoordinatorRequest
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kwire.wire.messages.offset_commit import (
@@ -29,7 +29,6 @@ from kwire.wire.messages.txn_offset_commit import (
 )
 from tests.broker.node.test_cluster import CONTROLLER, SESSION_MS, Cluster, broker
 
-GROUP, TRANSACTION = range(2)
 NAMES = {2: "two", 3: "three", 4: "four"}
 INTERNAL = {
     "offsets.topic.num.partitions": "2",

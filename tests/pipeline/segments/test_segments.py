@@ -24,11 +24,10 @@ from kwire.pipeline.segments.scan import (
     end_offset,
     stable_offset,
 )
-from kwire.wire.batch import build, seal
+from kwire.wire.batch import ABORT, COMMIT, build, seal
 from kwire.wire.compression import Codec
 from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, end_transaction
 
-ABORT, COMMIT = 0, 1
 Row = tuple[int, bytes | None]
 
 

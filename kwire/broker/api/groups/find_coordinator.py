@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import RequestContext
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
-from kwire.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kwire.wire.messages.find_coordinator import (
+    GROUP,
+    SHARE,
+    TRANSACTION,
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
 
-KINDS = GROUP, TRANSACTION, SHARE = range(3)
+KINDS = GROUP, TRANSACTION, SHARE
 FIRST_VERSION_WITH_KEYS = 4
 
 NO_NODE = -1

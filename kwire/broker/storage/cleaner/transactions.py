@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kwire.broker.storage.log.producer_state import ABORT, COMMIT
 from kwire.broker.storage.log.transaction_index import Aborted
-from kwire.wire.batch import BatchHeader, control_type, records
+from kwire.wire.batch import ABORT, COMMIT, BatchHeader, control_type, records
 
 
 def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:

@@ -19,6 +19,8 @@ from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.verifications import Verification, Verifications
 from kwire.wire.batch import (
+    ABORT,
+    COMMIT,
     HEADER_BYTES,
     MAX_PRODUCER_EPOCH,
     MAX_SEQUENCE,
@@ -40,9 +42,6 @@ from kwire.wire.primitives import Buffer
 BATCHES_KEPT: Final = 5
 NO_COORDINATOR_EPOCH: Final = -1
 UNKNOWN_TRANSACTION_VERSION: Final = -1
-
-ABORT: Final = 0
-COMMIT: Final = 1
 
 SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD = Struct(">hIi")

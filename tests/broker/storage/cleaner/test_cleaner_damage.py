@@ -8,11 +8,10 @@ from kwire.broker.storage.cleaner.job import Cleaned, Done, Job
 from kwire.broker.storage.cleaner.rewriting import LogCleaning
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.testing.disk import MemoryDisk
-from kwire.wire.batch import HEADER_BYTES, CorruptBatch, build, read_header
+from kwire.wire.batch import ABORT, COMMIT, HEADER_BYTES, CorruptBatch, build, read_header
 
 NOW_MS = 1_700_000_000_000
 DIRECTORY = "/data/t-0"
-ABORT, COMMIT = 0, 1
 LEADER_EPOCH = range(12, 16)
 """Bytes of a header that no checksum covers, and that no cleaning goes by."""
 

@@ -11,11 +11,9 @@ from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.cleaner.transactions import CleanedTransactions
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.transaction_index import Aborted
-from kwire.wire.batch import BatchHeader, build, read_header
+from kwire.wire.batch import ABORT, COMMIT, BatchHeader, build, read_header
 from tests.broker.storage.cleaner.test_cleaner import COMPACT, Bench
 from tests.broker.storage.log_bench import committed, end_transaction
-
-ABORT, COMMIT = 0, 1
 
 
 class World(Bench):

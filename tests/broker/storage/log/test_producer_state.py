@@ -9,15 +9,13 @@ from crc32c import crc32c
 
 from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.producer_state import (
-    ABORT,
-    COMMIT,
     MAX_SEQUENCE,
     CorruptSnapshot,
     ProducerState,
     ProducerStateManager,
 )
 from kwire.testing.disk import MemoryDisk
-from kwire.wire.batch import MAX_PRODUCER_EPOCH, BatchHeader, build, read_header
+from kwire.wire.batch import ABORT, COMMIT, MAX_PRODUCER_EPOCH, BatchHeader, build, read_header
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.broker.storage.log_bench import NOW_MS
 
