@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kwire.wire import batch
-
-ABORT_MARKER: Final = 0
-COMMIT_MARKER: Final = 1
 
 R = TypeVar("R")
 
@@ -67,8 +64,8 @@ class CommittedRecords(Generic[R]):
             return
         for marker in batch.records(data, 0, header):
             _, kind = batch.control_type(marker)
-            if kind in (ABORT_MARKER, COMMIT_MARKER):
-                yield from self.end(header.producer_id, commit=kind == COMMIT_MARKER)
+            if kind in (batch.ABORT, batch.COMMIT):
+                yield from self.end(header.producer_id, commit=kind == batch.COMMIT)
 
     def hold(self, producer_id: int, records: Iterable[R]) -> None:
         """Records that count if the producer's transaction commits."""

@@ -19,8 +19,6 @@ OFFSET_VERSION = 4
 OFFSET_VERSION_WITH_EXPIRY = 1
 """The one version that holds an expiry of its own, for commits that ask for a retention time (v2–4)."""
 
-NO_OFFSET = -1
-
 
 class CommittedOffset(NamedTuple):
     """How far a group has come in one partition."""

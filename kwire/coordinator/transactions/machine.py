@@ -24,8 +24,6 @@ from kwire.coordinator.machine import (
 )
 from kwire.coordinator.transactions.transaction import (
     LAST_EPOCH,
-    MAX_EPOCH,
-    NO_EPOCH,
     State,
     Transaction,
     completed,
@@ -37,7 +35,7 @@ from kwire.coordinator.transactions.transaction import (
     stored_value,
     with_partitions,
 )
-from kwire.wire.batch import NO_PRODUCER_ID
+from kwire.wire.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
@@ -260,7 +258,7 @@ class TransactionMachine:
             not commit and client_version >= 2 and not is_retry
         ):
             next_id = self._next_producer_id(transaction, client_version)
-            if commit and client_version >= 2 and transaction.producer_epoch == MAX_EPOCH:
+            if commit and client_version >= 2 and transaction.producer_epoch == MAX_PRODUCER_EPOCH:
                 # No client is given this epoch, which none follows.
                 raise ApiError(ErrorCode.INVALID_REQUEST)
             self._check_is_storable(transactional_id, client_version)
@@ -466,7 +464,7 @@ _REFUSALS = {
 def _may_be(transaction: Transaction, expected: Producer) -> bool:
     """Whether a producer that says who it was can be this one. KIP-360."""
     return (
-        transaction.producer_epoch == NO_EPOCH
+        transaction.producer_epoch == NO_PRODUCER_EPOCH
         or expected.producer_id == transaction.producer_id
         or (expected.producer_id == transaction.previous_producer_id and expected.epoch >= LAST_EPOCH)
     )

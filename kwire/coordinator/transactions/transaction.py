@@ -11,13 +11,11 @@ from enum import IntEnum
 from typing import Final
 
 from kwire.coordinator.machine import TopicPartition
-from kwire.wire.batch import NO_PRODUCER_ID, NO_TIMESTAMP
+from kwire.wire.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.stored.transactions import PartitionsSchema, TransactionLogValue
 
-NO_EPOCH: Final = -1
-MAX_EPOCH: Final = (1 << 15) - 1
-LAST_EPOCH: Final = MAX_EPOCH - 1
+LAST_EPOCH: Final = MAX_PRODUCER_EPOCH - 1
 """The last epoch that a client is given: the coordinator must be able to raise it once more, to fence it."""
 
 
@@ -64,8 +62,8 @@ class Transaction(NamedTuple):
     producer_id: int
     timeout_ms: int
     last_update_ms: int
-    producer_epoch: int = NO_EPOCH
-    last_producer_epoch: int = NO_EPOCH
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
     """The epoch before the current one, if its producer asked for the current one. Not stored."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
@@ -105,8 +103,8 @@ def initialized(
     """
     epoch, last = transaction.producer_epoch, transaction.last_producer_epoch
     if expected_epoch is None:
-        epoch, last = epoch + 1, NO_EPOCH
-    elif epoch == NO_EPOCH or expected_epoch == epoch:
+        epoch, last = epoch + 1, NO_PRODUCER_EPOCH
+    elif epoch == NO_PRODUCER_EPOCH or expected_epoch == epoch:
         epoch, last = epoch + 1, epoch
     elif expected_epoch != last:
         return None
@@ -128,7 +126,7 @@ def rotated(
     return transaction.moved(State.EMPTY, now_ms)._replace(
         producer_id=producer_id,
         producer_epoch=0,
-        last_producer_epoch=transaction.producer_epoch if remember else NO_EPOCH,
+        last_producer_epoch=transaction.producer_epoch if remember else NO_PRODUCER_EPOCH,
         previous_producer_id=transaction.producer_id,
         next_producer_id=NO_PRODUCER_ID,
         timeout_ms=timeout_ms,
@@ -151,8 +149,8 @@ def with_partitions(
 
 def fenced(transaction: Transaction) -> Transaction:
     """With the next epoch, so that whoever uses this one writes no more; the greatest one stays."""
-    epoch = min(transaction.producer_epoch + 1, MAX_EPOCH)
-    return transaction._replace(producer_epoch=epoch, last_producer_epoch=NO_EPOCH)
+    epoch = min(transaction.producer_epoch + 1, MAX_PRODUCER_EPOCH)
+    return transaction._replace(producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
 
 
 def ending(
@@ -160,7 +158,7 @@ def ending(
 ) -> Transaction:
     """About to end: its markers may be written once this is stored. The greatest epoch stays."""
     epoch, last = transaction.producer_epoch, transaction.last_producer_epoch
-    if client_version >= 2 and epoch < MAX_EPOCH:
+    if client_version >= 2 and epoch < MAX_PRODUCER_EPOCH:
         epoch, last = epoch + 1, epoch
     return transaction.moved(State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, now_ms)._replace(
         producer_epoch=epoch,

@@ -12,9 +12,10 @@ import pytest
 from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
-from kwire.coordinator.transactions.transaction import LAST_EPOCH, MAX_EPOCH, MOVES, State
+from kwire.coordinator.transactions.transaction import LAST_EPOCH, MOVES, State
 from kwire.testing.virtual import VirtualHost
 from kwire.wire import batch
+from kwire.wire.batch import MAX_PRODUCER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
 
 A, B = ("a", 0), ("b", 1)
@@ -397,7 +398,7 @@ def with_epoch(script: Script, epoch: int) -> Producer:
     return Producer(found.producer_id, epoch)
 
 
-@pytest.mark.parametrize("epoch", [LAST_EPOCH, MAX_EPOCH])
+@pytest.mark.parametrize("epoch", [LAST_EPOCH, MAX_PRODUCER_EPOCH])
 @pytest.mark.parametrize("how", ["timeout", "successor"])
 def test_in_version_2_an_abort_of_the_last_epoch_goes_on_under_a_new_id(epoch: int, how: str) -> None:
     script = Script()
@@ -410,7 +411,7 @@ def test_in_version_2_an_abort_of_the_last_epoch_goes_on_under_a_new_id(epoch: i
         assert script.init() == "CONCURRENT_TRANSACTIONS"
     assert script.state() == "CompleteAbort 102/0"
     assert [(ending.producer_id, ending.producer_epoch) for _, ending in script.broker.markers] == [
-        (101, MAX_EPOCH)
+        (101, MAX_PRODUCER_EPOCH)
     ]
     if epoch == LAST_EPOCH:
         assert script.end(last, commit=False, version=2) == Producer(102, 0)  # what it comes to know
@@ -423,22 +424,22 @@ def test_in_version_2_an_abort_of_the_last_epoch_goes_on_under_a_new_id(epoch: i
 def test_in_version_1_nothing_is_raised_above_the_greatest_epoch(how: str) -> None:
     script = Script(version=1)
     script.init(timeout_ms=1_000)
-    assert script.add(with_epoch(script, MAX_EPOCH), A) == "NONE"
+    assert script.add(with_epoch(script, MAX_PRODUCER_EPOCH), A) == "NONE"
     if how == "timeout":
         script.host.advance(20_000)
     else:
         assert script.init() == "CONCURRENT_TRANSACTIONS"
-    assert script.state() == f"CompleteAbort 101/{MAX_EPOCH}"
+    assert script.state() == f"CompleteAbort 101/{MAX_PRODUCER_EPOCH}"
     assert script.init() == Producer(102, 0)
 
 
 def test_the_greatest_epoch_cannot_be_committed_in_version_2() -> None:
     script = Script()
     script.init()
-    last = with_epoch(script, MAX_EPOCH)
+    last = with_epoch(script, MAX_PRODUCER_EPOCH)
     assert script.add(last, A, version=2) == "NONE"
     assert script.end(last, version=2) == "INVALID_REQUEST"
-    assert script.state() == f"Ongoing 101/{MAX_EPOCH}"
+    assert script.state() == f"Ongoing 101/{MAX_PRODUCER_EPOCH}"
     assert script.end(last, commit=False, version=2) == Producer(103, 0)
 
 
