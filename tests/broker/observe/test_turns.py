@@ -23,7 +23,7 @@ from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 
 
-class Broker:
+class AskedBroker:
     """One that serves clients, each of which asks all the time."""
 
     def __init__(self, *client_ids: str) -> None:
@@ -54,7 +54,7 @@ class Broker:
 async def test_who_reads_without_a_pause_has_a_page_a_second_once_the_first_are_read(
     autojump_clock: MockClock,
 ) -> None:
-    broker = Broker(READER_ID, "billing")
+    broker = AskedBroker(READER_ID, "billing")
     assert await broker.read(AT_ONCE + 3) == [0] * AT_ONCE + [1, 2, 3]
     await trio.sleep(4 * SECONDS_A_PAGE)
     assert await broker.read(5) == [0, 0, 0, 0, 1]
@@ -63,14 +63,14 @@ async def test_who_reads_without_a_pause_has_a_page_a_second_once_the_first_are_
 
 
 async def test_nobody_waits_for_others_that_are_not_there(autojump_clock: MockClock) -> None:
-    broker = Broker(READER_ID)
+    broker = AskedBroker(READER_ID)
     assert await broker.read(1_000) == [0] * 1_000
     broker.client_ids.append("billing")
     assert await broker.read(3) == [1, 2, 3]
 
 
 async def test_who_waits_is_let_go_when_others_have_gone(autojump_clock: MockClock) -> None:
-    broker = Broker("billing")
+    broker = AskedBroker("billing")
     await broker.read(AT_ONCE)
     async with trio.open_nursery() as nursery:
         for _ in range(MOST_WAITING):
@@ -85,7 +85,7 @@ async def test_who_waits_is_let_go_when_others_have_gone(autojump_clock: MockClo
 
 
 async def test_who_would_wait_long_is_told_so_and_takes_nobodys_turn(autojump_clock: MockClock) -> None:
-    broker = Broker("billing")
+    broker = AskedBroker("billing")
     await broker.read(AT_ONCE)
     answers: list[bool] = []
 

@@ -32,7 +32,7 @@ class Config:
 
 
 @dataclass
-class Broker:
+class BrokerPorts:
     """Ports on a log in memory. Markers are written at once, unless they are held back."""
 
     host: VirtualHost
@@ -103,7 +103,7 @@ class Script:
 
     def __init__(self, version: int = 2) -> None:
         self.host = VirtualHost(seed=1, now_ms=1_000_000)
-        self.broker = Broker(self.host, version)
+        self.broker = BrokerPorts(self.host, version)
         self.start()
 
     def start(self) -> None:

@@ -32,7 +32,7 @@ REBALANCE_TIMEOUT_MS = 10_000
 SESSION_MS = 45_000
 ROUNDS_TO_SETTLE = 20
 
-Partition = tuple[bytes, int]
+Place = tuple[bytes, int]
 
 subscriptions = st.sampled_from(["t", "t", "tu", "tu", "u", "tuv", "v", ""]).map(frozenset)
 seldom = st.integers(0, 3).map(lambda drawn: drawn == 3)
@@ -48,8 +48,8 @@ class Client:
     topics: frozenset[str]
     expression: str
     epoch: int = 0
-    assigned: set[Partition] = field(default_factory=set)
-    using: set[Partition] = field(default_factory=set)
+    assigned: set[Place] = field(default_factory=set)
+    using: set[Place] = field(default_factory=set)
     lost_an_answer: bool = False
 
     @property
@@ -252,7 +252,7 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
 
     @invariant()
     def nobody_shares_a_partition(self) -> None:
-        used: set[Partition] = set()
+        used: set[Place] = set()
         for client in self.members():
             assert used.isdisjoint(client.using), client
             used |= client.using
@@ -271,7 +271,7 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
         group = self.group
         if group is None:
             return
-        owners: dict[Partition, int] = {}
+        owners: dict[Place, int] = {}
         for member in group.members.values():
             for assigned in (member.assigned, member.pending_revocation):
                 for topic_id, epochs in assigned.items():
@@ -322,7 +322,7 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
         if group is None or not members:
             return
         assert group.state.value == "Stable"
-        wanted: set[Partition] = set()
+        wanted: set[Place] = set()
         for member in group.members.values():
             for name in group.subscribed_topics(member):
                 topic = self.cluster.topics.by_name(name)
