@@ -74,9 +74,12 @@ class Fetching:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the log is what it is going to be, and durable where that is promised."""
+        """Whether the log is what it is going to be, and durable where that is promised.
+
+        What was cut off must not come back behind what is appended next, of whoever does not vote either.
+        """
         is_durable = not self._terms.may_vote or self.synced_offset >= self._log.end_offset
-        return is_durable and self.stage is not Stage.INSTALLING
+        return is_durable and not self._log.awaits_sync and self.stage is not Stage.INSTALLING
 
     def due_ms(self, leader: PeerAddress | None) -> int | None:
         """When somebody is to be asked; None while that waits for the disk, or there is nobody."""
@@ -223,7 +226,10 @@ class Fetching:
         return outputs
 
     def installed(self) -> None:
-        """The snapshot is installed, or could not be: the log tells which, and all of it is durable."""
+        """The snapshot is installed, or could not be: the log tells which.
+
+        All that it has is durable; that it begins behind the snapshot may not be yet.
+        """
         assert self.stage is Stage.INSTALLING, self.stage.name
         self.stage, self._loading = Stage.FETCHING, None
         self.synced_offset = self._log.end_offset

@@ -220,10 +220,10 @@ class MetadataLog:
                     yield batch
 
     def _restart_behind(self, snapshot: Snapshot | None) -> None:
-        """Begin the log at a snapshot that knows more than it. StorageError.
+        """Begin the log at a snapshot that knows more than it, after a flush. StorageError.
 
         A snapshot is synced as a whole, so that it may outlive the end of the log; and one that was fetched
-        from a leader is there before the log is cut.
+        from a leader is durable before the log is cut.
         """
         if snapshot is None:
             return
@@ -238,7 +238,6 @@ class MetadataLog:
                 snapshot.name,
             )
             self.log.restart_at(snapshot.end_offset)
-            self.log.flush()
             self.snapshots.forget_all_but_latest()
 
     # --- what this node remembers of elections
@@ -306,11 +305,13 @@ class MetadataLog:
         self.log.commit()
 
     def truncate_to(self, offset: int) -> None:
-        """Forget what is not the leader's, which was never read here as committed. StorageError."""
+        """Forget what is not the leader's, which was never read here as committed. StorageError.
+
+        A flush comes next (`awaits_sync`).
+        """
         assert offset >= self.high_watermark, f"a cut at {offset}, below {self.high_watermark}"
         self.history.cut(offset)
-        if self.log.truncate_to(offset):
-            self.log.flush()
+        self.log.truncate_to(offset)
 
     def advance_to(self, high_watermark: int) -> None:
         """What is committed ends at least there, as far as it is here."""
@@ -329,6 +330,11 @@ class MetadataLog:
     def synced_end_offset(self) -> int:
         """Where what is durable ends."""
         return self.log.recovery_point
+
+    @property
+    def awaits_sync(self) -> bool:
+        """Whether it was cut, or begun anew: a flush has to be done before anything is appended."""
+        return self.log.awaits_sync
 
     def flush(self) -> None:
         """Make everything written durable, now. StorageError."""

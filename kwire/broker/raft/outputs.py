@@ -75,7 +75,10 @@ class Append(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Forget the log from an offset on, durably. A sync that began before tells nothing of what follows."""
+    """Forget the log from an offset on, sync that, and call `synced`: nothing is asked for before.
+
+    A sync that began before tells nothing of what follows.
+    """
 
     offset: int
 
@@ -99,7 +102,10 @@ class AddToSnapshot(NamedTuple):
 
 
 class Install(NamedTuple):
-    """All of it is there: check it, make it durable, and begin the log behind it; then `installed`."""
+    """All of it is there: check it, make it durable, and begin the log behind it; then `installed`.
+
+    That the log begins there is synced then, and `synced` is called, as after a `Cut`.
+    """
 
 
 class DropSnapshot(NamedTuple):

@@ -145,10 +145,10 @@ class Quorum:
         log.recover()
         self._on_committed(log.read_snapshot())
         self._is_settled = not self.is_sole_voter
-        if self._is_settled and leadership is not None:
+        if log.awaits_sync or (self._is_settled and leadership is not None):
             # What a voter has, it may say to have: others count on it.
             log.flush()
-        elif not self._is_settled:
+        if not self._is_settled:
             log.advance_to(log.end_offset)
             self._on_committed(log.read_up_to(log.end_offset))
         self._election_file = ElectionFile(
@@ -398,6 +398,7 @@ class Quorum:
                     *(output.offset, self.leader_id),
                 )
                 log.truncate_to(output.offset)
+                self._writes.soon()
             case out.BeginSnapshot():
                 self._download.begin(output.snapshot)
             case out.AddToSnapshot():
@@ -501,6 +502,8 @@ class Quorum:
             self._machine.installed(now_ms)
             if not succeeded:
                 self._machine.refused(now_ms)
+            if self.log.awaits_sync:
+                self._writes.soon()
             self._after(())
 
     def snapshot_failed(self, reason: str) -> None:

@@ -51,6 +51,10 @@ class QuorumLog(Positions, Protocol):
         """Where what is known to be committed ends."""
 
     @property
+    def awaits_sync(self) -> bool:
+        """Whether it was cut, or begun anew behind a snapshot, and may not be appended to before a sync."""
+
+    @property
     def voters(self) -> VoterSet:
         """Who votes by the last record that says it, be it committed or not, or else by the configuration.
 

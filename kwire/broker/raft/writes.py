@@ -51,7 +51,7 @@ class Writes:
     def _write(self) -> None:
         self._is_asked = False
         log = self._log
-        if self._is_stopped or log.synced_end_offset >= log.end_offset:
+        if self._is_stopped or (log.synced_end_offset >= log.end_offset and not log.awaits_sync):
             return
         try:
             log.commit()

@@ -54,7 +54,10 @@ def _commands_are_answered_before_a_majority_has_them(replace: SetAttribute) -> 
 
 
 def _voters_fetch_on_before_their_disk_has_it(replace: SetAttribute) -> None:
-    replace(Fetching, "is_settled", property(lambda self: self.stage is not Stage.INSTALLING))
+    def is_settled(self: Fetching) -> bool:
+        return self.stage is not Stage.INSTALLING and not self._log.awaits_sync
+
+    replace(Fetching, "is_settled", property(is_settled))
 
 
 def _promises_are_not_waited_for(replace: SetAttribute) -> None:

@@ -92,11 +92,25 @@ def _a_leader_counts_what_it_has_not_synced(replace: SetAttribute) -> None:
 
 
 def _fetches_come_before_syncs(replace: SetAttribute) -> None:
-    replace(Fetching, "is_settled", property(lambda self: self.stage is not Stage.INSTALLING))
+    def is_settled(self: Fetching) -> bool:
+        return self.stage is not Stage.INSTALLING and not self._log.awaits_sync
+
+    replace(Fetching, "is_settled", property(is_settled))
 
 
 def _it_stands_while_a_snapshot_is_installed(replace: SetAttribute) -> None:
-    replace(Fetching, "is_settled", property(lambda self: self.synced_offset >= self._log.end_offset))
+    def is_settled(self: Fetching) -> bool:
+        return self.synced_offset >= self._log.end_offset and not self._log.awaits_sync
+
+    replace(Fetching, "is_settled", property(is_settled))
+
+
+def _a_cut_is_not_waited_for(replace: SetAttribute) -> None:
+    def is_settled(self: Fetching) -> bool:
+        is_durable = not self._terms.may_vote or self.synced_offset >= self._log.end_offset
+        return is_durable and self.stage is not Stage.INSTALLING
+
+    replace(Fetching, "is_settled", property(is_settled))
 
 
 def _half_is_a_majority(replace: SetAttribute) -> None:
@@ -183,10 +197,11 @@ BREAKAGES = [
     Breakage("a leader counts what it has not synced", _a_leader_counts_what_it_has_not_synced, seed=1),
     Breakage("fetches come before syncs", _fetches_come_before_syncs),
     Breakage("it stands while a snapshot is installed", _it_stands_while_a_snapshot_is_installed, seed=1),
+    Breakage("a cut is not waited for", _a_cut_is_not_waited_for, seed=1),
     Breakage("half is a majority", _half_is_a_majority, seed=7),
     Breakage("directories do not matter", _directories_do_not_matter, seed=184),
     Breakage("voters change twice at once", _voters_change_twice_at_once, seed=9),
-    Breakage("voters change before the epoch is committed", _voters_change_too_early, seed=17),
+    Breakage("voters change before the epoch is committed", _voters_change_too_early, seed=8),
     Breakage("voters count once they are committed", _voters_count_once_they_are_committed, seed=57),
     Breakage("nobody is asked before an election", _nobody_is_asked_before_an_election, seed=2),
     Breakage("old answers count", _old_answers_count, seed=44),

@@ -215,6 +215,8 @@ class History:
 
     def watch(self, node: SimulatedNode, output: Output) -> None:
         self.invariants.watch(node, output)
+        if isinstance(output, outputs.Cut | outputs.Install):
+            self.trouble.lie_in_wait(node)
 
     def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
         self.invariants.appended(node, batch, prev_epoch)

@@ -47,6 +47,10 @@ class SimulatedLog:
         self.high_watermark = 0
         self.synced_offset = 0
         """What a loss of power leaves at least."""
+        self.awaits_sync = False
+        """Whether it was cut or begun anew, and a loss of power may bring back what there was."""
+        self._before: tuple[int, list[Batch]] = 0, []
+        """That, with where it began."""
         self.batches: list[Batch] = []
         self.snapshots: list[SavedSnapshot] = []
         self.history = VoterHistory(static)
@@ -113,6 +117,7 @@ class SimulatedLog:
         return -1
 
     def append(self, batch: Batch) -> None:
+        assert not self.awaits_sync, f"{batch} may be followed by what was cut off"
         assert batch.base_offset == self.end_offset, f"{batch} follows {self.end_offset}"
         assert batch.epoch >= self.last_epoch
         if not self._epochs or batch.epoch > self._epochs[-1][0]:
@@ -123,6 +128,7 @@ class SimulatedLog:
             self.history.note(batch.base_offset + place, control)
 
     def cut(self, offset: int) -> None:
+        self._awaits_sync()
         while self.batches and self.batches[-1].end_offset > offset:
             self.batches.pop()
         self.end_offset = self.batches[-1].end_offset if self.batches else self.start_offset
@@ -130,6 +136,14 @@ class SimulatedLog:
         self._epochs = [entry for entry in self._epochs if entry[1] < offset]
         self.history.cut(offset)
         self.synced_offset = min(self.synced_offset, offset)
+
+    def _awaits_sync(self) -> None:
+        if not self.awaits_sync:
+            self.awaits_sync, self._before = True, (self.start_offset, self.batches.copy())
+
+    def bring_back(self) -> None:
+        """Power is lost, and what was done last was not durable: `crash` follows."""
+        self.start_offset, self.batches = self._before
 
     def read(self, offset: int, most: int) -> list[Batch]:
         first = bisect_right(self.batches, offset, key=lambda batch: batch.base_offset) - 1
@@ -173,6 +187,7 @@ class SimulatedLog:
 
     def install(self, saved: SavedSnapshot) -> None:
         """Begin anew behind a snapshot that was fetched."""
+        self._awaits_sync()
         offset = saved.snapshot.end_offset
         self.batches.clear()
         self._epochs.clear()
@@ -204,6 +219,7 @@ class SimulatedLog:
             self.high_watermark = latest.snapshot.end_offset
             if (latest.snapshot.epoch, latest.snapshot.end_offset) > (self.last_epoch, self.end_offset):
                 self.install(latest)
+        self.awaits_sync = False
         for batch in self.batches:
             for place, (_, control) in enumerate(batch.controls):
                 if batch.base_offset + place >= self.high_watermark:

@@ -167,6 +167,8 @@ class SimulatedNode:
         self._durable_states = self._promised = self._asked_states
         kept_offset = self.log.end_offset
         if loses_power:
+            if self.log.awaits_sync and rng.random() < 0.5:
+                self.log.bring_back()
             ends = [one.end_offset for one in self.log.batches if one.end_offset >= self.log.synced_offset]
             kept_offset = rng.choice([self.log.synced_offset, *ends])
         self.log.crash(kept_offset, self.static)
@@ -236,9 +238,9 @@ class SimulatedNode:
                 assert machine.role is not Role.LEADER, "a leader cuts its log"
                 assert output.offset >= log.high_watermark
                 world.note(self, f"cuts at {output.offset} of {log.end_offset}")
+                assert self._sync_to is None
                 log.cut(output.offset)
-                if self._sync_to is not None:
-                    self._sync_to = min(self._sync_to, output.offset)
+                self._sync()
             case outputs.Advance():
                 log.advance(output.high_watermark)
             case outputs.BeginSnapshot():
@@ -301,16 +303,17 @@ class SimulatedNode:
 
     def _sync(self) -> None:
         """Have the end of the log become durable, one sync at a time."""
-        if self._sync_to is not None or not self.terms.may_vote:
+        log = self.log
+        is_durable = not self.terms.may_vote or log.synced_offset >= log.end_offset
+        if self._sync_to is not None or (is_durable and not log.awaits_sync):
             return
-        if self.log.synced_offset >= self.log.end_offset:
-            return
-        self._sync_to = self.log.end_offset
+        self._sync_to = log.end_offset
 
         def synced() -> None:
             offset, self._sync_to = self._sync_to, None
             assert offset is not None
-            self.log.synced_offset = max(self.log.synced_offset, min(offset, self.log.end_offset))
+            log.synced_offset = max(log.synced_offset, min(offset, log.end_offset))
+            log.awaits_sync = False
             self._sync()
             self._handle(lambda: self.machine.synced(offset, self.own_ms))
 
@@ -319,8 +322,9 @@ class SimulatedNode:
     def _install(self) -> None:
         if self._incoming is not None:
             self._world.note(self, f"installs {self._incoming.snapshot}")
+            assert self._sync_to is None
             self.log.install(self._incoming)
-            self._sync_to = None
+            self._sync()
             self._incoming = None
             self.committed = max(self.committed, self.log.high_watermark)
 

@@ -151,7 +151,7 @@ class Trouble:
                 self._history.after(rng.choice([1, 50, 500, 1500]), partial(self._start, node))
 
     def lie_in_wait(self, node: SimulatedNode) -> None:
-        """It has just voted, or been elected: perhaps it dies of that, and is back at once."""
+        """It has just voted, been elected, or cut its log: perhaps it dies of that, and is back at once."""
         life = node.life
 
         def die() -> None:

@@ -133,11 +133,17 @@ class Rig:
                     self.log.advance(output.high_watermark)
                 case Cut():
                     self.log.cut(output.offset)
+                    queue += self._synced()
         self.done += found
         return found
 
     def _synced(self) -> list[Output]:
-        return [] if self.is_slow else self.machine.synced(self.log.end_offset, self.now_ms)
+        return [] if self.is_slow else self.syncs()
+
+    def syncs(self) -> list[Output]:
+        """All of the log is durable, and what was cut off is gone."""
+        self.log.awaits_sync = False
+        return self.machine.synced(self.log.end_offset, self.now_ms)
 
     def appends(self, count: int = 1, epoch: int | None = None) -> list[Output]:
         """Have records in the log: commands of this leader, or what a follower was sent."""

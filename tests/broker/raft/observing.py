@@ -14,6 +14,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.publisher import Publisher
 from kwire.broker.net.peers import PeerLinks
 from kwire.broker.node.format import all_directories, format_directories
+from kwire.broker.raft.decisions import Leadership
 from kwire.broker.raft.endpoints import static_voters
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.quorum import Quorum
@@ -49,6 +50,10 @@ class ObservingNode:
         self.starts = 0
         self.peers_of: Callable[[VirtualHost], Any] | None = None
         """Other nodes than those on the network, where a test makes them up."""
+        self.leadership: Leadership | None = None
+        """Of one that may vote, should the quorum ever make it a voter."""
+        self.work_delays: random.Random | None = None
+        """Decides when work for threads is done; where unset, at once."""
         self.committed: dict[int, tuple[int, int]] = {}
         """Last offset and epoch of each batch that was told of, by its base offset, over all starts."""
         self.fatal: list[str] = []
@@ -59,7 +64,9 @@ class ObservingNode:
         config = load(
             None, {}, self.settings | {name.replace("_", "."): value for name, value in settings.items()}
         )
-        self.host = VirtualHost(seed=self.starts, name=self.name, events=self.network.events)
+        self.host = VirtualHost(
+            seed=self.starts, name=self.name, events=self.network.events, work_delays=self.work_delays
+        )
         if self.peers_of is not None:
             self.host.peers = self.peers_of(self.host)
         else:
@@ -103,7 +110,7 @@ class ObservingNode:
         self.observer.subscribe_leader(
             lambda: self.leaders.append((self.observer.leader_id, self.observer.epoch))
         )
-        self.observer.start(self.log, self.logs.cluster_id)
+        self.observer.start(self.log, self.logs.cluster_id, self.leadership)
         self.snapshotter = Snapshotter(config, self.host, self.log)
         self.snapshotter.start(self.publisher.image)
         self.publisher.subscribe(self.snapshotter.image_changed)

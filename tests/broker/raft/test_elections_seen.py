@@ -207,6 +207,7 @@ class Observing(ObservingNode):
         super().__init__(network, CLUSTER, **{"controller.quorum.voters": voters})
         self.quorum = quorum
         self.peers_of = lambda host: Asking(quorum, host, quorum.rng)
+        self.work_delays = quorum.rng
 
     def _heard(self, batches: Iterable[MetadataBatch]) -> Iterable[MetadataBatch]:
         for batch in batches:
@@ -268,6 +269,7 @@ def _all_that_is_here(log: MetadataLog, high_watermark: int) -> None:
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     "what is written is taken for committed": (MetadataLog, "advance_to", _all_that_is_here),
     "the log is never cut": (MetadataLog, "truncate_to", lambda log, offset: None),
+    "what was cut off may come back": (MetadataLog, "awaits_sync", False),
     "the log is cut where the leader's epoch ends, and not its own": (
         fetching,
         "cut_for",

@@ -20,6 +20,7 @@ from kwire.broker.raft.outputs import (
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.roles import Role
 from kwire.broker.raft.snapshots import Snapshot
+from kwire.testing.quorum.log import SavedSnapshot
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, SnapshotId
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
@@ -168,6 +169,32 @@ def test_the_log_is_cut_where_it_parts_from_the_leaders() -> None:
     assert isinstance(failed, Fail)
     assert "committed" in failed.reason
     assert rig.machine.due_ms is None
+
+
+@pytest.mark.parametrize("may_vote", [True, False])
+def test_nothing_is_asked_before_a_cut_is_durable(may_vote: bool) -> None:
+    rig = Rig(1, may_vote=may_vote, log={1: 10, 2: 10}).follows(leader_id=2, epoch=3)
+    rig.do(rig.syncs())
+    rig.is_slow = True
+    answer = fetched(2, 3, diverging_epoch=EpochEndOffset(epoch=1, end_offset=15))
+    assert rig.hears(asks(rig), answer) == [Cut(10)]
+    rig.do(rig.machine.synced(10, rig.now_ms))  # what began before the cut
+    assert rig.machine.due_ms is None, "neither does it fetch nor stand"
+    rig.now_ms += 2 * FETCH_TIMEOUT_MS
+    rig.do(rig.syncs())
+    assert asks(rig).to == ADDRESSES[2]
+    assert rig.machine.role is Role.FOLLOWER, "it was not the leader that took so long"
+
+
+def test_nothing_is_asked_before_it_is_durable_that_the_log_begins_behind_a_snapshot() -> None:
+    rig = Rig(1).follows(leader_id=2, epoch=3)
+    rig.hears(asks(rig), fetched(2, 3, snapshot_id=SnapshotId(end_offset=100, epoch=2)))
+    rig.hears(asks(rig), piece(Snapshot(100, 2), 0, b"abc", 3))
+    rig.log.install(SavedSnapshot(Snapshot(100, 2), None, 0, 1))
+    rig.machine.installed(rig.now_ms)
+    assert rig.machine.due_ms is None, "neither does it fetch nor stand"
+    rig.do(rig.syncs())
+    assert isinstance(asks(rig).request, FetchRequest)
 
 
 def test_a_snapshot_is_fetched_in_pieces_and_goes_on_after_a_break() -> None:

@@ -107,6 +107,11 @@ def test_what_was_committed_is_never_cut() -> None:
         log.truncate_to(1)
     log.truncate_to(2)
     assert (log.end_offset, log.last_epoch) == (2, 1)
+    with pytest.raises(AssertionError):
+        log.append_fetched(batch(2, 3), epoch=3)
+    work, finish = log.begin_flush()
+    work()
+    finish()
     log.append_fetched(batch(2, 3), epoch=3)
     assert epochs_of(log) == [1, 1, 3]
 
