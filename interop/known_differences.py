@@ -16,6 +16,7 @@ SNAPSHOT_REFUSED = (
     "Apache Kafka's refusal of a piece of a snapshot lacks a field, and fails: docs/decisions/0007"
 )
 NO_BACKTRACKING = "patterns of clients are RE2's, which does not backtrack: docs/decisions/0007"
+NOT_HALF_GROWN = "a topic grows by all that is asked for, or says why not: docs/decisions/0007"
 SOONER = "a fetch is told the high watermark that it has itself raised: docs/decisions/0017"
 
 KNOWN: list[tuple[str, str, str]] = [
@@ -39,6 +40,8 @@ KNOWN: list[tuple[str, str, str]] = [
         "/restarted-retained-False/ended/committed/*/4/0/1",
         SNAPSHOT_KEPT,
     ),
+    ("raw_topics.growth_too_much_at_once", "/by one more, v*", NOT_HALF_GROWN),
+    ("raw_topics.growth_too_much_at_once", "/assigned/*", NOT_HALF_GROWN),
     ("raw_config_values.subscriptions", "/match=client_id=x++/*", NO_BACKTRACKING),
     ("raw_nodes_lives.heartbeats", "/back at once/*", LET_GO),
     ("raw_nodes_lives.heartbeats", "/gone, and not fenced in this life/IsFenced", ENDED),

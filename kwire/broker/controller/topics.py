@@ -421,9 +421,6 @@ def _add_partitions(
             f"{len(asked.assignments)} assignment(s) were specified."
         )
         return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    if additional > MAX_RECORDS_PER_REQUEST:
-        # Before they are placed: a request can ask for two thousand millions.
-        return TOO_MANY_RECORDS
     replication_factor = len(topic.partitions[0].replicas)
     placed: list[PartitionImage] = []
     if asked.assignments is not None:
@@ -432,6 +429,9 @@ def _add_partitions(
             if isinstance(partition, Fault):
                 return partition
             placed.append(partition)
+    elif additional > MAX_RECORDS_PER_REQUEST:
+        # Before they are placed: a request can ask for two thousand millions.
+        return TOO_MANY_RECORDS
     else:
         outcome = _placed(image, additional, replication_factor, rng)
         if isinstance(outcome, Fault):
