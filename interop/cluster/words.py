@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from interop.cluster.load import read_all
 from interop.exactly_once.copying import Feeding
 from interop.java_programs import JavaProgram
 from interop.scenarios import streams
@@ -71,8 +72,11 @@ class Counting:
         self._until(written * WORDS_A_LINE)
         ended = [program.stop() for program in self._running]
         assert ended == [128 + signal.SIGTERM] * 2, ended
+        food = Counter(value for *_, value in read_all(self._bootstrap, TOPICS[0], PARTITIONS))
+        assert food == Counter(line(number).encode() for number in range(written)), "it was fed otherwise"
         words = Counter(word for number in range(written) for word in line(number).split())
-        assert not self._output.wrong(words)
+        wrong = self._output.wrong(words)
+        assert not wrong, wrong
         assert set(self._output.counts) == set(words)
         errors = [
             each

@@ -119,6 +119,8 @@ class Feeding:
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
+                # With more it may write twice where a leader moves: see `cluster.load.ConfluentWriter`.
+                "max.in.flight.requests.per.connection": 1,
                 "linger.ms": 20,
                 "message.timeout.ms": 120_000,
                 "reconnect.backoff.ms": 20,
