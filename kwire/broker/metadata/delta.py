@@ -126,8 +126,9 @@ class MetadataDelta:
 
     def finish(self, offset: int, epoch: int) -> MetadataImage:
         """The image after the records, the last of which has `offset` and was written in `epoch`."""
+        states: dict[PartitionImage, PartitionImage] = {}
         for topic_id, open_partitions in self._open_topics.items():
-            self._close_topic(topic_id, open_partitions)
+            self._close_topic(topic_id, open_partitions, states)
         self._open_topics.clear()
         after = self._after
         after.offset = offset
@@ -173,13 +174,18 @@ class MetadataDelta:
             self._open_topics[topic_id] = open_partitions
         return open_partitions
 
-    def _close_topic(self, topic_id: Uuid, open_partitions: dict[int, PartitionImage]) -> None:
+    def _close_topic(
+        self,
+        topic_id: Uuid,
+        open_partitions: dict[int, PartitionImage],
+        states: dict[PartitionImage, PartitionImage],
+    ) -> None:
+        """Put the topic into the image. Partitions in one state share it, and of thousands most do."""
         name = self._after.topics_by_id[topic_id].name
         if set(open_partitions) != set(range(len(open_partitions))):
             raise ValueError(f"the partitions of topic {name} have gaps: {sorted(open_partitions)}")
-        topic = TopicImage(
-            name, topic_id, tuple(open_partitions[index] for index in range(len(open_partitions)))
-        )
+        in_order = (open_partitions[index] for index in range(len(open_partitions)))
+        topic = TopicImage(name, topic_id, tuple(states.setdefault(one, one) for one in in_order))
         self._own("topics")[name] = topic
         self._own("topics_by_id")[topic_id] = topic
 

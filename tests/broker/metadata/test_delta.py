@@ -48,6 +48,14 @@ def test_what_was_there_before_is_not_touched() -> None:
     assert first.brokers is second.brokers, "what nobody changed is shared"
 
 
+def test_partitions_in_one_state_share_it() -> None:
+    first, _ = after(MetadataImage(), *topic(partitions=3), *topic("u", OTHER_ID))
+    zero, one, two = first.topics["t"].partitions
+    assert zero is one is two is first.topics["u"].partitions[0]
+    second, _ = after(first, PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, leader=2))
+    assert [partition.leader for partition in second.topics["t"].partitions] == [1, 2, 1], "one changes alone"
+
+
 def test_topics_are_created_altered_and_deleted() -> None:
     first, created = after(MetadataImage(), *topic(), *topic("u", OTHER_ID))
     assert sorted(one.name for one in created.created_topics) == ["t", "u"]
