@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.client.failure import Lost, check
 from kwire.console.asked import Answer, Asked, Page
 from kwire.desk.cluster import Cluster
@@ -82,9 +82,7 @@ def _quorum(cluster: Cluster) -> ResponsePartitionData | None:
     """The quorum that keeps the metadata log; None where the broker does not know of one now."""
     request = DescribeQuorumRequest(
         topics=[
-            RequestTopicData(
-                topic_name=CLUSTER_METADATA_TOPIC, partitions=[RequestPartitionData(partition_index=0)]
-            )
+            RequestTopicData(topic_name=METADATA_TOPIC, partitions=[RequestPartitionData(partition_index=0)])
         ]
     )
     try:

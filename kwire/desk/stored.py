@@ -8,12 +8,8 @@ from importlib import import_module
 from struct import Struct
 from typing import Any, Final
 
-from kwire.broker.metadata.names import (
-    CLUSTER_METADATA_TOPIC,
-    GROUP_METADATA_TOPIC,
-    SHARE_GROUP_STATE_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-)
+from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.desk.failure import Misfit
 from kwire.wire.batch import CorruptBatch, Record, control_type
 from kwire.wire.codegen import decode
@@ -31,7 +27,7 @@ from kwire.wire.stored.raft import (
 
 METADATA, OFFSETS, TRANSACTIONS, SHARE = "metadata", "offsets", "transactions", "share"
 KINDS: Final = {
-    CLUSTER_METADATA_TOPIC: METADATA,
+    METADATA_TOPIC: METADATA,
     GROUP_METADATA_TOPIC: OFFSETS,
     TRANSACTION_STATE_TOPIC: TRANSACTIONS,
     SHARE_GROUP_STATE_TOPIC: SHARE,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kwire.broker.cli.cluster_folder import ClusterNode
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.client.connection import Connection
 from kwire.client.failure import Lost
 from kwire.wire.errors import ApiError, WireError
@@ -54,7 +54,7 @@ def ask_quorum(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
     """What the active controller says of the quorum; None where none answers."""
     partitions = [RequestPartitionData(partition_index=0)]
     request = DescribeQuorumRequest(
-        topics=[RequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=partitions)]
+        topics=[RequestTopicData(topic_name=METADATA_TOPIC, partitions=partitions)]
     )
     running = [node for node in nodes if node.fault is None and node.pid is not None]
     asked = [(node.config.controller_endpoints(), ASK_SECONDS) for node in running if node.is_controller]

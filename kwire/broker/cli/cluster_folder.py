@@ -27,6 +27,7 @@ from typing import Final
 from kwire.broker.cli.cluster_plan import FIRST_CONTROLLER, Quorum, Roles, Wanted, addresses, properties
 from kwire.broker.cli.settings import CLUSTER_DIR, Failure, UsageError
 from kwire.broker.config import BrokerConfig, ConfigError, load
+from kwire.broker.config.listeners import MAX_PORT
 from kwire.broker.config.properties import ENVIRONMENT_PREFIX
 from kwire.broker.config.roles import BROKER, CONTROLLER, VOTERS
 from kwire.broker.controller.topics import new_uuid
@@ -36,7 +37,6 @@ from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.wire.primitives import uuid_to_text
 
 DEFAULT_PORT: Final = 9092
-MAX_PORT: Final = 65_535
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 90
 LOOK_SECONDS: Final = 0.02

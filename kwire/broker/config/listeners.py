@@ -19,6 +19,7 @@ from kwire.wire.named_tuple import NamedTuple
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT")
 META_ADDRESS: Final = "0.0.0.0"
+MAX_PORT: Final = 65_535
 
 LISTENERS: Final = "listeners"
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
@@ -60,8 +61,8 @@ def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerEndpoint]:
         if match is None:
             raise invalid(key, entry, "expected NAME://host:port, like PLAINTEXT://127.0.0.1:9092")
         port = int(match[3])
-        if not 0 <= port <= 65535:
-            raise invalid(key, entry, "a port is a number from 0 to 65535")
+        if not 0 <= port <= MAX_PORT:
+            raise invalid(key, entry, f"a port is a number from 0 to {MAX_PORT}")
         endpoints.append(ListenerEndpoint(match[1].upper(), match[2].strip("[]"), port))
     names = [endpoint.name for endpoint in endpoints]
     for name in names:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.primitives import utf16_length
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
-CLUSTER_METADATA_TOPIC: Final = METADATA_TOPIC
 
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 

@@ -6,9 +6,9 @@ import errno
 import socket
 
 from kwire.broker.api.table import ListenerRole
+from kwire.broker.config.listeners import MAX_PORT
 from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
 
-MAX_PORT = 65_535
 REASONS = {
     errno.EADDRINUSE: "the port is in use: end who has it, or name another in {}",
     errno.EADDRNOTAVAIL: "this machine has no such address: name one that it has, or 0.0.0.0, in {}",

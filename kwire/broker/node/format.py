@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from kwire.broker.config import BrokerConfig
+from kwire.broker.config.listeners import MAX_PORT
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.metadata.features import RELEASES, UnknownLevel, effective_levels
 from kwire.broker.metadata.image import METADATA_VERSION
@@ -41,7 +42,6 @@ from kwire.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRe
 from kwire.wire.stored.raft import Endpoint, KRaftVersionFeature, VotersRecord, VotersVoter
 
 MAX_KRAFT_VERSION = 1
-MAX_PORT = 65_535
 
 
 class FormatError(Exception):

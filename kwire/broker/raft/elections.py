@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.raft.roles import Role
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.messages import begin_quorum_epoch as begin
 from kwire.wire.messages import end_quorum_epoch as end
 from kwire.wire.messages import vote
@@ -99,7 +99,7 @@ def vote_request(
     return vote.VoteRequest(
         cluster_id=terms.cluster_id,
         voter_id=voter.replica_id,
-        topics=[vote.RequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[data])],
+        topics=[vote.RequestTopicData(topic_name=METADATA_TOPIC, partitions=[data])],
     )
 
 
@@ -113,7 +113,7 @@ def begin_request(
     return begin.BeginQuorumEpochRequest(
         cluster_id=terms.cluster_id,
         voter_id=voter.replica_id,
-        topics=[begin.RequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[data])],
+        topics=[begin.RequestTopicData(topic_name=METADATA_TOPIC, partitions=[data])],
         leader_endpoints=[
             begin.LeaderEndpoint(name=one.name, host=one.host, port=one.port) for one in endpoints
         ],
@@ -134,7 +134,7 @@ def end_request(terms: Terms, epoch: int, successors: Sequence[ReplicaKey]) -> e
     )
     return end.EndQuorumEpochRequest(
         cluster_id=terms.cluster_id,
-        topics=[end.RequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[data])],
+        topics=[end.RequestTopicData(topic_name=METADATA_TOPIC, partitions=[data])],
     )
 
 

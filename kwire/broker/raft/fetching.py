@@ -12,7 +12,6 @@ import random
 from typing import Final
 
 from kwire.broker.host.host import PeerAddress
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.raft.calls import FETCH, Calls
 from kwire.broker.raft.outputs import (
     AddToSnapshot,
@@ -30,7 +29,7 @@ from kwire.broker.raft.roles import Stage
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.voters import address_of, endpoints_of
-from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import fetch_snapshot
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
@@ -139,9 +138,7 @@ class Fetching:
             max_wait_ms=FETCH_WAIT_MS,
             min_bytes=0,
             max_bytes=terms.fetch_max_bytes,
-            topics=[
-                FetchTopic(topic=CLUSTER_METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])
-            ],
+            topics=[FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])],
             forgotten_topics_data=[],
             rack_id="",
         )
@@ -159,7 +156,7 @@ class Fetching:
             cluster_id=terms.cluster_id,
             replica_id=terms.node_id,
             max_bytes=terms.snapshot_max_bytes,
-            topics=[fetch_snapshot.RequestTopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=[partition])],
+            topics=[fetch_snapshot.RequestTopicSnapshot(name=METADATA_TOPIC, partitions=[partition])],
         )
 
     # --- what comes of it

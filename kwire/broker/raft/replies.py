@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kwire.broker.host.host import PeerAddress
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.raft.voters import ReplicaKey
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import begin_quorum_epoch as begin
 from kwire.wire.messages import end_quorum_epoch as end
@@ -86,7 +86,7 @@ class Said(NamedTuple):
 
 def said_in(request: Electoral, listener: str) -> Said | None:
     """What a request says; None if it is not about the one partition that there is."""
-    if len(request.topics) != 1 or request.topics[0].topic_name != CLUSTER_METADATA_TOPIC:
+    if len(request.topics) != 1 or request.topics[0].topic_name != METADATA_TOPIC:
         return None
     if len(request.topics[0].partitions) != 1 or request.topics[0].partitions[0].partition_index != 0:
         return None
@@ -137,7 +137,7 @@ def reply(
             vote_granted=is_granted,
         )
         return vote.VoteResponse(
-            topics=[vote.ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[voted])],
+            topics=[vote.ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[voted])],
             node_endpoints=[vote.NodeEndpoint(node_id=leader_id, host=at.host, port=at.port)] if at else [],
         )
     if isinstance(request, begin.BeginQuorumEpochRequest):
@@ -145,14 +145,14 @@ def reply(
             partition_index=0, error_code=code, leader_id=leader_id, leader_epoch=epoch
         )
         return begin.BeginQuorumEpochResponse(
-            topics=[begin.ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[begun])],
+            topics=[begin.ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[begun])],
             node_endpoints=[begin.NodeEndpoint(node_id=leader_id, host=at.host, port=at.port)] if at else [],
         )
     ended = end.ResponsePartitionData(
         partition_index=0, error_code=code, leader_id=leader_id, leader_epoch=epoch
     )
     return end.EndQuorumEpochResponse(
-        topics=[end.ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[ended])],
+        topics=[end.ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[ended])],
         node_endpoints=[end.NodeEndpoint(node_id=leader_id, host=at.host, port=at.port)] if at else [],
     )
 

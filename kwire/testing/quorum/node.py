@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol, assert_never
 
 from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.metadata.features import KRAFT_VERSION
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.raft import outputs
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.outputs import Output
@@ -23,7 +22,7 @@ from kwire.broker.raft.roles import Role
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, VoterSet, address_of, endpoints_of
-from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
 from kwire.testing.quorum.log import Batch, SavedSnapshot, SimulatedLog
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import fetch, fetch_snapshot
@@ -421,7 +420,7 @@ class SimulatedNode:
             FetchResponse(
                 responses=[
                     fetch.FetchableTopicResponse(
-                        topic=CLUSTER_METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[data]
+                        topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[data]
                     )
                 ],
                 node_endpoints=self._endpoints(fetch.NodeEndpoint),
@@ -468,7 +467,7 @@ class SimulatedNode:
                 key = ReplicaKey(request.replica_id, asked.replica_directory_id)
                 self.machine.loaded_by(key, self.own_ms)
         return FetchSnapshotResponse(
-            topics=[fetch_snapshot.ResponseTopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=[data])],
+            topics=[fetch_snapshot.ResponseTopicSnapshot(name=METADATA_TOPIC, partitions=[data])],
             node_endpoints=[
                 fetch_snapshot.NodeEndpoint(node_id=one.node_id, host=one.host, port=one.port)
                 for one in self._endpoints(fetch.NodeEndpoint)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kwire.broker.host.host import PeerAddress
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.outputs import (
     Advance,
@@ -23,6 +22,7 @@ from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.testing.quorum.log import Batch, SavedSnapshot, SimulatedLog
 from kwire.wire.messages import begin_quorum_epoch as begin
 from kwire.wire.messages import end_quorum_epoch as end
@@ -240,7 +240,7 @@ def voted(epoch: int, *, granted: bool = True, leader_id: int = -1, code: int = 
         partition_index=0, error_code=code, leader_id=leader_id, leader_epoch=epoch, vote_granted=granted
     )
     at = [vote.NodeEndpoint(node_id=leader_id, host=f"n{leader_id}", port=9093)] if leader_id > 0 else []
-    topic = vote.ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[data])
+    topic = vote.ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[data])
     return vote.VoteResponse(topics=[topic], node_endpoints=at)
 
 
@@ -253,7 +253,7 @@ def stood(
     to: ReplicaKey | None = None,
     number: int = 1,
     cluster_id: str | None = "us",
-    topic: str = CLUSTER_METADATA_TOPIC,
+    topic: str = METADATA_TOPIC,
 ) -> vote.VoteRequest:
     """`last` is the epoch of the candidate's last record, and where its log ends."""
     data = vote.RequestPartitionData(
@@ -285,7 +285,7 @@ def begun(
     return begin.BeginQuorumEpochRequest(
         cluster_id=cluster_id,
         voter_id=-1 if to is None else to.replica_id,
-        topics=[begin.RequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[data])],
+        topics=[begin.RequestTopicData(topic_name=METADATA_TOPIC, partitions=[data])],
         leader_endpoints=[begin.LeaderEndpoint(name=LISTENER, host=at or f"n{leader_id}", port=9093)],
     )
 
@@ -299,7 +299,7 @@ def ended(leader_id: int, epoch: int, successors: tuple[int, ...] = ()) -> end.E
             end.ReplicaInfo(candidate_id=one, candidate_directory_id=directory(one)) for one in successors
         ],
     )
-    topic = end.RequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[data])
+    topic = end.RequestTopicData(topic_name=METADATA_TOPIC, partitions=[data])
     return end.EndQuorumEpochRequest(cluster_id="us", topics=[topic])
 
 
@@ -330,5 +330,5 @@ def piece(
         position=position,
         unaligned_records=data,
     )
-    topic = fetch_snapshot.ResponseTopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+    topic = fetch_snapshot.ResponseTopicSnapshot(name=METADATA_TOPIC, partitions=[partition])
     return FetchSnapshotResponse(topics=[topic])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import Parked
 from kwire.broker.api.quorum.leaders import when_kept
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -42,7 +42,7 @@ def _describe_quorum(
         for topic in request.topics
         for partition in topic.partitions
     ]
-    if len(request.topics) != 1 or asked != [(CLUSTER_METADATA_TOPIC, METADATA_PARTITION)]:
+    if len(request.topics) != 1 or asked != [(METADATA_TOPIC, METADATA_PARTITION)]:
         text = "This server does not host this topic-partition."
         return _refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     quorum = node.quorum.describe()
@@ -64,7 +64,7 @@ def _describe_quorum(
         observers=observers,
     )
     response = DescribeQuorumResponse(
-        topics=[ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])]
+        topics=[ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
     )
     if with_directories:
         response.nodes = [

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.quorum.leaders import leader_endpoint, unfit, when_kept
 from kwire.broker.host.host import Timer
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
 from kwire.broker.raft.voters import ReplicaKey
-from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
     EpochEndOffset,
@@ -142,9 +141,7 @@ class _Fetch:
     def _response(self, data: PartitionData) -> FetchResponse:
         response = FetchResponse(
             responses=[
-                FetchableTopicResponse(
-                    topic=CLUSTER_METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[data]
-                )
+                FetchableTopicResponse(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[data])
             ]
         )
         leader = leader_endpoint(self._node, self._context.listener)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.context import Parked, RequestContext
 from kwire.broker.api.quorum.fetch import MAX_BYTES
 from kwire.broker.api.quorum.leaders import leader_endpoint, unfit, when_kept
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.voters import ReplicaKey
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -54,7 +54,7 @@ def _fetch_snapshot(
         snapshot_id=SnapshotId(end_offset=0, epoch=0),
         unaligned_records=b"",
     )
-    if (topic.name, asked.partition) == (CLUSTER_METADATA_TOPIC, 0):
+    if (topic.name, asked.partition) == (METADATA_TOPIC, 0):
         data.current_leader = LeaderIdAndEpoch(
             leader_id=node.quorum.told_leader_id, leader_epoch=node.quorum.epoch
         )

@@ -19,7 +19,7 @@ from kwire.broker.controller.commands import (
     Fault,
     TopicToDelete,
 )
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -50,9 +50,7 @@ def create_topics(
 ) -> CreateTopicsResponse | Parked:
     """One outcome a topic name, unless the request is refused as a whole."""
     times = Counter(topic.name for topic in request.topics)
-    asked = [
-        topic for topic in request.topics if times[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
-    ]
+    asked = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
 
     if asked and request.timeout_ms <= 0:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
@@ -66,13 +64,13 @@ def create_topics(
             _add_configs(node, asked, results)
         duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results.extend(_refused(name, duplicate) for name, count in times.items() if count > 1)
-        if times[CLUSTER_METADATA_TOPIC] == 1:
+        if times[METADATA_TOPIC] == 1:
             results.append(
                 _refused(
-                    CLUSTER_METADATA_TOPIC,
+                    METADATA_TOPIC,
                     ApiError(
                         ErrorCode.INVALID_REQUEST,
-                        f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited.",
+                        f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
                     ),
                 )
             )

@@ -18,7 +18,8 @@ from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.controller.new_topics import creatable_topic
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionImage, TopicImage
-from kwire.broker.metadata.names import CLUSTER_METADATA_TOPIC, is_internal, name_fault
+from kwire.broker.metadata.names import is_internal, name_fault
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.metadata import (
     MetadataRequest,
@@ -121,7 +122,7 @@ def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[M
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
         if name_fault(name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if name != CLUSTER_METADATA_TOPIC:  # It is no topic to clients, and its log is there.
+            if name != METADATA_TOPIC:  # It is no topic to clients, and its log is there.
                 wanted.append(name)
         out.append(MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name)))
     if wanted and allow_creation and node.config.auto_create_topics_enable:
