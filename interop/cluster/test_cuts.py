@@ -12,6 +12,7 @@ from interop.cluster.complaints import NOT_ENOUGH
 from interop.cluster.load import ALL_CLIENTS, Load
 from interop.cluster.nodes import CONTROLLER, Cluster, Member, SmallKafka, eventually
 from interop.cluster.wires import Wires
+from interop.raw import fetch, produce
 from interop.raw_client import RawClient
 
 MEMBERS = {
@@ -21,15 +22,16 @@ MEMBERS = {
     "kafka": (Member(SmallKafka, CONTROLLER), *(Member(SmallKafka),) * 3),
 }
 
+SETTINGS = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
 LATE = "Detected non-monotonic update of fetch offset|TransactionCoordinatorFencedException"
 """What was sent before a cut arrives after it, behind what was sent anew, or when another is coordinator."""
+OFFSET_OUT_OF_RANGE = 1
 
 
 @pytest.mark.parametrize("makeup", MEMBERS)
 def test_leaders_are_cut_off(makeup: str, cables: Wires) -> None:
     members = MEMBERS[makeup]
-    settings = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
-    with Cluster(members, settings, wires=cables).start() as cluster:
+    with Cluster(members, SETTINGS, wires=cables).start() as cluster:
         [controller] = cluster.controllers
         cluster.make_topic("t", [cluster.brokers])
         with Load(cluster.bootstrap, "t", 1) as load:
@@ -48,12 +50,7 @@ def test_leaders_are_cut_off(makeup: str, cables: Wires) -> None:
                     )
                     assert cluster.leader("t") == leader
                 else:
-                    eventually(
-                        lambda leader=leader, asked=others[0]: (  # type: ignore[misc]
-                            cluster.partition("t", asked=asked)["LeaderId"] not in (leader, -1)
-                        ),
-                        f"cut {title}, {leader} still leads",
-                    )
+                    until_led_by_others(cluster, leader, others)
                 is_not_acknowledged(cluster, load, leader, title)
                 cables.heal()
                 load.until_all_write()
@@ -64,6 +61,43 @@ def test_leaders_are_cut_off(makeup: str, cables: Wires) -> None:
             load.check()
         cluster.until_all_the_same()
         cluster.check_complaints(also=rf"{NOT_ENOUGH}|{LATE}")
+
+
+@pytest.mark.parametrize("makeup", MEMBERS)
+def test_what_only_a_leader_had_that_was_cut_off_is_out_of_range(makeup: str, cables: Wires) -> None:
+    """When it follows and has cut its log, it says so to a consumer that names no epoch. KIP-392.
+
+    So a client without KIP-320 may begin anew, though nothing that was committed is lost.
+    """
+    with Cluster(MEMBERS[makeup], SETTINGS, wires=cables).start() as cluster:
+        [controller] = cluster.controllers
+        cluster.make_topic("t", [cluster.brokers])
+        leader = cluster.leader("t")
+        others = [each for each in cluster.brokers if each != leader]
+        from_everybody(cables, leader, others, controller)
+        until_led_by_others(cluster, leader, others)
+        with RawClient(cluster.nodes[leader].bootstrap) as client:
+
+            def told(offset: int) -> int:
+                answer = fetch(client, "t", offset, version=11)
+                return int(answer["Responses"][0]["Partitions"][0]["ErrorCode"])
+
+            produce(client, "t", Batch([Record(b"lonely")]).encode(), acks=1)
+            assert told(1) == 0, "it is beyond the high watermark, and may come"
+            cables.heal()
+            eventually(lambda: told(1) == OFFSET_OUT_OF_RANGE, "the log is not cut")
+            assert told(0) == 0
+        cluster.until_unfenced(leader)
+        cluster.until_all_in_sync()
+        cluster.until_all_the_same()
+        cluster.check_complaints(also=rf"{NOT_ENOUGH}|{LATE}")
+
+
+def until_led_by_others(cluster: Cluster, leader: int, others: list[int]) -> None:
+    eventually(
+        lambda: cluster.partition("t", asked=others[0])["LeaderId"] not in (leader, -1),
+        f"{leader}, which is cut off, still leads",
+    )
 
 
 def from_followers(cables: Wires, leader: int, others: list[int], controller: int) -> None:
