@@ -51,8 +51,8 @@ EXPECTED: Final = re.compile(
     r"|contains future timestamp\(s\), making it in"
     # Nodes ask a controller that has just started, and does not lead yet.
     r"|Unexpected error handling request.*\n.*NotControllerException: "
-    # Clients of two brokers want a coordinator, and nobody has made the topic yet.
-    r"|creation failed for __\w+ with error 'TOPIC_ALREADY_EXISTS'"
+    # Clients of two brokers want a topic of coordinators, or of Connect's own, and nobody has made it yet.
+    r"|creation failed for (__\w+|\S+\.internal) with error 'TOPIC_ALREADY_EXISTS'"
     # A leader's partition is given on while the coordinator still reads it.
     r"|Stopped loading records from __\w+-\d+ because the partition is not online or is no longer the leader"
     # A coordinator wants to write of its group, and is none any more.
