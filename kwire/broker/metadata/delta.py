@@ -60,6 +60,7 @@ class MetadataDelta:
         self._after = _copy(image)
         self._copied: set[str] = set()
         self._open_topics: dict[Uuid, dict[int, PartitionImage]] = {}
+        self._states: dict[PartitionImage, PartitionImage] = {}
         self._touched: dict[Uuid, TopicImage | None] = {}
 
     @classmethod
@@ -126,10 +127,10 @@ class MetadataDelta:
 
     def finish(self, offset: int, epoch: int) -> MetadataImage:
         """The image after the records, the last of which has `offset` and was written in `epoch`."""
-        states: dict[PartitionImage, PartitionImage] = {}
         for topic_id, open_partitions in self._open_topics.items():
-            self._close_topic(topic_id, open_partitions, states)
+            self._close_topic(topic_id, open_partitions)
         self._open_topics.clear()
+        self._states.clear()
         after = self._after
         after.offset = offset
         after.epoch = epoch
@@ -174,24 +175,19 @@ class MetadataDelta:
             self._open_topics[topic_id] = open_partitions
         return open_partitions
 
-    def _close_topic(
-        self,
-        topic_id: Uuid,
-        open_partitions: dict[int, PartitionImage],
-        states: dict[PartitionImage, PartitionImage],
-    ) -> None:
-        """Put the topic into the image. Partitions in one state share it, and of thousands most do."""
+    def _close_topic(self, topic_id: Uuid, open_partitions: dict[int, PartitionImage]) -> None:
         name = self._after.topics_by_id[topic_id].name
         if set(open_partitions) != set(range(len(open_partitions))):
             raise ValueError(f"the partitions of topic {name} have gaps: {sorted(open_partitions)}")
-        in_order = (open_partitions[index] for index in range(len(open_partitions)))
-        topic = TopicImage(name, topic_id, tuple(states.setdefault(one, one) for one in in_order))
+        topic = TopicImage(
+            name, topic_id, tuple(open_partitions[index] for index in range(len(open_partitions)))
+        )
         self._own("topics")[name] = topic
         self._own("topics_by_id")[topic_id] = topic
 
     def _partition(self, record: stored.PartitionRecord) -> None:
         directories = record.directories or [DIRECTORY_MIGRATING] * len(record.replicas)
-        self._open(record.topic_id)[record.partition_id] = PartitionImage(
+        state = PartitionImage(
             replicas=tuple(record.replicas),
             isr=tuple(record.isr),
             leader=record.leader,
@@ -204,13 +200,18 @@ class MetadataDelta:
             elr=tuple(record.eligible_leader_replicas or ()),
             last_known_elr=tuple(record.last_known_elr or ()),
         )
+        self._open(record.topic_id)[record.partition_id] = self._shared(state)
+
+    def _shared(self, state: PartitionImage) -> PartitionImage:
+        """The same for all partitions that are brought into one state: of thousands at a start, most are."""
+        return self._states.setdefault(state, state)
 
     def _partition_change(self, record: stored.PartitionChangeRecord) -> None:
         partitions = self._open(record.topic_id)
         before = partitions.get(record.partition_id)
         if before is None:
             raise ValueError(f"a change of partition {record.partition_id}, which is not there: {record!r}")
-        partitions[record.partition_id] = merge_change(before, record)
+        partitions[record.partition_id] = self._shared(merge_change(before, record))
 
     def _remove_topic(self, record: stored.RemoveTopicRecord) -> None:
         topics_by_id = self._own("topics_by_id")
