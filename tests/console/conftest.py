@@ -21,6 +21,12 @@ TOKEN = "a-token"
 BASE = "http://127.0.0.1:8080"
 
 
+@pytest.fixture(autouse=True)
+def _searches_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a search finds must not hang on how fast the machine is."""
+    monkeypatch.setattr("kwire.console.messages.SEARCH_SECONDS", 600.0)
+
+
 class Client(NamedTuple):
     """Who asks a console for pages."""
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from kwire.broker.host.host import Host, Timer
+from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.follower_state import FollowerState, Watch
 from kwire.broker.replication.isr import RETRY_MS, ChangedIsr
 from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
+from kwire.broker.replication.promises import WRITTEN, Late, Promise, Told
 from kwire.broker.replication.roles import Move, Role, moved
 from kwire.broker.replication.traffic import NOT_FAILED
 from kwire.broker.storage.disk import StorageError
@@ -26,27 +27,6 @@ from kwire.broker.storage.log.producer_state import MarkerTerms
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
-
-Told = Callable[[ApiError | None], None]
-"""Told once what was promised of an append is so (None), or that it failed."""
-
-WRITTEN = 0
-"""As an offset that has to be replicated: none."""
-
-
-Promise = tuple[int, Told, int | None]
-"""Whom to tell of an append once it is written and the high watermark is there; how long to wait for that."""
-
-
-class _Late:
-    """A promise of what is written, and waits for other replicas."""
-
-    __slots__ = ("high_watermark", "tell", "timer")
-
-    def __init__(self, high_watermark: int, tell: Told) -> None:
-        self.high_watermark = high_watermark
-        self.tell = tell
-        self.timer: Timer | None = None
 
 
 class OwnFailure(StorageError):
@@ -76,6 +56,7 @@ class Partition:
         "_stage",
         "_staged",
         "_unflushed",
+        "_when_placed",
         "_written_offset",
         "index",
         "leader_epoch",
@@ -94,10 +75,11 @@ class Partition:
         *,
         host: Host,
         stage: Callable[[Partition], None],
+        when_placed: Callable[[Log, Host, Callable[[], None]], None],
         on_offline: Callable[[Partition, StorageError], None],
         leading: Leading,
     ) -> None:
-        """Absent yet: `lead` or `follow` comes next."""
+        """Absent yet: `lead` or `follow` comes next. `when_placed` tells when a log is in its place."""
         self.log = log
         self.topic = log.topic
         self.topic_id: Uuid = log.topic_id
@@ -107,6 +89,7 @@ class Partition:
         self.waiters: dict[Waiter, None] = {}
         self._host = host
         self._stage = stage
+        self._when_placed = when_placed
         self._on_offline = on_offline
         self._leading = leading
         self.traffic = leading.traffic.of(self.topic)
@@ -119,7 +102,7 @@ class Partition:
         self._unflushed: list[Promise] | None = None
         self._flushing: Sequence[Promise] = ()
         self._flush_under_way = False
-        self._late: dict[_Late, None] | None = None
+        self._late: dict[Late, None] | None = None
         """Promises that wait for other replicas."""
 
     # --- roles
@@ -332,7 +315,7 @@ class Partition:
         self._flush([(WRITTEN, on_synced, None)])
 
     def _flush(self, promises: list[Promise]) -> None:
-        """Keep them once the disk has everything appended so far."""
+        """Keep them once the log is in its place, and the disk has everything appended so far."""
         if self._unflushed is None:
             self._unflushed = promises
         else:
@@ -343,6 +326,10 @@ class Partition:
     def _begin_flush(self) -> None:
         # Group commit: whatever is appended while one sync runs shares the next.
         log = self.log
+        if not log.is_in_place:
+            self._flush_under_way = True
+            self._when_placed(log, self._host, self._placed)
+            return
         end_offset = log.log_end_offset
         try:
             ticket = log.begin_flush()
@@ -367,6 +354,18 @@ class Partition:
                 self._begin_flush()
 
         self._host.run_in_worker(ticket.work, done)
+
+    def _placed(self) -> None:
+        """What is in the log is found after a crash. It may be another one by now, or have failed."""
+        self._flush_under_way = False
+        log = self.log
+        if self.role is not Role.OFFLINE and (
+            log.awaits_sync or log.has_unflushed_segments or log.needs_flush(self._host.monotonic_ms())
+        ):
+            self._begin_flush()
+            return
+        promises, self._unflushed = self._unflushed or (), None
+        self._written(promises, log.written_end_offset)
 
     # --- keeping promises
 
@@ -525,7 +524,7 @@ class Partition:
             if offset <= high_watermark:
                 self._tell(tell, self._outcome(offset))
                 continue
-            late = _Late(offset, tell)
+            late = Late(offset, tell)
             if self._late is None:
                 self._late = {}
             self._late[late] = None
@@ -552,7 +551,7 @@ class Partition:
             return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         return None
 
-    def _timed_out(self, late: _Late) -> None:
+    def _timed_out(self, late: Late) -> None:
         assert self._late is not None
         del self._late[late]
         self._tell(late.tell, ApiError(ErrorCode.REQUEST_TIMED_OUT))
@@ -571,20 +570,19 @@ class Partition:
     def wake(self) -> None:
         """Let every long poll on this partition look again."""
         for waiter in list(self.waiters):
-            try:
-                waiter.partition_grew()
-            except Exception:
-                self._host.logger("kwire.partition").exception(
-                    "%s-%d: a long poll failed", self.topic, self.index
-                )
-                self.waiters.pop(waiter, None)
+            self._call(waiter, waiter.partition_grew)
 
     def end_waits(self) -> None:
         """Have every long poll on this partition answered with what there is."""
         for waiter in list(self.waiters):
-            try:
-                waiter.complete()
-            except Exception:
-                self._host.logger("kwire.partition").exception(
-                    "%s-%d: a long poll failed", self.topic, self.index
-                )
+            self._call(waiter, waiter.complete)
+
+    def _call(self, waiter: Waiter, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception:
+            # Nobody else's poll may hang on this one.
+            self._host.logger("kwire.partition").exception(
+                "%s-%d: a long poll failed", self.topic, self.index
+            )
+            self.waiters.pop(waiter, None)

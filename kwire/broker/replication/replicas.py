@@ -104,7 +104,12 @@ class Replicas:
         self._untold: dict[str, None] = {}
         """Topics of which some were made since it was told where logs lie."""
         self._made = partial(
-            Partition, host=host, stage=self.stage, on_offline=self._went_offline, leading=leading
+            Partition,
+            host=host,
+            stage=self.stage,
+            when_placed=log_manager.when_placed,
+            on_offline=self._went_offline,
+            leading=leading,
         )
         """Makes one of a log; with one pair of methods for all, since there are many."""
         self._staged: list[Commits] = []

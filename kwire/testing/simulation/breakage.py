@@ -10,6 +10,7 @@ from kwire.broker.storage import checkpoints
 from kwire.broker.storage.cleaner import offset_map
 from kwire.broker.storage.cleaner.offset_map import OffsetMap
 from kwire.broker.storage.log.flush import Durability, FlushTicket
+from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.broker.storage.log.segment import Segment
 from kwire.broker.storage.log.trash import Trash
@@ -107,6 +108,11 @@ def _what_the_map_does_not_know_goes(replace: SetAttribute) -> None:
     replace(offset_map, "bisect_right", lambda offsets, latest_offset: len(offsets))
 
 
+def _logs_are_promised_of_before_they_have_names(replace: SetAttribute) -> None:
+    replace(Log, "is_in_place", property(lambda self: True))
+    replace(Durability, "begin_flush", lambda self: self._ticket(closes=False))
+
+
 BREAKAGES = [
     Breakage("files are not synced", _files_are_not_synced),
     Breakage("directories are not synced", _directories_are_not_synced, 1),
@@ -122,4 +128,5 @@ BREAKAGES = [
     Breakage("the marker of a clean shutdown stays", _the_marker_stays, 5),
     Breakage("a full offset map claims everything", _a_full_map_claims_everything, 1),
     Breakage("records beyond the map are dropped", _what_the_map_does_not_know_goes, 486),
+    Breakage("logs are promised of before they have names", _logs_are_promised_of_before_they_have_names, 9),
 ]

@@ -19,7 +19,7 @@ from kwire.testing.simulation.promises import Broken, Promises, Written
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import build
 from kwire.wire.compression import Codec
-from kwire.wire.primitives import Uuid
+from kwire.wire.primitives import ZERO_UUID, Uuid
 
 DATA = "/disk/data"
 BACKOFF_MS = 15_000
@@ -162,6 +162,9 @@ class SimulatedStorage:
         has it done. StorageError; Died."""
         for number, partition in enumerate(self.partitions):
             log = self.manager.get(partition.topic, 0)
+            if log is not None and log.topic_id == ZERO_UUID:
+                self.manager.set_stray(log)  # as a broker does
+                log = None
             if log is None:
                 promises = partition.promises
                 if promises.durable_end:
@@ -239,8 +242,13 @@ class SimulatedStorage:
             raise Broken(f"it is offline: {log.failure}")
         if power_lost and not promises.is_compacted:
             promises.note_holes(Scan(self.disk, log).holes(log.written_end_offset))
-        scan = check(self.disk, log, promises, self._looking)
         promised_end = promises.durable_end if power_lost else promises.acknowledged_end
+        if log.topic_id == ZERO_UUID:
+            if promised_end:
+                raise Broken(f"it does not tell whose it is, and was promised up to {promised_end}")
+            promises.about_to_truncate(0)
+            return
+        scan = check(self.disk, log, promises, self._looking)
         end = log.log_end_offset
         promises.check(scan.records, log.log_start_offset, end, promised_end)
         if not power_lost and end > promises.most_end:

@@ -321,11 +321,22 @@ class History:
         if not log.staged and log.failure is None:
             return
         log.commit()
+        if not log.is_in_place:
+            self._place(partition)
         partition.promises.acknowledged(log.log_end_offset)
         self._say(f"{partition.topic}: commit up to {log.log_end_offset}")
         if self._rng.random() < 0.9:
             log.high_watermark = log.log_end_offset
         self._flush_due()
+
+    def _place(self, partition: SimulatedPartition) -> None:
+        """Nobody is told of what a new log has got before a worker has seen to its name."""
+        log = self._storage.log(partition)
+        ticket = log.begin_naming()
+        assert ticket is not None
+        self._work(partition, ticket.work)
+        self._work(partition, ticket.finish)
+        self._say(f"{partition.topic}: tells its topic's id")
 
     def _send_again(self, partition: SimulatedPartition) -> None:
         """A client that has seen no answer sends its last batch again: it is not stored twice."""
@@ -362,6 +373,8 @@ class History:
     def _flush_beside_appends(self, partition: SimulatedPartition) -> None:
         """A thread syncs while the loop goes on."""
         log = self._storage.log(partition)
+        if not log.is_in_place:
+            self._place(partition)
         ticket = log.begin_flush()
         self._say(f"{partition.topic}: begin a flush up to {ticket.end_offset}")
         action: Callable[[SimulatedPartition], None] = self._rng.choice(

@@ -7,7 +7,14 @@ import pytest
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.media import Content
 from kwire.testing.virtual import Work
+from kwire.testing.world import Client
 from kwire.wire.batch import build
+from kwire.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -21,7 +28,7 @@ from kwire.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.rig import PRODUCE_VERSION, Rig
+from tests.rig import PRODUCE_VERSION, Rig, produce_request
 
 MINUTE_MS = 60_000
 TOPIC = 2
@@ -49,6 +56,35 @@ class WatchedDisk(MemoryDisk):
     def sync_directory(self, path: str) -> None:
         self._note_sync(path)
         super().sync_directory(path)
+
+
+def creation(topic: str) -> CreateTopicsRequest:
+    topics = [CreatableTopic(name=topic, num_partitions=1, replication_factor=1)]
+    return CreateTopicsRequest(topics=topics, timeout_ms=1000)
+
+
+def sent(rig: Rig, topic: str) -> Client:
+    """Who waits for a record to be acknowledged."""
+    client = rig.connect()
+    client.ask(PRODUCE_VERSION, produce_request(topic))
+    rig.turn()
+    return client
+
+
+def answered(client: Client) -> int | None:
+    """With which offset, if it is."""
+    answer = client.receive(PRODUCE_VERSION, ProduceRequest)
+    return None if answer is None else answer.responses[0].partition_responses[0].base_offset
+
+
+def work(rig: Rig, held: list[Work]) -> int:
+    """Let every worker end, and those that come after it; how many there were."""
+    count = 0
+    while held:
+        held.pop(0).deliver()
+        rig.turn()
+        count += 1
+    return count
 
 
 @pytest.fixture
@@ -95,6 +131,8 @@ def test_nothing_is_synced_on_the_loop(rig: Rig) -> None:
     assert rig.node.cleaner.rounds
     assert rig.call(5, DeleteTopicsRequest(topic_names=["compacted"], timeout_ms=1000)).responses
     rig.host.advance(10 * MINUTE_MS)
+    rig.create("compacted")
+    assert rig.produce("compacted").base_offset == 0
     assert disk.on_loop == []
     kinds = {path.rpartition("/")[2] for path in disk.in_workers}
     assert kinds >= {
@@ -104,3 +142,49 @@ def test_nothing_is_synced_on_the_loop(rig: Rig) -> None:
         "cleaner-offset-checkpoint.next.tmp",
         "00000000000000000000.log",
     }
+
+
+@pytest.mark.parametrize("is_second", [False, True])
+def test_an_append_that_comes_before_the_name_of_its_log_waits_for_that(rig: Rig, is_second: bool) -> None:
+    """The name of a topic that was deleted just now is given when the checkpoints have forgotten that one."""
+    disk = rig.disk
+    assert isinstance(disk, WatchedDisk)
+    if is_second:
+        rig.create("new")
+        assert rig.produce("new").base_offset == 0
+        rig.host.advance(MINUTE_MS)
+    held = rig.host.hold_work()
+    if is_second:
+        rig.connect().ask(5, DeleteTopicsRequest(topic_names=["new"], timeout_ms=1000))
+        rig.turn()
+        work(rig, held)
+    rig.connect().ask(7, creation("new"))
+    rig.turn()
+    while rig.node.log_manager.get("new", 0) is None:
+        held.pop(0).deliver()
+        rig.turn()
+    client = sent(rig, "new")
+    log = rig.node.log_manager.get("new", 0)
+    assert log is not None
+    assert (answered(client), log.log_end_offset, log.high_watermark) == (None, 1, 0)
+    assert work(rig, held) >= (3 if is_second else 1)
+    assert (answered(client), log.high_watermark) == (0, 1)
+    assert disk.on_loop == []
+
+
+def test_a_move_between_directories_waits_in_workers(rig: Rig) -> None:
+    disk = rig.disk
+    assert isinstance(disk, WatchedDisk)
+    rig.create("moves")
+    for offset in range(3):
+        assert rig.produce("moves").base_offset == offset
+    other = {"/d1": "/d2", "/d2": "/d1"}[rig.directory_of("moves")[:3]]
+    disk.in_workers.clear()
+    topic = AlterReplicaLogDirTopic(name="moves", partitions=[0])
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=other, topics=[topic])])
+    assert rig.call(2, request).results[0].partitions[0].error_code == 0
+    rig.host.advance(MINUTE_MS)
+    assert rig.directory_of("moves") == f"{other}/moves-0"
+    assert rig.produce("moves").base_offset == 3
+    assert disk.on_loop == []
+    assert {"/d1", "/d2"} <= disk.in_workers

@@ -41,10 +41,13 @@ class Rig:
         self.staged: list[Partition] = []
         self.offline: list[StorageError] = []
         self.told: list[tuple[str, ErrorCode | None]] = []
+        self.waiting: list[Callable[[], None]] = []
+        """Who waits for the log to be in its place."""
         self.partition = Partition(
             self.log,
             host=self.host,
             stage=self.staged.append,
+            when_placed=lambda log, host, tell: self.waiting.append(tell),
             on_offline=lambda _, error: self.offline.append(error),
             leading=self.cluster.leading,
         )
@@ -170,6 +173,36 @@ def test_nothing_is_promised_before_a_sync_that_is_asked_for(rig: Rig) -> None:
     rig.host.run_pending()
     assert rig.news() == [("one", None), ("all", None)]
     assert rig.partition.high_watermark == rig.log.recovery_point == 2
+
+
+def test_nothing_is_promised_of_a_log_that_leaves_its_place(rig: Rig) -> None:
+    """What comes meanwhile is told of when another is there."""
+    rig.partition.lead(ALONE)
+    rig.append("before", to_all=False)
+    assert rig.commit() == [("before", None)]
+    rig.log.set_leaving(True)
+    for name in ("one", "two"):
+        rig.append(name, to_all=name == "two")
+        assert rig.commit() == []
+    assert (rig.partition.high_watermark, len(rig.waiting)) == (1, 1)
+    rig.log.set_leaving(False)
+    rig.waiting.pop()()
+    assert (rig.news(), rig.partition.high_watermark) == ([("one", None), ("two", None)], 3)
+
+
+def test_a_flush_that_is_asked_for_comes_after_that(rig: Rig) -> None:
+    rig.partition.lead(ALONE)
+    rig.log.config = rig.log.config._replace(flush_messages=1)
+    held = rig.host.hold_work()
+    rig.log.set_leaving(True)
+    rig.append("one", to_all=False)
+    assert (rig.commit(), len(rig.waiting), held) == ([], 1, [])
+    rig.log.set_leaving(False)
+    rig.waiting.pop()()
+    assert (rig.commit(), len(held)) == ([], 1)
+    held.pop().deliver()
+    rig.host.run_pending()
+    assert rig.news() == [("one", None)]
 
 
 def test_a_follower_serves_nobody_and_keeps_its_log(rig: Rig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from kwire.broker.storage.checkpoints import TOPIC_ID_BESIDE, place_topic_id, write_topic_id
+from kwire.broker.storage.dirs.future import FutureLog
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.broker.storage.log.log import Appended, Log
 from kwire.broker.storage.log.log_config import LogConfig
@@ -19,10 +20,20 @@ SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
 
 
 def put_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
-    """`partition.metadata`, as a log has it at its first append."""
+    """`partition.metadata`, as a log has it that is in its place."""
     write_topic_id(disk, directory, topic_id)
     disk.open(f"{directory}/{TOPIC_ID_BESIDE}").sync()
     place_topic_id(disk, directory)
+
+
+def take_the_place(copy: FutureLog) -> Log:
+    """All the steps; who takes them waits for the disks in workers."""
+    copy.hold(NOW_MS)
+    copy.log.flush()
+    copy.leave()
+    copy.source.commit()
+    copy.come(NOW_MS)
+    return copy.log
 
 
 def batch(

@@ -75,6 +75,7 @@ class CheckpointFiles:
             return
         disk, directory, version = self._disk, self._directory, self._written_at_once
         self._under_way = True
+        self.told |= _places(changed)
 
         def work() -> None:
             for name, offsets in changed.items():
@@ -92,7 +93,6 @@ class CheckpointFiles:
             except StorageError as failure:
                 self._end(host, waiting, failure)
                 return
-            self.told |= _places(changed)
             host.run_in_worker(partial(disk.sync_directory, directory), named)
 
         def named(result: object) -> None:

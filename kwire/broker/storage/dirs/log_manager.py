@@ -26,14 +26,13 @@ from kwire.broker.storage.dirs.log_dir import (
     METADATA_TOPIC_ID,
     STRAY_SUFFIX,
     DirectoryInUse,
-    Exchange,
     LogDirectory,
     PartitionDirectory,
     future_name,
     set_aside_name,
 )
-from kwire.broker.storage.dirs.new_logs import NewLogs
 from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.broker.storage.dirs.placing import Placing
 from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
@@ -91,7 +90,7 @@ class LogManager:
             for directory in self._directories
         }
         """By directory: recovery points, log start offsets and high watermarks."""
-        self._new = NewLogs(self.log_failed)
+        self._placing = Placing(self.log_failed, self._write_checkpoints)
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the last checkpoint before this start held."""
         self._is_open = False  # whether the logs of partitions were opened
@@ -255,7 +254,8 @@ class LogManager:
             on_failure=self.log_failed,
         )
         if clean and topic_id is not None:
-            self._new.add(log)
+            is_foretold = (topic, partition) in self._checkpoints[directory.path].told
+            self._placing.add(log, directory if is_foretold else None)
         is_future = name is not None and name.endswith(FUTURE_SUFFIX)
         (self._futures if is_future else self._logs)[topic, partition] = log
         self._parents[log] = directory
@@ -274,6 +274,7 @@ class LogManager:
             parent, METADATA_TOPIC, 0, config=config, clean=False, topic_id=METADATA_TOPIC_ID, now_ms=now_ms
         )
         if is_new:
+            log.flush()
             parent.sync()  # before there is a partition: on one without the metadata log no broker starts
         return log
 
@@ -337,7 +338,11 @@ class LogManager:
 
     def name_new(self, host: Host) -> None:
         """After logs were made: have them tell their topics' ids whatever happens, off the loop."""
-        self._new.name(host)
+        self._placing.name(host)
+
+    def when_placed(self, log: Log, host: Host, tell: Callable[[], None]) -> None:
+        """Tell when what is in a log is found by a start after a crash, or in another in its place."""
+        self._placing.when_placed(log, host, tell)
 
     def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
         """Make a log where it was asked for, or in the directory that holds the fewest. StorageError."""
@@ -345,9 +350,6 @@ class LogManager:
         wanted = self._preferences.pop(place, None)
         if wanted is not None and wanted.offline:
             raise StorageError(f"{wanted.path}, where the log is to lie, is offline")
-        if any(place in files.told for files in self._checkpoints.values()):
-            # An offset of an earlier topic of this name must not be taken for one of this log.
-            self.write_checkpoints()
         while True:
             directory = wanted or self._emptiest()
             try:
@@ -397,45 +399,28 @@ class LogManager:
             self.directory_failed(directory, error)
             raise
 
-    def promote(self, future: Log, now_ms: int) -> Log:
-        """Let a copy, which is whole and closed, take the place of its partition's log; gives it opened anew.
+    def leaves_no_more(self, log: Log) -> None:
+        """It stays, or its copy has come: tell who waits."""
+        log.set_leaving(False)
+        self._placing.settled(log)
 
-        The old log is the caller's to delete. StorageError: the copy's directory has failed.
+    def promote(self, future: Log) -> None:
+        """Let a copy take the place that its partition's log has left, and the caller is to delete.
+
+        Durable once its directory is. StorageError: that has failed.
         """
         place = (future.topic, future.partition)
         directory = self._parents[future]
-        source = self._logs.get(place)
-        home, old = (directory, None) if source is None else (self._parents[source], source.directory)
-        aside = self._aside(future, home, DELETE_SUFFIX)
-        exchange = Exchange(self._disk, old, aside, future.directory, join(directory.path, future.name))
         try:
-            exchange.leave()
-        except StorageError as error:
-            self.directory_failed(home, error)
-            raise
-        del self._parents[future], self._futures[place]
-        future.fail(StorageError(f"{future.directory} has taken the place of its log"))
-        try:
-            exchange.come()
-            promoted = self._load(
-                directory,
-                future.topic,
-                future.partition,
-                config=future.config if source is None else source.config,
-                clean=True,
-                recovery_point=future.recovery_point,
-                log_start_offset=future.log_start_offset,
-                topic_id=future.topic_id,
-                now_ms=now_ms,
-            )
+            future.move_to(join(directory.path, future.name))
         except StorageError as error:
             self.directory_failed(directory, error)
-            exchange.undo()
             raise
+        source = self._logs.get(place)
         if source is not None:
-            source.directory = aside
-        promoted.high_watermark = max(promoted.log_start_offset, future.high_watermark)
-        return promoted
+            future.config = source.config
+        del self._futures[place]
+        self._logs[place] = future
 
     def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
         """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError.
@@ -450,11 +435,14 @@ class LogManager:
         """Set a log aside that the cluster does not know; its files stay to be looked at. StorageError."""
         self._set_aside(log, STRAY_SUFFIX, sync=True)
 
-    def _aside(self, log: Log, directory: LogDirectory, suffix: str) -> str:
+    def aside(self, log: Log, suffix: str = DELETE_SUFFIX) -> str:
+        """What the directory of a log may be called that is to be deleted, or is a stray."""
+        directory = self._parents[log]
         return join(directory.path, set_aside_name(log.topic, log.partition, suffix, self._rng))
 
     def _set_aside(self, log: Log, suffix: str, *, sync: bool) -> str | None:
-        directory = self._parents.pop(log)
+        directory, aside = self._parents[log], self.aside(log, suffix)
+        del self._parents[log]
         for logs in (self._logs, self._futures):
             if logs.get((log.topic, log.partition)) is log:
                 del logs[log.topic, log.partition]
@@ -463,7 +451,7 @@ class LogManager:
         if directory.offline:
             return None
         is_aside = log.directory.endswith(suffix)
-        path = log.directory if is_aside else self._aside(log, directory, suffix)
+        path = log.directory if is_aside else aside
         try:
             if not is_aside:
                 self._disk.rename(log.directory, path)
@@ -523,9 +511,23 @@ class LogManager:
 
     def checkpoint(self, host: Host) -> None:
         """The same, waiting for the disks in workers."""
-        for directory in self._directories:
-            if not directory.offline:
-                self._checkpoints[directory.path].write(host, partial(self.synced, directory))
+        self._write_checkpoints(host, self._directories, lambda: None)
+
+    def _write_checkpoints(
+        self, host: Host, directories: Iterable[LogDirectory], then: Callable[[], None]
+    ) -> None:
+        left = [directory for directory in directories if not directory.offline]
+
+        def written(directory: LogDirectory, error: StorageError | None) -> None:
+            self.synced(directory, error)
+            left.remove(directory)
+            if not left:
+                then()
+
+        if not left:
+            then()
+        for directory in list(left):
+            self._checkpoints[directory.path].write(host, partial(written, directory))
 
     def _offsets_in(self, path: str) -> Mapping[str, Offsets]:
         return offsets_of(log for log in self.logs_in(path) if log.topic != METADATA_TOPIC)

@@ -66,6 +66,7 @@ class Durability:
         "_synced_base",
         "_tail_needs_sync",
         "awaits_sync",
+        "is_leaving",
         "is_unnamed",
         "recovery_point",
     )
@@ -98,7 +99,9 @@ class Durability:
         self._epochs = epochs
         self._producers = producers
         self.is_unnamed = is_unnamed
-        """Whether the log cannot tell its topic's id yet, should the process die: nothing may be appended."""
+        """Whether the log cannot tell its topic's id yet, should the process die: it would be a stray's."""
+        self.is_leaving = False
+        """Whether another is about to take the log's place: what is appended may not be in that one yet."""
         self._is_new = metadata_needs_sync
         """Whether the name of the directory, and those in it, may not be durable."""
         self._metadata_needs_sync = (
@@ -135,16 +138,21 @@ class Durability:
         self._renames += 1
         self._synced_base = -1
 
+    def moved(self, directory: str) -> None:
+        """The log's directory has a new name."""
+        self._directory = directory
+
     def begin_naming(self) -> FlushTicket:
         """What is to be synced before the log can tell its topic's id for good. StorageError."""
         beside = self._disk.open(join(self._directory, TOPIC_ID_BESIDE))
-        return FlushTicket(self._disk, [beside], (), self._segments.end_offset, self._place_topic_id)
+        return FlushTicket(self._disk, [beside], (), self.recovery_point, self._place_topic_id)
 
     def name_now(self) -> None:
         """Have the log tell its topic's id from here on, unless it does. StorageError."""
         if self.is_unnamed:
-            self._disk.open(join(self._directory, TOPIC_ID_BESIDE)).sync()
-            self._place_topic_id()
+            ticket = self.begin_naming()
+            ticket.work()
+            ticket.finish()
 
     def _place_topic_id(self) -> None:
         if self.is_unnamed:
@@ -152,8 +160,8 @@ class Durability:
             self.is_unnamed = False
 
     def begin_flush(self) -> FlushTicket:
-        """What is to be synced for all that is in the files now. StorageError."""
-        self.name_now()
+        """What is to be synced for all that is in the files now, of a log that has its name. StorageError."""
+        assert not self.is_unnamed, f"{self._directory} cannot tell its topic's id yet"
         return self._ticket(closes=False)
 
     def finish_files(self) -> FlushTicket:

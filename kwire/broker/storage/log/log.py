@@ -232,8 +232,6 @@ class Log(Readable):
         assert not self._durability.awaits_sync, f"{self.name} was cut, and that is not durable yet"
         epochs, producers = self._epochs, self.producers
         try:
-            if not segment.size_bytes:
-                self._durability.name_now()
             for epoch, start_offset in incoming.epochs:
                 if epoch != epochs.latest:
                     epochs.begin(epoch, start_offset)
@@ -371,8 +369,34 @@ class Log(Readable):
         return self._durability.recovery_point
 
     def needs_flush(self, monotonic_ms: int) -> bool:
-        """Whether flush.messages or flush.ms asks for a flush of what is written."""
-        return self._durability.is_due(self.config, monotonic_ms)
+        """Whether what is written has to wait for a disk: flush.messages or flush.ms asks for a flush, or
+        the log is not in its place.
+        """
+        durability = self._durability
+        return durability.is_due(self.config, monotonic_ms) or (
+            not self.is_in_place and durability.recovery_point < self._segments.end_offset
+        )
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether a start after a crash would find what is in it: else nobody may be promised anything yet.
+
+        A new log has to tell its topic's id first; one that leaves its place has to have left it to a copy.
+        """
+        return not (self._durability.is_unnamed or self._durability.is_leaving)
+
+    def set_leaving(self, is_leaving: bool) -> None:
+        """Whether a copy is about to take its place."""
+        self._durability.is_leaving = is_leaving
+
+    def move_to(self, directory: str) -> None:
+        """Give its directory another name, beside the old one. StorageError: it keeps that."""
+        self._disk.rename(self.directory, directory)
+        self.directory = directory
+        self._segments.moved(directory)
+        self._epochs.moved(directory)
+        self.producers.directory = directory
+        self._durability.moved(directory)
 
     @property
     def awaits_sync(self) -> bool:
@@ -387,7 +411,7 @@ class Log(Readable):
     def begin_naming(self) -> FlushTicket | None:
         """Have the log tell its topic's id whatever happens, as `begin_flush`; None where it does already.
 
-        `finish` may raise StorageError, too. An append or a flush that comes first does not wait for it.
+        `finish` may raise StorageError, too. The first flush comes after it.
         """
         if self.failure is not None or not self._durability.is_unnamed:
             return None
@@ -413,6 +437,7 @@ class Log(Readable):
         if self.failure is not None:
             raise self.failure
         try:
+            self._durability.name_now()
             ticket = self.begin_flush()
             ticket.work()
         except StorageError as error:

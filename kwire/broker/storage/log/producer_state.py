@@ -170,7 +170,7 @@ class ProducerStateManager:
         self._partition = partition
         self._snapshots: list[int] | None = None
         """The offsets of the snapshot files; None until somebody has looked."""
-        self._unsynced: list[str] = []
+        self._unsynced: list[int] = []
         self.producers: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
         """Open transactions: producer id to first offset."""
@@ -512,15 +512,14 @@ class ProducerStateManager:
         snapshots = self._known_snapshots()
         if not offset or offset in snapshots:
             return
-        path = self.snapshot_path(offset)
-        self._disk.write(path, self.encode_snapshot(), sync=False)
+        self._disk.write(self.snapshot_path(offset), self.encode_snapshot(), sync=False)
         snapshots.append(offset)
-        self._unsynced.append(path)
+        self._unsynced.append(offset)
 
     def take_unsynced_paths(self) -> list[str]:
         """Snapshot files written since the last call, to be synced by the caller."""
-        paths, self._unsynced = self._unsynced, []
-        return paths
+        unsynced, self._unsynced = self._unsynced, []
+        return [self.snapshot_path(offset) for offset in unsynced]
 
     def forget_snapshot(self, offset: int) -> str | None:
         """The file of the snapshot at `offset`, which is no longer counted on; None if there is none."""
@@ -528,10 +527,9 @@ class ProducerStateManager:
         if offset not in snapshots:
             return None
         snapshots.remove(offset)
-        path = self.snapshot_path(offset)
-        if path in self._unsynced:
-            self._unsynced.remove(path)
-        return path
+        if offset in self._unsynced:
+            self._unsynced.remove(offset)
+        return self.snapshot_path(offset)
 
     def _remove_snapshot(self, offset: int) -> None:
         path = self.forget_snapshot(offset)

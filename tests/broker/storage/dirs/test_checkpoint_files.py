@@ -96,8 +96,9 @@ def test_what_is_written_at_once_stays_whatever_is_under_way(bench: Bench, steps
 def test_what_has_gone_may_be_told_of_until_a_loss_of_power_brings_nothing_back(bench: Bench) -> None:
     bench.files.write_now()
     bench.wanted = {"one": {T1: 5}, "two": {}}
-    bench.write()
     assert bench.files.told == {T0}
+    bench.write()
+    assert bench.files.told == {T0, T1}
     bench.work()
     assert bench.files.told == {T0, T1}
     bench.work()

@@ -15,6 +15,7 @@ from kwire.broker.storage.checkpoints import (
     HIGH_WATERMARKS,
     RECOVERY_POINTS,
     read_offsets,
+    read_topic_id,
 )
 from kwire.broker.storage.dirs.log_dir import DirectoryInUse, parse_name, set_aside_name
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -22,6 +23,7 @@ from kwire.broker.storage.disk import Disk, RealDisk, StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.testing.disk import MemoryDisk
+from kwire.testing.virtual import VirtualHost, Work
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
 from tests.broker.storage.log_bench import NOW_MS, batch, numbered, put_topic_id, values
@@ -44,9 +46,18 @@ def opened(disk: Disk, *paths: str) -> LogManager:
 
 
 def append(log: Log, *each: bytes) -> None:
+    named(log)
     log.append(batch(*each), leader_epoch=0, now_ms=NOW_MS)
     log.commit()
     log.high_watermark = log.log_end_offset
+
+
+def named(log: Log) -> None:
+    """A worker has seen to it that the log tells its topic's id."""
+    ticket = log.begin_naming()
+    if ticket is not None:
+        ticket.work()
+        ticket.finish()
 
 
 def crash(disk: MemoryDisk) -> LogManager:
@@ -346,17 +357,50 @@ def test_what_was_not_removed_in_time_is_removed_after_the_next_start(disk: Memo
 
 
 def test_a_new_topic_of_an_old_name_has_nothing_of_the_old_one(disk: MemoryDisk) -> None:
-    logs = opened(disk)
+    """It is nobody's until the checkpoints have forgotten what they tell of that one."""
+    logs, host = opened(disk), VirtualHost()
+    held = host.hold_work()
     old = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     append(old, b"a", b"b")
     old.delete_records_before(2)
     logs.write_checkpoints()
     logs.delete(old, NOW_MS)
     new = logs.create("t", 0, Uuid(b"\1" * 16), CONFIG, NOW_MS)
-    append(new, b"new")
+    new.append(batch(b"new"), leader_epoch=0, now_ms=NOW_MS)
+    new.commit()
+    placed: list[bool] = []
+    logs.when_placed(new, host, lambda: placed.append(new.is_in_place))
+    for _ in ("written beside", "synced in their places", "named"):
+        assert (placed, read_topic_id(disk, "/a/t-0")) == ([], None)
+        held.pop(0).deliver()
+        host.run_pending()
+    assert (placed, held) == ([True], [])
     again = crash(disk).get("t", 0)
     assert again is not None
     assert numbered(again) == [(0, b"new")]
+
+
+def test_a_checkpoint_on_its_way_may_tell_of_an_old_name_too(disk: MemoryDisk) -> None:
+    logs, host = opened(disk), VirtualHost()
+    old = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
+    append(old, b"a", b"b")
+    old.delete_records_before(2)
+    held = host.hold_work()
+    logs.checkpoint(host)
+    logs.delete(old, NOW_MS)
+    new = logs.create("t", 0, Uuid(b"\1" * 16), CONFIG, NOW_MS)
+    append_when_placed(logs, new, host, held, b"new")
+    again = crash(disk).get("t", 0)
+    assert again is not None
+    assert numbered(again) == [(0, b"new")]
+
+
+def append_when_placed(logs: LogManager, log: Log, host: VirtualHost, held: list[Work], value: bytes) -> None:
+    logs.when_placed(log, host, lambda: append(log, value))
+    while held:
+        held.pop(0).deliver()
+        host.run_pending()
+    assert log.log_end_offset == 1
 
 
 def test_checkpoints_are_written_again_where_they_differ_or_are_gone(disk: MemoryDisk) -> None:

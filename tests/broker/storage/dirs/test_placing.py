@@ -1,8 +1,9 @@
-"""New logs come to tell the ids of their topics."""
+"""New logs come to their places: they tell the ids of their topics."""
 
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -69,13 +70,52 @@ def test_a_worker_syncs_before_the_file_has_its_name(bench: Bench) -> None:
     assert bench.held == []
 
 
-def test_an_append_does_not_wait_for_the_worker(bench: Bench) -> None:
+@pytest.mark.parametrize("last", [0, -1])
+def test_who_waits_is_told_when_the_log_tells(bench: Bench, last: int) -> None:
+    """A worker is on it already, and another one is sent: whichever is done first."""
     log = bench.create()
     append(log, b"a")
-    assert bench.told() == FIRST
+    assert (log.is_in_place, log.needs_flush(0)) == (False, True)
+    told: list[Uuid | None] = []
+    bench.logs.when_placed(log, bench.host, lambda: told.append(bench.told()))
+    assert told == []
+    bench.held.insert(0, bench.held.pop(last))
     bench.work()
-    assert bench.is_online
-    assert values(log) == [b"a"]
+    assert told == [FIRST]
+    assert (log.is_in_place, log.needs_flush(0)) == (True, False)
+    bench.work()
+    assert (told, bench.held, bench.is_online) == ([FIRST], [], True)
+
+
+def test_who_waits_does_not_wait_for_the_others(bench: Bench) -> None:
+    logs = [bench.logs.create("t", partition, FIRST, CONFIG, NOW_MS) for partition in range(70)]
+    bench.logs.name_new(bench.host)
+    told: list[str] = []
+    for log in (logs[69], logs[68], logs[67]):
+        bench.logs.when_placed(log, bench.host, partial(told.append, log.name))
+    bench.held.reverse()
+    bench.work()
+    assert told == ["t-69"]
+    bench.held.reverse()
+    bench.work()
+    assert told == ["t-69", "t-68", "t-67"]
+    while bench.held:
+        bench.work()
+    assert [log.name for log in logs if not log.is_in_place] == []
+
+
+def test_who_waits_for_a_log_that_goes_or_fails_is_told_too(bench: Bench) -> None:
+    gone, failed = bench.create(), bench.create(1)
+    told: list[str] = []
+    for log in (gone, failed):
+        bench.logs.when_placed(log, bench.host, partial(told.append, log.name))
+    bench.logs.delete(gone, NOW_MS)
+    bench.work()
+    assert told == ["t-0"]
+    bench.disk.fails_after = 0
+    while bench.held:
+        bench.work()
+    assert (told, bench.is_online) == (["t-0", "t-1"], False)
 
 
 def test_many_take_turns(bench: Bench) -> None:

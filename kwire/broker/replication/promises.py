@@ -1,0 +1,28 @@
+"""What a partition has promised to whom appends to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kwire.broker.host.host import Timer
+from kwire.wire.errors import ApiError
+
+Told = Callable[[ApiError | None], None]
+"""Told once what was promised of an append is so (None), or that it failed."""
+
+WRITTEN = 0
+"""As an offset that has to be replicated: none."""
+
+Promise = tuple[int, Told, int | None]
+"""Whom to tell of an append once it is written and the high watermark is there; how long to wait for that."""
+
+
+class Late:
+    """A promise of what is written, and waits for other replicas."""
+
+    __slots__ = ("high_watermark", "tell", "timer")
+
+    def __init__(self, high_watermark: int, tell: Told) -> None:
+        self.high_watermark = high_watermark
+        self.tell = tell
+        self.timer: Timer | None = None
