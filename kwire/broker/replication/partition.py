@@ -359,7 +359,7 @@ class Partition:
         """What is in the log is found after a crash. It may be another one by now, or have failed."""
         self._flush_under_way = False
         log = self.log
-        if self.role is not Role.OFFLINE and (
+        if log.failure is None and (
             log.awaits_sync or log.has_unflushed_segments or log.needs_flush(self._host.monotonic_ms())
         ):
             self._begin_flush()
