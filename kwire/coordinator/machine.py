@@ -52,8 +52,8 @@ class CoordinatorResult(NamedTuple):
     """The producer (id, epoch) in whose transaction the records are written: they count if it commits."""
 
 
-SameHeartbeat = Callable[[int], bool]
-"""Keeps a member's session alive, at a wall-clock time in ms, as its last heartbeat did.
+SameHeartbeat = Callable[[], bool]
+"""Keeps a member's session alive, as its last heartbeat did.
 
 False, and nothing is done, where the same request might do something else by now.
 """
@@ -78,6 +78,9 @@ class Surroundings(Protocol):
 
     def now_ms(self) -> int:
         """Wall-clock time, for what is stored."""
+
+    def monotonic_ms(self) -> int:
+        """Time that no clock's setting moves, for durations."""
 
     def later(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
         """Run a command of this machine when `delay_ms` have passed, unless the machine is gone by then."""

@@ -170,6 +170,9 @@ class Shard(Generic[M]):
     def now_ms(self) -> int:
         return self._host.now_ms()
 
+    def monotonic_ms(self) -> int:
+        return self._host.monotonic_ms()
+
     def new_uuid(self) -> str:
         import uuid  # 3 ms that a start need not take
 

@@ -29,6 +29,7 @@ from kwire.desk.failure import Failure, UsageError, unreadable
 from kwire.desk.forms import add_forms, as_json, decoders
 from kwire.desk.options import add_json, command_parser
 from kwire.desk.output import BOLD, DIM, RED, Output, Row, time_text
+from kwire.desk.places import MAX_OFFSET
 from kwire.desk.segment_files import (
     PROBLEM,
     Wanted,
@@ -41,7 +42,6 @@ from kwire.desk.segment_files import (
 from kwire.desk.stored import KINDS, METADATA
 from kwire.wire.java_properties import load
 
-MAX_OFFSET: Final = (1 << 63) - 1
 _PARTITION: Final = re.compile(r"(.+)-\d+(?:\.[0-9a-f]{32}-(?:delete|future|stray))?")
 ORDER: Final = (".log", ".checkpoint", ".index", ".timeindex", ".txnindex", ".snapshot")
 CHECKPOINTS: Final = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANED_OFFSETS)

@@ -10,14 +10,13 @@ from typing import Final, NamedTuple
 from kwire.broker.storage.disk import RealFile, StorageError
 from kwire.broker.storage.log.index import OFFSET_ENTRY, TIME_ENTRY
 from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Place, headers, whole_batches
+from kwire.client.reading import MAX_BATCH_BYTES
 from kwire.desk.failure import Failure, Misfit, unreadable
 from kwire.desk.forms import Decode, digits, text_of, told
 from kwire.desk.output import Row, time_text
 from kwire.desk.stored import control, said_by
 from kwire.wire.batch import BatchHeader, CorruptBatch, Record, crc_is_valid, read_header, records
 
-MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
-"""Of what a compressed batch may come to."""
 PROBLEM: Final = "problem"
 
 

@@ -63,7 +63,7 @@ class Dispatcher:
         repeated = channel.repeated
         # What waits is answered first, and an answer behind a long poll ends that.
         if repeated is not None and not channel.slots:
-            answer = repeated.answer(frame, now_ms)
+            answer = repeated.answer(frame)
             if answer:
                 header = repeated.header_of(frame)
                 channel.open_slot(header, now_ms, len(frame)).complete_encoded([answer])

@@ -21,8 +21,8 @@ _INT32 = Struct(">i")
 LONGEST_REPEATED_BYTES = 1024
 """Longer ones are not remembered: each connection may have one, which tags can make as long as it likes."""
 
-Again = Callable[[int], bool]
-"""Does what the request does, at a wall-clock time in ms. False: nothing was done, handle the request."""
+Again = Callable[[], bool]
+"""Does what the request does. False: nothing was done, handle the request."""
 
 
 class Repeated:
@@ -45,7 +45,7 @@ class Repeated:
         correlation_id: int = _INT32.unpack_from(frame, _CORRELATION_ID)[0]
         return self._header._replace(correlation_id=correlation_id)
 
-    def answer(self, frame: memoryview, now_ms: int) -> bytes | None:
+    def answer(self, frame: memoryview) -> bytes | None:
         """The answer to a frame. If nothing is done: None for another one, empty where something changed."""
         request = frame.tobytes()
         if (
@@ -54,7 +54,7 @@ class Repeated:
             or not request.startswith(self._before)
         ):
             return None
-        if not self._again(now_ms):
+        if not self._again():
             return b""
         before, behind = self._answer
         return before + request[_CORRELATION_ID:_BEHIND_IT] + behind

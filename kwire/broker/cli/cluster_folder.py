@@ -31,6 +31,7 @@ from kwire.broker.config.listeners import MAX_PORT
 from kwire.broker.config.properties import ENVIRONMENT_PREFIX
 from kwire.broker.config.roles import BROKER, CONTROLLER, VOTERS
 from kwire.broker.controller.topics import new_uuid
+from kwire.broker.metadata.features import not_served
 from kwire.broker.node.format import Beginning, FormatError, format_directories, parse_voters
 from kwire.broker.storage.checkpoints import META_PROPERTIES
 from kwire.broker.storage.disk import RealDisk, StorageError
@@ -54,8 +55,6 @@ OF_A_CLUSTER: Final = (
     "controller.quorum.voters",
 )
 """What all nodes of a cluster have, and follows from which there are."""
-NOT_SERVED: Final = {"share.version": 0, "streams.version": 0}
-"""Features that Kafka's releases begin with and kwire's brokers do not serve: such a cluster refuses them."""
 SERVING: Final = "kwire serves on "
 
 
@@ -404,7 +403,7 @@ def _format(path: Path, rng: random.Random, cluster_id: str, voters: str) -> Non
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
-            beginning=Beginning(NOT_SERVED, voters=parse_voters(voters, config) if voters else ()),
+            beginning=Beginning(not_served(), voters=parse_voters(voters, config) if voters else ()),
         )
     except (ConfigError, StorageError, FormatError) as error:
         raise Failure(str(error)) from error

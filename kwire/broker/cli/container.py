@@ -102,7 +102,7 @@ def properties_file(environ: Mapping[str, str], mounted: str, default: str) -> s
 
 def _format(config: BrokerConfig, cluster_id: str) -> None:
     """Format the directories unless one is formatted. Failure, FormatError, StorageError."""
-    from kwire.broker.metadata.features import FEATURES
+    from kwire.broker.metadata.features import not_served
     from kwire.broker.node.format import (
         AlreadyFormatted,
         Beginning,
@@ -121,7 +121,6 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
     # Where nobody else can be found, there is nobody else to vote.
     voters = [standalone_voter(config, rng)] if needs_voters(config) else []
     # Brokers are let into a cluster only where they serve what it begins with.
-    not_served = {name: 0 for name, feature in FEATURES.items() if not feature.is_served}
     try:
         for line in format_directories(
             config,
@@ -129,7 +128,7 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
-            beginning=Beginning(not_served, voters=voters),
+            beginning=Beginning(not_served(), voters=voters),
         ):
             print(line, flush=True)
     except AlreadyFormatted:

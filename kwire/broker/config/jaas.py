@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from kwire.wire.java import BLANKS
 from kwire.wire.named_tuple import NamedTuple
 
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 _FLAGS: Final = ("REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL")
-_BLANKS: Final = "".join(map(chr, range(33)))
 _NUMERIC: Final = "0123456789.-"
 _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _NUMBER_TEXT: Final = re.compile(r"-?[0-9]*(?:\.[0-9]*)?")
@@ -155,7 +155,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     at = 0
     while at < len(text):
         first = text[at]
-        if first in _BLANKS:
+        if first in BLANKS:
             at += 1
         elif text.startswith("/*", at):
             end = text.find("*/", at + 2)

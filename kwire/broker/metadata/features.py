@@ -53,6 +53,11 @@ OTHER_FEATURES: Final = sorted(FEATURES.keys() - {METADATA_VERSION, KRAFT_VERSIO
 """Those whose levels stand in the log beside that of metadata.version."""
 
 
+def not_served() -> dict[str, int]:
+    """What a cluster of kwire's own brokers begins without, though Kafka's releases begin with it."""
+    return {name: 0 for name, feature in FEATURES.items() if not feature.is_served}
+
+
 def registered_features() -> dict[str, tuple[int, int]]:
     """What a node registers with: it must claim all that its cluster finalizes to be let in."""
     return {name: (feature.min_level, feature.max_level) for name, feature in FEATURES.items()}

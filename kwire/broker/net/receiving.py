@@ -217,7 +217,7 @@ class Receiver(ABC):
         size_bytes = repeated.size_bytes
         if _SIZE.unpack_from(scratch)[0] != size_bytes:
             return False
-        answer = repeated.answer(scratch[_PREFIX_BYTES : _PREFIX_BYTES + size_bytes], around.loop.now_ms())
+        answer = repeated.answer(scratch[_PREFIX_BYTES : _PREFIX_BYTES + size_bytes])
         if not answer:
             return False
         try:

@@ -238,7 +238,7 @@ class Node(NodeBase):
             self.leading.starts_moved()
 
     def _expire_producers(self) -> None:
-        self.log_manager.expire_producers(self.host.now_ms())
+        self.log_manager.expire_producers(self.host.now_ms(), self.host.monotonic_ms())
 
     def _keep_house(self) -> None:
         if self._telemetry is not None:

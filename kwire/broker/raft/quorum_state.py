@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from kwire.broker.host.host import Host
+from kwire.broker.metadata.image import NO_LEADER
 from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
@@ -25,7 +26,7 @@ NOBODY = -1
 class QuorumState(NamedTuple):
     """The epoch that this voter has seen, and who leads it or has its vote."""
 
-    leader_id: int = NOBODY
+    leader_id: int = NO_LEADER
     leader_epoch: int = 0
     voted_id: int = NOBODY
     voter_ids: tuple[int, ...] = ()

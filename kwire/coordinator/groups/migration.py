@@ -314,7 +314,7 @@ class OnlineMigration:
         changed = self._consumer.subscriptions.take(group, member, updated, records)
         epoch = group.epoch
         homogeneous: bool | None = None
-        if changed.subscription or group.needs_refresh(self._around.now_ms()):
+        if changed.subscription or group.needs_refresh(self._around.monotonic_ms()):
             epoch, homogeneous = self._consumer.subscriptions.refresh(
                 group, member, updated, records, raise_epoch=changed.subscription
             )

@@ -263,7 +263,7 @@ class GroupCoordinatorService:
             return None
         again = shard.machine.consumer.same_heartbeat(request, caller)
         # An answer waits until what earlier ones changed is stored.
-        return None if again is None else lambda now_ms: shard.settled and again(now_ms)
+        return None if again is None else lambda: shard.settled and again()
 
     # --- offsets
 

@@ -59,6 +59,9 @@ class _Around:
     def now_ms(self) -> int:
         return self._shard.now_ms()
 
+    def monotonic_ms(self) -> int:
+        return self._shard.monotonic_ms()
+
     def later(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
         return self._shard.later(delay_ms, command)
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from kwire.broker.config import load
 from kwire.broker.host.host import PeerAddress
+from kwire.broker.metadata.features import not_served
 from kwire.broker.node.format import Beginning, format_directories
 from kwire.testing.cluster.logins import credentials
 from kwire.testing.disk import MemoryDisk
@@ -24,7 +25,7 @@ RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 FOREVER_MS: Final = (1 << 63) - 1
 """Brokers whose clocks are hours behind refuse what is written an hour from now by default."""
 
-BEGINNING: Final = Beginning(features={"share.version": 0, "streams.version": 0})
+BEGINNING: Final = Beginning(features=not_served())
 """Groups that are not served yet keep brokers out of clusters that have them."""
 
 TIMES: Final = {

@@ -143,9 +143,9 @@ def _while_configured_so(node: BrokerRole, again: Again) -> Again:
     image = node.image
     configs, features = image.configs, image.features
 
-    def so_far(now_ms: int) -> bool:
+    def so_far() -> bool:
         image = node.image
-        return image.configs is configs and image.features is features and again(now_ms)
+        return image.configs is configs and image.features is features and again()
 
     return so_far
 

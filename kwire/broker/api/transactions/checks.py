@@ -78,9 +78,9 @@ def check_transaction(
             over(None)
             return
         sequence = NO_SEQUENCE if header is None else header.base_sequence
-        now_ms = host.now_ms()
+        began_ms = host.monotonic_ms()
         try:
-            begun = producers.begin_verification(*producer, sequence, raises_epochs=adds, now_ms=now_ms)
+            begun = producers.begin_verification(*producer, sequence, raises_epochs=adds, began_ms=began_ms)
         except ApiError as error:
             over(error)
             return

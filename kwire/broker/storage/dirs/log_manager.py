@@ -476,10 +476,11 @@ class LogManager:
         """Remove what was set aside long enough. True where more is due: it should be called again soon."""
         return self._trash.tick(now_ms)
 
-    def expire_producers(self, now_ms: int) -> None:
+    def expire_producers(self, now_ms: int, monotonic_ms: int) -> None:
         """Forget producers that have been silent for too long."""
         for log in self._logs.values():
             log.producers.expire(now_ms)
+            log.producers.verifications.expire(monotonic_ms - self._producer_id_expiration_ms)
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention to every log; how many segments went. Logs that fail go offline."""

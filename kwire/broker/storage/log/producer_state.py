@@ -187,12 +187,12 @@ class ProducerStateManager:
     # --- appending
 
     def begin_verification(
-        self, producer_id: int, epoch: int, sequence: int, *, raises_epochs: bool, now_ms: int
+        self, producer_id: int, epoch: int, sequence: int, *, raises_epochs: bool, began_ms: int
     ) -> Verification:
         """A batch is about to be appended that may begin its transaction here. INVALID_PRODUCER_EPOCH."""
         self.check_epoch(producer_id, epoch)
         return self.verifications.begin(
-            producer_id, epoch, sequence, raises_epochs=raises_epochs, now_ms=now_ms
+            producer_id, epoch, sequence, raises_epochs=raises_epochs, began_ms=began_ms
         )
 
     def check_batch(
@@ -390,7 +390,6 @@ class ProducerStateManager:
         ]
         for producer_id in idle:
             del self.producers[producer_id]
-        self.verifications.expire(now_ms - self.expiration_ms)
 
     def clear(self) -> None:
         """Forget everything: the log is read again from some snapshot on."""

@@ -18,12 +18,12 @@ class Verification:
 
     __slots__ = ("began_ms", "epoch", "lowest_sequence", "raises_epochs")
 
-    def __init__(self, epoch: int, sequence: int, *, raises_epochs: bool, now_ms: int) -> None:
+    def __init__(self, epoch: int, sequence: int, *, raises_epochs: bool, began_ms: int) -> None:
         self.epoch = epoch
         self.lowest_sequence = sequence
         self.raises_epochs = raises_epochs
         """Whether the producer follows version 2 of the protocol, in which each transaction begins at 0."""
-        self.began_ms = now_ms
+        self.began_ms = began_ms
 
     def tried(self, epoch: int, sequence: int) -> None:
         """A batch was sent. An older epoch says nothing of the newer one."""
@@ -56,15 +56,16 @@ class Verifications:
         return len(self._begun)
 
     def begin(
-        self, producer_id: int, epoch: int, sequence: int, *, raises_epochs: bool, now_ms: int
+        self, producer_id: int, epoch: int, sequence: int, *, raises_epochs: bool, began_ms: int
     ) -> Verification:
         """A batch is about to be appended that may begin its transaction here.
 
-        What is returned is current until the transaction has begun here, or ended.
+        What is returned is current until the transaction has begun here, or ended. `began_ms` is of the
+        monotonic clock.
         """
         begun = self._begun.get(producer_id)
         if begun is None:
-            begun = Verification(epoch, sequence, raises_epochs=raises_epochs, now_ms=now_ms)
+            begun = Verification(epoch, sequence, raises_epochs=raises_epochs, began_ms=began_ms)
             self._begun[producer_id] = begun
         begun.tried(epoch, sequence)
         return begun

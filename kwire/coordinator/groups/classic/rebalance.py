@@ -180,7 +180,7 @@ class ClassicGroups:
             return None
         stable = State.STABLE
 
-        def again(_now_ms: int) -> bool:
+        def again() -> bool:
             # A group that is gone, or has gone elsewhere, has no sessions; a static member that was replaced
             # has another id.
             return (

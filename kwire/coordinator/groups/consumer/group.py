@@ -163,9 +163,9 @@ class ConsumerGroup:
         """The epoch of the member that has this partition; NO_EPOCH where nobody has it."""
         return self.owner_epochs.get(topic_id, {}).get(partition, NO_EPOCH)
 
-    def needs_refresh(self, now_ms: int) -> bool:
+    def needs_refresh(self, monotonic_ms: int) -> bool:
         """Whether the topics must be looked at again."""
-        return now_ms >= self.refresh_at_ms or self.epoch < self.refresh_epoch
+        return monotonic_ms >= self.refresh_at_ms or self.epoch < self.refresh_epoch
 
     def request_refresh(self) -> None:
         """The topics have changed: look at them with the next heartbeat."""

@@ -129,8 +129,7 @@ class ConsumerGroups:
         changed = self.subscriptions.take(group, member, updated, records)
         epoch = group.epoch
         homogeneous: bool | None = None
-        now_ms = self._around.now_ms()
-        if changed.raises_epoch or group.needs_refresh(now_ms):
+        if changed.raises_epoch or group.needs_refresh(self._around.monotonic_ms()):
             epoch, homogeneous = self.subscriptions.refresh(
                 group, member, updated, records, raise_epoch=changed.raises_epoch
             )
@@ -173,7 +172,7 @@ class ConsumerGroups:
             or group.assignment_epoch < group.epoch
             or not says_nothing_new(member, request, caller)
             or (member.instance_id is not None and group.static_ids.get(member.instance_id) != member.id)
-            or group.needs_refresh(self._around.now_ms())
+            or group.needs_refresh(self._around.monotonic_ms())
         ):
             return False
         if group.regex_counts:
@@ -192,14 +191,14 @@ class ConsumerGroups:
         epoch, assignment_epoch = group.epoch, group.assignment_epoch
         timeout_ms = self._settings.session_timeout_ms(group.id)
 
-        def again(now_ms: int) -> bool:
+        def again() -> bool:
             # Members are replaced when anything of them changes; who is gone has no session.
             return (
                 group.members.get(member.id) is member
                 and group.epoch == epoch
                 and group.assignment_epoch == assignment_epoch
                 and not group.regex_counts
-                and not group.needs_refresh(now_ms)
+                and not group.needs_refresh(self._around.monotonic_ms())
                 and session.postpone(timeout_ms)
             )
 

@@ -143,7 +143,7 @@ class Subscriptions:
         if raise_epoch or metadata_hash != group.metadata_hash:
             epoch += 1
             records.append(group.epoch_record(epoch, metadata_hash))
-        group.refresh_at_ms = self._around.now_ms() + REFRESH_INTERVAL_MS
+        group.refresh_at_ms = self._around.monotonic_ms() + REFRESH_INTERVAL_MS
         group.refresh_epoch = epoch
         if group.has_partition_metadata:
             records.append(group.partition_metadata_tombstone())
@@ -183,7 +183,7 @@ class Subscriptions:
             group.matched(expression) != resolved.topics for expression, resolved in found.items()
         ):
             records.append(group.epoch_record(group.epoch + 1, metadata_hash))
-            group.refresh_at_ms = now_ms + REFRESH_INTERVAL_MS
+            group.refresh_at_ms = self._around.monotonic_ms() + REFRESH_INTERVAL_MS
             group.refresh_epoch = group.epoch + 1
         return CoordinatorResult(records)
 

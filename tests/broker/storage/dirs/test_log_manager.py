@@ -470,9 +470,9 @@ def test_silent_producers_are_forgotten(disk: MemoryDisk) -> None:
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     log.append(batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0), leader_epoch=0, now_ms=NOW_MS)
     log.commit()
-    logs.expire_producers(NOW_MS + 23 * HOUR_MS)
+    logs.expire_producers(NOW_MS + 23 * HOUR_MS, 0)
     assert len(log.producers) == 1
-    logs.expire_producers(NOW_MS + 24 * HOUR_MS)
+    logs.expire_producers(NOW_MS + 24 * HOUR_MS, 0)
     assert len(log.producers) == 0
 
 

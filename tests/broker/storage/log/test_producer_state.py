@@ -233,7 +233,7 @@ def test_a_plain_batch_within_a_transaction_is_refused(producers: ProducerStateM
 
 
 def verify(producers: ProducerStateManager, sequence: int, *, epoch: int = 0, raises: bool = False) -> None:
-    producers.begin_verification(1, epoch, sequence, raises_epochs=raises, now_ms=NOW_MS)
+    producers.begin_verification(1, epoch, sequence, raises_epochs=raises, began_ms=0)
 
 
 def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: ProducerStateManager) -> None:
@@ -252,7 +252,7 @@ def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: Pro
 def test_an_answer_that_comes_after_the_end_of_its_transaction_is_not_current(
     producers: ProducerStateManager,
 ) -> None:
-    begun = producers.begin_verification(1, 0, -1, raises_epochs=False, now_ms=NOW_MS)
+    begun = producers.begin_verification(1, 0, -1, raises_epochs=False, began_ms=0)
     assert producers.verifications.is_current(1, begun)
     producers.verifications.over(header(0, transactional=True))
     assert not producers.verifications.is_current(1, begun)
@@ -293,9 +293,10 @@ def test_a_marker_or_time_ends_what_was_tried(producers: ProducerStateManager) -
     end_transaction(producers, 0, ABORT)
     assert len(producers.verifications) == 0
     verify(producers, 0)
-    producers.expire(NOW_MS + 24 * HOUR_MS - 1)
-    assert refusal(producers, header(7, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     producers.expire(NOW_MS + 24 * HOUR_MS)
+    producers.verifications.expire(-1)
+    assert refusal(producers, header(7, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producers.verifications.expire(0)
     assert producers.check(header(7, transactional=True)) is None
 
 
