@@ -2,14 +2,8 @@
 
 Each goes through the same steps: its copy is filled, piece by piece, each read in a thread and appended in a
 turn of the loop; rolled segments are synced on the way. Once it has caught up the cluster is told where the
-partition will be, and when that is committed the copy takes the log's place:
-
-    held     nobody is promised anything more of the log, and the copy has all that was; it is synced
-    left     the old directory is set aside; what is appended still goes to it; its name is synced
-    came     the copy has got that, too, and is in place; who waits is told
-
-Whoever dies before finds both, and the copy goes on being filled; whoever dies between the last two finds the
-copy alone, with all that was promised.
+partition will be, and when that is committed the copy gets what has come since, and takes the log's place
+within one turn. Whoever dies in between finds both, and the copy goes on being filled.
 """
 
 from __future__ import annotations
@@ -122,7 +116,7 @@ class DirectoryMoves:
     def stop(self) -> None:
         """Do nothing more: the broker ends. What was copied stays for the next start."""
         for move in self._moves.values():
-            move.stop()
+            move.ended = True
         self._moves.clear()
 
     # --- for the moves
@@ -162,31 +156,22 @@ class _Move:
         self._directory = directory
         self._home = moves.log_manager.directory_of(partition.log)
         self._copy = FutureLog(moves.log_manager, partition.log, directory, moves.host.now_ms())
-        moves.log_manager.name_new(moves.host)
+        moves.log_manager.placing.name(moves.host)
         self._assigning = False
         self._is_assigned = False
         self._is_synced = False
-        self._is_held = False
         self._cuts = 0
 
     def source_cut(self) -> None:
         """What was read of the log before may not be in it any more."""
         self._cuts += 1
-        self._stay()
         self._guarded(lambda: self._copy.forget_what_differs(self._moves.host.now_ms()))
 
     def cancel(self) -> None:
         """Go no further, and let the cluster know where the partition stays."""
         self.ended = True
-        self._stay()
         if self._assigning or self._is_assigned:
             self._moves.assign(self.partition.log, self._home, lambda error: None)
-
-    def stop(self) -> None:
-        """Go no further: the broker ends, which syncs its directories."""
-        self.ended = True
-        if self._is_held:
-            self._copy.stay()
 
     def go_on(self) -> None:
         """The next step."""
@@ -207,7 +192,7 @@ class _Move:
         piece = copy.next_piece(host.now_ms())
         for log in (copy.source, copy.log):
             if not log.is_in_place:
-                self._moves.log_manager.when_placed(log, host, self.go_on)
+                self._moves.log_manager.placing.when_placed(log, host, self.go_on)
                 return
         if copy.log.has_unflushed_segments or copy.log.awaits_sync:
             self._flush()
@@ -217,7 +202,7 @@ class _Move:
             self._is_synced = True
             self._flush()
         elif self._is_assigned:
-            self._hold()
+            self._finish()
         else:
             self._assigning = True
             self._moves.assign(copy.log, self._directory, self._assigned)
@@ -249,52 +234,12 @@ class _Move:
         self._is_assigned = True
         self.go_on()
 
-    def _hold(self) -> None:
-        copy = self._copy
-        self._is_held = True
-        copy.source.commit()
-        copy.hold(self._moves.host.now_ms())
-        ticket = copy.log.begin_flush()
-
-        def synced(_: object) -> None:
-            ticket.finish()
-            if self._is_held:
-                copy.leave()
-                self._in_worker(self._home.sync, self._left)
-            else:
-                self.go_on()
-
-        self._in_worker(ticket.work, synced, copy.log)
-
-    def _left(self, _: object) -> None:
-        if self._is_held:
-            self._come()
-        else:
-            self.go_on()
-
-    def _stay(self) -> None:
-        """Where it was about to end: have the log stay, and tell who waits, once that is durable."""
-        if not self._is_held:
-            return
-        moves, source = self._moves, self._copy.source
-        self._is_held = self._is_synced = False
-
-        def synced(result: object) -> None:
-            moves.log_manager.synced(self._home, result)
-            moves.log_manager.leaves_no_more(source)
-
-        if self._copy.stay():
-            moves.host.run_in_worker(self._home.sync, synced)
-        else:
-            moves.log_manager.leaves_no_more(source)
-
-    def _come(self) -> None:
+    def _finish(self) -> None:
         moves, partition, now_ms = self._moves, self.partition, self._moves.host.now_ms()
         old = partition.log
         old.commit()
-        partition.log = promoted = self._copy.come(now_ms)
-        self._is_held, self.ended = False, True
-        moves.log_manager.leaves_no_more(old)
+        partition.log = promoted = self._copy.take_the_place(now_ms)
+        self.ended = True
         moves.ended(self)
         moves.on_moved(old, promoted)
         self._moves.logger.info("%s has moved to %s", promoted.name, self._directory.path)

@@ -113,7 +113,8 @@ class Fetcher:
             must_sync = follower.has_staged and follower.commit()
             if follower.state is not State.FETCHING:
                 continue
-            if must_sync or follower.partition.log.awaits_sync:
+            log = follower.partition.log
+            if must_sync or log.awaits_sync or log.awaits_place:
                 follower.move(Event.MUST_SYNC)
                 self._session.forget(follower.key)
                 follower.partition.sync(partial(self._synced, follower))

@@ -115,8 +115,10 @@ class Partition:
             self.leader_epoch = image.leader_epoch
         if role is not self.role:
             self.role = role
-            # What it appended when it led before may still be on its way to the disk.
+            # What it appended when it led before, or has fetched, may still be on its way to the disk.
             log = self.log
+            if log.awaits_place:
+                self._flush([])
             self._written_offset = log.recovery_point if self._flush_under_way else log.log_end_offset
         if role is Role.LEADER:
             if len(image.replicas) > 1:
@@ -311,7 +313,7 @@ class Partition:
         self._written(promises, log.log_end_offset)
 
     def sync(self, on_synced: Told) -> None:
-        """Force everything appended so far to the disk, then tell."""
+        """Force everything appended so far to the disk, if that is due, then tell."""
         self._flush([(WRITTEN, on_synced, None)])
 
     def _flush(self, promises: list[Promise]) -> None:

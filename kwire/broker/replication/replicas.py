@@ -107,7 +107,7 @@ class Replicas:
             Partition,
             host=host,
             stage=self.stage,
-            when_placed=log_manager.when_placed,
+            when_placed=log_manager.placing.when_placed,
             on_offline=self._went_offline,
             leading=leading,
         )
@@ -308,7 +308,7 @@ class Replicas:
             self._is_making = True
             self._host.call_soon(self._make_new)
         else:
-            self._log_manager.name_new(self._host)
+            self._log_manager.placing.name(self._host)
             told, self._untold = self._untold, {}
             self._tell_directories(topics[name] for name in told if name in topics)
 

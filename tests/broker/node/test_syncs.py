@@ -9,11 +9,6 @@ from kwire.testing.media import Content
 from kwire.testing.virtual import Work
 from kwire.testing.world import Client
 from kwire.wire.batch import build
-from kwire.wire.messages.alter_replica_log_dirs import (
-    AlterReplicaLogDir,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirTopic,
-)
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -170,21 +165,3 @@ def test_an_append_that_comes_before_the_name_of_its_log_waits_for_that(rig: Rig
     assert work(rig, held) >= (3 if is_second else 1)
     assert (answered(client), log.high_watermark) == (0, 1)
     assert disk.on_loop == []
-
-
-def test_a_move_between_directories_waits_in_workers(rig: Rig) -> None:
-    disk = rig.disk
-    assert isinstance(disk, WatchedDisk)
-    rig.create("moves")
-    for offset in range(3):
-        assert rig.produce("moves").base_offset == offset
-    other = {"/d1": "/d2", "/d2": "/d1"}[rig.directory_of("moves")[:3]]
-    disk.in_workers.clear()
-    topic = AlterReplicaLogDirTopic(name="moves", partitions=[0])
-    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=other, topics=[topic])])
-    assert rig.call(2, request).results[0].partitions[0].error_code == 0
-    rig.host.advance(MINUTE_MS)
-    assert rig.directory_of("moves") == f"{other}/moves-0"
-    assert rig.produce("moves").base_offset == 3
-    assert disk.on_loop == []
-    assert {"/d1", "/d2"} <= disk.in_workers

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.metadata.image import PartitionImage
-from kwire.broker.storage.log.log import Log
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.world import Client
 from kwire.wire.batch import batches, build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.alter_replica_log_dirs import (
@@ -168,21 +166,19 @@ def test_a_partition_is_written_to_while_it_moves(rig: Rig) -> None:
     fill(rig, 50, 100_000)
     assert move(rig, "/d2") == [0]
     written = 50
-    clients: list[Client] = []
     while rig.directory_of("a") == "/d1/a-0":
         # Each turn of the move is followed by a request, and the move ends all the same.
         for _ in range(3):
             if rig.host.events.soon:
                 rig.host.events.soon.popleft()()
-        clients.append(rig.connect())
-        clients[-1].ask(PRODUCE_VERSION, produce_request("a"))
+        client = rig.connect()
+        client.ask(PRODUCE_VERSION, produce_request("a"))
         rig.node.end_turn()
+        answer = client.receive(PRODUCE_VERSION, ProduceRequest)
+        assert answer.responses[0].partition_responses[0].base_offset == written
         written += 1
         assert written < 1000
     rig.turn()
-    answers = [client.receive(PRODUCE_VERSION, ProduceRequest) for client in clients]
-    given = [answer.responses[0].partition_responses[0].base_offset for answer in answers]
-    assert given == list(range(50, written))
     assert offsets(rig) == list(range(written))
     assert offsets(restarted(rig, clean=False)) == list(range(written))
 
@@ -364,100 +360,3 @@ def test_a_broker_may_die_anywhere_in_a_move(power: bool) -> None:
         if finished:
             return
     pytest.fail(f"more than {MOST_OPERATIONS} operations")
-
-
-class WrittenTo:
-    """A partition that moves and gets a record at every step of that, each of which has to be flushed."""
-
-    def __init__(self) -> None:
-        self.disk = MemoryDisk()
-        self.rig = Rig(self.disk, **{"log.flush.interval.messages": "1"})
-        self.rig.create("a")
-        fill(self.rig, 3)
-        self.clients: list[Client] = []
-        self.held = self.rig.host.hold_work()
-        assert move(self.rig, "/d2") == [0]
-
-    def go(self, steps: int) -> bool:
-        """So many ends of workers; whether it has moved by then."""
-        for step in range(steps):
-            self.clients.append(self.rig.connect())
-            self.clients[-1].ask(PRODUCE_VERSION, produce_request("a"))
-            self.rig.turn()
-            if not self.held:
-                break
-            self.held.pop(step % len(self.held)).deliver()
-            self.rig.turn()
-        return self.rig.directory_of("a") == "/d2/a-0"
-
-    def acknowledged(self) -> list[int]:
-        answers = [client.receive(PRODUCE_VERSION, ProduceRequest) for client in self.clients]
-        return [each.responses[0].partition_responses[0].base_offset for each in answers if each is not None]
-
-
-def lost_by_dying_in_a_move(steps: int, *, power: bool) -> set[int]:
-    """What was acknowledged and is not there afterwards."""
-    written_to = WrittenTo()
-    written_to.go(steps)
-    acknowledged = {0, 1, 2, *written_to.acknowledged()}
-    if power:
-        written_to.disk.power_cut(random.Random(steps))
-    else:
-        written_to.disk.kill()
-    return acknowledged - set(offsets(Rig(written_to.disk)))
-
-
-STEPS = range(16)
-
-
-def test_a_move_ends_in_so_many_steps() -> None:
-    """So that the tests below see all of it, and some steps afterwards."""
-    written_to = WrittenTo()
-    assert written_to.go(max(STEPS) - 5)
-    assert len(written_to.acknowledged()) > 3
-
-
-@pytest.mark.parametrize("power", [False, True])
-def test_what_is_acknowledged_at_the_end_of_a_move_is_not_lost(power: bool) -> None:
-    assert [lost_by_dying_in_a_move(steps, power=power) for steps in STEPS] == [set()] * len(STEPS)
-
-
-@pytest.mark.parametrize("power", [False, True])
-def test_it_would_be_if_it_were_acknowledged_before_the_copy_is_there(
-    power: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Log, "set_leaving", lambda self, is_leaving: None)
-    assert any(lost_by_dying_in_a_move(steps, power=power) for steps in STEPS)
-
-
-@pytest.mark.parametrize("ends", ["cancelled", "deleted", "shut down"])
-@pytest.mark.parametrize("steps", STEPS)
-def test_a_move_may_be_given_up_at_any_step(steps: int, ends: str) -> None:
-    written_to = WrittenTo()
-    has_moved = written_to.go(steps)
-    rig = written_to.rig
-    if ends == "cancelled":
-        assert move(rig, "/d1") == [0]
-    elif ends == "deleted":
-        client = rig.connect()
-        client.ask(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000))
-    else:
-        rig = restarted(rig)
-        rig.host.advance(2000)
-        written = written_to.acknowledged()
-        assert set(offsets(rig)) >= {0, 1, 2, *written}
-        assert rig.directory_of("a") == "/d2/a-0"
-        return
-    for _ in range(100):
-        rig.host.advance(1000)
-        while written_to.held:
-            written_to.held.pop(0).deliver()
-            rig.turn()
-    if ends == "deleted":
-        assert not [name for name in rig.disk.names("/d1") + rig.disk.names("/d2") if name.startswith("a-0")]
-        assert rig.node.log_manager.get("a", 0) is None
-        return
-    written = written_to.acknowledged()
-    assert len(written) == len(written_to.clients)
-    assert offsets(rig) == list(range(3 + len(written)))
-    assert has_moved or rig.directory_of("a") == "/d1/a-0"

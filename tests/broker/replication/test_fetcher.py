@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kwire.broker.host.host import PeerAddress
@@ -401,6 +403,24 @@ def test_a_log_that_was_cut_does_not_lead_where_another_does_meanwhile() -> None
     rig.change(leader=2)
     finish(rig, work)
     assert (rig.partition().role, rig.log().awaits_sync) == (Role.FOLLOWER, False)
+
+
+@pytest.mark.parametrize("change", [{}, {"isr": [2, 1]}, {"leader": 2, "isr": [2, 1]}])
+def test_a_new_log_asks_for_no_more_before_it_is_in_its_place(change: dict[str, Any]) -> None:
+    """Whatever changes meanwhile: the leader would take what it asks from for what it has for good."""
+    rig = FollowerRig()
+    work = rig.host.hold_work()
+    rig.follow()
+    rig.fetch(data(stored(0, 4, 4, 4), high_watermark=0))
+    assert (rig.log().log_end_offset, rig.log().is_in_place, rig.asked) == (3, False, {})
+    if change:
+        rig.change(**change)
+    rig.idle()
+    rig.turn()
+    assert (rig.log().is_in_place, rig.asked) == (False, {})
+    finish(rig, work)
+    assert rig.log().is_in_place
+    assert [offset for offset, *_ in rig.asked.values()] == [3]
 
 
 def test_nobody_is_asked_where_nobody_leads_or_is_not_known() -> None:

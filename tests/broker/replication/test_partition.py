@@ -13,8 +13,9 @@ from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Uuid
 from tests.broker.replication.cluster import Cluster
-from tests.broker.storage.log_bench import LogBench, batch
+from tests.broker.storage.log_bench import LogBench, batch, name
 
 ALONE = PartitionImage(replicas=(1,), isr=(1,), leader=1, leader_epoch=0)
 TWO = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=0)
@@ -34,10 +35,10 @@ class Poll:
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, topic_id: Uuid | None = None) -> None:
         self.host = VirtualHost(seed=1)
         self.cluster = Cluster(self.host)
-        self.log = LogBench(MemoryDisk()).open()
+        self.log = LogBench(MemoryDisk()).open(topic_id=topic_id)
         self.staged: list[Partition] = []
         self.offline: list[StorageError] = []
         self.told: list[tuple[str, ErrorCode | None]] = []
@@ -175,34 +176,49 @@ def test_nothing_is_promised_before_a_sync_that_is_asked_for(rig: Rig) -> None:
     assert rig.partition.high_watermark == rig.log.recovery_point == 2
 
 
-def test_nothing_is_promised_of_a_log_that_leaves_its_place(rig: Rig) -> None:
-    """What comes meanwhile is told of when another is there."""
-    rig.partition.lead(ALONE)
-    rig.append("before", to_all=False)
-    assert rig.commit() == [("before", None)]
-    rig.log.set_leaving(True)
-    for name in ("one", "two"):
-        rig.append(name, to_all=name == "two")
-        assert rig.commit() == []
-    assert (rig.partition.high_watermark, len(rig.waiting)) == (1, 1)
-    rig.log.set_leaving(False)
-    rig.waiting.pop()()
-    assert (rig.news(), rig.partition.high_watermark) == ([("one", None), ("two", None)], 3)
+@pytest.fixture
+def new() -> Rig:
+    """Of a log that is not in its place yet."""
+    return Rig(Uuid(b"\7" * 16))
 
 
-def test_a_flush_that_is_asked_for_comes_after_that(rig: Rig) -> None:
-    rig.partition.lead(ALONE)
-    rig.log.config = rig.log.config._replace(flush_messages=1)
-    held = rig.host.hold_work()
-    rig.log.set_leaving(True)
-    rig.append("one", to_all=False)
-    assert (rig.commit(), len(rig.waiting), held) == ([], 1, [])
-    rig.log.set_leaving(False)
+def place(rig: Rig) -> None:
+    name(rig.log)
     rig.waiting.pop()()
-    assert (rig.commit(), len(held)) == ([], 1)
+
+
+def test_nothing_is_promised_of_a_log_that_is_not_in_its_place(new: Rig) -> None:
+    new.partition.lead(ALONE)
+    assert new.waiting == []  # for nothing is in it
+    for value in ("one", "two"):
+        new.append(value, to_all=value == "two")
+        assert new.commit() == []
+    assert (new.partition.high_watermark, len(new.waiting)) == (0, 1)
+    place(new)
+    assert (new.news(), new.partition.high_watermark) == ([("one", None), ("two", None)], 2)
+
+
+def test_a_flush_that_is_asked_for_comes_after_that(new: Rig) -> None:
+    new.partition.lead(ALONE)
+    new.log.config = new.log.config._replace(flush_messages=1)
+    held = new.host.hold_work()
+    new.append("one", to_all=False)
+    assert (new.commit(), len(new.waiting), held) == ([], 1, [])
+    place(new)
+    assert (new.commit(), len(held)) == ([], 1)
     held.pop().deliver()
-    rig.host.run_pending()
-    assert rig.news() == [("one", None)]
+    new.host.run_pending()
+    assert new.news() == [("one", None)]
+
+
+def test_who_comes_to_lead_shows_nothing_before_that(new: Rig) -> None:
+    new.partition.follow(ELSEWHERE)
+    new.log.append_stored(batch(b"fetched"))
+    new.log.commit()
+    new.partition.lead(ALONE._replace(leader_epoch=2))
+    assert (new.partition.high_watermark, len(new.waiting)) == (0, 1)
+    place(new)
+    assert new.partition.high_watermark == 1
 
 
 def test_a_follower_serves_nobody_and_keeps_its_log(rig: Rig) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 from kwire.broker.storage.checkpoints import TOPIC_ID_BESIDE, place_topic_id, write_topic_id
-from kwire.broker.storage.dirs.future import FutureLog
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.broker.storage.log.log import Appended, Log
 from kwire.broker.storage.log.log_config import LogConfig
@@ -19,21 +18,19 @@ NOW_MS = 1_700_000_000_000
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
 
 
+def name(log: Log) -> None:
+    """Have a new log tell its topic's id, as a worker does, unless it does already."""
+    ticket = log.begin_naming()
+    if ticket is not None:
+        ticket.work()
+        ticket.finish()
+
+
 def put_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
-    """`partition.metadata`, as a log has it that is in its place."""
+    """`partition.metadata`, as a log has it at its first append."""
     write_topic_id(disk, directory, topic_id)
     disk.open(f"{directory}/{TOPIC_ID_BESIDE}").sync()
     place_topic_id(disk, directory)
-
-
-def take_the_place(copy: FutureLog) -> Log:
-    """All the steps; who takes them waits for the disks in workers."""
-    copy.hold(NOW_MS)
-    copy.log.flush()
-    copy.leave()
-    copy.source.commit()
-    copy.come(NOW_MS)
-    return copy.log
 
 
 def batch(
@@ -138,8 +135,18 @@ class LogBench:
         size_bytes = 3 * len(batch(value))
         self.config = self.config._replace(segment_bytes=size_bytes, index_interval_bytes=1)
 
-    def open(self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0) -> Log:
-        """Open the log, after a crash unless it is said to be clean. StorageError."""
+    def open(
+        self,
+        *,
+        clean: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        topic_id: Uuid | None = None,
+    ) -> Log:
+        """Open the log, after a crash unless it is said to be clean. StorageError.
+
+        With a topic id that it does not tell it is a new one, which is not in its place yet.
+        """
         return open_log(
             self.disk,
             self.directory,
@@ -149,6 +156,7 @@ class LogBench:
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            topic_id=topic_id,
             trash=self.trash,
             rng=random.Random(0),
             now_ms=self.now_ms,

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from kwire.broker.host.host import Host
 from kwire.broker.storage.checkpoints import OffsetCheckpoints, TopicPartition, encode_offsets
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
 from kwire.broker.storage.log.log import Log
 
+T = TypeVar("T")
 Offsets = Mapping[TopicPartition, int]
 Then = Callable[[StorageError | None], None]
 """Told that it is done (None), or why not."""
@@ -130,6 +132,27 @@ class CheckpointFiles:
         except FileMissing:
             return False
         return True
+
+
+def write_all(
+    files: Mapping[T, CheckpointFiles],
+    host: Host,
+    written: Callable[[T, StorageError | None], None],
+    then: Callable[[], None],
+) -> None:
+    """Have them all say what is so: `written` is told of each, `then` of the end."""
+    left = dict(files)
+
+    def done(which: T, error: StorageError | None) -> None:
+        written(which, error)
+        del left[which]
+        if not left:
+            then()
+
+    if not left:
+        then()
+    for which, one in files.items():
+        one.write(host, partial(done, which))
 
 
 def offsets_of(logs: Iterable[Log]) -> Mapping[str, Offsets]:

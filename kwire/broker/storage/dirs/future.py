@@ -12,7 +12,7 @@ from struct import Struct
 
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
-from kwire.broker.storage.disk import FileRegion, StorageError, join
+from kwire.broker.storage.disk import FileRegion
 from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError, ErrorCode
 
@@ -147,56 +147,26 @@ class FutureLog:
 
     # --- taking the place of the source
 
-    def hold(self, now_ms: int) -> None:
-        """Promise nobody anything more of the source, and copy all that was promised.
+    def take_the_place(self, now_ms: int) -> Log:
+        """Copy the rest, make it durable, and put the copy in the place of the source; gives it as it is now.
 
-        To be called when little is missing: the loop copies it. The copy is to be synced next.
+        To be called when little is missing: the loop waits for the disk. Nothing that is staged may be left
+        in the source. A StorageError leaves the source in its place.
         """
-        self.source.set_leaving(True)
-        self._take_rest(now_ms)
-
-    def leave(self) -> None:
-        """Have the source leave its place, which goes on outside of it. Then its directory is to be synced.
-
-        At no time may both be in place, not even after a loss of power: on two directories of a partition no
-        broker starts. Where the copy is all that there is, a start puts it there.
-        """
-        source, home = self.source, self._log_manager.directory_of(self.source)
-        try:
-            source.move_to(self._log_manager.aside(source))
-        except StorageError as error:
-            self._log_manager.directory_failed(home, error)
-            raise
-
-    def come(self, now_ms: int) -> Log:
-        """Put the copy in place, with what nobody was promised yet; gives it. Durable as its directory is."""
-        self._take_rest(now_ms)
         source, log = self.source, self.log
-        self._log_manager.promote(log)
+        while (piece := self.next_piece(now_ms)) is not None:
+            self.take(piece.read(), now_ms)
+        log = self.log
+        if source.latest_epoch is not None and source.latest_epoch != log.latest_epoch:
+            log.begin_leader_epoch(source.latest_epoch)
+        log.flush()
         _hand_over(source, log)
         # A snapshot that was taken at this very offset may know less.
         log.producers.forget_snapshot(log.producers.end_offset)
-        return log
-
-    def stay(self) -> bool:
-        """Have the source stay where it was. True where it had left, and its directory is to be synced."""
-        source, home = self.source, self._log_manager.directory_of(self.source)
-        place = join(home.path, source.name)
-        if source.failure is not None or source.directory == place:
-            return False
-        try:
-            source.move_to(place)
-        except StorageError as error:
-            self._log_manager.directory_failed(home, error)
-            return False
-        return True
-
-    def _take_rest(self, now_ms: int) -> None:
-        source = self.source
-        while (piece := self.next_piece(now_ms)) is not None:
-            self.take(piece.read(), now_ms)
-        if source.latest_epoch is not None and source.latest_epoch != self.log.latest_epoch:
-            self.log.begin_leader_epoch(source.latest_epoch)
+        log.close()
+        promoted = self._log_manager.promote(log, now_ms)
+        _hand_over(source, promoted)
+        return promoted
 
 
 def _hand_over(source: Log, log: Log) -> None:

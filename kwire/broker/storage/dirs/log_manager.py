@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 
 from kwire.broker.host.host import Host
 from kwire.broker.host.loggers import NodeLogger
@@ -18,7 +18,7 @@ from kwire.broker.storage.checkpoints import (
     TopicPartition,
     read_topic_id,
 )
-from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, offsets_of
+from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, offsets_of, write_all
 from kwire.broker.storage.dirs.log_dir import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -26,6 +26,7 @@ from kwire.broker.storage.dirs.log_dir import (
     METADATA_TOPIC_ID,
     STRAY_SUFFIX,
     DirectoryInUse,
+    Exchange,
     LogDirectory,
     PartitionDirectory,
     future_name,
@@ -90,7 +91,7 @@ class LogManager:
             for directory in self._directories
         }
         """By directory: recovery points, log start offsets and high watermarks."""
-        self._placing = Placing(self.log_failed, self._write_checkpoints)
+        self.placing = Placing(self.log_failed, self._write_checkpoints)
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the last checkpoint before this start held."""
         self._is_open = False  # whether the logs of partitions were opened
@@ -253,9 +254,9 @@ class LogManager:
             now_ms=now_ms,
             on_failure=self.log_failed,
         )
-        if clean and topic_id is not None:
-            is_foretold = (topic, partition) in self._checkpoints[directory.path].told
-            self._placing.add(log, directory if is_foretold else None)
+        if clean and not log.is_in_place:
+            is_told_of = (topic, partition) in self._checkpoints[directory.path].told
+            self.placing.add(log, directory if is_told_of else None)
         is_future = name is not None and name.endswith(FUTURE_SUFFIX)
         (self._futures if is_future else self._logs)[topic, partition] = log
         self._parents[log] = directory
@@ -273,7 +274,7 @@ class LogManager:
         log = self._load(
             parent, METADATA_TOPIC, 0, config=config, clean=False, topic_id=METADATA_TOPIC_ID, now_ms=now_ms
         )
-        if is_new:
+        if is_new or not log.is_in_place:
             log.flush()
             parent.sync()  # before there is a partition: on one without the metadata log no broker starts
         return log
@@ -336,14 +337,6 @@ class LogManager:
 
     # --- making and setting aside
 
-    def name_new(self, host: Host) -> None:
-        """After logs were made: have them tell their topics' ids whatever happens, off the loop."""
-        self._placing.name(host)
-
-    def when_placed(self, log: Log, host: Host, tell: Callable[[], None]) -> None:
-        """Tell when what is in a log is found by a start after a crash, or in another in its place."""
-        self._placing.when_placed(log, host, tell)
-
     def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
         """Make a log where it was asked for, or in the directory that holds the fewest. StorageError."""
         place = (topic, partition)
@@ -399,28 +392,45 @@ class LogManager:
             self.directory_failed(directory, error)
             raise
 
-    def leaves_no_more(self, log: Log) -> None:
-        """It stays, or its copy has come: tell who waits."""
-        log.set_leaving(False)
-        self._placing.settled(log)
+    def promote(self, future: Log, now_ms: int) -> Log:
+        """Let a copy, which is whole and closed, take the place of its partition's log; gives it opened anew.
 
-    def promote(self, future: Log) -> None:
-        """Let a copy take the place that its partition's log has left, and the caller is to delete.
-
-        Durable once its directory is. StorageError: that has failed.
+        The old log is the caller's to delete. StorageError: the copy's directory has failed.
         """
         place = (future.topic, future.partition)
         directory = self._parents[future]
+        source = self._logs.get(place)
+        home, old = (directory, None) if source is None else (self._parents[source], source.directory)
+        aside = self._aside(future, home, DELETE_SUFFIX)
+        exchange = Exchange(self._disk, old, aside, future.directory, join(directory.path, future.name))
         try:
-            future.move_to(join(directory.path, future.name))
+            exchange.leave()
+        except StorageError as error:
+            self.directory_failed(home, error)
+            raise
+        del self._parents[future], self._futures[place]
+        future.fail(StorageError(f"{future.directory} has taken the place of its log"))
+        try:
+            exchange.come()
+            promoted = self._load(
+                directory,
+                future.topic,
+                future.partition,
+                config=future.config if source is None else source.config,
+                clean=True,
+                recovery_point=future.recovery_point,
+                log_start_offset=future.log_start_offset,
+                topic_id=future.topic_id,
+                now_ms=now_ms,
+            )
         except StorageError as error:
             self.directory_failed(directory, error)
+            exchange.undo()
             raise
-        source = self._logs.get(place)
         if source is not None:
-            future.config = source.config
-        del self._futures[place]
-        self._logs[place] = future
+            source.directory = aside
+        promoted.high_watermark = max(promoted.log_start_offset, future.high_watermark)
+        return promoted
 
     def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
         """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError.
@@ -435,14 +445,11 @@ class LogManager:
         """Set a log aside that the cluster does not know; its files stay to be looked at. StorageError."""
         self._set_aside(log, STRAY_SUFFIX, sync=True)
 
-    def aside(self, log: Log, suffix: str = DELETE_SUFFIX) -> str:
-        """What the directory of a log may be called that is to be deleted, or is a stray."""
-        directory = self._parents[log]
+    def _aside(self, log: Log, directory: LogDirectory, suffix: str) -> str:
         return join(directory.path, set_aside_name(log.topic, log.partition, suffix, self._rng))
 
     def _set_aside(self, log: Log, suffix: str, *, sync: bool) -> str | None:
-        directory, aside = self._parents[log], self.aside(log, suffix)
-        del self._parents[log]
+        directory = self._parents.pop(log)
         for logs in (self._logs, self._futures):
             if logs.get((log.topic, log.partition)) is log:
                 del logs[log.topic, log.partition]
@@ -451,7 +458,7 @@ class LogManager:
         if directory.offline:
             return None
         is_aside = log.directory.endswith(suffix)
-        path = log.directory if is_aside else aside
+        path = log.directory if is_aside else self._aside(log, directory, suffix)
         try:
             if not is_aside:
                 self._disk.rename(log.directory, path)
@@ -517,18 +524,8 @@ class LogManager:
     def _write_checkpoints(
         self, host: Host, directories: Iterable[LogDirectory], then: Callable[[], None]
     ) -> None:
-        left = [directory for directory in directories if not directory.offline]
-
-        def written(directory: LogDirectory, error: StorageError | None) -> None:
-            self.synced(directory, error)
-            left.remove(directory)
-            if not left:
-                then()
-
-        if not left:
-            then()
-        for directory in list(left):
-            self._checkpoints[directory.path].write(host, partial(written, directory))
+        online = {each: self._checkpoints[each.path] for each in directories if not each.offline}
+        write_all(online, host, self.synced, then)
 
     def _offsets_in(self, path: str) -> Mapping[str, Offsets]:
         return offsets_of(log for log in self.logs_in(path) if log.topic != METADATA_TOPIC)

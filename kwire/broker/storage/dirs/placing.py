@@ -1,17 +1,16 @@
-"""Logs that are not in their places yet: a start after a crash would not find what is in them.
+"""New logs on their way to their places: a start after a crash would not find yet what is in them.
 
-A new one cannot tell the id of its topic before a worker has synced that. Where an earlier topic had its name
-the checkpoints have to forget that one's offsets first: after a crash they would be taken for the new one's.
-A log that moves leaves its place to a copy; whoever moves it says when that is there.
+Each has to tell the id of its topic, which a worker syncs first. Where an earlier topic had its name the
+checkpoints have to forget that one's offsets before: after a crash they would be taken for the new one's.
 
 Hardly anybody waits for it. Who does has his log named beside the others, which take turns.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 
 from kwire.broker.host.host import Host
@@ -21,28 +20,34 @@ from kwire.broker.storage.log.flush import FlushTicket
 from kwire.broker.storage.log.log import Log
 
 _AT_ONCE = 32
-"""Each has a file open meanwhile."""
+"""So many take a turn: each has a file open meanwhile."""
+_HURRIED_AT_ONCE = 8
+"""So many that somebody waits for, each in a worker of its own."""
+
+Told = Callable[[], None]
 
 
 class Placing:
-    """The logs of a broker that are on their way to their places."""
+    """The new logs of a broker that are not in their places yet."""
 
     def __init__(
         self,
         on_failed: Callable[[Log, StorageError], None],
-        checkpoint: Callable[[Host, Iterable[LogDirectory], Callable[[], None]], None],
+        checkpoint: Callable[[Host, Iterable[LogDirectory], Told], None],
     ) -> None:
         """`checkpoint` writes the checkpoints of directories, and tells when that is done, or has failed."""
         self._on_failed = on_failed
         self._checkpoint = checkpoint
         self._new: dict[Log, LogDirectory | None] = {}
-        """In the order in which they were made; with the directory whose checkpoints tell of another one."""
-        self._waiting: dict[Log, list[Callable[[], None]]] = {}
-        self._is_naming = self._is_hurrying = False
+        """In the order in which they were made; with where checkpoints tell of an earlier one of the name."""
+        self._waiting: dict[Log, list[Told]] = {}
+        self._to_hurry: deque[Log] = deque()
+        self._hurried = 0
+        self._is_naming = False
 
-    def add(self, log: Log, foretold: LogDirectory | None) -> None:
-        """One was made; `name` is to follow. `foretold`: where checkpoints have offsets for its name."""
-        self._new[log] = foretold
+    def add(self, log: Log, told_in: LogDirectory | None) -> None:
+        """One was made; `name` is to follow. `told_in`: where checkpoints have offsets for its name."""
+        self._new[log] = told_in
 
     def name(self, host: Host) -> None:
         """Have the new ones tell their topics' ids, waiting for the disks in a worker, some at a time."""
@@ -54,30 +59,40 @@ class Placing:
         self._is_naming = False
         self.name(host)
 
-    def when_placed(self, log: Log, host: Host, tell: Callable[[], None]) -> None:
-        """Tell when a log is in its place, or has given way to another, or has failed; see to it now."""
-        self._waiting.setdefault(log, []).append(tell)
-        if not self._is_hurrying:
+    def when_placed(self, log: Log, host: Host, tell: Told) -> None:
+        """Tell when a log is in its place, or has failed or gone; see to it now."""
+        waiting = self._waiting.setdefault(log, [])
+        waiting.append(tell)
+        if len(waiting) == 1:
+            self._to_hurry.append(log)
             self._hurry(host)
 
     def _hurry(self, host: Host) -> None:
-        logs = list(islice((log for log in self._waiting if log in self._new), _AT_ONCE))
-        self._is_hurrying = bool(logs)
-        if logs:
-            self._place(host, logs, self._hurry)
+        while self._to_hurry and self._hurried < _HURRIED_AT_ONCE:
+            log = self._to_hurry.popleft()
+            if log in self._new:
+                self._hurried += 1
+                self._place(host, [log], self._has_hurried)
 
-    def settled(self, log: Log) -> None:
-        """It is so: tell who waits."""
-        for tell in self._waiting.pop(log, ()):
-            tell()
+    def _has_hurried(self, host: Host) -> None:
+        self._hurried -= 1
+        self._hurry(host)
 
     def _place(self, host: Host, logs: list[Log], then: Callable[[Host], None]) -> None:
         """Some may be on their way already, which is no harm."""
-        foretold = {directory for log in logs if (directory := self._new[log]) is not None}
-        if foretold:
-            self._checkpoint(host, foretold, partial(self._sync, host, logs, then))
-        else:
+        told_in = list(dict.fromkeys(directory for log in logs if (directory := self._new[log]) is not None))
+        if not told_in:
             self._sync(host, logs, then)
+            return
+        before = [log for log, directory in self._new.items() if directory in told_in]
+
+        def forgotten() -> None:
+            for log in before:
+                if log in self._new:
+                    self._new[log] = None
+            self._sync(host, logs, then)
+
+        self._checkpoint(host, told_in, forgotten)
 
     def _sync(self, host: Host, logs: list[Log], then: Callable[[Host], None]) -> None:
         tickets: list[tuple[Log, FlushTicket]] = []
@@ -100,7 +115,8 @@ class Placing:
                     self._on_failed(log, error)
             for log in logs:
                 self._new.pop(log, None)
-                self.settled(log)
+                for tell in self._waiting.pop(log, ()):
+                    tell()
             then(host)
 
         host.run_in_worker(work, done)

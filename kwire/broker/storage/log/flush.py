@@ -66,7 +66,6 @@ class Durability:
         "_synced_base",
         "_tail_needs_sync",
         "awaits_sync",
-        "is_leaving",
         "is_unnamed",
         "recovery_point",
     )
@@ -100,8 +99,6 @@ class Durability:
         self._producers = producers
         self.is_unnamed = is_unnamed
         """Whether the log cannot tell its topic's id yet, should the process die: it would be a stray's."""
-        self.is_leaving = False
-        """Whether another is about to take the log's place: what is appended may not be in that one yet."""
         self._is_new = metadata_needs_sync
         """Whether the name of the directory, and those in it, may not be durable."""
         self._metadata_needs_sync = (
@@ -137,10 +134,6 @@ class Durability:
         """Files of the log were renamed: the next flush makes that durable."""
         self._renames += 1
         self._synced_base = -1
-
-    def moved(self, directory: str) -> None:
-        """The log's directory has a new name."""
-        self._directory = directory
 
     def begin_naming(self) -> FlushTicket:
         """What is to be synced before the log can tell its topic's id for good. StorageError."""

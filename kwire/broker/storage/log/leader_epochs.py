@@ -174,10 +174,6 @@ class LeaderEpochs:
         self.is_behind = False
         self.needs_sync = True
 
-    def moved(self, directory: str) -> None:
-        """The log's directory has a new name."""
-        self._path = join(directory, LEADER_EPOCHS)
-
 
 def _epoch(entry: tuple[int, int]) -> int:
     return entry[0]

@@ -372,31 +372,18 @@ class Log(Readable):
         """Whether what is written has to wait for a disk: flush.messages or flush.ms asks for a flush, or
         the log is not in its place.
         """
-        durability = self._durability
-        return durability.is_due(self.config, monotonic_ms) or (
-            not self.is_in_place and durability.recovery_point < self._segments.end_offset
-        )
+        return self._durability.is_due(self.config, monotonic_ms) or self.awaits_place
 
     @property
     def is_in_place(self) -> bool:
-        """Whether a start after a crash would find what is in it: else nobody may be promised anything yet.
+        """Whether a start after a crash would take it for its topic's: a new log has to tell the id first."""
+        return not self._durability.is_unnamed
 
-        A new log has to tell its topic's id first; one that leaves its place has to have left it to a copy.
-        """
-        return not (self._durability.is_unnamed or self._durability.is_leaving)
-
-    def set_leaving(self, is_leaving: bool) -> None:
-        """Whether a copy is about to take its place."""
-        self._durability.is_leaving = is_leaving
-
-    def move_to(self, directory: str) -> None:
-        """Give its directory another name, beside the old one. StorageError: it keeps that."""
-        self._disk.rename(self.directory, directory)
-        self.directory = directory
-        self._segments.moved(directory)
-        self._epochs.moved(directory)
-        self.producers.directory = directory
-        self._durability.moved(directory)
+    @property
+    def awaits_place(self) -> bool:
+        """Whether something is written that a start after a crash would not find: nobody may count on it."""
+        durability = self._durability
+        return durability.is_unnamed and durability.recovery_point < self._segments.end_offset
 
     @property
     def awaits_sync(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 
-from kwire.broker.storage.disk import Disk, DiskFile, FileMissing, join
+from kwire.broker.storage.disk import Disk, DiskFile, FileMissing
 from kwire.broker.storage.log.index import (
     MAX_RELATIVE_OFFSET,
     CorruptIndex,
@@ -361,12 +361,6 @@ class Segment:
         return None
 
     # --- changing
-
-    def moved(self, directory: str) -> None:
-        """The directory of its files has a new name."""
-        for file in (self.index, self.time_index):
-            file.path = join(directory, file.path.rpartition("/")[2])
-        self.log_path = join(directory, self.log_path.rpartition("/")[2])
 
     def settle(self) -> None:
         """Give the files their final names: the log last, since a `.swap` log says that there is more to do.

@@ -74,11 +74,6 @@ class Segments:
 
     # --- changing
 
-    def moved(self, directory: str) -> None:
-        """The log's directory has a new name."""
-        for segment in self._segments:
-            segment.moved(directory)
-
     def add(self, segment: Segment) -> None:
         """Make a new segment the active one."""
         self._segments.append(segment)

@@ -22,7 +22,6 @@ from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import batches, build, records
 from kwire.wire.compression import Codec
 from kwire.wire.primitives import uuid_from_text
-from tests.broker.storage.log_bench import take_the_place
 
 BACKOFF_MS = 15_000
 TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABw")
@@ -443,7 +442,7 @@ def test_a_log_that_moves_takes_its_entry_along() -> None:
         rename(old_path, path)
 
     bench.disk.rename = noted  # type: ignore[method-assign]
-    new = take_the_place(FutureLog(bench.manager, old, target, bench.host.now_ms()))
+    new = FutureLog(bench.manager, old, target, bench.host.now_ms()).take_the_place(bench.host.now_ms())
     bench.cleaner.moved(old, new)
     bench.manager.delete(old, bench.host.now_ms())
     bench.host.run_pending()

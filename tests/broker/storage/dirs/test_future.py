@@ -18,7 +18,6 @@ from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import build, read_header
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import uuid_from_text
-from tests.broker.storage.log_bench import take_the_place
 
 TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABw")
 
@@ -43,7 +42,7 @@ def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_va
     source.high_watermark = source.log_end_offset
     source.close()
     written = disk.tree("/one/t-0")
-    take_the_place(FutureLog(manager, source, target, 0)).close()
+    FutureLog(manager, source, target, 0).take_the_place(0).close()
     copied = disk.tree("/two/t-0")
     assert [name for name in written if name.endswith(".log")]
     assert copied == written
@@ -66,7 +65,7 @@ def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> 
         copy = FutureLog(manager, source, target, 0)
         disk.fails_after = operations
         with suppress(StorageError, ApiError):
-            take_the_place(copy)
+            copy.take_the_place(0)
         disk.kill()
         kinds = [
             (path, name[len(f"t-0.{0:032x}") :])
@@ -106,7 +105,7 @@ def test_an_open_transaction_begins_with_the_first_batch_that_was_copied(
         sequence += is_transactional
     source.high_watermark = source.log_end_offset
     source.delete_records_before(log_start_offset)
-    copy = take_the_place(FutureLog(manager, source, target, 1000))
+    copy = FutureLog(manager, source, target, 1000).take_the_place(1000)
     assert copy.log_start_offset == log_start_offset
     assert copy.producers.producers[9].last_sequence == 1
     assert copy.producers.producers[9].txn_first_offset == first_offset
@@ -131,7 +130,7 @@ def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
     manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=OF_NO_NODE, rng=random.Random(0))
     source, target = batches_of_ten(manager, 3)
     source.delete_records_before(log_start_offset)
-    copy = take_the_place(FutureLog(manager, source, target, 0))
+    copy = FutureLog(manager, source, target, 0).take_the_place(0)
     assert (copy.log_start_offset, copy.log_end_offset) == (log_start_offset, 30)
     if log_start_offset < 30:
         found = copy.read(log_start_offset, max_bytes=1, up_to_offset=30).read()
@@ -149,5 +148,5 @@ def test_its_source_may_forget_records_on_the_way(pieces: int, log_start_offset:
         if piece is not None:
             copy.take(piece.read(), 0)
     source.delete_records_before(log_start_offset)
-    moved = take_the_place(copy)
+    moved = copy.take_the_place(0)
     assert (moved.log_start_offset, moved.log_end_offset) == (log_start_offset, 100)

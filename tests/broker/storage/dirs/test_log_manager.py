@@ -26,6 +26,7 @@ from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost, Work
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
+from tests.broker.storage import log_bench
 from tests.broker.storage.log_bench import NOW_MS, batch, numbered, put_topic_id, values
 
 CONFIG = LogConfig(segment_index_bytes=1200, file_delete_delay_ms=1000)
@@ -46,18 +47,10 @@ def opened(disk: Disk, *paths: str) -> LogManager:
 
 
 def append(log: Log, *each: bytes) -> None:
-    named(log)
+    log_bench.name(log)
     log.append(batch(*each), leader_epoch=0, now_ms=NOW_MS)
     log.commit()
     log.high_watermark = log.log_end_offset
-
-
-def named(log: Log) -> None:
-    """A worker has seen to it that the log tells its topic's id."""
-    ticket = log.begin_naming()
-    if ticket is not None:
-        ticket.work()
-        ticket.finish()
 
 
 def crash(disk: MemoryDisk) -> LogManager:
@@ -369,7 +362,7 @@ def test_a_new_topic_of_an_old_name_has_nothing_of_the_old_one(disk: MemoryDisk)
     new.append(batch(b"new"), leader_epoch=0, now_ms=NOW_MS)
     new.commit()
     placed: list[bool] = []
-    logs.when_placed(new, host, lambda: placed.append(new.is_in_place))
+    logs.placing.when_placed(new, host, lambda: placed.append(new.is_in_place))
     for _ in ("written beside", "synced in their places", "named"):
         assert (placed, read_topic_id(disk, "/a/t-0")) == ([], None)
         held.pop(0).deliver()
@@ -396,11 +389,20 @@ def test_a_checkpoint_on_its_way_may_tell_of_an_old_name_too(disk: MemoryDisk) -
 
 
 def append_when_placed(logs: LogManager, log: Log, host: VirtualHost, held: list[Work], value: bytes) -> None:
-    logs.when_placed(log, host, lambda: append(log, value))
+    logs.placing.when_placed(log, host, lambda: append(log, value))
     while held:
         held.pop(0).deliver()
         host.run_pending()
     assert log.log_end_offset == 1
+
+
+def test_a_metadata_log_that_was_only_begun_is_named_when_it_is_opened(disk: MemoryDisk) -> None:
+    logs = manager(disk)
+    logs.lock()
+    disk.make_directory("/a/__cluster_metadata-0")
+    log = logs.open_metadata_log(CONFIG, NOW_MS)
+    assert log.is_in_place
+    assert read_topic_id(disk, log.directory) == log.topic_id
 
 
 def test_checkpoints_are_written_again_where_they_differ_or_are_gone(disk: MemoryDisk) -> None:
