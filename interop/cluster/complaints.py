@@ -45,6 +45,8 @@ EXPECTED: Final = re.compile(
     # And the leader's log starts within a batch: the follower begins its log again where the batch does, and
     # the segment that it began a moment before, which held nothing, has no index files yet.
     r"|Failed atomic move of \S+index to \S+index\.deleted .*\n.*NoSuchFileException"
+    # A node was killed in the middle of a write, and cuts off at its next start what is not whole.
+    r"|Corruption found in segment \d+, truncating to offset"
     # A loaded machine: the controller does not come to a heartbeat in time, even its own broker's.
     r"|controller event queue overloaded|sent a heartbeat request but received error REQUEST_TIMED_OUT"
     # And retention compares records with the time at which it began to look.
