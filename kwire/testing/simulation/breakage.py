@@ -128,5 +128,7 @@ BREAKAGES = [
     Breakage("the marker of a clean shutdown stays", _the_marker_stays, 5),
     Breakage("a full offset map claims everything", _a_full_map_claims_everything, 1),
     Breakage("records beyond the map are dropped", _what_the_map_does_not_know_goes, 486),
-    Breakage("logs are promised of before they have names", _logs_are_promised_of_before_they_have_names, 119),
+    Breakage(
+        "logs are promised of before they have names", _logs_are_promised_of_before_they_have_names, 119
+    ),
 ]

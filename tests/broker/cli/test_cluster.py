@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from kwire.broker.cli import cluster_folder
-from kwire.broker.cli.cluster_folder import NOT_SERVED, ClusterFolder
+from kwire.broker.cli.cluster_folder import ClusterFolder
 from kwire.broker.cli.cluster_plan import Wanted
 from kwire.broker.cli.main import main
 from kwire.broker.cli.settings import Failure
 from kwire.broker.config import load
+from kwire.broker.metadata.features import not_served
 from kwire.broker.node.format import Beginning, format_directories
 from kwire.broker.storage.disk import RealDisk
 
@@ -339,7 +340,7 @@ def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
             random.Random(1),
             0,
             cluster_id="4L6g3nShT-eMCtK--X86sw",
-            beginning=Beginning(NOT_SERVED),
+            beginning=Beginning(not_served()),
         )
     assert "named in the properties of its nodes" in desk.says("up", "--controllers", "3", status=1)
     desk.says("up", "--brokers", "2")

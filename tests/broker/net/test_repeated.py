@@ -27,10 +27,10 @@ class Beats:
 
     def __init__(self) -> None:
         self.steady = True
-        self.times: list[int] = []
+        self.times = 0
 
-    def again(self, now_ms: int) -> bool:
-        self.times.append(now_ms)
+    def again(self) -> bool:
+        self.times += 1
         return self.steady
 
 
@@ -48,7 +48,7 @@ async def test_the_same_again_is_answered_without_the_node(rig: Rig) -> None:
     client, beats = await repeating(rig)
     for number in (8, 9, -1):
         assert await client.ask(numbered(number)) == struct.pack(">i", number) + b"fine"
-    assert beats.times == [rig.clock.now_ms()] * 3
+    assert beats.times == 3
     assert rig.node.frames == [FRAME]
     noted = rig.server.answered.last.all()[1:]  # those behind the first one
     assert [one.correlation_id for one in noted] == [8, 9, -1]
@@ -79,7 +79,7 @@ async def test_nothing_overtakes_what_waits(rig: Rig) -> None:
     await rig.node.until(lambda: len(rig.node.frames) == 3)
     rig.node.complete("slow")
     assert [await client.receive() for _ in range(2)] == [b"slow", numbered(8)[1:]]
-    assert beats.times == []
+    assert beats.times == 0
     assert await client.ask(numbered(9)) == b"\0\0\0\x09fine"
 
 
@@ -107,7 +107,7 @@ async def test_a_peer_who_does_not_read_gets_all_of_it_later(rig: Rig) -> None:
     large = bytes(range(256)) * (64 << 10)
     client, beats = await repeating(rig, large)
     await client.send(numbered(8))
-    await rig.node.until(lambda: len(beats.times) == 1)
+    await rig.node.until(lambda: beats.times == 1)
     for number in (8, 9):
         assert await client.receive() == struct.pack(">i", number) + large
         await client.send(numbered(number + 1))
@@ -121,7 +121,7 @@ async def test_nothing_overtakes_what_could_not_be_sent_yet(
     monkeypatch.setattr(receiving_module, "MAX_UNSENT_BYTES", 2 * len(large))
     client, beats = await repeating(rig, large)
     await client.send(numbered(8))
-    await rig.node.until(lambda: len(beats.times) == 1)
+    await rig.node.until(lambda: beats.times == 1)
     await client.send(numbered(9))
     await rig.node.until(lambda: len(rig.node.frames) == 2)
     assert await client.receive() == b"\0\0\0\x08" + large
