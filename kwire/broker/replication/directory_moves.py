@@ -2,8 +2,9 @@
 
 Each goes through the same steps: its copy is filled, piece by piece, each read in a thread and appended in a
 turn of the loop; rolled segments are synced on the way. Once it has caught up the cluster is told where the
-partition will be, and when that is committed the copy gets what has come since, and takes the log's place
-within one turn. Whoever dies in between finds both, and the copy goes on being filled.
+partition will be, and when that is committed the copy gets what has come since, and serves in the log's place
+from the next turn on, while it is on its way there (`Arrival`). Whoever dies before that finds both, and the
+copy goes on being filled.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PAUSE_MS = 200
 _MOST_WAIT_MS = 1000
 """After how long at most a limit is looked at again: it may have been raised."""
 _LITTLE_BYTES = 256 * 1024
-"""How much may be missing of a copy that takes the place of its log: the loop waits for it."""
+"""How much may be missing of a copy that takes the place of its log: the loop copies it."""
 _MOST_AT_ONCE = 4
 """How many partitions move at a time; the others wait for their turn."""
 
@@ -60,6 +61,8 @@ class DirectoryMoves:
         self.on_moved = on_moved
         self._bytes_per_second = bytes_per_second
         self._moves: dict[Partition, _Move] = {}
+        self._wanted: dict[Partition, LogDirectory] = {}
+        """Where those are to move next that have not come to their places yet."""
 
         self._owed_bytes = 0
         """What was copied beyond the limit."""
@@ -68,9 +71,16 @@ class DirectoryMoves:
     def begin(self, partition: Partition, directory: LogDirectory) -> None:
         """Move a partition; nothing happens where it lies there, or is on its way there already.
 
-        Its copy is there when this returns. StorageError, ApiError: KAFKA_STORAGE_ERROR.
+        Its copy is there when this returns, unless it has just moved: it comes to its place first, so that
+        a start never finds two copies. StorageError, ApiError: KAFKA_STORAGE_ERROR.
         """
-        if self.log_manager.directory_of(partition.log) is directory:
+        log, placing = partition.log, self.log_manager.placing
+        self._wanted.pop(partition, None)
+        if self.log_manager.directory_of(log) is directory:
+            return
+        if placing.is_arriving(log):
+            self._wanted[partition] = directory
+            placing.when_placed(log, self.host, partial(self._go_on, partition))
             return
         existing = self.log_manager.future(partition.topic, partition.index)
         if existing is None and self.log_manager.any_offline:
@@ -82,8 +92,15 @@ class DirectoryMoves:
         self.logger.info("%s moves to %s", partition.log.name, directory.path)
         self.host.call_soon(move.go_on)
 
+    def _go_on(self, partition: Partition) -> None:
+        """It has come to its place, or has failed on the way."""
+        directory = self._wanted.pop(partition, None)
+        if directory is not None and partition.log.failure is None:
+            self._try(partition, directory)
+
     def cancel(self, partition: Partition) -> None:
         """Throw away the copy of a partition, if it is on its way. StorageError."""
+        self._wanted.pop(partition, None)
         move = self._moves.pop(partition, None)
         if move is not None:
             move.cancel()
@@ -108,8 +125,11 @@ class DirectoryMoves:
         future = self.log_manager.future(partition.topic, partition.index)
         if future is None or future.topic_id != partition.topic_id:
             return
+        self._try(partition, self.log_manager.directory_of(future))
+
+    def _try(self, partition: Partition, directory: LogDirectory) -> None:
         try:
-            self.begin(partition, self.log_manager.directory_of(future))
+            self.begin(partition, directory)
         except (StorageError, ApiError) as error:
             self.logger.error("%s cannot go on moving: %s", partition.log.name, error)
 
@@ -118,6 +138,7 @@ class DirectoryMoves:
         for move in self._moves.values():
             move.ended = True
         self._moves.clear()
+        self._wanted.clear()
 
     # --- for the moves
 
@@ -238,23 +259,13 @@ class _Move:
         moves, partition, now_ms = self._moves, self.partition, self._moves.host.now_ms()
         old = partition.log
         old.commit()
-        partition.log = promoted = self._copy.take_the_place(now_ms)
+        arrival = self._copy.take_the_place(now_ms)
+        partition.log = arrival.log
         self.ended = True
         moves.ended(self)
-        moves.on_moved(old, promoted)
-        self._moves.logger.info("%s has moved to %s", promoted.name, self._directory.path)
-        try:
-            moves.log_manager.delete(old, now_ms, sync=False)
-        except StorageError as error:
-            self._moves.logger.error("%s cannot be set aside: %s", old.directory, error)
-
-        def synced(result: object) -> None:
-            if isinstance(result, BaseException) and promoted.failure is None:
-                error = result if isinstance(result, StorageError) else StorageError(str(result))
-                moves.log_manager.log_failed(promoted, error)
-
-        # Where it holds up nobody: after a loss of power the cluster knows which of the two to take.
-        moves.host.run_in_worker(self._directory.sync, synced)
+        moves.on_moved(old, arrival.log)
+        moves.log_manager.placing.arrive(arrival, moves.host)
+        self._moves.logger.info("%s has moved to %s", arrival.log.name, self._directory.path)
 
     def _in_worker(
         self, work: Callable[[], T], then: Callable[[T], None], concerned: Log | None = None

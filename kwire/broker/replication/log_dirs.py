@@ -120,8 +120,7 @@ class LogDirs:
             return
         self._logger.warning("%s takes the place of its log, which is gone", future.directory)
         future.flush()
-        future.close()
-        self._log_manager.promote(future, self._node.host.now_ms())
+        self._log_manager.promote(future).finish_now()
 
     def start(self) -> None:
         """When every partition is taken up: go on with what moves, and tell what is not known yet."""

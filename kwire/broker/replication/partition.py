@@ -343,8 +343,10 @@ class Partition:
 
         def done(result: object) -> None:
             self._flush_under_way = False
-            # A log that has moved to another directory was synced there.
-            if isinstance(result, BaseException) and self.log is log:
+            if self.log is not log:
+                self._has_moved()
+                return
+            if isinstance(result, BaseException):
                 error = result if isinstance(result, StorageError) else StorageError(str(result))
                 log.fail(error)
                 self.fail(error)
@@ -356,6 +358,13 @@ class Partition:
                 self._begin_flush()
 
         self._host.run_in_worker(ticket.work, done)
+
+    def _has_moved(self) -> None:
+        """What was synced is the old log, in another directory: the promises are kept by the new one."""
+        if self.role is not Role.OFFLINE:
+            self._unflushed = [*self._flushing, *(self._unflushed or ())]
+            self._flushing = ()
+            self._begin_flush()
 
     def _placed(self) -> None:
         """What is in the log is found after a crash. It may be another one by now, or have failed."""

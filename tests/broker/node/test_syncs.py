@@ -22,7 +22,9 @@ from kwire.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.broker.replication.test_directory_moves import move
 from tests.rig import PRODUCE_VERSION, Rig, produce_request
 
 MINUTE_MS = 60_000
@@ -124,6 +126,9 @@ def test_nothing_is_synced_on_the_loop(rig: Rig) -> None:
     assert rig.call(2, request).topics[0].partitions[0].error_code == 0
     rig.host.advance(10 * MINUTE_MS)
     assert rig.node.cleaner.rounds
+    assert move(rig, "/d2", "plain", 0, 1, 2, 3) == [0] * 4
+    rig.host.advance(MINUTE_MS)
+    assert {rig.directory_of("plain", index)[:3] for index in range(4)} == {"/d2"}
     assert rig.call(5, DeleteTopicsRequest(topic_names=["compacted"], timeout_ms=1000)).responses
     rig.host.advance(10 * MINUTE_MS)
     rig.create("compacted")
@@ -164,4 +169,27 @@ def test_an_append_that_comes_before_the_name_of_its_log_waits_for_that(rig: Rig
     assert (answered(client), log.log_end_offset, log.high_watermark) == (None, 1, 0)
     assert work(rig, held) >= (3 if is_second else 1)
     assert (answered(client), log.high_watermark) == (0, 1)
+    assert disk.on_loop == []
+
+
+def test_an_index_that_is_found_damaged_is_made_anew_and_not_waited_for(rig: Rig) -> None:
+    rig.create("plain")
+    for _ in range(3):
+        assert rig.produce("plain").error_code == 0
+        rig.host.advance(MINUTE_MS)
+    rig.node.begin_shutdown()
+    rig.node.finish_shutdown()
+    again = Rig(rig.disk)
+    disk = again.disk
+    assert isinstance(disk, WatchedDisk)
+    log = again.node.log_manager.get("plain", 0)
+    assert log is not None
+    path = f"{log.directory}/{0:020d}.timeindex"
+    whole = disk.read(path)
+    disk.open(path).truncate(len(whole) - 1)
+    disk.on_loop.clear()
+    earliest = ListOffsetsPartition(partition_index=0, timestamp=1)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="plain", partitions=[earliest])])
+    assert again.call(5, request).topics[0].partitions[0].offset == 0
+    assert disk.read(path) == whole
     assert disk.on_loop == []

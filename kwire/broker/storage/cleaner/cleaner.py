@@ -130,6 +130,7 @@ class Cleaner:
             log
             for log in self.log_manager.logs()
             if log.failure is None
+            and log.is_in_place
             and log.config.compact
             and self.log_manager.future(log.topic, log.partition) is None
         ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from struct import Struct
 
+from kwire.broker.storage.dirs.arrival import Arrival
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import FileRegion
@@ -147,26 +148,23 @@ class FutureLog:
 
     # --- taking the place of the source
 
-    def take_the_place(self, now_ms: int) -> Log:
-        """Copy the rest, make it durable, and put the copy in the place of the source; gives it as it is now.
+    def take_the_place(self, now_ms: int) -> Arrival:
+        """Copy the rest, and let the copy serve as the log from here on; on its way it is told to go.
 
-        To be called when little is missing: the loop waits for the disk. Nothing that is staged may be left
-        in the source. A StorageError leaves the source in its place.
+        Both are in their places, and nothing is staged. A StorageError leaves the source in its place.
         """
-        source, log = self.source, self.log
+        source = self.source
         while (piece := self.next_piece(now_ms)) is not None:
             self.take(piece.read(), now_ms)
         log = self.log
-        if source.latest_epoch is not None and source.latest_epoch != log.latest_epoch:
-            log.begin_leader_epoch(source.latest_epoch)
-        log.flush()
+        theirs, ours = source.latest_epoch, log.latest_epoch
+        if theirs is not None and (ours is None or theirs > ours):
+            log.begin_leader_epoch(theirs)
+        log.config = source.config
         _hand_over(source, log)
-        # A snapshot that was taken at this very offset may know less.
-        log.producers.forget_snapshot(log.producers.end_offset)
-        log.close()
-        promoted = self._log_manager.promote(log, now_ms)
-        _hand_over(source, promoted)
-        return promoted
+        log.high_watermark = max(log.log_start_offset, source.high_watermark)
+        log.snapshot_producers()
+        return self._log_manager.promote(log)
 
 
 def _hand_over(source: Log, log: Log) -> None:
@@ -179,4 +177,4 @@ def _hand_over(source: Log, log: Log) -> None:
         else:
             theirs.ongoing[producer_id] = first_offset
     ours.producers, ours.ongoing, ours.unreplicated = theirs.producers, theirs.ongoing, theirs.unreplicated
-    ours.expiration_ms = theirs.expiration_ms
+    ours.expiration_ms, ours.verifications = theirs.expiration_ms, theirs.verifications

@@ -69,52 +69,6 @@ def set_aside_name(topic: str, partition: int, suffix: str, rng: random.Random) 
     return topic[: MAX_NAME_BYTES - len(rest)] + rest
 
 
-class Exchange(NamedTuple):
-    """A copy of a partition comes to its place, after the old directory has left its own.
-
-    At no time, not even after a loss of power, are there two directories of the partition: on these no broker
-    starts. Of a copy without the old directory, a start makes what was intended. Every step: StorageError.
-    """
-
-    disk: Disk
-    old: str | None
-    """Where the old directory lies; None where there is none any more."""
-    aside: str
-    """What it is to be called."""
-    copy: str
-    place: str
-
-    def leave(self) -> None:
-        """The first step. All is as it was when it fails, as far as the disk lets."""
-        if self.old is None:
-            return
-        self.disk.rename(self.old, self.aside)
-        try:
-            self.disk.sync_directory(_parent(self.old))
-        except StorageError:
-            self.disk.rename(self.aside, self.old)
-            raise
-
-    def come(self) -> None:
-        """The second step. Then it is durable as soon as the names in the directory are."""
-        self.disk.rename(self.copy, self.place)
-
-    def undo(self) -> None:
-        """Put both back, at whichever step it failed."""
-        try:
-            if self.disk.is_directory(self.place):
-                self.disk.rename(self.place, self.copy)
-                self.disk.sync_directory(_parent(self.place))
-        finally:
-            if self.old is not None:
-                self.disk.rename(self.aside, self.old)
-                self.disk.sync_directory(_parent(self.old))
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
 class LogDirectory:
     """A log directory of this broker, locked while it is open."""
 

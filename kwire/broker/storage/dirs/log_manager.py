@@ -18,6 +18,7 @@ from kwire.broker.storage.checkpoints import (
     TopicPartition,
     read_topic_id,
 )
+from kwire.broker.storage.dirs.arrival import Arrival, Old
 from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, offsets_of, write_all
 from kwire.broker.storage.dirs.log_dir import (
     DELETE_SUFFIX,
@@ -26,7 +27,6 @@ from kwire.broker.storage.dirs.log_dir import (
     METADATA_TOPIC_ID,
     STRAY_SUFFIX,
     DirectoryInUse,
-    Exchange,
     LogDirectory,
     PartitionDirectory,
     future_name,
@@ -85,6 +85,8 @@ class LogManager:
         """Copies in the making, each to take the place of a log in another directory."""
         self._preferences: dict[TopicPartition, LogDirectory] = {}
         self._parents: dict[Log, LogDirectory] = {}
+        self._leaving: dict[Log, LogDirectory] = {}
+        """Those that have been replaced, until no start finds them any more."""
         self._trash = Trash(disk, logger)
         self._checkpoints = {
             directory.path: CheckpointFiles(disk, directory.path, self._offsets_in)
@@ -316,6 +318,10 @@ class LogManager:
         """The open logs of one directory."""
         return [log for log, parent in self._parents.items() if parent.path == path]
 
+    def _found_in(self, path: str) -> list[Log]:
+        """Those that a start would find."""
+        return [*self.logs_in(path), *(log for log, parent in self._leaving.items() if parent.path == path)]
+
     def get(self, topic: str, partition: int) -> Log | None:
         """The partition's log, if it is open."""
         return self._logs.get((topic, partition))
@@ -333,7 +339,7 @@ class LogManager:
 
     def directory_of(self, log: Log) -> LogDirectory:
         """Where the log lies."""
-        return self._parents[log]
+        return self._parents.get(log) or self._leaving[log]
 
     # --- making and setting aside
 
@@ -392,45 +398,37 @@ class LogManager:
             self.directory_failed(directory, error)
             raise
 
-    def promote(self, future: Log, now_ms: int) -> Log:
-        """Let a copy, which is whole and closed, take the place of its partition's log; gives it opened anew.
+    def promote(self, future: Log) -> Arrival:
+        """Let a copy that is whole serve as its partition's log, which comes to its place by the arrival.
 
-        The old log is the caller's to delete. StorageError: the copy's directory has failed.
+        StorageError: the copy has failed, and the old log is where it was.
         """
         place = (future.topic, future.partition)
-        directory = self._parents[future]
-        source = self._logs.get(place)
-        home, old = (directory, None) if source is None else (self._parents[source], source.directory)
-        aside = self._aside(future, home, DELETE_SUFFIX)
-        exchange = Exchange(self._disk, old, aside, future.directory, join(directory.path, future.name))
-        try:
-            exchange.leave()
-        except StorageError as error:
-            self.directory_failed(home, error)
-            raise
-        del self._parents[future], self._futures[place]
-        future.fail(StorageError(f"{future.directory} has taken the place of its log"))
-        try:
-            exchange.come()
-            promoted = self._load(
-                directory,
-                future.topic,
-                future.partition,
-                config=future.config if source is None else source.config,
-                clean=True,
-                recovery_point=future.recovery_point,
-                log_start_offset=future.log_start_offset,
-                topic_id=future.topic_id,
-                now_ms=now_ms,
-            )
-        except StorageError as error:
-            self.directory_failed(directory, error)
-            exchange.undo()
-            raise
+        directory, source = self._parents[future], self._logs.get(place)
+        old = None
         if source is not None:
-            source.directory = aside
-        promoted.high_watermark = max(promoted.log_start_offset, future.high_watermark)
-        return promoted
+            home = self._parents[source]
+            old = Old(source, home, self._aside(source, home, DELETE_SUFFIX))
+        arrival = Arrival(
+            self._disk,
+            future,
+            directory,
+            join(directory.path, future.name),
+            old,
+            on_failed=self.directory_failed,
+            on_left=self._left,
+        )
+        del self._futures[place]
+        self._logs[place] = future
+        if source is not None:
+            self._leaving[source] = self._parents.pop(source)
+            source.fail(StorageError(f"{future.directory} takes the place of {source.directory}"))
+        return arrival
+
+    def _left(self, old: Old) -> None:
+        del self._leaving[old.log]
+        if old.log.directory == old.aside and not old.home.offline:
+            self._trash.add_directory(old.aside, old.log.config.file_delete_delay_ms)
 
     def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
         """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError.
@@ -450,6 +448,7 @@ class LogManager:
 
     def _set_aside(self, log: Log, suffix: str, *, sync: bool) -> str | None:
         directory = self._parents.pop(log)
+        self.placing.gone(log)
         for logs in (self._logs, self._futures):
             if logs.get((log.topic, log.partition)) is log:
                 del logs[log.topic, log.partition]
@@ -528,13 +527,13 @@ class LogManager:
         write_all(online, host, self.synced, then)
 
     def _offsets_in(self, path: str) -> Mapping[str, Offsets]:
-        return offsets_of(log for log in self.logs_in(path) if log.topic != METADATA_TOPIC)
+        return offsets_of(log for log in self._found_in(path) if log.topic != METADATA_TOPIC)
 
     # --- failure and end
 
     def log_failed(self, log: Log, error: StorageError) -> None:
         """Take the directory offline that this log lies in."""
-        self.directory_failed(self._parents[log], error)
+        self.directory_failed(self.directory_of(log), error)
 
     def synced(self, directory: LogDirectory, result: object) -> None:
         """A worker is done with what it had to sync in the directory, or has failed in it."""
@@ -571,12 +570,13 @@ class LogManager:
 
     def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
         """Flush and close every log, checkpoint, and mark each directory that is complete, or still is."""
+        self.placing.finish_now()
         for directory in self._directories:
             if directory.offline:
                 directory.release()
                 continue
             complete = True
-            for log in self.logs_in(directory.path):
+            for log in self._found_in(directory.path):
                 try:
                     log.close()
                 except StorageError as error:
@@ -595,3 +595,4 @@ class LogManager:
         self._logs.clear()
         self._futures.clear()
         self._parents.clear()
+        self._leaving.clear()

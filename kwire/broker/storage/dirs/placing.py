@@ -1,9 +1,10 @@
-"""New logs on their way to their places: a start after a crash would not find yet what is in them.
+"""Logs on their way to their places: a start after a crash would not find yet what is in them.
 
-Each has to tell the id of its topic, which a worker syncs first. Where an earlier topic had its name the
+A new log has to tell the id of its topic, which a worker syncs first. Where an earlier topic had its name the
 checkpoints have to forget that one's offsets before: after a crash they would be taken for the new one's.
-
 Hardly anybody waits for it. Who does has his log named beside the others, which take turns.
+
+A copy that takes the place of a log (`Arrival`) goes there at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import suppress
 from itertools import islice
 
 from kwire.broker.host.host import Host
+from kwire.broker.storage.dirs.arrival import Arrival
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.flush import FlushTicket
@@ -28,7 +30,7 @@ Told = Callable[[], None]
 
 
 class Placing:
-    """The new logs of a broker that are not in their places yet."""
+    """The logs of a broker that are not in their places yet."""
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class Placing:
         self._checkpoint = checkpoint
         self._new: dict[Log, LogDirectory | None] = {}
         """In the order in which they were made; with where checkpoints tell of an earlier one of the name."""
+        self._arriving: dict[Log, Arrival] = {}
         self._waiting: dict[Log, list[Told]] = {}
         self._to_hurry: deque[Log] = deque()
         self._hurried = 0
@@ -58,6 +61,39 @@ class Placing:
     def _named(self, host: Host) -> None:
         self._is_naming = False
         self.name(host)
+
+    def arrive(self, arrival: Arrival, host: Host) -> None:
+        """Have a copy come to the place of its log."""
+        log = arrival.log
+        self._arriving[log] = arrival
+
+        def go_on() -> None:
+            if arrival.work is not None:
+                host.run_in_worker(arrival.work, done)
+                return
+            self._arriving.pop(log, None)
+            self._tell(log)
+
+        def done(result: object) -> None:
+            arrival.done(_storage_error(result))
+            go_on()
+
+        go_on()
+
+    def is_arriving(self, log: Log) -> bool:
+        """Whether it is on its way to the place of another."""
+        return log in self._arriving
+
+    def gone(self, log: Log) -> None:
+        """A log is set aside: so is what it was to replace."""
+        arrival = self._arriving.pop(log, None)
+        if arrival is not None:
+            arrival.take_along()
+
+    def finish_now(self) -> None:
+        """Have what takes the place of a log come there before this returns: the broker ends."""
+        for arrival in self._arriving.values():
+            arrival.finish_now()
 
     def when_placed(self, log: Log, host: Host, tell: Told) -> None:
         """Tell when a log is in its place, or has failed or gone; see to it now."""
@@ -115,11 +151,20 @@ class Placing:
                     self._on_failed(log, error)
             for log in logs:
                 self._new.pop(log, None)
-                for tell in self._waiting.pop(log, ()):
-                    tell()
+                self._tell(log)
             then(host)
 
         host.run_in_worker(work, done)
+
+    def _tell(self, log: Log) -> None:
+        for tell in self._waiting.pop(log, ()):
+            tell()
+
+
+def _storage_error(result: object) -> StorageError | None:
+    if isinstance(result, BaseException):
+        return result if isinstance(result, StorageError) else StorageError(str(result))
+    return None
 
 
 def _failure(step: Callable[[], None]) -> StorageError | None:

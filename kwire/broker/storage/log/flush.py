@@ -66,6 +66,7 @@ class Durability:
         "_synced_base",
         "_tail_needs_sync",
         "awaits_sync",
+        "is_arriving",
         "is_unnamed",
         "recovery_point",
     )
@@ -99,6 +100,8 @@ class Durability:
         self._producers = producers
         self.is_unnamed = is_unnamed
         """Whether the log cannot tell its topic's id yet, should the process die: it would be a stray's."""
+        self.is_arriving = False
+        """Whether it has taken the place of another, and a start after a crash may find that one."""
         self._is_new = metadata_needs_sync
         """Whether the name of the directory, and those in it, may not be durable."""
         self._metadata_needs_sync = (
@@ -152,10 +155,32 @@ class Durability:
             place_topic_id(self._disk, self._directory)
             self.is_unnamed = False
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether a start after a crash would take it for the partition's log."""
+        return not (self.is_unnamed or self.is_arriving)
+
+    def moved_to(self, directory: str) -> None:
+        """The directory was renamed, which is durable already."""
+        self._directory = directory
+
     def begin_flush(self) -> FlushTicket:
         """What is to be synced for all that is in the files now, of a log that has its name. StorageError."""
-        assert not self.is_unnamed, f"{self._directory} cannot tell its topic's id yet"
+        assert self.is_in_place, f"{self._directory} is not in its place yet"
         return self._ticket(closes=False)
+
+    def begin_arrival(self) -> FlushTicket:
+        """The same, of a log that is on its way to the place of another until that is called finished."""
+        ticket = self.begin_flush()
+        flushed = ticket.finish
+
+        def arrived() -> None:
+            self.is_arriving = False
+            flushed()
+
+        ticket.finish = arrived
+        self.is_arriving = True
+        return ticket
 
     def finish_files(self) -> FlushTicket:
         """Leave the files as a clean shutdown does; what is to be synced then. StorageError.

@@ -53,6 +53,10 @@ class LeaderEpochs:
     def path(self) -> str:
         return self._path
 
+    def moved_to(self, directory: str) -> None:
+        """The log's directory was renamed."""
+        self._path = join(directory, LEADER_EPOCHS)
+
     @property
     def entries(self) -> list[tuple[int, int]]:
         """Epochs with their start offsets, oldest first."""

@@ -13,7 +13,8 @@ A StorageError puts the log offline for good: what is on disk is in doubt until 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.broker.storage.log.flush import Durability, FlushTicket
@@ -272,11 +273,8 @@ class Log(Readable):
     def roll(self, now_ms: int) -> None:
         """Begin a new segment, unless the active one is empty. StorageError."""
         self.commit()
-        try:
+        with self._failing():
             self._roll(now_ms, self.log_end_offset)
-        except StorageError as error:
-            self._fail(error)
-            raise
 
     def _roll(self, now_ms: int, base_offset: int) -> Segment:
         self.commit()
@@ -376,14 +374,19 @@ class Log(Readable):
 
     @property
     def is_in_place(self) -> bool:
-        """Whether a start after a crash would take it for its topic's: a new log has to tell the id first."""
-        return not self._durability.is_unnamed
+        """Whether a start after a crash would take it for the partition's.
+
+        A new log has to tell its topic's id first, one that has moved to take the old one's name.
+        """
+        return self._durability.is_in_place
 
     @property
     def awaits_place(self) -> bool:
         """Whether something is written that a start after a crash would not find: nobody may count on it."""
         durability = self._durability
-        return durability.is_unnamed and durability.recovery_point < self._segments.end_offset
+        return (
+            durability.is_unnamed or durability.is_arriving
+        ) and durability.recovery_point < self._segments.end_offset
 
     @property
     def awaits_sync(self) -> bool:
@@ -395,6 +398,26 @@ class Log(Readable):
         """Whether a segment that the log has rolled on from is not durable yet."""
         return self._durability.recovery_point < self._segments.active.base_offset
 
+    def snapshot_producers(self) -> None:
+        """Write down what is known of producers, also where that was done for this end. StorageError."""
+        self.producers.forget_snapshot(self.producers.end_offset)
+        with self._failing():
+            self.producers.take_snapshot()
+
+    def begin_arrival(self) -> FlushTicket:
+        """Serve in the place of another log, on the way there: `finish` when that is over. StorageError."""
+        with self._failing():
+            return self._durability.begin_arrival()
+
+    def moved_to(self, directory: str) -> None:
+        """Its directory was renamed."""
+        self._trash.moved(self.directory, directory)
+        self.directory = self.producers.directory = directory
+        self._durability.moved_to(directory)
+        self._epochs.moved_to(directory)
+        for segment in self._segments:
+            segment.moved_to(directory)
+
     def begin_naming(self) -> FlushTicket | None:
         """Have the log tell its topic's id whatever happens, as `begin_flush`; None where it does already.
 
@@ -402,34 +425,25 @@ class Log(Readable):
         """
         if self.failure is not None or not self._durability.is_unnamed:
             return None
-        try:
+        with self._failing():
             return self._durability.begin_naming()
-        except StorageError as error:
-            self._fail(error)
-            raise
 
     def begin_flush(self) -> FlushTicket:
         """Make what is written so far durable: run `work` in any thread, then call `finish` on the loop.
 
         `work` raises StorageError; the caller then gives this log up with `fail`. StorageError here too.
         """
-        try:
+        with self._failing():
             return self._durability.begin_flush()
-        except StorageError as error:
-            self._fail(error)
-            raise
 
     def flush(self) -> None:
         """Make everything written durable before this returns. StorageError."""
         if self.failure is not None:
             raise self.failure
-        try:
+        with self._failing():
             self._durability.name_now()
             ticket = self.begin_flush()
             ticket.work()
-        except StorageError as error:
-            self._fail(error)
-            raise
         ticket.finish()
 
     # --- changing what there is
@@ -440,7 +454,7 @@ class Log(Readable):
         A flush comes next: what goes must not come back behind what is appended then (`awaits_sync`).
         """
         self.commit()
-        try:
+        with self._failing():
             if offset >= self.log_end_offset:
                 self._epochs.truncate_from_end(self.log_end_offset)
                 return False
@@ -457,9 +471,6 @@ class Log(Readable):
                 self.log_start_offset = min(offset, self.log_start_offset)
                 self.producers.rebuild(list(self._segments), self.log_start_offset, offset, self._now_ms)
                 self.producers.replicated_up_to(self._high_watermark)  # which may not rise for long
-        except StorageError as error:
-            self._fail(error)
-            raise
         return True
 
     def _ends_at(self, offset: int) -> None:
@@ -514,7 +525,7 @@ class Log(Readable):
         self.commit()
         self._segments.forget_lookups()
         self._now_ms = now_ms
-        try:
+        with self._failing():
             old = deletable_segments(
                 list(self._segments),
                 self.config,
@@ -529,9 +540,6 @@ class Log(Readable):
                 self._roll(now_ms, self.log_end_offset)
             self._start_at(self._segments.bases[len(old)])
             self._drop_segments(old)
-        except StorageError as error:
-            self._fail(error)
-            raise
         return len(old)
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
@@ -562,13 +570,10 @@ class Log(Readable):
         yet if no flush was done: who closes many logs syncs the directory above them once.
         """
         self.commit()
-        try:
+        with self._failing():
             self.producers.take_snapshot()
             ticket = self._durability.finish_files()
             ticket.work()
-        except StorageError as error:
-            self._fail(error)
-            raise
         ticket.finish()
 
     def fail(self, error: StorageError) -> None:
@@ -577,6 +582,15 @@ class Log(Readable):
             self.failure = error
             self.staged.clear()
             self.log_end_offset = self.written_end_offset
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A StorageError in here takes the log offline."""
+        try:
+            yield
+        except StorageError as error:
+            self._fail(error)
+            raise
 
     def _fail(self, error: StorageError) -> None:
         if self.failure is None:

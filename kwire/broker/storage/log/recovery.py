@@ -537,3 +537,6 @@ def _rebuild_indexes(segment: Segment) -> None:
         segment.rebuild_indexes()
     except Invalid as error:
         raise StorageError(f"{segment.log_path} is damaged {error}") from error
+    # The log file is durable already, for the most part: no flush would see to these.
+    for file in segment.index_files():
+        file.sync()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 
-from kwire.broker.storage.disk import Disk, DiskFile, FileMissing
+from kwire.broker.storage.disk import Disk, DiskFile, FileMissing, join
 from kwire.broker.storage.log.index import (
     MAX_RELATIVE_OFFSET,
     CorruptIndex,
@@ -133,6 +133,13 @@ class Segment:
     def file(self) -> DiskFile:
         """The batches."""
         return self._disk.open(self.log_path)
+
+    def moved_to(self, directory: str) -> None:
+        """The log's directory was renamed."""
+        self.log_path, self.index.path, self.time_index.path = (
+            join(directory, path.rpartition("/")[2])
+            for path in (self.log_path, self.index.path, self.time_index.path)
+        )
 
     @property
     def paths(self) -> list[str]:
@@ -410,9 +417,6 @@ class Segment:
             except InvalidOffset as error:
                 raise Invalid(place.position, str(error)) from error
         rebuilding.finish()
-        # The log file is durable already, for the most part: no flush would see to these.
-        for file in self.index_files():
-            file.sync()
 
     def begin_rebuild(self) -> IndexRebuild:
         """Empty both indexes, to be fed again batch by batch."""

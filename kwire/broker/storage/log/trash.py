@@ -37,6 +37,14 @@ class Trash:
         """Have a directory removed, renamed by the caller."""
         self._arrived.append((delay_ms, path, True))
 
+    def moved(self, old: str, new: str) -> None:
+        """A directory was renamed, maybe with something in it that is on its way out."""
+        for arrivals in (self._arrived, self._due):
+            arrivals[:] = [
+                (when_ms, new + path.removeprefix(old) if path.startswith(f"{old}/") else path, is_directory)
+                for when_ms, path, is_directory in arrivals
+            ]
+
     def tick(self, now_ms: int) -> bool:
         """Remove what is due, up to so much that nobody waits long; whether more is due.
 

@@ -75,7 +75,10 @@ class Bench:
         self.cleaner.start()
 
     def create(self, topic: str = "t", partition: int = 0) -> Log:
-        return self.manager.create(topic, partition, TOPIC_ID, self.config, self.host.now_ms())
+        log = self.manager.create(topic, partition, TOPIC_ID, self.config, self.host.now_ms())
+        self.manager.placing.name(self.host)
+        self.host.run_pending()
+        return log
 
     @property
     def log(self) -> Log:
@@ -442,9 +445,12 @@ def test_a_log_that_moves_takes_its_entry_along() -> None:
         rename(old_path, path)
 
     bench.disk.rename = noted  # type: ignore[method-assign]
-    new = FutureLog(bench.manager, old, target, bench.host.now_ms()).take_the_place(bench.host.now_ms())
+    copy = FutureLog(bench.manager, old, target, bench.host.now_ms())
+    copy.log.flush()
+    arrival = copy.take_the_place(bench.host.now_ms())
+    new = arrival.log
     bench.cleaner.moved(old, new)
-    bench.manager.delete(old, bench.host.now_ms())
+    arrival.finish_now()
     bench.host.run_pending()
     assert checkpoints(bench) == {"/one": {}, "/two": cleaned}
     # One that dies between the two leaves an entry too few: Kafka's cleaner dies of one too many.

@@ -22,6 +22,16 @@ from kwire.wire.primitives import uuid_from_text
 TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABw")
 
 
+def moved(copy: FutureLog) -> Log:
+    """The copy, in the place of its log."""
+    copy.next_piece(1000)
+    copy.log.flush()
+    arrival = copy.take_the_place(1000)
+    arrival.finish_now()
+    assert copy.log.is_in_place or copy.log.failure is not None
+    return arrival.log
+
+
 @pytest.mark.parametrize("index_interval_bytes", [0, 1024, 4096])
 @pytest.mark.parametrize("largest_value_bytes", [20, 3000])
 def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_value_bytes: int) -> None:
@@ -42,7 +52,7 @@ def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_va
     source.high_watermark = source.log_end_offset
     source.close()
     written = disk.tree("/one/t-0")
-    FutureLog(manager, source, target, 0).take_the_place(0).close()
+    moved(FutureLog(manager, source, target, 0)).close()
     copied = disk.tree("/two/t-0")
     assert [name for name in written if name.endswith(".log")]
     assert copied == written
@@ -65,7 +75,7 @@ def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> 
         copy = FutureLog(manager, source, target, 0)
         disk.fails_after = operations
         with suppress(StorageError, ApiError):
-            copy.take_the_place(0)
+            moved(copy)
         disk.kill()
         kinds = [
             (path, name[len(f"t-0.{0:032x}") :])
@@ -105,7 +115,7 @@ def test_an_open_transaction_begins_with_the_first_batch_that_was_copied(
         sequence += is_transactional
     source.high_watermark = source.log_end_offset
     source.delete_records_before(log_start_offset)
-    copy = FutureLog(manager, source, target, 1000).take_the_place(1000)
+    copy = moved(FutureLog(manager, source, target, 1000))
     assert copy.log_start_offset == log_start_offset
     assert copy.producers.producers[9].last_sequence == 1
     assert copy.producers.producers[9].txn_first_offset == first_offset
@@ -130,7 +140,7 @@ def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
     manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=OF_NO_NODE, rng=random.Random(0))
     source, target = batches_of_ten(manager, 3)
     source.delete_records_before(log_start_offset)
-    copy = FutureLog(manager, source, target, 0).take_the_place(0)
+    copy = moved(FutureLog(manager, source, target, 0))
     assert (copy.log_start_offset, copy.log_end_offset) == (log_start_offset, 30)
     if log_start_offset < 30:
         found = copy.read(log_start_offset, max_bytes=1, up_to_offset=30).read()
@@ -148,5 +158,5 @@ def test_its_source_may_forget_records_on_the_way(pieces: int, log_start_offset:
         if piece is not None:
             copy.take(piece.read(), 0)
     source.delete_records_before(log_start_offset)
-    moved = copy.take_the_place(0)
-    assert (moved.log_start_offset, moved.log_end_offset) == (log_start_offset, 100)
+    log = moved(copy)
+    assert (log.log_start_offset, log.log_end_offset) == (log_start_offset, 100)
