@@ -104,8 +104,8 @@ class Follower:
         self.key: Key = (partition.topic_id, partition.index)
         self.leader_epoch = leader_epoch
         self.state = State.FETCHING
-        self.has_staged = bool(partition.log.staged)
-        """Whether `commit` has something to write, or to take over."""
+        self.has_staged = True
+        """Whether `commit` has something to write, or to take over; at first, whether it finds it synced."""
         self.is_caught_up = False
         """Whether it had, at its last answer, all that is replicated."""
         self._held: PartitionData | None = None

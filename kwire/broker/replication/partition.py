@@ -361,7 +361,7 @@ class Partition:
 
     def _has_moved(self) -> None:
         """What was synced is the old log, in another directory: the promises are kept by the new one."""
-        if self.role is not Role.OFFLINE:
+        if self.role is Role.LEADER or self.role is Role.FOLLOWER:
             self._unflushed = [*self._flushing, *(self._unflushed or ())]
             self._flushing = ()
             self._begin_flush()

@@ -193,3 +193,7 @@ def test_an_index_that_is_found_damaged_is_made_anew_and_not_waited_for(rig: Rig
     assert again.call(5, request).topics[0].partitions[0].offset == 0
     assert disk.read(path) == whole
     assert disk.on_loop == []
+    assert not disk.is_synced(path)
+    again.node.begin_shutdown()
+    again.node.finish_shutdown()
+    assert disk.is_synced(path), "the next start trusts it"

@@ -89,7 +89,7 @@ class Arrival:
                 self.done(None)
 
     def take_along(self) -> None:
-        """The log is deleted: so is the one that it replaces. It goes no further."""
+        """The log is deleted: so is the one that it replaces, if that is there. It goes no further."""
         old, self._way, self._work = self._old, None, None
         if old is not None:
             self._leave(old)
@@ -109,12 +109,15 @@ class Arrival:
                 log.moved_to(self._place)
         except StorageError as error:
             self._on_failed(self._directory, error)
-        if log.failure is not None and old is not None:
-            self._come_back(old)
+        if log.failure is not None:
+            if old is not None:
+                self._come_back(old)
+                self._has_failed(old.home, (yield old.home.sync))
+            return
         if old is not None:
             self._old = None
             self._on_left(old)
-        if log.failure is None and not self._has_failed(self._directory, (yield self._directory.sync)):
+        if not self._has_failed(self._directory, (yield self._directory.sync)):
             self._ticket.finish()
 
     def _has_failed(self, directory: LogDirectory, error: StorageError | None) -> bool:

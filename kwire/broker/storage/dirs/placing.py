@@ -43,6 +43,7 @@ class Placing:
         self._new: dict[Log, LogDirectory | None] = {}
         """In the order in which they were made; with where checkpoints tell of an earlier one of the name."""
         self._arriving: dict[Log, Arrival] = {}
+        """With those that have failed on the way: what they were to replace is still there."""
         self._waiting: dict[Log, list[Told]] = {}
         self._to_hurry: deque[Log] = deque()
         self._hurried = 0
@@ -71,7 +72,8 @@ class Placing:
             if arrival.work is not None:
                 host.run_in_worker(arrival.work, done)
                 return
-            self._arriving.pop(log, None)
+            if self._arriving.get(log) is arrival and log.failure is None:
+                del self._arriving[log]
             self._tell(log)
 
         def done(result: object) -> None:
@@ -82,7 +84,7 @@ class Placing:
 
     def is_arriving(self, log: Log) -> bool:
         """Whether it is on its way to the place of another."""
-        return log in self._arriving
+        return log in self._arriving and log.failure is None
 
     def gone(self, log: Log) -> None:
         """A log is set aside: so is what it was to replace."""

@@ -209,6 +209,9 @@ class Durability:
                     files += segment.unsynced_index_files()
             snapshots = self._producers.take_unsynced_paths()
             files += [self._disk.open(path) for path in snapshots]
+        if closes:
+            # The next start trusts them all.
+            files += [file for one in self._segments if one.is_rebuilt for file in one.unsynced_index_files()]
         if self._tail_needs_sync and not is_written:
             files.append(active.file)
         if epochs.needs_sync:

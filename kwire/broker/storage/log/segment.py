@@ -61,6 +61,7 @@ class Segment:
         "index",
         "index_interval_bytes",
         "is_cut",
+        "is_rebuilt",
         "log_path",
         "roll_jitter_ms",
         "size_bytes",
@@ -94,6 +95,8 @@ class Segment:
         self._aborted: list[Aborted] | None = None
         self.is_cut = False
         """Whether its preallocated rest has gone since it was opened, which no flush may have seen."""
+        self.is_rebuilt = False
+        """Whether its indexes were made anew since then, which no flush sees to."""
         self._first_timestamp: int | None = None
         self._is_doubted = False
         self._max_timestamp: int | None = None
@@ -408,6 +411,7 @@ class Segment:
 
         Invalid where the file is damaged.
         """
+        self.is_rebuilt = True
         rebuilding = self.begin_rebuild()
         for place in headers(self.file, 0, self.size_bytes):
             try:

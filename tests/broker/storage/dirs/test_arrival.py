@@ -155,8 +155,9 @@ def test_a_topic_that_is_deleted_takes_the_old_one_along(bench: Bench, steps: in
 
 
 @pytest.mark.parametrize(("steps", "left"), [(0, "0"), (1, "0"), (2, "delete")])
+@pytest.mark.parametrize("is_deleted", [False, True])
 def test_where_its_disk_fails_the_old_one_is_kept_while_it_can_be(
-    bench: Bench, steps: int, left: str
+    bench: Bench, steps: int, left: str, is_deleted: bool
 ) -> None:
     told: list[str] = []
     bench.arrive(steps)
@@ -167,6 +168,18 @@ def test_where_its_disk_fails_the_old_one_is_kept_while_it_can_be(
     assert bench.copy.failure is not None
     assert told == ["over"]
     assert [kind for kind in bench.kinds if kind.startswith("/one")] == [f"/one: {left}"]
+    bench.logs.write_checkpoints()
+    assert (("t", 0) in OffsetCheckpoints.read(bench.disk, "/one")[0]) == (left == "0")
+    if is_deleted:
+        bench.logs.delete(bench.copy, NOW_MS)
+        assert [kind for kind in bench.kinds if kind.startswith("/one")] == ["/one: delete"]
+        again = bench.logs.create("t", 0, Uuid(b"\2" * 16), CONFIG, NOW_MS)
+        assert again.directory == "/one/t-0"
+    bench.logs.shutdown(NOW_MS)
+    bench.disk.kill()
+    bench.open()
+    ends = {log.directory: log.log_end_offset for log in bench.logs.logs()}
+    assert ends.get("/one/t-0") == (0 if is_deleted else 2 if left == "0" else None)
 
 
 @pytest.mark.parametrize("steps", range(2))
