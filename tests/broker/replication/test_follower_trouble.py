@@ -35,7 +35,7 @@ from tests.broker.replication.follower_rig import (
 )
 
 ME, PEER, THIRD = 1, 2, 3
-SEEDS = 200
+SEEDS = 100
 
 
 def epochs_in(log: Log) -> list[int]:

@@ -21,7 +21,7 @@ from kwire.wire.messages.produce import ProduceRequest
 from tests.broker.replication.test_directory_moves import fill, move, offsets
 from tests.rig import PRODUCE_VERSION, Rig, produce_request
 
-SEEDS = 200
+SEEDS = 100
 FLUSHED = {"log.flush.interval.messages": "1"}
 
 
