@@ -6,7 +6,6 @@ What its leader or a client was told to be there is there after the end, in this
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,6 +32,7 @@ from tests.broker.replication.follower_rig import (
     data,
     stored,
 )
+from tests.broker.replication.trouble import Break, hold, miss
 
 ME, PEER, THIRD = 1, 2, 3
 SEEDS = 100
@@ -276,12 +276,7 @@ def run(seed: int) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, 50))
 def test_what_was_told_is_there(first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 50):
-        try:
-            run(seed)
-        except Exception as error:
-            error.add_note(f"seed {seed}")
-            raise
+    hold(run, range(first_seed, first_seed + 50))
 
 
 def asks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +297,7 @@ def counts_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Partition, "_has_moved", keep)
 
 
-def never(name: str) -> Callable[[pytest.MonkeyPatch], None]:
+def never(name: str) -> Break:
     return lambda monkeypatch: monkeypatch.setattr(Log, name, property(lambda self: False))
 
 
@@ -316,9 +311,6 @@ BREAKAGES = {
 
 @pytest.mark.parametrize(("seed", "breakage"), BREAKAGES.values(), ids=BREAKAGES)
 def test_what_holds_it_together_is_missed_when_it_is_gone(
-    seed: int, breakage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    seed: int, breakage: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(seed)
-    breakage(monkeypatch)
-    with pytest.raises(AssertionError):
-        run(seed)
+    miss(run, seed, breakage, monkeypatch)

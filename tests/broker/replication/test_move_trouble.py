@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
 
 import pytest
@@ -19,6 +19,7 @@ from kwire.testing.world import Client
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.produce import ProduceRequest
 from tests.broker.replication.test_directory_moves import fill, move, offsets
+from tests.broker.replication.trouble import Break, hold, miss
 from tests.rig import PRODUCE_VERSION, Rig, produce_request
 
 SEEDS = 100
@@ -131,19 +132,14 @@ def run(seed: int) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, 50))
 def test_nothing_is_lost_and_nothing_doubled(first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 50):
-        try:
-            run(seed)
-        except Exception as error:
-            error.add_note(f"seed {seed}")
-            raise
+    hold(run, range(first_seed, first_seed + 50))
 
 
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "awaits_place", property(lambda self: False))
 
 
-def works(number: int) -> Callable[[pytest.MonkeyPatch], None]:
+def works(number: int) -> Break:
     """One of the three syncs is left out."""
 
     def without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +181,6 @@ BREAKAGES = {
 
 @pytest.mark.parametrize(("seed", "breakage"), BREAKAGES.values(), ids=BREAKAGES)
 def test_what_holds_it_together_is_missed_when_it_is_gone(
-    seed: int, breakage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    seed: int, breakage: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(seed)
-    breakage(monkeypatch)
-    with pytest.raises((AssertionError, StartRefused)):
-        run(seed)
+    miss(run, seed, breakage, monkeypatch, StartRefused)

@@ -161,7 +161,7 @@ class Durability:
         return not (self.is_unnamed or self.is_arriving)
 
     def moved_to(self, directory: str) -> None:
-        """The directory was renamed, which is durable already."""
+        """The directory was renamed; who did so makes that durable."""
         self._directory = directory
 
     def begin_flush(self) -> FlushTicket:
