@@ -110,7 +110,7 @@ class BatchHeader(NamedTuple):
     def codec(self) -> Codec:
         """The compression codec. CorruptBatch where the attributes name none."""
         code = self.attributes & CODEC_MASK
-        if code > Codec.ZSTD:
+        if code >= len(_CODECS):
             raise UnreadableBatch(f"the batch at offset {self.base_offset} names compression codec {code}")
         return _CODECS[code]
 

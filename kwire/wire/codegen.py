@@ -469,6 +469,9 @@ class _EncoderSource(_Source):
             else:
                 self.value(2, field, "t")
             self.add(2, f"tags.append(({field.tag}, t))")
+        self.add(1, "if not tags:")
+        self.add(2, "out.append(0)")
+        self.add(2, "return")
         self.add(1, "append_varint(out, len(tags))")
         self.add(1, "for tag, t in tags:")
         self.add(2, "append_varint(out, tag)")

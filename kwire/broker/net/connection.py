@@ -10,7 +10,7 @@ from kwire.broker.api.answered import Answered
 from kwire.broker.api.context import Channel, size_of
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.net.receiving import Around, Receiver, ServesChannels
-from kwire.broker.net.send_queue import RegionTruncated, Sent
+from kwire.broker.net.send_queue import ALL_SENT, RegionTruncated, Sent
 
 if TYPE_CHECKING:
     from kwire.broker.host.host import Timer
@@ -114,12 +114,11 @@ class Connection(Receiver):
                 self.close(f"sending failed: {error.strerror}")
                 return False
             self.last_active_ms = self._server.loop.turn_ms
-            if sent is Sent.BLOCKED:
-                self._blocked = True
-            elif sent is Sent.TURN_OVER:
-                more = True
-            elif sent is Sent.COLD:
-                self._read_ahead()
+            if sent is not ALL_SENT:
+                self._blocked = sent is Sent.BLOCKED
+                more = sent is Sent.TURN_OVER
+                if sent is Sent.COLD:
+                    self._read_ahead()
         if channel.closing and not queue:
             self.close("its last reply is sent")
             return False

