@@ -21,7 +21,7 @@ from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
 from kwire.broker.replication.promises import WRITTEN, Late, Promise, Told
 from kwire.broker.replication.roles import LEADER, Move, Role, moved
 from kwire.broker.replication.traffic import NOT_FAILED
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import StorageError, failure_in
 from kwire.broker.storage.log.log import Appended, AppendOrigin, Log
 from kwire.broker.storage.log.producer_state import MarkerTerms
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
@@ -346,8 +346,8 @@ class Partition:
             if self.log is not log:
                 self._has_moved()
                 return
-            if isinstance(result, BaseException):
-                error = result if isinstance(result, StorageError) else StorageError(str(result))
+            error = failure_in(result)
+            if error is not None:
                 log.fail(error)
                 self.fail(error)
                 return

@@ -42,6 +42,13 @@ class FileMissing(StorageError):
     """There is no such file or directory."""
 
 
+def failure_in(result: object) -> StorageError | None:
+    """The failure with which a worker has come back from a disk; None where there is none."""
+    if isinstance(result, BaseException):
+        return result if isinstance(result, StorageError) else StorageError(str(result))
+    return None
+
+
 class DiskFile(Protocol):
     """An open file. Its descriptor closes when the last reference goes."""
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from kwire.broker.host.host import Host
 from kwire.broker.storage.checkpoints import OffsetCheckpoints, TopicPartition, encode_offsets
-from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
+from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, failure_in, join
 from kwire.broker.storage.log.log import Log
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class CheckpointFiles:
                 disk.write(join(directory, name + _BESIDE), encode_offsets(offsets), sync=True)
 
         def written(result: object) -> None:
-            error = _failure(result)
+            error = failure_in(result)
             if error is not None or version != self._written_at_once:
                 self._end(host, waiting, error)
                 return
@@ -101,7 +101,7 @@ class CheckpointFiles:
             if not isinstance(result, BaseException) and version == self._written_at_once:
                 self._said.update(changed)
                 self.told = _places(wanted)
-            self._end(host, waiting, _failure(result))
+            self._end(host, waiting, failure_in(result))
 
         host.run_in_worker(work, written)
 
@@ -172,10 +172,3 @@ def offsets_of(logs: Iterable[Log]) -> Mapping[str, Offsets]:
 
 def _places(files: Mapping[str, Offsets]) -> set[TopicPartition]:
     return {place for offsets in files.values() for place in offsets}
-
-
-def _failure(result: object) -> StorageError | None:
-    """What a worker gave, if that is a failure."""
-    if isinstance(result, BaseException):
-        return result if isinstance(result, StorageError) else StorageError(str(result))
-    return None

@@ -34,7 +34,7 @@ from kwire.broker.storage.dirs.log_dir import (
 )
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.dirs.placing import Placing
-from kwire.broker.storage.disk import Disk, StorageError, join
+from kwire.broker.storage.disk import Disk, StorageError, failure_in, join
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import PRODUCER_ID_EXPIRATION_MS
@@ -537,8 +537,8 @@ class LogManager:
 
     def synced(self, directory: LogDirectory, result: object) -> None:
         """A worker is done with what it had to sync in the directory, or has failed in it."""
-        if isinstance(result, BaseException):
-            error = result if isinstance(result, StorageError) else StorageError(str(result))
+        error = failure_in(result)
+        if error is not None:
             self.directory_failed(directory, error)
 
     def directory_failed(self, directory: LogDirectory, error: StorageError) -> None:

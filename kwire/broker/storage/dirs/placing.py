@@ -17,7 +17,7 @@ from itertools import islice
 from kwire.broker.host.host import Host
 from kwire.broker.storage.dirs.arrival import Arrival
 from kwire.broker.storage.dirs.log_dir import LogDirectory
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import StorageError, failure_in
 from kwire.broker.storage.log.flush import FlushTicket
 from kwire.broker.storage.log.log import Log
 
@@ -77,7 +77,7 @@ class Placing:
             self._tell(log)
 
         def done(result: object) -> None:
-            arrival.done(_storage_error(result))
+            arrival.done(failure_in(result))
             go_on()
 
         go_on()
@@ -161,12 +161,6 @@ class Placing:
     def _tell(self, log: Log) -> None:
         for tell in self._waiting.pop(log, ()):
             tell()
-
-
-def _storage_error(result: object) -> StorageError | None:
-    if isinstance(result, BaseException):
-        return result if isinstance(result, StorageError) else StorageError(str(result))
-    return None
 
 
 def _failure(step: Callable[[], None]) -> StorageError | None:
