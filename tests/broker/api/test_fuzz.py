@@ -20,7 +20,7 @@ from tests.broker.api.fuzz import random_changes
 CASES = [
     pytest.param(key, version, id=f"{API_VERSIONS[key].name}-{version}") for key, version in SERVED_VERSIONS
 ]
-EXAMPLES = 12
+EXAMPLES = 8
 """Of each API and version; there are about 170 of them."""
 MOST_BYTES = 48 << 20
 """What some thousand requests may leave in a node whose disk is memory, too."""

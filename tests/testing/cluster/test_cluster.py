@@ -7,7 +7,7 @@ from tests.testing import seeds
 
 
 def test_every_promise_holds_after_every_step() -> None:
-    seeds.hold(range(200), History, "kwire.testing.cluster")
+    seeds.hold(range(120), History, "kwire.testing.cluster")
 
 
 def test_a_seed_decides_everything() -> None:
