@@ -19,9 +19,9 @@ SETTINGS = {"log.dirs": "/d1,/d2", "log.flush.interval.messages": "1"}
 TOPICS = ("a", "b", "c")
 
 
-def started(**more: Any) -> VirtualNode:
-    """A node that syncs each append before it acknowledges it."""
-    node = VirtualNode(SETTINGS, **more)
+def started(settings: dict[str, str] = SETTINGS, **more: Any) -> VirtualNode:
+    """A node that syncs each append before it acknowledges it, unless other settings are given."""
+    node = VirtualNode(settings, **more)
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in TOPICS]
     client = node.connect()
     client.send(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
@@ -106,6 +106,28 @@ def test_flushes_of_two_logs_may_complete_in_the_other_order() -> None:
     first.deliver()
     node.turn()
     assert acknowledged(one) == 0
+
+
+def test_what_is_due_by_time_is_synced_though_nothing_more_is_appended() -> None:
+    node = started({"log.dirs": "/d1", "log.flush.interval.ms": "60000"})
+    assert acknowledged(produce(node, "a")) == 0
+    log = node.node.log_manager.get("a", 0)
+    assert log is not None
+    node.host.skew_ms = 3_600_000  # the clock on the wall says nothing of how long ago something was
+    node.host.advance(50_000)
+    assert log.recovery_point == 0
+    node.host.advance(15_000)
+    assert log.recovery_point == 1
+
+
+def test_a_segment_that_is_full_is_synced_though_nothing_more_is_appended() -> None:
+    node = started({"log.dirs": "/d1"})
+    log = node.node.log_manager.get("a", 0)
+    assert log is not None
+    assert acknowledged(produce(node, "a")) == 0
+    log.roll(node.host.now_ms())
+    node.host.advance(5_000)
+    assert log.recovery_point == 1
 
 
 @pytest.mark.parametrize("seed", range(10))

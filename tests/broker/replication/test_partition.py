@@ -141,27 +141,44 @@ def test_what_is_below_the_high_watermark_and_has_too_few_replicas_by_now_is_tol
     assert rig.commit() == [("all", ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
 
 
+def send_again(rig: Rig, name: str, *, to_all: bool) -> None:
+    """The same batch of one producer, whenever it is sent."""
+    told = rig.tell(name)
+    rig.partition.append(
+        batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0),
+        now_ms=rig.host.now_ms(),
+        on_written=None if to_all else told,
+        on_replicated=told if to_all else None,
+    )
+
+
 def test_a_batch_that_is_sent_again_waits_for_what_it_waited_for(rig: Rig) -> None:
     rig.partition.lead(TWO)
-
-    def send(name: str, *, to_all: bool) -> None:
-        told = rig.tell(name)
-        rig.partition.append(
-            batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0),
-            now_ms=rig.host.now_ms(),
-            on_written=None if to_all else told,
-            on_replicated=told if to_all else None,
-        )
-
-    send("first", to_all=True)
+    send_again(rig, "first", to_all=True)
     assert rig.commit() == []
-    send("again", to_all=True)
-    send("again, for one", to_all=False)
+    send_again(rig, "again", to_all=True)
+    send_again(rig, "again, for one", to_all=False)
     assert rig.news() == [("again, for one", None)]
     rig.partition.fetched(2, 1)
     assert rig.news() == [("first", None), ("again", None)]
-    send("once more", to_all=True)
+    send_again(rig, "once more", to_all=True)
     assert rig.news() == [("once more", None)]
+
+
+def test_one_that_is_sent_again_while_the_first_is_on_its_way_to_the_disk_waits_for_the_disk(
+    rig: Rig,
+) -> None:
+    rig.log.config = rig.log.config._replace(flush_messages=1)
+    rig.partition.lead(ALONE)
+    held = rig.host.hold_work()
+    send_again(rig, "first", to_all=False)
+    assert rig.commit() == []
+    send_again(rig, "again", to_all=False)
+    assert rig.commit() == []
+    while held:
+        held.pop().deliver()
+        rig.host.run_pending()
+    assert rig.news() == [("first", None), ("again", None)]
 
 
 def test_nothing_is_promised_before_a_sync_that_is_asked_for(rig: Rig) -> None:
@@ -174,6 +191,22 @@ def test_nothing_is_promised_before_a_sync_that_is_asked_for(rig: Rig) -> None:
     rig.host.run_pending()
     assert rig.news() == [("one", None), ("all", None)]
     assert rig.partition.high_watermark == rig.log.recovery_point == 2
+
+
+def test_how_long_ago_the_last_sync_was_is_not_told_by_the_clock_on_the_wall(rig: Rig) -> None:
+    rig.log.config = rig.log.config._replace(flush_ms=1_000)
+    rig.partition.lead(ALONE)
+    rig.append("first", to_all=False)
+    rig.commit()
+    rig.host.skew_ms = 3_600_000  # somebody sets the clock
+    rig.append("second", to_all=False)
+    rig.commit()
+    assert rig.log.recovery_point == 0
+    rig.host.skew_ms = -3_600_000
+    rig.host.advance(1_000)
+    rig.append("third", to_all=False)
+    rig.commit()
+    assert rig.log.recovery_point == 3
 
 
 @pytest.fixture
@@ -243,6 +276,14 @@ def test_a_follower_serves_nobody_and_keeps_its_log(rig: Rig) -> None:
     assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     rig.host.advance(1_000)
     assert rig.commit() == []
+
+
+def test_a_leader_epoch_never_goes_back(rig: Rig) -> None:
+    rig.partition.lead(ALONE._replace(leader_epoch=5))
+    rig.partition.follow(ELSEWHERE)
+    assert rig.partition.leader_epoch == 5
+    rig.partition.lead(ALONE)
+    assert rig.partition.leader_epoch == 5
 
 
 def test_a_follower_can_lead_again_and_knows_nothing_of_others(rig: Rig) -> None:
