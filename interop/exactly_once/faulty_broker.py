@@ -20,11 +20,12 @@ from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState, ProducerStateManager
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.verifications import Verification, Verifications
-from kwire.coordinator.machine import CoordinatorResult, TopicPartition
+from kwire.coordinator.machine import CoordinatorResult
 from kwire.coordinator.transactions.machine import Done, Ending, Producer, TransactionMachine
 from kwire.coordinator.transactions.transaction import State, Transaction
 from kwire.wire.batch import NO_PRODUCER_EPOCH, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import TopicPartition
 from kwire.wire.schema import Message
 from kwire.wire.stored.transactions import TransactionLogValue
 

@@ -21,13 +21,12 @@ from kwire.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kwire.wire.primitives import TopicPartition
 from kwire.wire.schema import Message
 
 RETRY_SECONDS: Final = 0.1
 
 Address = tuple[str, int]
-TopicPartition = tuple[str, int]
-"""A topic, and the number of one of its partitions."""
 
 A = TypeVar("A", bound=Message)
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kwire.client.cluster import Cluster, TopicPartition
+from kwire.client.cluster import Cluster
 from kwire.client.failure import check
 from kwire.wire.codegen import decode
 from kwire.wire.errors import WireError
@@ -16,6 +16,7 @@ from kwire.wire.messages.consumer_protocol import ConsumerProtocolAssignment
 from kwire.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kwire.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kwire.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from kwire.wire.primitives import TopicPartition
 
 CLASSIC, CONSUMER = "classic", "consumer"
 DESCRIBED: Final = (CLASSIC, CONSUMER, "")

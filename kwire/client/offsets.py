@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kwire.client.cluster import Cluster, TopicPartition, by_topic
+from kwire.client.cluster import Cluster, by_topic
 from kwire.client.failure import check
 from kwire.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -12,6 +12,7 @@ from kwire.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from kwire.wire.primitives import TopicPartition
 
 
 def find_offsets(

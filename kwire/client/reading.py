@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, cast
 
-from kwire.client.cluster import Cluster, TopicPartition, by_topic
+from kwire.client.cluster import Cluster, by_topic
 from kwire.client.failure import Lost, check
 from kwire.client.offsets import find_offsets
 from kwire.wire.batch import ABORT, BatchHeader, CorruptBatch, Record, batches, control_type, records
@@ -21,7 +21,7 @@ from kwire.wire.messages.fetch import (
     PartitionData,
 )
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
-from kwire.wire.primitives import Buffer
+from kwire.wire.primitives import Buffer, TopicPartition
 
 WAIT_SECONDS: Final = 0.5
 """How long brokers wait for records in all, where there are none yet."""

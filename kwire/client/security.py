@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kwire.wire.mechanisms import MECHANISMS, PLAIN
+
 if TYPE_CHECKING:
     import ssl
 
     from kwire.broker.security.settings import Credentials
 
 PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 DEFAULT_MECHANISM: Final = "GSSAPI"
 UNKNOWN: Final = (
     "sasl.client.callback.handler.class",
@@ -80,7 +81,7 @@ def _credentials(properties: Mapping[str, str]) -> Credentials:
         login = parse_jaas(text)
     except MalformedJaas as error:
         raise ValueError(f"sasl.jaas.config: {error}") from None
-    wanted = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
+    wanted = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
     name = login.modules[0].name
     if name != wanted:
         raise ValueError(f"sasl.jaas.config has {name}: sasl.mechanism={mechanism} goes with {wanted}")
@@ -91,7 +92,7 @@ def _credentials(properties: Mapping[str, str]) -> Credentials:
 
 def login_of(mechanism: str, username: str, password: str, *, is_token: bool = False) -> str:
     """The `sasl.jaas.config` of a client."""
-    kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+    kind = "plain.Plain" if mechanism == PLAIN else "scram.Scram"
     as_token = " tokenauth=true" if is_token else ""
     return (
         f"org.apache.kafka.common.security.{kind}LoginModule required "

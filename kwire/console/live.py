@@ -12,7 +12,6 @@ from typing import Any, Final
 import trio
 from starlette.types import Receive, Scope, Send
 
-from kwire.client.cluster import TopicPartition
 from kwire.client.offsets import find_offsets
 from kwire.client.reading import Reader
 from kwire.console.asked import Answer, Asked, Page, refusal
@@ -21,6 +20,7 @@ from kwire.console.shown import Shown, shown
 from kwire.desk.cluster import Cluster
 from kwire.desk.output import time_text
 from kwire.wire.messages.list_offsets import LATEST
+from kwire.wire.primitives import TopicPartition
 
 MAX_TAILS: Final = 8
 MAX_PARTITIONS: Final = 100

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kwire.client.cluster import TopicPartition
+from kwire.wire.primitives import TopicPartition
 
 MAX_SAMPLES: Final = 16
 MAX_PARTITIONS: Final = 20_000

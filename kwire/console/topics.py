@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kwire.client.cluster import TopicPartition, by_topic
+from kwire.client.cluster import by_topic
 from kwire.client.failure import Lost
 from kwire.console.asked import Answer, Asked, Page
 from kwire.desk.cluster import Cluster
@@ -25,6 +25,7 @@ from kwire.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from kwire.wire.primitives import TopicPartition
 
 AT_ONCE: Final = 100
 """Topics, or partitions, of a page."""

@@ -12,15 +12,12 @@ holds already (`applied`) is not replayed while the machine runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol
 
 from kwire.broker.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
-
-TopicPartition: TypeAlias = tuple[str, int]
-"""A partition by its topic's name and its index."""
 
 Committed = Callable[[ApiError | None], None]
 
@@ -50,6 +47,10 @@ class CoordinatorResult(NamedTuple):
     committed: Committed = ignore_outcome
     producer: tuple[int, int] | None = None
     """The producer (id, epoch) in whose transaction the records are written: they count if it commits."""
+
+
+NOTHING: Final = CoordinatorResult()
+"""Of a command that changes nothing."""
 
 
 SameHeartbeat = Callable[[], bool]

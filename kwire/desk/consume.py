@@ -6,7 +6,6 @@ import time
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from kwire.client.cluster import TopicPartition
 from kwire.client.failure import NoPartition
 from kwire.client.reading import Found, Reader
 from kwire.desk.cluster import Cluster
@@ -16,6 +15,7 @@ from kwire.desk.options import add_json, add_wire, command_parser
 from kwire.desk.output import CYAN, DIM, Output, time_text
 from kwire.desk.places import END, PLACES, offsets_of
 from kwire.desk.settings import settings_of
+from kwire.wire.primitives import TopicPartition
 
 COMMITTED: Final = "read_committed"
 

@@ -21,6 +21,7 @@ from kwire.desk.options import add_json, command_parser
 from kwire.desk.output import GREEN, RED, YELLOW, Output, plural
 from kwire.desk.settings import pairs
 from kwire.wire.errors import WireError
+from kwire.wire.mechanisms import PLAIN
 
 MARKS: Final = {GOOD: ("ok", GREEN), WARNING: ("!!", YELLOW), PROBLEM: ("XX", RED)}
 KNOCK_SECONDS: Final = 2
@@ -152,7 +153,7 @@ def _of_logins(config: BrokerConfig) -> Iterator[Finding]:
     """Whether listeners of SASL let in who is meant to come, other nodes among them."""
     for listener in (*config.listener_endpoints(), *config.controller_endpoints()):
         security = listener_security(config, listener.name)
-        if security is None or "PLAIN" not in security.mechanisms:
+        if security is None or PLAIN not in security.mechanisms:
             continue
         key = f"listener.name.{listener.name.lower()}.plain.sasl.jaas.config"
         if not security.plain_users:
@@ -172,7 +173,7 @@ def _of_logins(config: BrokerConfig) -> Iterator[Finding]:
         login = peer_credentials(config, listener.name)
         if (
             login is not None
-            and login.mechanism == "PLAIN"
+            and login.mechanism == PLAIN
             and security.plain_users.get(login.username) != login.password
         ):
             yield problem(

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kwire.client.cluster import TopicPartition, by_topic
+from kwire.client.cluster import by_topic
 from kwire.client.failure import NoPartition, check
 from kwire.client.groups import Group, committed_offsets, group_of, listed
 from kwire.client.offsets import find_offsets
@@ -31,6 +31,7 @@ from kwire.wire.messages.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from kwire.wire.primitives import TopicPartition
 
 CURRENT: Final = "current"
 STATES: Final = (

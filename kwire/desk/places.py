@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from kwire.client.cluster import TopicPartition
 from kwire.client.offsets import find_offsets
 from kwire.desk.cluster import Cluster
 from kwire.desk.failure import UsageError
 from kwire.wire.batch import NO_OFFSET
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
+from kwire.wire.primitives import TopicPartition
 
 BEGINNING, END = "beginning", "end"
 PLACES: Final = "'beginning', 'end', an offset, -5 for the last five, 10m for ten minutes ago, or a time"

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from kwire.broker.metadata.image import RESOURCE_TOPIC
-from kwire.client.cluster import TopicPartition
 from kwire.client.failure import NoPartition, check
 from kwire.client.offsets import find_offsets
 from kwire.desk.actions import Actions
@@ -41,7 +40,7 @@ from kwire.wire.messages.delete_records import (
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
-from kwire.wire.primitives import uuid_to_text
+from kwire.wire.primitives import TopicPartition, uuid_to_text
 
 END: Final = "end"
 

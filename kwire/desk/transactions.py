@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kwire.client.cluster import TopicPartition, by_topic
+from kwire.client.cluster import by_topic
 from kwire.client.failure import check
 from kwire.desk.actions import Actions
 from kwire.desk.cluster import Cluster
@@ -35,6 +35,7 @@ from kwire.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from kwire.wire.primitives import TopicPartition
 
 NO_START: Final = -1
 

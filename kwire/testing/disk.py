@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Buffer, FileMissing, StorageError
+from kwire.broker.storage.disk import TEMPORARY_SUFFIX, FileMissing, StorageError
 from kwire.testing.media import Content, Directory, Entry
+from kwire.wire.primitives import Buffer
 
 
 class Died(BaseException):

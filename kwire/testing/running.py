@@ -7,7 +7,8 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from kwire.testing.kafka import Kafka
-from kwire.testing.users import MECHANISMS, PLAIN, SCRAM, Login
+from kwire.testing.users import Login
+from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
 if TYPE_CHECKING:
     import os

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kwire.broker.storage.disk import Buffer, RealDisk, RealFile, StorageError
+from kwire.broker.storage.disk import RealDisk, RealFile, StorageError
 from kwire.testing.space import Space
+from kwire.wire.primitives import Buffer
 
 FULL = "No space left on device"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-PLAIN: Final = "PLAIN"
-SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS: Final = (PLAIN, *SCRAM)
+from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
+
 CLIENTS: Final = "SASL_PLAINTEXT"
 """The name of the listener that asks who comes."""
 NODES: Final = "PLAINTEXT"

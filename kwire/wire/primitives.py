@@ -13,6 +13,9 @@ from kwire.wire.errors import WireError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+TopicPartition: TypeAlias = tuple[str, int]
+"""A partition, by its topic's name and its index."""
+
 
 class Region(Protocol):
     """Bytes that are not in memory: a span of a file that the shell sends as it is."""

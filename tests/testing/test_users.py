@@ -11,8 +11,8 @@ import pytest
 from kwire.client.failure import SecurityMismatch
 from kwire.testing import Broker, Kafka, Login
 from kwire.testing.brokers import Cluster
-from kwire.testing.users import MECHANISMS
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.mechanisms import MECHANISMS
 
 # Clients are imported by their tests: kafka-python calls what Python has deprecated, while it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

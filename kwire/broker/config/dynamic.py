@@ -25,6 +25,7 @@ from kwire.broker.config.listeners import (
     parse_counts,
     read_listening,
 )
+from kwire.broker.config.providers import PROVIDERS
 from kwire.broker.config.sasl import check_inter_broker
 from kwire.broker.config.topic_keys import HOUR_MS, MINUTE_MS, SOURCES
 from kwire.broker.host.loggers import NodeLogger
@@ -44,7 +45,6 @@ CLUSTER_WIDE_LISTENER_KEYS: Final = frozenset(
     {"max.connections", "max.connection.creation.rate", "num.network.threads"}
 )
 
-CONFIG_PROVIDERS: Final = "config.providers"
 
 PER_LISTENER_KEYS: Final = frozenset(
     f"ssl.{name}"
@@ -158,13 +158,13 @@ def _refuse(text: str, names: list[str]) -> None:
 
 def _check_value(name: str, text: str) -> None:
     key = known_key(name)
-    if key is not None and not name.startswith(CONFIG_PROVIDERS):
+    if key is not None and not name.startswith(PROVIDERS):
         key.parse(text)
 
 
 def without_providers(settings: Mapping[str, str]) -> dict[str, str]:
     """What Kafka looks at when settings are to change: it reads providers of settings apart from them."""
-    return {name: text for name, text in settings.items() if not name.startswith(CONFIG_PROVIDERS)}
+    return {name: text for name, text in settings.items() if not name.startswith(PROVIDERS)}
 
 
 def _base(name: str) -> str:

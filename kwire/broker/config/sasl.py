@@ -19,11 +19,12 @@ from kwire.broker.config.jaas import (
     parse_jaas,
     parse_jaas_file,
 )
-from kwire.broker.config.listeners import INTER_BROKER_NAME, Listening
+from kwire.broker.config.listeners import INTER_BROKER_NAME
+from kwire.broker.config.roles import Settings
+from kwire.wire.mechanisms import MECHANISMS, PLAIN
 from kwire.wire.named_tuple import NamedTuple
 
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
-SERVED_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 INTER_BROKER_PROTOCOL: Final = "security.inter.broker.protocol"
 ENABLED: Final = "sasl.enabled.mechanisms"
@@ -47,15 +48,11 @@ MECHANISM_KEYS: Final = (JAAS, *_MECHANISM_CLASSES, MAX_REAUTH)
 _CLIENTS_CLASS: Final = "sasl.client.callback.handler.class"
 
 
-class Settings(Protocol):
-    """All the settings that hold together."""
+class SaslSettings(Settings, Protocol):
+    """With what a mechanism of a listener is told, whose keys are not known."""
 
     @property
     def settings(self) -> Mapping[str, str]: ...
-    @property
-    def values(self) -> Mapping[str, Value]: ...
-    @property
-    def listening(self) -> Listening: ...
 
 
 class JaasFile(NamedTuple):
@@ -85,18 +82,18 @@ class ListenerSasl(NamedTuple):
         return f"ListenerSasl({', '.join(self.mechanisms)}, [hidden])"
 
 
-def listener_value(state: Settings, listener: str, name: str) -> Value:
+def listener_value(state: SaslSettings, listener: str, name: str) -> Value:
     """A listener's own value of a key, or that of all listeners. ConfigError."""
     text = state.settings.get(f"listener.name.{listener.lower()}.{name}")
     return state.values[name] if text is None else BROKER_KEYS[name].parse(text)
 
 
-def enabled_mechanisms(state: Settings, listener: str) -> tuple[str, ...]:
+def enabled_mechanisms(state: SaslSettings, listener: str) -> tuple[str, ...]:
     """The mechanisms that clients may use on a listener. ConfigError."""
     return tuple(cast("list[str]", listener_value(state, listener, ENABLED)))
 
 
-def read_listener(state: Settings, listener: str, file: JaasFile | None) -> ListenerSasl:
+def read_listener(state: SaslSettings, listener: str, file: JaasFile | None) -> ListenerSasl:
     """What is said of a listener of SASL. ConfigError where it cannot be served so."""
     mechanisms = enabled_mechanisms(state, listener)
     if not mechanisms:
@@ -116,13 +113,13 @@ def read_listener(state: Settings, listener: str, file: JaasFile | None) -> List
     contexts = {mechanism: login_context(state, listener, mechanism, file) for mechanism in mechanisms}
     return ListenerSasl(
         mechanisms,
-        contexts["PLAIN"].users if "PLAIN" in contexts else {},
+        contexts[PLAIN].users if PLAIN in contexts else {},
         cast(int, listener_value(state, listener, MAX_RECEIVE)),
         max_reauth_ms,
     )
 
 
-def peer_mechanism(state: Settings, listener: str) -> str | None:
+def peer_mechanism(state: SaslSettings, listener: str) -> str | None:
     """The mechanism by which this node goes to others on a listener, if by any. ConfigError."""
     listening = state.listening
     if listening.protocols.get(listener) not in SASL_PROTOCOLS:
@@ -133,7 +130,7 @@ def peer_mechanism(state: Settings, listener: str) -> str | None:
     return mechanism
 
 
-def login_context(state: Settings, listener: str, mechanism: str, file: JaasFile | None) -> LoginContext:
+def login_context(state: SaslSettings, listener: str, mechanism: str, file: JaasFile | None) -> LoginContext:
     """What a listener's JAAS text, or else the file, tells a mechanism. ConfigError."""
     own = f"listener.name.{listener.lower()}."
     for key in (
@@ -184,13 +181,13 @@ def _key(listener: str, mechanism: str, name: str) -> str:
 
 
 def _check_served(name: str, mechanism: str) -> None:
-    if mechanism not in SERVED_MECHANISMS:
+    if mechanism not in MECHANISMS:
         raise ConfigError(
-            f"{name} is or has {mechanism}, which is not served yet: use {', '.join(SERVED_MECHANISMS)}"
+            f"{name} is or has {mechanism}, which is not served yet: use {', '.join(MECHANISMS)}"
         )
 
 
-def check_inter_broker(state: Settings) -> None:
+def check_inter_broker(state: SaslSettings) -> None:
     """ConfigError where it is not clear how brokers go to each other, or where they would not be let in."""
     if INTER_BROKER_NAME in state.settings and INTER_BROKER_PROTOCOL in state.settings:
         raise ConfigError(f"Only one of {INTER_BROKER_NAME} and {INTER_BROKER_PROTOCOL} should be set.")
@@ -204,7 +201,7 @@ def check_inter_broker(state: Settings) -> None:
         )
 
 
-def unused_jaas(state: Settings, listeners: Iterable[str]) -> list[str]:
+def unused_jaas(state: SaslSettings, listeners: Iterable[str]) -> list[str]:
     """The keys of JAAS text that is nobody's, since they name no mechanism."""
     keys = (JAAS, *(f"listener.name.{listener.lower()}.{JAAS}" for listener in listeners))
     return [key for key in keys if key in state.settings]

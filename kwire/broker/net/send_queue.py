@@ -20,8 +20,8 @@ from enum import Enum
 from typing import Final
 
 from kwire.broker.storage.disk import FileRegion
+from kwire.wire.primitives import Buffer
 
-Buffer = bytes | bytearray | memoryview
 Piece = Buffer | FileRegion
 
 WINDOW_BYTES = 1 << 20

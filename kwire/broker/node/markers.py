@@ -12,7 +12,6 @@ from typing import Final
 from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.broker.node.controller_requests import error_code
 from kwire.broker.node.questions import MOST_TOGETHER, Questions
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.write_txn_markers import (
@@ -21,6 +20,7 @@ from kwire.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from kwire.wire.primitives import TopicPartition
 from kwire.wire.schema import Message
 
 OUTCOMES: Final = {

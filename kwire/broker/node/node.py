@@ -36,7 +36,7 @@ from kwire.broker.replication.fetchers import Fetchers
 from kwire.broker.replication.led_replicas import Leading
 from kwire.broker.replication.log_dirs import LogDirs
 from kwire.broker.replication.replicas import Replicas
-from kwire.broker.replication.throttle import LEADER, Throttle
+from kwire.broker.replication.throttle import LEADER_SIDE, Throttle
 from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -128,7 +128,7 @@ class Node(NodeBase):
         )
         self.peer_address = self.fetchers.address_of
         self.config_changed.append(self.fetchers.config_changed)
-        self.leader_throttle = Throttle(LEADER, config, host, lambda: self.image)
+        self.leader_throttle = Throttle(LEADER_SIDE, config, host, lambda: self.image)
         self.leading = Leading(
             host,
             config,

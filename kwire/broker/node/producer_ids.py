@@ -14,7 +14,7 @@ from kwire.broker.controller.port import ControllerPort
 from kwire.broker.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
 
-RETRY_BACKOFF_MS = 50
+REFUSED_MS = 50
 """How long the controller is left alone after it has refused."""
 PREFETCH_PERCENT = 90
 
@@ -64,6 +64,6 @@ class ProducerIds:
         self._asked = False
         if isinstance(reply, ApiError):
             self._logger.warning("the controller gives no producer ids: %s", reply.code.name)
-            self._not_before_ms = self._host.between_nodes.monotonic_ms() + RETRY_BACKOFF_MS
+            self._not_before_ms = self._host.between_nodes.monotonic_ms() + REFUSED_MS
         else:
             self._next_block, self._not_before_ms = reply, None

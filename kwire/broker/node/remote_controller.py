@@ -32,7 +32,7 @@ from kwire.wire.schema import Message
 
 FORWARDING_TIMEOUT_MS: Final = 60_000
 """How long a client's request is tried; Kafka's, whatever the client's own patience."""
-RETRY_BACKOFF_MS: Final = 50
+NOT_CONTROLLER_MS: Final = 50
 
 
 class RemoteController:
@@ -159,8 +159,8 @@ class RemoteController:
                 return
             assert isinstance(answer, ApiError)
             if answer.code is ErrorCode.NOT_CONTROLLER:
-                if self._host.between_nodes.monotonic_ms() + RETRY_BACKOFF_MS < deadline_ms:
-                    self._host.between_nodes.schedule(RETRY_BACKOFF_MS, ask)
+                if self._host.between_nodes.monotonic_ms() + NOT_CONTROLLER_MS < deadline_ms:
+                    self._host.between_nodes.schedule(NOT_CONTROLLER_MS, ask)
                 else:
                     asked.refuse(ApiError(ErrorCode.REQUEST_TIMED_OUT))
             elif answer.code is ErrorCode.UNSUPPORTED_VERSION:

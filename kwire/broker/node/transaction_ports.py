@@ -16,11 +16,11 @@ from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.producer_state import MarkerTerms
 from kwire.coordinator.groups.service import GroupCoordinatorService
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
     from kwire.broker.node.markers import Markers

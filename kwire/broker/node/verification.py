@@ -13,7 +13,6 @@ from typing import Final
 from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.broker.node.controller_requests import error_code
 from kwire.broker.node.questions import MOST_TOGETHER, Questions
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import (
@@ -23,6 +22,7 @@ from kwire.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.primitives import TopicPartition
 from kwire.wire.schema import Message
 
 Told = Callable[[ErrorCode], None]

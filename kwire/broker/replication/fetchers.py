@@ -10,7 +10,7 @@ from kwire.broker.host.host import Host, PeerAddress
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.replication.following import Commits
 from kwire.broker.replication.partition import Partition
-from kwire.broker.replication.throttle import FOLLOWER, Throttle
+from kwire.broker.replication.throttle import FOLLOWER_SIDE, Throttle
 
 if TYPE_CHECKING:
     from kwire.broker.replication.fetcher import Fetcher
@@ -41,7 +41,7 @@ class Fetchers:
         self.config = config
         self.host = host
         self.stage = stage
-        self.throttle = Throttle(FOLLOWER, config, host, image)
+        self.throttle = Throttle(FOLLOWER_SIDE, config, host, image)
         self._image = image
         self._broker_epoch = broker_epoch
         self._on_cut = on_cut

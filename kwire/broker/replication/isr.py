@@ -45,7 +45,7 @@ class ChangedIsr(NamedTuple):
 
 Place = tuple[Uuid, int]
 """A partition, by topic id and index."""
-Told = Callable[[ChangedIsr], None]
+ToldOfIsr = Callable[[ChangedIsr], None]
 
 
 class IsrController(Protocol):
@@ -79,10 +79,10 @@ class IsrChanges:
     def __init__(self, host: Host, controller: IsrController) -> None:
         self._host = host
         self._controller = controller
-        self._wanted: dict[Place, tuple[IsrChange, Told]] = {}
+        self._wanted: dict[Place, tuple[IsrChange, ToldOfIsr]] = {}
         self._is_asking = False
 
-    def submit(self, change: IsrChange, told: Told) -> None:
+    def submit(self, change: IsrChange, told: ToldOfIsr) -> None:
         """Have a change made; `told` is called once, not before this returns.
 
         OPERATION_NOT_ATTEMPTED: another one for the partition is on its way.
@@ -102,7 +102,7 @@ class IsrChanges:
         self._controller.alter_isr([change for change, _ in asked], partial(self._answered, asked))
 
     def _answered(
-        self, asked: Sequence[tuple[IsrChange, Told]], answer: Mapping[Place, ChangedIsr] | ApiError
+        self, asked: Sequence[tuple[IsrChange, ToldOfIsr]], answer: Mapping[Place, ChangedIsr] | ApiError
     ) -> None:
         missing = False
         for change, told in asked:

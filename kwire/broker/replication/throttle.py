@@ -16,8 +16,8 @@ from kwire.broker.config import BrokerConfig
 from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 
-LEADER: Final = "leader"
-FOLLOWER: Final = "follower"
+LEADER_SIDE: Final = "leader"
+FOLLOWER_SIDE: Final = "follower"
 EVERY_REPLICA: Final = "*"
 NO_REPLICA: Final = ("", "none")
 MAX_PARSED: Final = 1_000
@@ -38,7 +38,7 @@ class Throttle:
     def __init__(
         self, side: str, config: BrokerConfig, host: Host, image: Callable[[], MetadataImage]
     ) -> None:
-        """`side` is LEADER or FOLLOWER; `image` tells the metadata of now."""
+        """`side` is LEADER_SIDE or FOLLOWER_SIDE; `image` tells the metadata of now."""
         self._rate = f"{side}.replication.throttled.rate"
         self._replicas = f"{side}.replication.throttled.replicas"
         self._config = config

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 from kwire.broker.config.sasl import ListenerSasl
-from kwire.broker.security.plain import PLAIN, PlainClient, PlainServer
+from kwire.broker.security.plain import PlainClient, PlainServer
 from kwire.broker.security.sasl import SaslClient, SaslServer
 from kwire.broker.security.scram import ScramClient, ScramServer, fresh_nonce
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
 from kwire.broker.security.settings import Credentials
 from kwire.broker.security.users import Users
+from kwire.wire.mechanisms import PLAIN
 
 
 def sasl_server(mechanism: str, security: ListenerSasl, users: Users, rng: random.Random) -> SaslServer:

@@ -8,8 +8,7 @@ from typing import Final
 
 from kwire.broker.security.principal import USER, Principal
 from kwire.broker.security.sasl import Authenticated, AuthenticationFailed
-
-PLAIN: Final = "PLAIN"
+from kwire.wire.mechanisms import PLAIN
 
 
 class PlainServer:

@@ -8,6 +8,7 @@ import random
 from typing import Final
 
 from kwire.broker.security.users import ScramCredential
+from kwire.wire.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
 from kwire.wire.named_tuple import NamedTuple
 
 MIN_ITERATIONS: Final = 4096
@@ -68,8 +69,8 @@ class ScramMechanism(NamedTuple):
 SCRAM_MECHANISMS: Final = {
     mechanism.name: mechanism
     for mechanism in (
-        ScramMechanism("SCRAM-SHA-256", 1, "sha256"),
-        ScramMechanism("SCRAM-SHA-512", 2, "sha512"),
+        ScramMechanism(SCRAM_SHA_256, 1, "sha256"),
+        ScramMechanism(SCRAM_SHA_512, 2, "sha512"),
     )
 }
 """The mechanisms, by their names."""

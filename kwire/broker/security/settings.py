@@ -9,6 +9,7 @@ from __future__ import annotations
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.sasl import SASL_PROTOCOLS, ListenerSasl
+from kwire.wire.mechanisms import PLAIN
 from kwire.wire.named_tuple import NamedTuple
 
 
@@ -46,7 +47,7 @@ def scram_mechanisms(config: BrokerConfig) -> list[str]:
     """The mechanisms of SCRAM that clients may use on some listener: the ways to show a token."""
     endpoints = config.running_listeners() + config.controller_endpoints()
     listeners = [sasl for one in endpoints if (sasl := config.listener_sasl(one.name)) is not None]
-    found = [name for sasl in listeners for name in sasl.mechanisms if name != "PLAIN"]
+    found = [name for sasl in listeners for name in sasl.mechanisms if name != PLAIN]
     return list(dict.fromkeys(found))
 
 

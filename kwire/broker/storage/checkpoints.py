@@ -14,7 +14,7 @@ from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, Stora
 from kwire.wire.java import BLANKS
 from kwire.wire.java_properties import escaped, load, parse_integer
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
+from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid, uuid_from_text, uuid_to_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
@@ -27,8 +27,6 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 _VERSION = 0
-
-TopicPartition = tuple[str, int]
 
 
 class GarbledCheckpoint(StorageError):

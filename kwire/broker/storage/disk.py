@@ -20,7 +20,7 @@ from contextlib import suppress
 from struct import pack
 from typing import Final, Protocol
 
-Buffer = bytes | bytearray | memoryview
+from kwire.wire.primitives import Buffer
 
 IOV_MAX = 1024
 """The most buffers Linux takes in one pwritev."""

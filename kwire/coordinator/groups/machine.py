@@ -20,14 +20,14 @@ from kwire.coordinator.groups.consumer.offsets import check_commit, check_fetch
 from kwire.coordinator.groups.consumer.uncommitted import Uncommitted
 from kwire.coordinator.groups.migration import MigrationConfig, OnlineMigration
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair, Offsets, tombstone
-from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, Surroundings, TopicPartition
+from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import GroupSettings, TopicsView
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kwire.wire.messages.describe_groups import DescribedGroup
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity
 from kwire.wire.messages.list_groups import ListedGroup
-from kwire.wire.primitives import Uuid
+from kwire.wire.primitives import TopicPartition, Uuid
 from kwire.wire.schema import Message
 from kwire.wire.stored.consumer_groups import ConsumerGroupMetadataKey
 from kwire.wire.stored.groups import (

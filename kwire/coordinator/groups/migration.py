@@ -30,7 +30,7 @@ from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
 from kwire.coordinator.groups.consumer.heartbeat import ConsumerGroups, known_static_member
 from kwire.coordinator.groups.consumer.member import Member, MemberState
 from kwire.coordinator.groups.consumer.timers import MemberTimers
-from kwire.coordinator.machine import Committed, CoordinatorRecord, CoordinatorResult, Surroundings
+from kwire.coordinator.machine import NOTHING, Committed, CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import TopicsView
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -38,8 +38,6 @@ from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.stored.consumer_groups import ClassicMemberMetadata, ClassicProtocol
-
-NOTHING: Final = CoordinatorResult()
 
 
 class Policy(NamedTuple):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from kwire.coordinator.machine import CoordinatorRecord, TopicPartition
+from kwire.coordinator.machine import CoordinatorRecord
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.primitives import ZERO_UUID, Uuid
+from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
 from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 
 OFFSET_VERSION = 4
@@ -57,7 +57,7 @@ class Commit(NamedTuple):
     """Of the request. It matters for OffsetCommit only."""
 
 
-Partitions = dict[int, CommittedOffset]
+OffsetsByIndex = dict[int, CommittedOffset]
 
 OffsetPair = tuple[OffsetCommitKey, OffsetCommitValue]
 """An offset as it is stored."""
@@ -67,7 +67,7 @@ class Offsets:
     """The committed offsets of all groups of one partition of the offsets topic."""
 
     def __init__(self) -> None:
-        self._by_group: dict[str, dict[str, Partitions]] = {}
+        self._by_group: dict[str, dict[str, OffsetsByIndex]] = {}
         self._before: dict[str, dict[TopicPartition, deque[CommittedOffset | None]]] = {}
         """By group, what was there before each of the records that are not committed yet."""
 
@@ -77,7 +77,7 @@ class Offsets:
         """Every group that has an offset."""
         return list(self._by_group)
 
-    def topics(self, group_id: str) -> dict[str, Partitions]:
+    def topics(self, group_id: str) -> dict[str, OffsetsByIndex]:
         """The offsets of a group by topic and partition; empty where it has none. Not to be changed."""
         return self._by_group.get(group_id, {})
 
@@ -85,7 +85,7 @@ class Offsets:
         """Whether some of what is known of the group is not committed yet."""
         return group_id in self._before
 
-    def committed_topics(self, group_id: str) -> dict[str, Partitions]:
+    def committed_topics(self, group_id: str) -> dict[str, OffsetsByIndex]:
         """As `topics`, of what is committed, where some is pending."""
         before = self._before[group_id]
         found = {topic: dict(partitions) for topic, partitions in self.topics(group_id).items()}

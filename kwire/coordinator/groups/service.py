@@ -20,7 +20,7 @@ from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerD
 from kwire.coordinator.groups.machine import GroupConfig, GroupMachine
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair
 from kwire.coordinator.groups.stored import offset_key, stored_records
-from kwire.coordinator.machine import Committed, CoordinatorResult, SameHeartbeat, TopicPartition
+from kwire.coordinator.machine import Committed, CoordinatorResult, SameHeartbeat
 from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import Kind, Runtime, Shard, partition_of
 from kwire.wire.errors import ApiError, ErrorCode
@@ -35,7 +35,7 @@ from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.messages.list_groups import ListedGroup
 from kwire.wire.messages.sync_group import SyncGroupResponse
-from kwire.wire.primitives import Uuid
+from kwire.wire.primitives import TopicPartition, Uuid
 from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 
 R = TypeVar("R")

@@ -19,7 +19,6 @@ from kwire.coordinator.machine import (
     CoordinatorRecord,
     CoordinatorResult,
     Surroundings,
-    TopicPartition,
     ignore_outcome,
 )
 from kwire.coordinator.transactions.transaction import (
@@ -38,6 +37,7 @@ from kwire.coordinator.transactions.transaction import (
 from kwire.wire.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.primitives import TopicPartition
 from kwire.wire.schema import Message
 from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.ports import StatePorts
 from kwire.coordinator.transactions.machine import Ending
 from kwire.wire.errors import ErrorCode
+from kwire.wire.primitives import TopicPartition
 
 
 class TransactionPorts(StatePorts, Protocol):

@@ -12,7 +12,7 @@ from typing import Protocol
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
-from kwire.coordinator.machine import CoordinatorResult, TimerHandle, TopicPartition
+from kwire.coordinator.machine import CoordinatorResult, TimerHandle
 from kwire.coordinator.runtime import Kind, Runtime, Shard, StoredPair
 from kwire.coordinator.transactions.machine import (
     Done,
@@ -26,6 +26,7 @@ from kwire.coordinator.transactions.ports import TransactionPorts
 from kwire.coordinator.transactions.transaction import Transaction
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import TopicPartition
 from kwire.wire.registry import decode_stored
 from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from kwire.coordinator.machine import TopicPartition
 from kwire.wire.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.primitives import TopicPartition
 from kwire.wire.stored.transactions import PartitionsSchema, TransactionLogValue
 
 LAST_EPOCH: Final = MAX_PRODUCER_EPOCH - 1

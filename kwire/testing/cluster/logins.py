@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.controller.scram import parse_credential
+from kwire.wire.mechanisms import PLAIN, SCRAM_SHA_256
 from kwire.wire.stored.metadata import UserScramCredentialRecord
 
 if TYPE_CHECKING:
     from kwire.testing.world import VirtualNode
 
 BROKERS_PORT: Final = 9094
-SCRAM: Final = "SCRAM-SHA-256"
 LOGIN_MS: Final = 2_500
 """How long a login holds."""
 MODULES: Final = "org.apache.kafka.common.security"
@@ -24,7 +24,7 @@ MODULES: Final = "org.apache.kafka.common.security"
 
 def credentials(rng: random.Random) -> list[UserScramCredentialRecord]:
     """What the metadata begins with."""
-    return [parse_credential(f"{SCRAM}=[name=broker,password=of-brokers]", rng)]
+    return [parse_credential(f"{SCRAM_SHA_256}=[name=broker,password=of-brokers]", rng)]
 
 
 def logging_in(settings: dict[str, str]) -> dict[str, str]:
@@ -39,11 +39,11 @@ def logging_in(settings: dict[str, str]) -> dict[str, str]:
         "inter.broker.listener.name": "NODES",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,NODES:SASL_PLAINTEXT,"
         "CONTROLLER:SASL_PLAINTEXT",
-        "listener.name.nodes.sasl.enabled.mechanisms": SCRAM,
-        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
-        "sasl.mechanism.inter.broker.protocol": SCRAM,
-        "sasl.mechanism.controller.protocol": "PLAIN",
-        f"listener.name.nodes.{SCRAM.lower()}.sasl.jaas.config": (
+        "listener.name.nodes.sasl.enabled.mechanisms": SCRAM_SHA_256,
+        "listener.name.controller.sasl.enabled.mechanisms": PLAIN,
+        "sasl.mechanism.inter.broker.protocol": SCRAM_SHA_256,
+        "sasl.mechanism.controller.protocol": PLAIN,
+        f"listener.name.nodes.{SCRAM_SHA_256.lower()}.sasl.jaas.config": (
             f'{MODULES}.scram.ScramLoginModule required username="broker" password="of-brokers";'
         ),
         "listener.name.controller.plain.sasl.jaas.config": (

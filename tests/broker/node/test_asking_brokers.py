@@ -8,7 +8,6 @@ from typing import Any
 from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.node.markers import Markers
 from kwire.broker.node.verification import Verification
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ErrorCode
@@ -24,6 +23,7 @@ from kwire.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersResponse,
 )
+from kwire.wire.primitives import TopicPartition
 
 A, B = ("t", 0), ("t", 1)
 TIMEOUT_MS = 30_000

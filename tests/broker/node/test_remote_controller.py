@@ -24,7 +24,7 @@ from kwire.broker.controller.commands import (
 from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.node.controller_requests import COMMANDS, FORWARDED, HEARTBEATS
-from kwire.broker.node.remote_controller import FORWARDING_TIMEOUT_MS, RETRY_BACKOFF_MS, RemoteController
+from kwire.broker.node.remote_controller import FORWARDING_TIMEOUT_MS, NOT_CONTROLLER_MS, RemoteController
 from kwire.broker.security.principal import Principal
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.api_keys import ApiKey
@@ -301,10 +301,10 @@ def test_a_request_goes_as_it_came_and_so_does_the_answer(bench: Bench) -> None:
 def test_another_controller_is_asked_where_one_is_none(bench: Bench) -> None:
     asked = forwarded(bench)
     bench.answer(EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER))
-    bench.host.advance(RETRY_BACKOFF_MS)
+    bench.host.advance(NOT_CONTROLLER_MS)
     bench.answer(PeerUnreachable("one:9093 closed the connection"))
     bench.lead(TWO)
-    bench.host.advance(RETRY_BACKOFF_MS)
+    bench.host.advance(NOT_CONTROLLER_MS)
     assert bench.sent[0][0] == TWO
     bench.answer(enveloped())
     assert len(asked.told) == 1
@@ -331,7 +331,7 @@ def test_who_led_when_it_was_asked_has_somebody_else_asked(bench: Bench, how: st
     else:
         bench.here.pop().complete(UpdateFeaturesResponse(error_code=ErrorCode.NOT_CONTROLLER))
     assert asked.told == []
-    bench.host.advance(RETRY_BACKOFF_MS)
+    bench.host.advance(NOT_CONTROLLER_MS)
     bench.answer(enveloped())
     assert asked.told == [create_topics.CreateTopicsResponse(topics=[])]
 
@@ -339,9 +339,9 @@ def test_who_led_when_it_was_asked_has_somebody_else_asked(bench: Bench, how: st
 def test_in_the_end_it_is_given_up(bench: Bench) -> None:
     bench.address = None
     asked = forwarded(bench)
-    bench.host.advance(FORWARDING_TIMEOUT_MS - 2 * RETRY_BACKOFF_MS)
+    bench.host.advance(FORWARDING_TIMEOUT_MS - 2 * NOT_CONTROLLER_MS)
     assert asked.told == []
-    bench.host.advance(2 * RETRY_BACKOFF_MS)
+    bench.host.advance(2 * NOT_CONTROLLER_MS)
     assert asked.told == [ErrorCode.REQUEST_TIMED_OUT]
     assert bench.host.timers == 0
 

@@ -6,13 +6,15 @@ import pytest
 
 from kwire.broker.config.load import load
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
-from kwire.broker.replication.throttle import FOLLOWER, LEADER, Throttle
+from kwire.broker.replication.throttle import FOLLOWER_SIDE, LEADER_SIDE, Throttle
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.stored.metadata import ConfigRecord
 from tests.broker.replication.follower_rig import FollowerRig, data, stored
 
 
-def throttle(side: str = LEADER, *, rate: str = "1000", replicas: str = "*") -> tuple[VirtualHost, Throttle]:
+def throttle(
+    side: str = LEADER_SIDE, *, rate: str = "1000", replicas: str = "*"
+) -> tuple[VirtualHost, Throttle]:
     host, image = VirtualHost(), MetadataImage()
     image.configs = {
         (RESOURCE_BROKER, "1"): {f"{side}.replication.throttled.rate": rate},
@@ -62,13 +64,13 @@ def test_a_follower_that_is_behind_waits_and_one_that_is_not_goes_on() -> None:
         ConfigRecord(
             resource_type=RESOURCE_BROKER,
             resource_name="1",
-            name=f"{FOLLOWER}.replication.throttled.rate",
+            name=f"{FOLLOWER_SIDE}.replication.throttled.rate",
             value="100",
         ),
         ConfigRecord(
             resource_type=RESOURCE_TOPIC,
             resource_name="t",
-            name=f"{FOLLOWER}.replication.throttled.replicas",
+            name=f"{FOLLOWER_SIDE}.replication.throttled.replicas",
             value="0:1,1:1",
         ),
     )

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
 from kwire.coordinator.transactions.service import stored_records
 from kwire.coordinator.transactions.transaction import State
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import TopicPartition
 from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
 from tests.coordinator.transactions.world import World
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import TopicPartition
 from tests.coordinator.transactions.world import World
 
 NAME = "a"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.coordinator.transactions.transaction import LAST_EPOCH, MOVES, State
@@ -17,6 +16,7 @@ from kwire.testing.virtual import VirtualHost
 from kwire.wire import batch
 from kwire.wire.batch import MAX_PRODUCER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import TopicPartition
 
 A, B = ("a", 0), ("b", 1)
 

@@ -19,7 +19,6 @@ from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import AppendOrigin, Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import MarkerTerms
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.coordinator.transactions.transaction import Transaction
@@ -27,6 +26,7 @@ from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import HEADER_BYTES, BatchHeader, control_type, read_header, records
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import TopicPartition
 from tests.broker.storage.log_bench import LogBench, batch
 
 PARTITIONS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("u", 0))

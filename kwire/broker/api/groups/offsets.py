@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, PartitionCommit
-from kwire.coordinator.machine import TopicPartition
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.offset_commit import (
@@ -42,7 +41,7 @@ from kwire.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.primitives import ZERO_UUID, Uuid, utf16_length
+from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid, utf16_length
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import Asked, ControllerRole
 
 CONFIGS_SINCE: Final = 5
-NOTHING = TopicToDelete(None, None)
+NO_TOPIC = TopicToDelete(None, None)
 FIRST_WITH_IDS = 6
 FIRST_WITH_DISABLED_CODE = 3
 
@@ -122,7 +122,7 @@ def delete_topics(node: ControllerRole, context: Asked, request: DeleteTopicsReq
             else ErrorCode.INVALID_REQUEST
         )
     times = Counter(asked)
-    if request.timeout_ms <= 0 and any(count == 1 and topic != NOTHING for topic, count in times.items()):
+    if request.timeout_ms <= 0 and any(count == 1 and topic != NO_TOPIC for topic, count in times.items()):
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     def done(reply: list[DeletedTopic] | ApiError) -> None:

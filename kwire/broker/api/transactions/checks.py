@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.batch import NO_SEQUENCE, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.replication.roles import Role
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Ending
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
@@ -21,6 +20,7 @@ from kwire.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from kwire.wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole

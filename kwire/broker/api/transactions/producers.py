@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, is_internal
-from kwire.coordinator.machine import TopicPartition
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
@@ -32,6 +31,7 @@ from kwire.wire.messages.add_partitions_to_txn import (
 )
 from kwire.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kwire.wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
@@ -41,7 +41,7 @@ FIRST_VERSION_OF_BROKERS = 4
 FIRST_VERSION_WITH_FENCED = 2
 CLIENT_VERSION, BROKER_VERSION = 0, 2
 """The transaction protocol of who asks: a broker does it for a client of version 2, when that produces."""
-Answered = Callable[[list[AddPartitionsToTxnTopicResult]], None]
+ToldResults = Callable[[list[AddPartitionsToTxnTopicResult]], None]
 FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 
 
@@ -140,7 +140,7 @@ def _add(
     producer: Producer,
     topics: Sequence[AddPartitionsToTxnTopic],
     client_version: int,
-    answered: Answered,
+    answered: ToldResults,
 ) -> None:
     def done(code: ErrorCode) -> None:
         answered(_all_with(topics, code))
@@ -153,7 +153,7 @@ def _verify(
     transactional_id: str,
     producer: Producer,
     topics: Sequence[AddPartitionsToTxnTopic],
-    answered: Answered,
+    answered: ToldResults,
 ) -> None:
     partitions = _partitions(topics)
 

@@ -9,12 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from kwire.broker.host.host import Host, T, Timer
-from kwire.broker.storage.checkpoints import (
-    CLEANED_OFFSETS,
-    GarbledCheckpoint,
-    TopicPartition,
-    read_offsets,
-)
+from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, GarbledCheckpoint, read_offsets
 from kwire.broker.storage.cleaner.candidates import Candidate, assess
 from kwire.broker.storage.cleaner.child import Worker, Workers, workers_for
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
@@ -26,6 +21,7 @@ from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.scan import Invalid
 from kwire.broker.storage.log.segment import CLEANED_SUFFIX, Segment
+from kwire.wire.primitives import TopicPartition
 
 _LEAST_READ_BYTES = 64 * 1024
 _ROUNDS_WITHOUT = 7

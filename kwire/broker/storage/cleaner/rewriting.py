@@ -26,7 +26,7 @@ from kwire.broker.storage.cleaner.reading import (
 )
 from kwire.broker.storage.cleaner.rebatching import GONE, plain_records
 from kwire.broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
-from kwire.broker.storage.disk import Buffer, Disk, DiskFile, FileMissing
+from kwire.broker.storage.disk import Disk, DiskFile, FileMissing
 from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET, CorruptIndex, OffsetIndex
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.scan import Place
@@ -40,6 +40,7 @@ from kwire.broker.storage.log.segment import (
 )
 from kwire.broker.storage.log.transaction_index import Aborted, read_aborted
 from kwire.wire.batch import BatchHeader, CorruptBatch, crc_is_valid, read_header
+from kwire.wire.primitives import Buffer
 
 Sync = Callable[[Sequence[DiskFile]], Callable[[], None]]
 """Begins to make files durable; what it gives waits for that. StorageError there or here."""

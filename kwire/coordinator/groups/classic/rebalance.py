@@ -13,7 +13,7 @@ from typing import Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup, State
 from kwire.coordinator.groups.classic.member import JoinDone, Member, Protocols, SyncDone
-from kwire.coordinator.machine import CoordinatorResult, SameHeartbeat, Surroundings
+from kwire.coordinator.machine import NOTHING, CoordinatorResult, SameHeartbeat, Surroundings
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -22,8 +22,6 @@ from kwire.wire.named_tuple import NamedTuple
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member that never got a generation may wait in a join; Kafka's constant."""
-
-NOTHING = CoordinatorResult()
 
 
 class ClassicConfig(Protocol):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.consumer.group import NO_TARGET, ConsumerGroup
-from kwire.coordinator.groups.consumer.member import Member, Partitions
+from kwire.coordinator.groups.consumer.member import Member
 from kwire.coordinator.ports import TopicsView
 from kwire.wire.messages.consumer_group_describe import (
     Assignment,

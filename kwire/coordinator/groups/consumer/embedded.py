@@ -10,7 +10,7 @@ import struct
 from collections.abc import Collection, Mapping
 from typing import Final, TypeVar
 
-from kwire.coordinator.groups.consumer.member import Partitions
+from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.consumer.reconciliation import Owned
 from kwire.coordinator.ports import TopicsView
 from kwire.wire.codegen import decoder, encoder

@@ -13,13 +13,8 @@ from enum import Enum
 from typing import Any, Final
 
 from kwire.broker.host.loggers import NodeLogger
-from kwire.coordinator.groups.consumer.member import (
-    Assigned,
-    Member,
-    Partitions,
-    removal_records,
-    target_record,
-)
+from kwire.coordinator.groups.assignors.spec import Partitions
+from kwire.coordinator.groups.consumer.member import Assigned, Member, removal_records, target_record
 from kwire.coordinator.machine import CoordinatorRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kwire.broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
 from kwire.coordinator.groups.assignors import ASSIGNORS
+from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.classic.group import ClassicGroup
 from kwire.coordinator.groups.classic.group import State as ClassicState
 from kwire.coordinator.groups.classic.rebalance import ClassicGroups
@@ -22,7 +23,6 @@ from kwire.coordinator.groups.consumer.member import (
     STATIC_LEAVING_EPOCH,
     Member,
     MemberState,
-    Partitions,
     removal_records,
     target_record,
 )
@@ -38,7 +38,13 @@ from kwire.coordinator.groups.consumer.requests import (
 from kwire.coordinator.groups.consumer.subscriptions import Subscriptions
 from kwire.coordinator.groups.consumer.target import new_target
 from kwire.coordinator.groups.consumer.timers import MemberTimers
-from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, SameHeartbeat, Surroundings
+from kwire.coordinator.machine import (
+    NOTHING,
+    CoordinatorRecord,
+    CoordinatorResult,
+    SameHeartbeat,
+    Surroundings,
+)
 from kwire.coordinator.ports import GroupSettings, TopicsView
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
@@ -49,8 +55,6 @@ from kwire.wire.messages.consumer_group_heartbeat import (
 )
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.primitives import Uuid, uuid_to_text
-
-NOTHING = CoordinatorResult()
 
 
 class ConsumerConfig(Protocol):

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from kwire.broker.host.loggers import NodeLogger
+from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.machine import CoordinatorRecord
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
@@ -30,10 +31,7 @@ STATIC_LEAVING_EPOCH: Final = -2
 Assigned: TypeAlias = Mapping[bytes, Mapping[int, int]]
 """By topic id and partition: the member epoch at which it was assigned. KIP-1251."""
 
-Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
-"""Partitions by topic id."""
-
-NOTHING: Final[Assigned] = {}
+NONE_ASSIGNED: Final[Assigned] = {}
 
 
 class MemberState(IntEnum):
@@ -71,8 +69,8 @@ class Member(NamedTuple):
     regex: str | None = ""
     """The expression that it subscribes to besides; None or empty where there is none."""
     assignor: str | None = None
-    assigned: Assigned = NOTHING
-    pending_revocation: Assigned = NOTHING
+    assigned: Assigned = NONE_ASSIGNED
+    pending_revocation: Assigned = NONE_ASSIGNED
     """What it was told to give up."""
     classic: ClassicMemberMetadata | None = None
     """Of a member that speaks the classic protocol."""
@@ -108,7 +106,7 @@ class Member(NamedTuple):
         return self._replace(
             epoch=STATIC_LEAVING_EPOCH,
             assigned={topic_id: dict.fromkeys(parts, 0) for topic_id, parts in self.assigned.items()},
-            pending_revocation=NOTHING,
+            pending_revocation=NONE_ASSIGNED,
         )
 
     # --- what is stored
@@ -172,8 +170,8 @@ class Member(NamedTuple):
         return self._replace(
             epoch=LEAVING_EPOCH,
             previous_epoch=LEAVING_EPOCH,
-            assigned=NOTHING,
-            pending_revocation=NOTHING,
+            assigned=NONE_ASSIGNED,
+            pending_revocation=NONE_ASSIGNED,
         )
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.consumer.group import NO_EPOCH
-from kwire.coordinator.groups.consumer.member import NOTHING, Assigned, Member, MemberState, Partitions
+from kwire.coordinator.groups.consumer.member import NONE_ASSIGNED, Assigned, Member, MemberState
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 
@@ -147,4 +148,4 @@ def _towards_target(now: Situation, epoch: int) -> Member:
     if lost and now.still_owns(lost):
         return member.moved_to(epoch, MemberState.UNREVOKED_PARTITIONS, kept, lost)
     state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    return member.moved_to(now.target_epoch, state, reached, NOTHING)
+    return member.moved_to(now.target_epoch, state, reached, NONE_ASSIGNED)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kwire.coordinator.groups.assignors.spec import Assignor, GroupSpec, MemberSpec
+from kwire.coordinator.groups.assignors.spec import Assignor, GroupSpec, MemberSpec, Partitions
 from kwire.coordinator.groups.consumer.group import NO_TARGET, ConsumerGroup
-from kwire.coordinator.groups.consumer.member import Member, Partitions, target_record
+from kwire.coordinator.groups.consumer.member import Member, target_record
 from kwire.coordinator.machine import CoordinatorRecord
 from kwire.coordinator.ports import TopicsView
 

@@ -10,8 +10,9 @@ from collections import deque
 from typing import TypeVar
 
 from kwire.broker.host.loggers import NodeLogger
+from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
-from kwire.coordinator.groups.consumer.member import Member, Partitions
+from kwire.coordinator.groups.consumer.member import Member
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 

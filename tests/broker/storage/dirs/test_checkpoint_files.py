@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from kwire.broker.storage.checkpoints import TopicPartition, read_offsets
+from kwire.broker.storage.checkpoints import read_offsets
 from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost, Work
+from kwire.wire.primitives import TopicPartition
 
 T0, T1 = ("t", 0), ("t", 1)
 
