@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kwire.broker.metadata.image import BrokerImage, EndpointImage, PartitionImage, TopicImage
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.world import VirtualNode
 from kwire.wire.batch import build
@@ -11,6 +12,7 @@ from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsReques
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kwire.wire.primitives import ZERO_UUID, Uuid
 
 PRODUCE_VERSION, FETCH_VERSION = 12, 12
 
@@ -31,6 +33,21 @@ class Rig(VirtualNode):
         ]
         answer = self.call(7, CreateTopicsRequest(topics=topics, timeout_ms=1000))
         assert [topic.error_code for topic in answer.topics] == [0] * len(names)
+
+    def know(self, broker_id: int, *, listener: str = "PLAINTEXT", fenced: bool = False) -> None:
+        """Have the metadata tell of another broker, which is made up."""
+        endpoints = {listener: EndpointImage(listener, f"b{broker_id}", 9092)}
+        made_up = BrokerImage(broker_id, 0, ZERO_UUID, endpoints, {}, rack=f"r{broker_id}", fenced=fenced)
+        image = self.node.image
+        image.brokers = {**image.brokers, broker_id: made_up}
+
+    def place(self, name: str, *partitions: PartitionImage) -> Uuid:
+        """Have the metadata tell of a topic that is made up: this broker takes none of it up."""
+        topic = TopicImage(name, Uuid(name.encode().ljust(16)), partitions)
+        image = self.node.image
+        image.topics = {**image.topics, name: topic}
+        image.topics_by_id = {**image.topics_by_id, topic.topic_id: topic}
+        return topic.topic_id
 
     def directory_of(self, topic: str, index: int = 0) -> str:
         log = self.node.log_manager.get(topic, index)

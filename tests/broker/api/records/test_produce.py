@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from kwire.broker.api.ports import Endpoint
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.partition import Partition
+from kwire.broker.storage.disk import StorageError
 from kwire.testing.world import Client
 from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.registry import encode_request
 from tests.rig import Rig, produce_request
 
 NONE, INVALID, CORRUPT = ErrorCode.NONE, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE
@@ -126,10 +129,24 @@ def test_a_topic_is_named_by_name_or_from_13_on_by_id(rig: Rig, version: int) ->
     assert [topic.topic_id for topic in answer.responses] == (by_id if version == 13 else [ZERO_UUID] * 2)
 
 
-def test_clients_do_not_write_internal_topics(rig: Rig) -> None:
-    rig.create("__consumer_offsets")
-    ((_, ((_, code),)),) = answered(rig.call(VERSION, request([("__consumer_offsets", [(0, 1)])])))
-    assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
+@pytest.mark.parametrize(
+    ("client_id", "code"),
+    [
+        ("me", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (None, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("__admin_client", NONE),
+    ],
+)
+def test_of_clients_only_one_name_may_write_internal_topics(
+    rig: Rig, topic: str, client_id: str | None, code: ErrorCode
+) -> None:
+    rig.create(topic)
+    client = rig.connect()
+    client.put(encode_request(request([(topic, [(0, 1)])]), VERSION, 1, client_id))
+    rig.turn()
+    assert code_of(rig, client) == code
+    assert rig.latest(topic).offset == (1 if code == NONE else 0)
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -168,6 +185,132 @@ def test_a_transaction_needs_its_id(rig: Rig) -> None:
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert answered(rig.call(VERSION, asked)) == [("a", [(0, refused), (1, refused)]), ("b", [])]
     assert ends(rig) == [0, 0]
+
+
+# What is refused, and what is told of it.
+
+Prepare = Callable[[Partition], object]
+"""What makes a partition refuse what comes."""
+A_PRODUCER = {"producer_id": 1, "producer_epoch": 0}
+
+
+def rules(**changed: Any) -> Prepare:
+    """The topic has other rules."""
+
+    def change(partition: Partition) -> None:
+        partition.log.config = partition.log.config._replace(**changed)
+
+    return change
+
+
+def too_few(partition: Partition) -> None:
+    rules(min_insync_replicas=2)(partition)
+    partition.lead(PartitionImage(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=1))
+
+
+def follows(partition: Partition) -> None:
+    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1))
+
+
+def fails(partition: Partition) -> None:
+    partition.fail(StorageError("broken"))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "batch", "code", "start_offset"),
+    [
+        (rules(), {"control": True}, INVALID, 1),
+        (rules(), {**A_PRODUCER, "base_sequence": 5}, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 1),
+        (rules(cleanup_policy={"compact"}), {}, INVALID, 1),
+        (rules(message_timestamp_before_max_ms=0), {}, ErrorCode.INVALID_TIMESTAMP, 1),
+        (too_few, {}, ErrorCode.NOT_ENOUGH_REPLICAS, 1),
+        (rules(max_message_bytes=9), {}, ErrorCode.MESSAGE_TOO_LARGE, -1),
+        (rules(segment_bytes=9), {}, ErrorCode.RECORD_LIST_TOO_LARGE, -1),
+        (rules(), None, CORRUPT, -1),
+        (follows, {}, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1),
+        (fails, {}, ErrorCode.KAFKA_STORAGE_ERROR, -1),
+    ],
+)
+def test_only_some_refusals_tell_where_the_log_starts(
+    rig: Rig, prepare: Prepare, batch: dict[str, Any] | None, code: ErrorCode, start_offset: int
+) -> None:
+    """As Kafka answers them: some with the start of the log as it is now, the others with -1."""
+    rig.call(VERSION, produce_request("a", **A_PRODUCER, base_sequence=0))
+    rig.host.advance(1)  # so that the batch below is too old where that matters
+    partition = rig.node.led_partition("a", 0)
+    partition.log.delete_records_before(1)
+    prepare(partition)
+    asked = request([("a", [(0, -1)])]) if batch is None else produce_request("a", **batch)
+    told = rig.call(VERSION, asked).responses[0].partition_responses[0]
+    assert (told.error_code, told.base_offset, told.log_start_offset) == (code, -1, start_offset)
+
+
+OLD_MS, LATE_MS = 1_700_000_000_000, 1_700_100_000_000
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "says", "at_fault"),
+    [
+        ([(OLD_MS, None), (OLD_MS, b"k"), (OLD_MS, None)], INVALID, "2 records", {0: "key", 2: "key"}),
+        (
+            [(OLD_MS, b"k"), (LATE_MS, b"k")],
+            ErrorCode.INVALID_TIMESTAMP,
+            "invalid timestamp",
+            {1: str(LATE_MS)},
+        ),
+        ([(OLD_MS, b"k"), (OLD_MS, b"k")], NONE, None, {}),
+        (None, CORRUPT, None, {}),
+    ],
+    ids=["no key", "too late", "none", "the batch"],
+)
+@pytest.mark.parametrize("version", [7, 8, VERSION])
+def test_which_records_are_at_fault_is_told_from_8_on(
+    rig: Rig,
+    version: int,
+    found: list[tuple[int, bytes | None]] | None,
+    code: ErrorCode,
+    says: str | None,
+    at_fault: dict[int, str],
+) -> None:
+    """KIP-467. Of a batch that is wrong as a whole there is only the code."""
+    rules(cleanup_policy={"compact"})(rig.node.led_partition("a", 0))
+    asked = request([("a", [(0, -1)])])
+    if found is not None:
+        batch = build([(timestamp, key, b"value", []) for timestamp, key in found])
+        asked.topic_data[0].partition_data[0].records = memoryview(batch)
+    told = rig.call(version, asked).responses[0].partition_responses[0]
+    assert told.error_code == code
+    if version < 8 or says is None:
+        assert (told.error_message, told.record_errors) == (None, [])
+        return
+    assert says in told.error_message
+    assert [one.batch_index for one in told.record_errors] == list(at_fault)
+    for one, word in zip(told.record_errors, at_fault.values(), strict=True):
+        assert word in one.batch_index_error_message
+
+
+@pytest.mark.parametrize("version", [9, 10, VERSION, 13])
+def test_who_leads_what_is_elsewhere_is_told_from_10_on(rig: Rig, version: int) -> None:
+    """KIP-951. Of each leader it is told once where it is reached, if that is so by this listener."""
+    rig.know(2)
+    rig.know(3)
+    rig.know(4, listener="ELSEWHERE")
+    leaders = [(2, 5), (3, 7), (2, 6), (4, 1), (-1, 8)]
+    partitions = [PartitionImage((2, 3, 4), (2, 3, 4), leader, epoch) for leader, epoch in leaders]
+    topic_id = rig.place("b", *partitions)
+    asked = request([("b", [(index, 1) for index in range(len(leaders))]), ("a", [(0, 1)])])
+    asked.topic_data[0].topic_id = topic_id
+    asked.topic_data[1].topic_id = rig.node.image.topics["a"].topic_id
+    answer = rig.call(version, asked)
+    refused, taken = (topic.partition_responses for topic in answer.responses)
+    assert [one.error_code for one in refused] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(leaders)
+    current = [(one.current_leader.leader_id, one.current_leader.leader_epoch) for one in (*refused, *taken)]
+    endpoints = [(one.node_id, one.host, one.port, one.rack) for one in answer.node_endpoints]
+    if version < 10:
+        assert (set(current), endpoints) == ({(-1, -1)}, [])
+    else:
+        assert current == [*leaders, (-1, -1)]
+        assert endpoints == [(2, "b2", 9092, "r2"), (3, "b3", 9092, "r3")]
 
 
 # Two replicas: the other one is made up.

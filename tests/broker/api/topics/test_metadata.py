@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.metadata.image import PartitionImage
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.primitives import Uuid
@@ -139,12 +140,55 @@ def test_operations_are_told_to_who_asks(rig: Rig) -> None:
     assert told.cluster_authorized_operations == 0b1111110100000 | 0b100000
 
 
-def test_another_listener_has_no_leaders(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        (0, ErrorCode.LEADER_NOT_AVAILABLE),
+        (5, ErrorCode.LEADER_NOT_AVAILABLE),
+        (6, ErrorCode.LISTENER_NOT_FOUND),
+        (13, ErrorCode.LISTENER_NOT_FOUND),
+    ],
+)
+def test_another_listener_has_no_leaders(rig: Rig, version: int, code: ErrorCode) -> None:
     client = rig.connect(listener="ELSEWHERE")
-    client.ask(9, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
+    client.ask(version, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
     rig.turn()
-    answer = client.receive(9, MetadataRequest)
+    answer = client.receive(version, MetadataRequest)
     assert answer.brokers == []
     for partition in answer.topics[0].partitions:
-        assert (partition.error_code, partition.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
-        assert partition.offline_replicas == [1]
+        assert (partition.error_code, partition.leader_id) == (code, -1)
+        assert partition.offline_replicas == ([1] if version >= 5 else [])
+
+
+@pytest.mark.parametrize("version", [0, 1, 5, 13])
+def test_replicas_that_cannot_be_reached_are_left_out_in_v0_alone(rig: Rig, version: int) -> None:
+    """v0, which cannot say which of them are offline, says by its error that there are more."""
+    rig.know(2, fenced=True)
+    rig.know(3, listener="ELSEWHERE")
+    rig.know(4)
+    rig.place(
+        "b",
+        PartitionImage(replicas=(1, 2, 4), isr=(1, 2), leader=1),
+        PartitionImage(replicas=(4, 3, 1), isr=(4,), leader=4),
+        PartitionImage(replicas=(4, 5), isr=(4, 5), leader=5),
+        PartitionImage(replicas=(4, 1), isr=(1, 4), leader=1),
+    )
+    told = [
+        (one.error_code, one.leader_id, one.replica_nodes, one.isr_nodes)
+        for one in ask(rig, version, ["b"]).topics[0].partitions
+    ]
+    nobody, fewer = ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REPLICA_NOT_AVAILABLE
+    if version == 0:
+        assert told == [
+            (fewer, 1, [1, 4], [1]),
+            (fewer, 4, [4, 1], [4]),
+            (nobody, -1, [4], [4]),
+            (ErrorCode.NONE, 1, [4, 1], [1, 4]),
+        ]
+    else:
+        assert told == [
+            (ErrorCode.NONE, 1, [1, 2, 4], [1, 2]),
+            (ErrorCode.NONE, 4, [4, 3, 1], [4]),
+            (nobody, -1, [4, 5], [4, 5]),
+            (ErrorCode.NONE, 1, [4, 1], [1, 4]),
+        ]

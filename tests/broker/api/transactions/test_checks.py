@@ -10,6 +10,7 @@ import pytest
 from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
 from kwire.broker.storage.log.verifications import Verifications
 from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.delete_topics import DeleteTopicsRequest
 from kwire.wire.messages.produce import ProduceRequest
 from kwire.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -112,6 +113,26 @@ def test_a_batch_whose_transaction_ends_here_while_the_coordinator_is_asked_is_r
     rig.turn()
     answer = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
     assert answer.error_code == (ErrorCode.INVALID_TXN_STATE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+@pytest.mark.parametrize("version", [11, 12, 13])
+def test_a_batch_whose_topic_is_deleted_while_the_coordinator_is_asked_finds_it_gone(
+    rig: Rig, version: int
+) -> None:
+    """The log that was there has left its place, and is not asked."""
+    rig.create("a", TRANSACTION_STATE_TOPIC)
+    asked: list[Callable[[ErrorCode], None]] = []
+    rig.node.ask_coordinator = lambda *_, told, **__: asked.append(told)
+    client = rig.connect()
+    request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    request.transactional_id = "t"
+    request.topic_data[0].topic_id = rig.node.image.topics["a"].topic_id
+    client.send(version, request)
+    rig.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1_000))
+    asked.pop()(ErrorCode.NONE)
+    rig.turn()
+    answer = client.receive(version, ProduceRequest).responses[0].partition_responses[0]
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
 
 
 def test_many_that_are_answered_at_once_take_their_turns_without_a_deep_stack() -> None:
