@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("kwire", deadline=None)
+settings.load_profile("kwire")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -181,8 +181,11 @@ class _Produce:
             try:
                 if error is not None:
                     raise error
-                # Meanwhile the topic may have been made anew: who leads it is looked up again.
-                self._append_to_log(topic, None, records, header, answer)
+                led = self._node.led_partition(topic, answer.index)
+                if partition is not None and led.topic_id != partition.topic_id:
+                    # It was made anew meanwhile, and nobody was asked about the new one.
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+                self._append_to_log(topic, led, records, header, answer)
             except ApiError as refused:
                 self._refuse(topic, answer, refused)
             self._waiting -= 1
