@@ -14,6 +14,7 @@ from kwire.wire.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from tests.rig import Rig, produce_request
@@ -130,6 +131,34 @@ def test_what_does_not_exist_is_told_of_behind_the_rest(rig: Rig) -> None:
         (0, ErrorCode.UNKNOWN_TOPIC_ID),
         (1, ErrorCode.UNKNOWN_TOPIC_ID),
     ]
+
+
+@pytest.mark.parametrize("offset", [0, 3], ids=["with more to read", "at the end"])
+@pytest.mark.parametrize(
+    ("created_again", "code"),
+    [(True, ErrorCode.INCONSISTENT_TOPIC_ID), (False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
+)
+def test_a_session_does_not_read_another_topic_of_the_same_name(
+    rig: Rig, code: ErrorCode, offset: int, *, created_again: bool
+) -> None:
+    """A consumer is told that its topic is another one by now, and not given that one's records.
+
+    Also at the end, where nothing is new to whoever looks at offsets alone.
+    """
+    by_id = fetch(offset, session_epoch=0)
+    by_id.topics[0].topic_id = rig.node.image.topics["a"].topic_id
+    session_id = rig.call(13, by_id).session_id
+    rig.call(6, DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=1_000))
+    if created_again:
+        rig.create("a")
+        for _ in range(3):
+            rig.produce("a")
+    answer = rig.call(13, fetch(None, session_id=session_id, session_epoch=1))
+    assert [one.error_code for topic in answer.responses for one in topic.partitions] == [code]
+    assert sizes(answer) == [0]
+    # Who has no session is told of no such topic.
+    (found,) = rig.call(13, by_id).responses[0].partitions
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
