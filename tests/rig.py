@@ -60,7 +60,9 @@ class Rig(VirtualNode):
 
     def latest(self, topic: str) -> Any:
         partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])]
+        )
         return self.call(5, request).topics[0].partitions[0]
 
 
