@@ -45,7 +45,6 @@ CLUSTER_WIDE_LISTENER_KEYS: Final = frozenset(
     {"max.connections", "max.connection.creation.rate", "num.network.threads"}
 )
 
-
 PER_LISTENER_KEYS: Final = frozenset(
     f"ssl.{name}"
     for name in (
