@@ -9,6 +9,7 @@ import pytest
 
 from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
 from kwire.broker.storage.log.verifications import Verifications
+from kwire.testing.world import Client
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest
 from kwire.wire.messages.produce import ProduceRequest
@@ -91,25 +92,37 @@ def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(ri
         assert (answer.error_code, answer.base_offset) == (0, sequence)
 
 
-@pytest.mark.parametrize("leads", [True, False])
-def test_a_batch_whose_transaction_ends_here_while_the_coordinator_is_asked_is_refused(
-    rig: Rig, *, leads: bool
-) -> None:
-    """Who does not lead any more has the marker from the next leader, to which the producer is to go."""
+def asked_about(rig: Rig, version: int) -> tuple[Client, Callable[[ErrorCode], None]]:
+    """Who has sent a batch of a transaction to a new topic, and what tells the coordinator's word on it."""
     rig.create("a", TRANSACTION_STATE_TOPIC)
     asked: list[Callable[[ErrorCode], None]] = []
     rig.node.ask_coordinator = lambda *_, told, **__: asked.append(told)
     client = rig.connect()
     request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     request.transactional_id = "t"
-    client.send(11, request)
+    request.topic_data[0].topic_id = rig.node.image.topics["a"].topic_id
+    client.send(version, request)
+    return client, asked.pop()
+
+
+def end_transaction(rig: Rig) -> None:
+    """Its marker comes: aborted."""
     topics = [WritableTxnMarkerTopic(name="a", partition_indexes=[0])]
     marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=topics)
     rig.call(1, WriteTxnMarkersRequest(markers=[marker]))
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_batch_whose_transaction_ends_here_while_the_coordinator_is_asked_is_refused(
+    rig: Rig, *, leads: bool
+) -> None:
+    """Who does not lead any more has the marker from the next leader, to which the producer is to go."""
+    client, consent = asked_about(rig, 11)
+    end_transaction(rig)
     if not leads:
         image = rig.node.image.topics["a"].partitions[0]
         rig.node.led_partition("a", 0).follow(image._replace(leader=2, leader_epoch=image.leader_epoch + 1))
-    asked.pop()(ErrorCode.NONE)
+    consent(ErrorCode.NONE)
     rig.turn()
     answer = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
     assert answer.error_code == (ErrorCode.INVALID_TXN_STATE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -121,22 +134,13 @@ def test_a_batch_whose_topic_is_deleted_while_the_coordinator_is_asked_is_in_no_
     rig: Rig, version: int, then: str
 ) -> None:
     """A topic of the same name is not what was asked about: nobody would end the transaction there."""
-    rig.create("a", TRANSACTION_STATE_TOPIC)
-    asked: list[Callable[[ErrorCode], None]] = []
-    rig.node.ask_coordinator = lambda *_, told, **__: asked.append(told)
-    client = rig.connect()
-    request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    request.transactional_id = "t"
-    request.topic_data[0].topic_id = rig.node.image.topics["a"].topic_id
-    client.send(version, request)
+    client, consent = asked_about(rig, version)
     rig.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1_000))
     if then != "gone":
         rig.create("a")
     if then == "anew and ended":
-        marked = WritableTxnMarkerTopic(name="a", partition_indexes=[0])
-        marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=[marked])
-        rig.call(1, WriteTxnMarkersRequest(markers=[marker]))
-    asked.pop()(ErrorCode.NONE)
+        end_transaction(rig)
+    consent(ErrorCode.NONE)
     rig.turn()
     answer = client.receive(version, ProduceRequest).responses[0].partition_responses[0]
     expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if then == "gone" else ErrorCode.UNKNOWN_TOPIC_ID
