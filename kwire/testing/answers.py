@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from kwire.wire.named_tuple import NamedTuple
 
 Headers = Sequence[tuple[str, bytes | None]]
 

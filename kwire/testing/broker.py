@@ -143,7 +143,7 @@ class Broker(Running):
         Raises what has ended it before, if it has not lived to be stopped.
         """
         try:
-            self._end(is_killed=False)
+            self._end(is_killed=False, keeps_data=self._temporary is None)
         finally:
             self._forget()
 
@@ -245,12 +245,12 @@ class Broker(Running):
         if reason := self._running.failure.reason:
             raise RuntimeError(f"the broker has ended: {reason}; start() it once that is mended")
 
-    def _end(self, *, is_killed: bool) -> None:
+    def _end(self, *, is_killed: bool, keeps_data: bool = True) -> None:
         self.close()
         self.resume()
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.stop(is_killed=is_killed)
+            thread.stop(is_killed=is_killed, keeps_data=keeps_data)
 
     def _forget(self) -> None:
         """Give up what an end by a crash leaves for the next start."""

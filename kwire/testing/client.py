@@ -18,6 +18,7 @@ from kwire.client.reading import Reader
 from kwire.client.security import PLAINTEXT, Security
 from kwire.client.sending import Sending
 from kwire.testing.answers import Group, Headers, Member, Record, Token, TopicPartition
+from kwire.testing.exchange import CLIENT_ID
 from kwire.wire.batch import Record as StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
@@ -36,8 +37,6 @@ from kwire.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersR
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-CLIENT_ID: Final = "kwire.testing"
-"""By this id its requests are told from those of the clients under test."""
 RETRY_SECONDS: Final = 0.02
 UNKNOWN: Final = "Dead"
 """The state of a group that nobody knows."""

@@ -91,11 +91,14 @@ class BrokerThread(threading.Thread):
             self.join()
             raise self._failure
 
-    def stop(self, *, is_killed: bool) -> None:
-        """End it, cleanly or not. Raises what has ended it before."""
+    def stop(self, *, is_killed: bool, keeps_data: bool = True) -> None:
+        """End it, cleanly or not. Raises what has ended it before.
+
+        Where it is not to keep its data, that costs no time but the removal, which is up to the caller.
+        """
         if self.is_alive() and self.running is not None:
             with suppress(OSError):  # it may be ending by itself just now, and its loop be closed
-                self.running.loop.call_from_thread(lambda: self._end(is_killed=is_killed))
+                self.running.loop.call_from_thread(lambda: self._end(is_killed, keeps_data))
             self._may_close.set()
         self.join(STOP_TIMEOUT_SECONDS)
         if self.is_alive():
@@ -103,8 +106,8 @@ class BrokerThread(threading.Thread):
         if self._failure is not None:
             raise self._failure
 
-    def _end(self, *, is_killed: bool) -> None:
+    def _end(self, is_killed: bool, keeps_data: bool) -> None:
         assert self.running is not None
         assert self._stop_asked is not None
-        self.running.is_killed = is_killed
+        self.running.is_killed, self.running.keeps_data = is_killed, keeps_data
         self._stop_asked.come()

@@ -25,6 +25,8 @@ from kwire.wire.schema import Field, Message, fields_of
 Names = Mapping[Uuid, str]
 """How topic ids read."""
 
+CLIENT_ID: Final = "kwire.testing"
+"""Of what a test asks by itself: so that it is told from the requests of the clients under test."""
 MOST_SHOWN: Final = 10
 """Records that a text names, of each batch's partition."""
 LONGEST_SHOWN: Final = 200

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kwire.broker.api.context import Channel, RequestContext, size_of
 from kwire.broker.storage.disk import FileRegion
-from kwire.testing.client import CLIENT_ID
-from kwire.testing.exchange import Exchange
+from kwire.testing.exchange import CLIENT_ID, Exchange
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData

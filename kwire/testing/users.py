@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
+from kwire.wire.named_tuple import NamedTuple
 
 CLIENTS: Final = "SASL_PLAINTEXT"
 """The name of the listener that asks who comes."""

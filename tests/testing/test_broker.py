@@ -83,6 +83,24 @@ def test_data_in_a_directory_of_the_users_is_there_at_the_next_start(tmp_path: P
             create(broker, "t")
         broker.stop()
         broker.stop()
+        assert Path(tmp_path, ".kafka_cleanshutdown").exists()
+
+
+def test_only_data_that_somebody_may_read_is_left_tidily(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[Node] = []
+    finish = Node.finish_shutdown
+
+    def finishing(node: Node) -> None:
+        left.append(node)
+        finish(node)
+
+    monkeypatch.setattr(Node, "finish_shutdown", finishing)
+    with Broker() as broker:
+        create(broker, "t")
+        broker.restart()
+        assert topics(broker) == ["t"]
+        assert len(left) == 1
+    assert len(left) == 1
 
 
 def test_several_run_beside_each_other() -> None:
@@ -196,6 +214,7 @@ def test_importing_it_imports_no_broker() -> None:
         "kwire.testing.users",
         "kwire.wire",
         "kwire.wire.mechanisms",  # names alone
+        "kwire.wire.named_tuple",
     ]
 
 

@@ -55,8 +55,21 @@ def test_fields_defaults_and_methods(kind: Any) -> None:
     assert kind.__doc__ == "Said of it."
     assert (kind.__bases__, kind.__module__) == ((tuple,), __name__)
     assert type(pickle.loads(pickle.dumps(made))) is kind
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=rf"{kind.__name__}\.__new__\(\) missing 1 .* 'name'"):
         kind()
+    with pytest.raises(TypeError, match="size"):
+        kind("a", size=1)
+    assert (made._asdict(), kind._make(["b", 1])) == ({"name": "a", "size_bytes": 7}, kind("b", 1))
+    with pytest.raises(TypeError, match="2"):
+        kind._make(["b"])
+    with pytest.raises(ValueError, match="size"):
+        made._replace(size=1)
+    match made:
+        case kind(name, size):
+            assert (name, size) == ("a", 7)
+        case _:
+            pytest.fail("its fields are not matched by their places")
+    assert vars(kind).get("__slots__") == ()
     with pytest.raises(AttributeError):
         made.name = "b"
 

@@ -7,7 +7,6 @@ what clients are told of a broker is what was advertised when it started.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -235,6 +234,8 @@ def _ports_fault(endpoints: list[ListenerEndpoint], shown: str) -> str | None:
 
 
 def _ip_version(host: str) -> int | None:
+    import ipaddress  # only where two listeners have one port
+
     try:
         return ipaddress.ip_address(host).version
     except ValueError:

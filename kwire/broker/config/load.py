@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
+from posixpath import basename
 from typing import Final
 
 from kwire.broker.config.broker import HONOURED, BrokerConfig
@@ -76,7 +76,7 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
         # As Java reads such a file, whatever was meant: the same text names the same directories.
         with open(properties, encoding="iso-8859-1") as file:
             given = parse_properties(file.read())
-        in_vain = [f"{PurePath(properties).name}: {fault}" for name in given if (fault := _unknown(name))]
+        in_vain = [f"{basename(properties)}: {fault}" for name in given if (fault := _unknown(name))]
     for name, (variable, value) in environment_settings(environ).items():
         if name not in BROKER_KEYS and not name.startswith(_PREFIXES):
             in_vain.append(f"{variable} is passed over: Kafka has no configuration {name}")

@@ -51,7 +51,9 @@ def bind(
     try:
         if not host:
             host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # An address needs none of the tables by which the name of a host is made ASCII.
+        known = host.encode() if host.isascii() else host
+        found = socket.getaddrinfo(known, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
     except UnicodeError as error:

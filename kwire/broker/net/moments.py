@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+
+from kwire.wire.named_tuple import NamedTuple
 
 
 class Moment:

@@ -78,6 +78,8 @@ class RunningNode:
         self.failure.happened.then(self.known.come)
         self.is_killed = False
         """Whether to end as a process that is killed, which somebody who embeds it may want to see."""
+        self.keeps_data = True
+        """Whether anybody may read the data when the node has ended: else that is left as it lies."""
         self.bootstrap = ""
         """Where clients connect: the address of every listener of the broker, the first one first.
 
@@ -166,7 +168,7 @@ class RunningNode:
             loop.logger("kwire.net").error(
                 "worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS
             )
-        if not self.is_killed:
+        if self.keeps_data and not self.is_killed:
             self.node.finish_shutdown()
         self._peers.close()
         loop.stop()

@@ -7,13 +7,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from os.path import dirname, join, realpath
 from typing import Protocol
 
 from kwire.broker.storage.cleaner.job import Cleaned, Job, Report, report_from_line, report_line
 from kwire.broker.storage.disk import Disk
 
-_SOURCE_ROOT = Path(__file__).resolve().parents[4]
+_SOURCE_ROOT = realpath(join(dirname(__file__), *[os.pardir] * 4))
 
 
 class Worker(Protocol):
@@ -48,7 +48,7 @@ class _Process:
         environment = dict(os.environ)
         # The worker finds the same modules as this process, installed or not.
         environment["PYTHONPATH"] = os.pathsep.join(
-            [str(_SOURCE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+            [_SOURCE_ROOT, *filter(None, [environment.get("PYTHONPATH")])]
         )
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kwire.broker.storage.cleaner.worker"],

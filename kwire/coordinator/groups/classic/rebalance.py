@@ -9,11 +9,11 @@ timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member ids
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup, State
 from kwire.coordinator.groups.classic.member import JoinDone, Member, Protocols, SyncDone
-from kwire.coordinator.machine import NOTHING, CoordinatorResult, SameHeartbeat, Surroundings
+from kwire.coordinator.groups.config import ClassicConfig
+from kwire.coordinator.machine import NOTHING, CoordinatorResult, SameHeartbeat, Surroundings, response_error
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -22,15 +22,6 @@ from kwire.wire.named_tuple import NamedTuple
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member that never got a generation may wait in a join; Kafka's constant."""
-
-
-class ClassicConfig(Protocol):
-    """The configuration keys that classic groups need."""
-
-    @property
-    def group_max_size(self) -> int: ...
-    @property
-    def group_initial_rebalance_delay_ms(self) -> int: ...
 
 
 class Join(NamedTuple):
@@ -62,21 +53,6 @@ class Sync(NamedTuple):
     protocol_type: str | None
     protocol: str | None
     assignments: Sequence[tuple[str, bytes]]
-
-
-def response_error(error: ApiError) -> ErrorCode:
-    """What a member is told where the group could not be stored."""
-    if error.code in (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.REQUEST_TIMED_OUT,
-    ):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
-        return ErrorCode.NOT_COORDINATOR
-    if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return error.code
 
 
 class ClassicGroups:

@@ -8,14 +8,13 @@ timers watch each member: its session, and, while it has partitions to give up, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
 
-from kwire.broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
 from kwire.coordinator.groups.assignors import ASSIGNORS
 from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.classic.group import ClassicGroup
 from kwire.coordinator.groups.classic.group import State as ClassicState
 from kwire.coordinator.groups.classic.rebalance import ClassicGroups
+from kwire.coordinator.groups.config import ConsumerConfig
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import (
     JOINING_EPOCH,
@@ -30,6 +29,7 @@ from kwire.coordinator.groups.consumer.migration_port import Migration
 from kwire.coordinator.groups.consumer.reconciliation import Owned, Situation, next_step
 from kwire.coordinator.groups.consumer.requests import (
     Caller,
+    assignor_names,
     is_full,
     owned_partitions,
     says_nothing_new,
@@ -55,17 +55,6 @@ from kwire.wire.messages.consumer_group_heartbeat import (
 )
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.primitives import Uuid, uuid_to_text
-
-
-class ConsumerConfig(Protocol):
-    """The configuration keys that consumer groups need."""
-
-    @property
-    def group_consumer_assignors(self) -> list[str]: ...
-    @property
-    def group_consumer_max_size(self) -> int: ...
-    @property
-    def group_consumer_regex_refresh_interval_ms(self) -> int: ...
 
 
 class ConsumerGroups:
@@ -455,11 +444,6 @@ class ConsumerGroups:
     def topics_changed(self, names: Iterable[str], *, created: bool) -> None:
         """These topics are new, gone, or have changed: who subscribes to them must look again."""
         self.subscriptions.topics_changed(names, created=created)
-
-
-def assignor_names(configured: Iterable[str]) -> list[str]:
-    """The short names of assignors, which may be given by the names of Apache Kafka's classes."""
-    return [KNOWN_ASSIGNORS[name] for name in configured]
 
 
 def _not_found(group_id: str, classic: ClassicGroup | None, text: str) -> ApiError:

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-
-class ConsumerDefaults(Protocol):
-    """The configuration keys of the broker that are every group's defaults."""
-
-    @property
-    def group_consumer_assignment_interval_ms(self) -> int: ...
-    @property
-    def group_consumer_heartbeat_interval_ms(self) -> int: ...
-    @property
-    def group_consumer_session_timeout_ms(self) -> int: ...
+from kwire.coordinator.groups.config import ConsumerDefaults
 
 
 class BrokerSettings:
