@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from kwire.broker.host.loggers import NodeLogger
-from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
@@ -24,21 +24,6 @@ Committed = Callable[[ApiError | None], None]
 
 def ignore_outcome(_error: ApiError | None) -> None:
     """For records that nobody waits for."""
-
-
-def response_error(error: ApiError) -> ErrorCode:
-    """What a member is told where the group could not be stored."""
-    if error.code in (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.REQUEST_TIMED_OUT,
-    ):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
-        return ErrorCode.NOT_COORDINATOR
-    if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return error.code
 
 
 class CoordinatorRecord(NamedTuple):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+DIRECTORIES = {"log.dirs", "log.dir", "metadata.log.dir"}
+"""Keys by which a broker's data may lie elsewhere than where it is put by itself."""
 LOOK_SECONDS = 1
 """How often whoever waits for a broker looks whether it is still there."""
 
@@ -143,13 +145,13 @@ class Broker(Running):
         Raises what has ended it before, if it has not lived to be stopped.
         """
         try:
-            self._end(is_killed=False, keeps_data=self._temporary is None)
+            self._end(lambda thread: thread.stop(keeps_data=self._keeps_data))
         finally:
             self._forget()
 
     def restart(self) -> None:
         """Shut the broker down cleanly, and start it where it was, with its data."""
-        self._end(is_killed=False)
+        self._end(lambda thread: thread.stop(keeps_data=True))
         self.start()
 
     def crash(self) -> None:
@@ -157,7 +159,7 @@ class Broker(Running):
 
         It comes back by `start`, on the same address, and recovers its data as after any crash.
         """
-        self._end(is_killed=True)
+        self._end(BrokerThread.kill)
 
     def hang(self) -> None:
         """Let the broker do nothing until `resume`, as a process that is stopped: connections stay open."""
@@ -245,12 +247,17 @@ class Broker(Running):
         if reason := self._running.failure.reason:
             raise RuntimeError(f"the broker has ended: {reason}; start() it once that is mended")
 
-    def _end(self, *, is_killed: bool, keeps_data: bool = True) -> None:
+    @property
+    def _keeps_data(self) -> bool:
+        """Whether its data is still there when it has stopped."""
+        return self._temporary is None or not DIRECTORIES.isdisjoint(self._overrides)
+
+    def _end(self, end: Callable[[BrokerThread], None]) -> None:
         self.close()
         self.resume()
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.stop(is_killed=is_killed, keeps_data=keeps_data)
+            end(thread)
 
     def _forget(self) -> None:
         """Give up what an end by a crash leaves for the next start."""

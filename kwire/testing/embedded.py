@@ -91,14 +91,18 @@ class BrokerThread(threading.Thread):
             self.join()
             raise self._failure
 
-    def stop(self, *, is_killed: bool, keeps_data: bool = True) -> None:
-        """End it, cleanly or not. Raises what has ended it before.
+    def stop(self, *, keeps_data: bool) -> None:
+        """Shut it down cleanly, but for data that it is not to keep. Raises what has ended it before."""
+        self._ask_to_end("CLEAN" if keeps_data else "DISCARDED")
 
-        Where it is not to keep its data, that costs no time but the removal, which is up to the caller.
-        """
+    def kill(self) -> None:
+        """End it as if its process were killed. Raises what has ended it before."""
+        self._ask_to_end("KILLED")
+
+    def _ask_to_end(self, ending: str) -> None:
         if self.is_alive() and self.running is not None:
             with suppress(OSError):  # it may be ending by itself just now, and its loop be closed
-                self.running.loop.call_from_thread(lambda: self._end(is_killed, keeps_data))
+                self.running.loop.call_from_thread(lambda: self._end(ending))
             self._may_close.set()
         self.join(STOP_TIMEOUT_SECONDS)
         if self.is_alive():
@@ -106,8 +110,10 @@ class BrokerThread(threading.Thread):
         if self._failure is not None:
             raise self._failure
 
-    def _end(self, is_killed: bool, keeps_data: bool) -> None:
+    def _end(self, ending: str) -> None:
+        from kwire.broker.net.running import Ending
+
         assert self.running is not None
         assert self._stop_asked is not None
-        self.running.is_killed, self.running.keeps_data = is_killed, keeps_data
+        self.running.ending = Ending[ending]
         self._stop_asked.come()

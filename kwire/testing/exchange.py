@@ -26,7 +26,7 @@ Names = Mapping[Uuid, str]
 """How topic ids read."""
 
 CLIENT_ID: Final = "kwire.testing"
-"""Of what a test asks by itself: so that it is told from the requests of the clients under test."""
+"""The client id of what a test asks by itself, by which that is told from what the clients under test ask."""
 MOST_SHOWN: Final = 10
 """Records that a text names, of each batch's partition."""
 LONGEST_SHOWN: Final = 200

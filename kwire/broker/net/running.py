@@ -12,6 +12,7 @@ of an embedded broker, which has nothing beside it and starts in half the time w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.table import ListenerRole
@@ -54,6 +55,16 @@ class Failure:
             self.happened.come()
 
 
+class Ending(Enum):
+    """How a node ends. Who embeds one may want another way than the first."""
+
+    CLEAN = auto()
+    DISCARDED = auto()
+    """Cleanly for clients and other nodes, and with no work for data that nobody is to read."""
+    KILLED = auto()
+    """As a process that is killed: nobody is answered, nothing is written."""
+
+
 class RunningNode:
     """A node that is served while somebody turns `loop`."""
 
@@ -76,10 +87,7 @@ class RunningNode:
         self.known = Moment()
         """Comes when the cluster counts on the broker, or it has failed before."""
         self.failure.happened.then(self.known.come)
-        self.is_killed = False
-        """Whether to end as a process that is killed, which somebody who embeds it may want to see."""
-        self.keeps_data = True
-        """Whether anybody may read the data when the node has ended: else that is left as it lies."""
+        self.ending = Ending.CLEAN
         self.bootstrap = ""
         """Where clients connect: the address of every listener of the broker, the first one first.
 
@@ -153,10 +161,10 @@ class RunningNode:
         self.bootstrap = ",".join(listener.address for listener in of_brokers or listeners)
 
     def end(self) -> Iterator[Wait]:
-        """Stop the node, cleanly unless it is killed. What is yielded is waited for before the next step."""
+        """Stop the node as `ending` says. What is yielded is waited for before the next step."""
         loop, server = self.loop, self.server
         loop.alone = False
-        if self.is_killed:
+        if self.ending is Ending.KILLED:
             server.abandon()
             self.node.abandon()
         else:
@@ -168,7 +176,7 @@ class RunningNode:
             loop.logger("kwire.net").error(
                 "worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS
             )
-        if self.keeps_data and not self.is_killed:
+        if self.ending is Ending.CLEAN:
             self.node.finish_shutdown()
         self._peers.close()
         loop.stop()

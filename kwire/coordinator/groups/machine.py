@@ -7,19 +7,18 @@ someone joins with the other protocol; what happens while it has members is up t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-from kwire.coordinator.groups.classic.rebalance import ClassicGroups, Join, Sync
-from kwire.coordinator.groups.config import GroupConfig
+from kwire.coordinator.groups.classic.rebalance import ClassicConfig, ClassicGroups, Join, Sync
 from kwire.coordinator.groups.consumer.describe import described
 from kwire.coordinator.groups.consumer.group import REPLAY, ConsumerGroup
 from kwire.coordinator.groups.consumer.group import State as ConsumerState
-from kwire.coordinator.groups.consumer.heartbeat import ConsumerGroups
+from kwire.coordinator.groups.consumer.heartbeat import ConsumerConfig, ConsumerGroups
 from kwire.coordinator.groups.consumer.offsets import check_commit, check_fetch
 from kwire.coordinator.groups.consumer.uncommitted import Uncommitted
-from kwire.coordinator.groups.migration import OnlineMigration
+from kwire.coordinator.groups.migration import MigrationConfig, OnlineMigration
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair, Offsets, tombstone
 from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import GroupSettings, TopicsView
@@ -43,6 +42,13 @@ CONSUMER_TYPE = "consumer"
 FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND = 9
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
+
+
+class GroupConfig(ClassicConfig, ConsumerConfig, MigrationConfig, Protocol):
+    """The configuration keys that the machine needs."""
+
+    @property
+    def offsets_retention_minutes(self) -> int: ...
 
 
 class GroupMachine:

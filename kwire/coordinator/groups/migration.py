@@ -11,13 +11,12 @@ says which of this may be. KIP-848, "Upgrading" and "Downgrading".
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
 from kwire.coordinator.groups.classic.member import Member as ClassicMember
 from kwire.coordinator.groups.classic.rebalance import ClassicGroups, Join, Sync
-from kwire.coordinator.groups.config import MigrationConfig
 from kwire.coordinator.groups.consumer.embedded import (
     CustomAssignor,
     Malformed,
@@ -31,14 +30,8 @@ from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
 from kwire.coordinator.groups.consumer.heartbeat import ConsumerGroups, known_static_member
 from kwire.coordinator.groups.consumer.member import Member, MemberState
 from kwire.coordinator.groups.consumer.timers import MemberTimers
-from kwire.coordinator.machine import (
-    NOTHING,
-    Committed,
-    CoordinatorRecord,
-    CoordinatorResult,
-    Surroundings,
-    response_error,
-)
+from kwire.coordinator.groups.errors import response_error
+from kwire.coordinator.machine import NOTHING, Committed, CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import TopicsView
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -61,6 +54,17 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "downgrade": Policy(upgrade=False, downgrade=True),
     "disabled": Policy(upgrade=False, downgrade=False),
 }
+
+
+class MigrationConfig(Protocol):
+    """The configuration keys that migration needs."""
+
+    @property
+    def group_consumer_migration_policy(self) -> str: ...
+    @property
+    def group_consumer_max_size(self) -> int: ...
+    @property
+    def group_max_size(self) -> int: ...
 
 
 class OnlineMigration:

@@ -8,16 +8,16 @@ NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
-from kwire.coordinator.groups.config import ServiceConfig
-from kwire.coordinator.groups.consumer.requests import Caller, assignor_names, check_request
-from kwire.coordinator.groups.consumer.settings import BrokerSettings
+from kwire.coordinator.groups.consumer.requests import Caller, check_request
+from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerDefaults, assignor_names
+from kwire.coordinator.groups.errors import response_error
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair
 from kwire.coordinator.groups.stored import offset_key, stored_records
-from kwire.coordinator.machine import Committed, CoordinatorResult, SameHeartbeat, response_error
+from kwire.coordinator.machine import Committed, CoordinatorResult, SameHeartbeat
 from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import Kind, Runtime, Shard, partition_of
 from kwire.wire.errors import ApiError, ErrorCode
@@ -38,7 +38,22 @@ from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 if TYPE_CHECKING:
     from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
     from kwire.coordinator.groups.classic.rebalance import Join, Sync
-    from kwire.coordinator.groups.machine import GroupMachine
+    from kwire.coordinator.groups.machine import GroupConfig, GroupMachine
+
+    class ServiceConfig(GroupConfig, ConsumerDefaults, Protocol):
+        """The configuration keys that the group coordinator needs, dots as underscores."""
+
+        @property
+        def group_min_session_timeout_ms(self) -> int: ...
+        @property
+        def group_max_session_timeout_ms(self) -> int: ...
+        @property
+        def offsets_commit_timeout_ms(self) -> int: ...
+        @property
+        def offsets_retention_check_interval_ms(self) -> int: ...
+        @property
+        def offsets_topic_num_partitions(self) -> int: ...
+
 
 R = TypeVar("R")
 
@@ -61,8 +76,7 @@ class GroupCoordinatorService:
         group_settings = BrokerSettings(config) if settings is None else settings
 
         def machine(shard: Shard[GroupMachine]) -> GroupMachine:
-            # A start, of which nobody may ever ask for a group, is not to wait for all that groups are.
-            from kwire.coordinator.groups.machine import GroupMachine
+            from kwire.coordinator.groups.machine import GroupMachine  # a tenth of a first start in a test
 
             return GroupMachine(config, shard, topics, group_settings)
 

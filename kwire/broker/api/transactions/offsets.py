@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
+from kwire.coordinator.groups.errors import response_error
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
-from kwire.coordinator.machine import response_error
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.txn_offset_commit import (

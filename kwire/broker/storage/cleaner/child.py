@@ -7,13 +7,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from os.path import dirname, join, realpath
 from typing import Protocol
 
 from kwire.broker.storage.cleaner.job import Cleaned, Job, Report, report_from_line, report_line
 from kwire.broker.storage.disk import Disk
 
-_SOURCE_ROOT = realpath(join(dirname(__file__), *[os.pardir] * 4))
+_SOURCE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
 
 
 class Worker(Protocol):

@@ -9,11 +9,12 @@ timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member ids
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup, State
 from kwire.coordinator.groups.classic.member import JoinDone, Member, Protocols, SyncDone
-from kwire.coordinator.groups.config import ClassicConfig
-from kwire.coordinator.machine import NOTHING, CoordinatorResult, SameHeartbeat, Surroundings, response_error
+from kwire.coordinator.groups.errors import response_error
+from kwire.coordinator.machine import NOTHING, CoordinatorResult, SameHeartbeat, Surroundings
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -22,6 +23,15 @@ from kwire.wire.named_tuple import NamedTuple
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member that never got a generation may wait in a join; Kafka's constant."""
+
+
+class ClassicConfig(Protocol):
+    """The configuration keys that classic groups need."""
+
+    @property
+    def group_max_size(self) -> int: ...
+    @property
+    def group_initial_rebalance_delay_ms(self) -> int: ...
 
 
 class Join(NamedTuple):

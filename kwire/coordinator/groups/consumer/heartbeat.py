@@ -8,13 +8,13 @@ timers watch each member: its session, and, while it has partitions to give up, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 from kwire.coordinator.groups.assignors import ASSIGNORS
 from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.classic.group import ClassicGroup
 from kwire.coordinator.groups.classic.group import State as ClassicState
 from kwire.coordinator.groups.classic.rebalance import ClassicGroups
-from kwire.coordinator.groups.config import ConsumerConfig
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import (
     JOINING_EPOCH,
@@ -29,12 +29,12 @@ from kwire.coordinator.groups.consumer.migration_port import Migration
 from kwire.coordinator.groups.consumer.reconciliation import Owned, Situation, next_step
 from kwire.coordinator.groups.consumer.requests import (
     Caller,
-    assignor_names,
     is_full,
     owned_partitions,
     says_nothing_new,
     updated_member,
 )
+from kwire.coordinator.groups.consumer.settings import assignor_names
 from kwire.coordinator.groups.consumer.subscriptions import Subscriptions
 from kwire.coordinator.groups.consumer.target import new_target
 from kwire.coordinator.groups.consumer.timers import MemberTimers
@@ -55,6 +55,17 @@ from kwire.wire.messages.consumer_group_heartbeat import (
 )
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.primitives import Uuid, uuid_to_text
+
+
+class ConsumerConfig(Protocol):
+    """The configuration keys that consumer groups need."""
+
+    @property
+    def group_consumer_assignors(self) -> list[str]: ...
+    @property
+    def group_consumer_max_size(self) -> int: ...
+    @property
+    def group_consumer_regex_refresh_interval_ms(self) -> int: ...
 
 
 class ConsumerGroups:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
-from kwire.broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
 from kwire.coordinator.groups.consumer.member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -26,11 +25,6 @@ class Caller(NamedTuple):
 
     client_id: str
     client_host: str
-
-
-def assignor_names(configured: Iterable[str]) -> list[str]:
-    """The short names of assignors, which may be given by the names of Apache Kafka's classes."""
-    return [KNOWN_ASSIGNORS[name] for name in configured]
 
 
 def check_request(

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from kwire.coordinator.groups.config import ConsumerDefaults
+from collections.abc import Iterable
+from typing import Protocol
+
+from kwire.broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
+
+
+class ConsumerDefaults(Protocol):
+    """The configuration keys of the broker that are every group's defaults."""
+
+    @property
+    def group_consumer_assignment_interval_ms(self) -> int: ...
+    @property
+    def group_consumer_heartbeat_interval_ms(self) -> int: ...
+    @property
+    def group_consumer_session_timeout_ms(self) -> int: ...
+
+
+def assignor_names(configured: Iterable[str]) -> list[str]:
+    """The short names of assignors, which may be given by the names of Apache Kafka's classes."""
+    return [KNOWN_ASSIGNORS[name] for name in configured]
 
 
 class BrokerSettings:

@@ -1,0 +1,20 @@
+"""What the members of a group are told of errors of its log."""
+
+from __future__ import annotations
+
+from kwire.wire.errors import ApiError, ErrorCode
+
+
+def response_error(error: ApiError) -> ErrorCode:
+    """What a member is told where the group could not be stored."""
+    if error.code in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+        return ErrorCode.NOT_COORDINATOR
+    if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error.code
