@@ -20,6 +20,10 @@ OFFSET_VERSION_WITH_EXPIRY = 1
 """The one version that holds an expiry of its own, for commits that ask for a retention time (v2–4)."""
 
 
+END_OF_TIME_MS = (1 << 63) - 1
+"""The latest time that a record can name."""
+
+
 class CommittedOffset(NamedTuple):
     """How far a group has come in one partition."""
 
@@ -111,7 +115,7 @@ class Offsets:
     def commit(commit: Commit, now_ms: int) -> list[CoordinatorRecord]:
         """Records for a commit that counts."""
         group_id, retention_ms = commit.group_id, commit.retention_ms
-        expire_timestamp = -1 if retention_ms is None else _as_int64(now_ms + retention_ms)
+        expire_timestamp = -1 if retention_ms is None else min(now_ms + retention_ms, END_OF_TIME_MS)
         version = OFFSET_VERSION if retention_ms is None else OFFSET_VERSION_WITH_EXPIRY
         return [
             CoordinatorRecord(
@@ -230,8 +234,3 @@ class Offsets:
 def tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
     """What makes an offset be forgotten."""
     return CoordinatorRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
-
-
-def _as_int64(value: int) -> int:
-    """As Kafka's own arithmetic has it: a retention beyond the end of time is one that is over."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

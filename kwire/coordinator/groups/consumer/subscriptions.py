@@ -106,9 +106,10 @@ class Subscriptions:
     def _resolve_if_due(self, group: ConsumerGroup, expressions: Collection[str], *, now: bool) -> None:
         if group.id in self._resolving:
             return
-        now_ms = self._around.now_ms()
         last = next(iter(group.resolved.values()), None)
-        if last is not None and now_ms <= last.timestamp_ms + MIN_RESOLVE_INTERVAL_MS:
+        # The time of a match is stored. One to come is of a clock that was ahead: nobody is to wait for that.
+        age_ms = 0 if last is None else self._around.now_ms() - last.timestamp_ms
+        if last is not None and 0 <= age_ms <= MIN_RESOLVE_INTERVAL_MS:
             return
         if not expressions:
             return
@@ -117,7 +118,7 @@ class Subscriptions:
             or last is None
             or len(expressions) != len(group.resolved)
             or last.version < self._new_topics_version
-            or now_ms > last.timestamp_ms + self._config.group_consumer_regex_refresh_interval_ms
+            or not 0 <= age_ms <= self._config.group_consumer_regex_refresh_interval_ms
         ):
             self._resolving.add(group.id)
             wanted = tuple(expressions)

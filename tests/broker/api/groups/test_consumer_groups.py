@@ -51,6 +51,18 @@ def owned(response: Any) -> dict[bytes, list[int]]:
     return {topic.topic_id: list(topic.partitions) for topic in response.assignment.topic_partitions}
 
 
+def test_expressions_are_matched_though_the_clock_was_set_back() -> None:
+    member = Member()
+    topics = {name: member.create(name, 1) for name in ("apple", "berry")}
+    member.beat(rebalance_timeout_ms=60_000, subscribed_topic_regex="a.*", topic_partitions=[])
+    member.client.host.advance(10_000)
+    assert owned(member.beat()) == {topics["apple"]: [0]}
+    member.client.host.skew_ms -= 3_600_000
+    member.beat(subscribed_topic_regex="b.*")
+    member.client.host.advance(1_000)
+    assert topics["berry"] in owned(member.beat(topic_partitions=[]))
+
+
 def test_a_group_follows_its_topics() -> None:
     member = Member()
     first = member.create("first", 2)

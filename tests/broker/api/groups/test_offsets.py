@@ -37,11 +37,13 @@ def test_offset_commit_v2_and_offset_fetch_v1(client: Client) -> None:
     assert (nothing.committed_offset, nothing.metadata, nothing.error_code) == (-1, "", 0)
 
 
-def test_offset_commit_v2_keeps_offsets_as_long_as_it_was_asked_to(client: Client) -> None:
-    commit(client, 2, {"t": [0]}, retention_time_ms=1_000)
-    commit(client, 2, {"t": [1]})
+@pytest.mark.parametrize(("retention_ms", "kept"), [(1_000, -1), (-1, 7), ((1 << 63) - 1, 7)])
+def test_offset_commit_v2_keeps_offsets_as_long_as_it_was_asked_to(
+    client: Client, retention_ms: int, kept: int
+) -> None:
+    commit(client, 2, {"t": [0]}, retention_time_ms=retention_ms)
     client.host.advance(client.node.config.offsets_retention_check_interval_ms)
-    assert [fetch_one(client, 1, index)[1].committed_offset for index in (0, 1)] == [-1, 7]
+    assert fetch_one(client, 1, 0)[1].committed_offset == kept
 
 
 @pytest.mark.parametrize(
