@@ -24,7 +24,17 @@ from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
-from kwire.console.asked import REFUSALS, Answer, Asked, Page, PageFunction, Place, Redirect, number, refusal
+from kwire.console.asked import (
+    REFUSALS,
+    Page,
+    PageAnswer,
+    PageFunction,
+    PageRequest,
+    Place,
+    Redirect,
+    number,
+    refusal,
+)
 from kwire.console.clusters import Clusters
 from kwire.console.configs import configs_page
 from kwire.console.groups import group_page, groups_page, reset
@@ -147,9 +157,9 @@ class Console:
     ) -> Response:
         """The page, or a sentence on why there is none. In a thread."""
 
-        def asked(cluster: Cluster) -> Answer:
+        def asked(cluster: Cluster) -> PageAnswer:
             now_ms = time.time_ns() // 1_000_000
-            return page(Asked(self.place, cluster, self._rates, path, query, form, now_ms))
+            return page(PageRequest(self.place, cluster, self._rates, path, query, form, now_ms))
 
         try:
             if method == "POST":  # what changes something is not done twice

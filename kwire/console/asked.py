@@ -35,7 +35,7 @@ class Place(NamedTuple):
     """What brokers know it by."""
 
 
-class Asked(NamedTuple):
+class PageRequest(NamedTuple):
     """One request for a page."""
 
     place: Place
@@ -92,8 +92,8 @@ class Redirect(NamedTuple):
     path: str
 
 
-Answer = Page | Redirect
-PageFunction = Callable[[Asked], Answer]
+PageAnswer = Page | Redirect
+PageFunction = Callable[[PageRequest], PageAnswer]
 
 NOT_THERE = (
     ErrorCode.GROUP_ID_NOT_FOUND,

@@ -6,7 +6,7 @@ from typing import Final
 
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 from kwire.client.groups import listed
-from kwire.console.asked import Answer, Asked, Page
+from kwire.console.asked import Page, PageAnswer, PageRequest
 from kwire.desk.configs import described
 from kwire.desk.failure import Failure, UsageError
 
@@ -15,7 +15,7 @@ MAX_NAMES: Final = 500
 SECRET: Final = "(secret)"
 
 
-def configs_page(asked: Asked) -> Answer:
+def configs_page(asked: PageRequest) -> PageAnswer:
     """Those of one thing, or of what there are some."""
     kind, name = asked.text("kind"), asked.text("name")
     if not kind:
@@ -40,7 +40,7 @@ def configs_page(asked: Asked) -> Answer:
     return Page("config.html", {"kind": kind, "name": name, "rows": rows, "changed": changed, "q": pattern})
 
 
-def _check(asked: Asked, kind: str, name: str) -> None:
+def _check(asked: PageRequest, kind: str, name: str) -> None:
     """Failure where there is no such thing; brokers describe a topic's defaults all the same."""
     if kind == "topic":
         asked.cluster.topics([name])

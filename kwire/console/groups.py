@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from kwire.client.cluster import Cluster
 from kwire.client.groups import Group, group_of, listed
-from kwire.console.asked import Answer, Asked, Page, Redirect
+from kwire.console.asked import Page, PageAnswer, PageRequest, Redirect
 from kwire.desk.failure import Failure, UsageError, suggestion
 from kwire.desk.groups import offset_rows, reset_offsets
 
@@ -17,13 +17,13 @@ MAX_ROWS: Final = 1_000
 """Partitions, or members, of a page."""
 
 
-def groups_page(asked: Asked) -> Answer:
+def groups_page(asked: PageRequest) -> PageAnswer:
     pattern = asked.text("q")
     found = [one for name, one in listed(asked.cluster).items() if pattern.lower() in name.lower()]
     return Page("groups.html", {**asked.part_of(found, AT_ONCE), "q": pattern})
 
 
-def group_page(asked: Asked) -> Answer:
+def group_page(asked: PageRequest) -> PageAnswer:
     """A group; with `to` also where its offsets would be then. Failure."""
     group = _group(asked.cluster, asked.text("id"))
     rows = list(offset_rows(asked.cluster, group))
@@ -43,7 +43,7 @@ def group_page(asked: Asked) -> Answer:
     return Page("group.html", values)
 
 
-def reset(asked: Asked) -> Answer:
+def reset(asked: PageRequest) -> PageAnswer:
     """Have a group go on somewhere else. UsageError, Failure, ApiError."""
     name, to = asked.text("id"), asked.text("to")
     if not to:
@@ -53,7 +53,7 @@ def reset(asked: Asked) -> Answer:
     return Redirect(f"group?id={quote(group.name, safe='')}&done=1")
 
 
-def _reset(asked: Asked, name: str, to: str, topic: str, *, execute: bool) -> list[dict[str, object]]:
+def _reset(asked: PageRequest, name: str, to: str, topic: str, *, execute: bool) -> list[dict[str, object]]:
     topics = [topic] if topic else []
     rows = reset_offsets(asked.cluster, name, topics, asked.now_ms, to=to, option="go on at", execute=execute)
     return [dict(row) for row in rows[:MAX_ROWS]]

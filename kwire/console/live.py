@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from kwire.client.offsets import find_offsets
 from kwire.client.reading import Reader
-from kwire.console.asked import Answer, Asked, Page, refusal
+from kwire.console.asked import Page, PageAnswer, PageRequest, refusal
 from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS
 from kwire.console.shown import Shown, shown
 from kwire.desk.cluster import Cluster
@@ -34,7 +34,7 @@ LONGEST_SECONDS: Final = 3600.0
 RETRY_MS: Final = 3000
 
 
-def live_page(asked: Asked) -> Answer:
+def live_page(asked: PageRequest) -> PageAnswer:
     """The page, which has a script ask for the events."""
     partition = asked.number("partition")
     partitions = partitions_of(asked.cluster, asked.topic, partition)

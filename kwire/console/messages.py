@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from kwire.client.offsets import find_offsets
-from kwire.console.asked import MAX_NUMBER, Answer, Asked, Page, Redirect
+from kwire.console.asked import MAX_NUMBER, Page, PageAnswer, PageRequest, Redirect
 from kwire.console.leisure import at_leisure
 from kwire.console.passing import OwnLog, own_directory
 from kwire.console.reading import Bounds, Fate, Fetched, Message, bounds_of, messages
@@ -29,7 +29,7 @@ MAX_HEADERS: Final = 100
 FORMS: Final = ("text", "hex")
 
 
-def messages_page(asked: Asked) -> Answer:
+def messages_page(asked: PageRequest) -> PageAnswer:
     """Where to begin is an offset, a place in words, or nothing: then at the newest."""
     topic, partition = asked.topic, asked.partition
     key_text, form = asked.text("key"), asked.text("form") or "text"
@@ -67,7 +67,7 @@ def messages_page(asked: Asked) -> Answer:
     )
 
 
-def find_key(asked: Asked) -> Answer:
+def find_key(asked: PageRequest) -> PageAnswer:
     """From a topic's page to the partition that a key goes to, as Java's producer has it."""
     key_text, form = asked.text("key"), asked.text("form") or "text"
     key = _key(key_text, form)
@@ -79,7 +79,7 @@ def find_key(asked: Asked) -> Answer:
     )
 
 
-def message_page(asked: Asked) -> Answer:
+def message_page(asked: PageRequest) -> PageAnswer:
     """One message. Failure where the offset has none."""
     topic, partition, offset = asked.topic, asked.partition, int(asked.path["offset"])
     try:
@@ -144,7 +144,7 @@ def row_of(
     return row
 
 
-def _read(asked: Asked, at: int, key: bytes | None) -> tuple[list[Message], int, Bounds]:
+def _read(asked: PageRequest, at: int, key: bytes | None) -> tuple[list[Message], int, Bounds]:
     def wanted(message: Message) -> bool:
         return message.record.key == key and message.batch.fate is not Fate.CONTROL
 
@@ -181,7 +181,7 @@ def _read(asked: Asked, at: int, key: bytes | None) -> tuple[list[Message], int,
     )
 
 
-def _offset(asked: Asked, *, forwards: bool) -> int:
+def _offset(asked: PageRequest, *, forwards: bool) -> int:
     """Where to begin, which may be where nothing is. UsageError."""
     one = asked.topic, asked.partition
     if given := asked.text("from"):
@@ -225,5 +225,5 @@ def _key(text: str, form: str) -> bytes | None:
         raise UsageError(f"the key is {misfit}") from misfit
 
 
-def _count(asked: Asked) -> int:
+def _count(asked: PageRequest) -> int:
     return len(asked.cluster.topics([asked.topic])[0].partitions)

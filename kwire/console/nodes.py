@@ -7,7 +7,7 @@ from typing import Any
 
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.client.failure import Lost, check
-from kwire.console.asked import Answer, Asked, Page
+from kwire.console.asked import Page, PageAnswer, PageRequest
 from kwire.desk.cluster import Cluster
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -22,7 +22,7 @@ from kwire.wire.messages.describe_quorum import (
 )
 
 
-def cluster_page(asked: Asked) -> Answer:
+def cluster_page(asked: PageRequest) -> PageAnswer:
     cluster = asked.cluster
     metadata = cluster.metadata(None)
     partitions = [one for topic in metadata.topics for one in topic.partitions]

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from kwire.broker.storage.checkpoints import LEADER_EPOCHS, read_epochs
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.client.failure import Lost
-from kwire.console.asked import Answer, Asked, Page
+from kwire.console.asked import Page, PageAnswer, PageRequest
 from kwire.console.drawing import Segment, detail, overview
 from kwire.console.passing import SEGMENT
 from kwire.console.reading import Batch, Bounds, Fate, bounds_of, fetch
@@ -39,7 +39,7 @@ class Kept(NamedTuple):
     """Leader epochs, and where each begins."""
 
 
-def log_page(asked: Asked) -> Answer:
+def log_page(asked: PageRequest) -> PageAnswer:
     """The newest batches, or those from a place on. UsageError, Failure, ApiError."""
     topic, partition = asked.topic, asked.partition
     bounds = bounds_of(asked.cluster, topic, partition)
@@ -83,7 +83,7 @@ def said_of(batch: Batch) -> str:
     return f"{ends.pop()} marker" if ends else "control records"
 
 
-def _window(asked: Asked, bounds: Bounds) -> tuple[list[Batch], Bounds]:
+def _window(asked: PageRequest, bounds: Bounds) -> tuple[list[Batch], Bounds]:
     topic, partition = asked.topic, asked.partition
     if given := asked.text("from"):
         at = offsets_of(asked.cluster, given, [(topic, partition)], asked.now_ms, "from")[topic, partition]
@@ -134,7 +134,7 @@ def _kept(log_dirs: Sequence[str], name: str, end: int) -> Kept | None:
     return None
 
 
-def _writers(asked: Asked) -> list[Writer]:
+def _writers(asked: PageRequest) -> list[Writer]:
     """Whom the leader knows as a producer of the partition."""
     try:
         found = asked.cluster.retried(

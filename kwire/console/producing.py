@@ -6,7 +6,7 @@ import random
 from typing import Final
 
 from kwire.client.sending import Sending
-from kwire.console.asked import Answer, Asked, Redirect
+from kwire.console.asked import PageAnswer, PageRequest, Redirect
 from kwire.desk.failure import Failure, Misfit, UsageError
 from kwire.desk.forms import WRITTEN, encode
 from kwire.desk.partitioner import partition_of
@@ -14,7 +14,7 @@ from kwire.desk.partitioner import partition_of
 MAX_HEADERS: Final = 100
 
 
-def produce(asked: Asked) -> Answer:
+def produce(asked: PageRequest) -> PageAnswer:
     """Write it, with acks of all replicas, and go to where it is. UsageError, Failure, ApiError."""
     (topic,) = asked.cluster.topics([asked.topic])
     if topic.is_internal:
@@ -32,7 +32,7 @@ def produce(asked: Asked) -> Answer:
     return Redirect(f"topics/{asked.topic}/{partition}/{sending.first_offset(partition)}?written=1")
 
 
-def _bytes(asked: Asked, name: str) -> bytes:
+def _bytes(asked: PageRequest, name: str) -> bytes:
     form = asked.form.get(f"{name}_form", WRITTEN[0])
     if form not in WRITTEN:
         raise UsageError(f"{name}_form is {form[:20]!r}: expected {', '.join(WRITTEN)}")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kwire.client.cluster import by_topic
 from kwire.client.failure import Lost
-from kwire.console.asked import Answer, Asked, Page
+from kwire.console.asked import Page, PageAnswer, PageRequest
 from kwire.desk.cluster import Cluster
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.describe_log_dirs import (
@@ -34,7 +34,7 @@ Sizes = Mapping[tuple[str, int, int], int]
 """Bytes by topic, partition and broker."""
 
 
-def topics_page(asked: Asked) -> Answer:
+def topics_page(asked: PageRequest) -> PageAnswer:
     """Topics by name, those that brokers keep for themselves where they are asked for."""
     pattern, internal = asked.text("q"), bool(asked.text("internal"))
     topics = [
@@ -59,7 +59,7 @@ def topics_page(asked: Asked) -> Answer:
     )
 
 
-def topic_page(asked: Asked) -> Answer:
+def topic_page(asked: PageRequest) -> PageAnswer:
     """The partitions of a topic, and a form to write into it. Failure."""
     (topic,) = asked.cluster.topics([asked.topic])
     part = asked.part_of(sorted(topic.partitions, key=lambda one: one.partition_index), AT_ONCE)

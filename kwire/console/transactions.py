@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from kwire.console.asked import Answer, Asked, Page
+from kwire.console.asked import Page, PageAnswer, PageRequest
 from kwire.desk.transactions import listed, state_of
 
 AT_ONCE: Final = 200
 """Transactional ids of a page."""
 
 
-def transactions_page(asked: Asked) -> Answer:
+def transactions_page(asked: PageRequest) -> PageAnswer:
     pattern, is_open = asked.text("q"), bool(asked.text("open"))
     found = [
         row
@@ -21,7 +21,7 @@ def transactions_page(asked: Asked) -> Answer:
     return Page("transactions.html", {**asked.part_of(found, AT_ONCE), "q": pattern, "open": is_open})
 
 
-def transaction_page(asked: Asked) -> Answer:
+def transaction_page(asked: PageRequest) -> PageAnswer:
     """What the coordinator of a transactional id knows of it. ApiError where it knows none."""
     state = state_of(asked.cluster, asked.text("id"))
     began_ms = state.transaction_start_time_ms

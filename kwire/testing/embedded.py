@@ -111,9 +111,9 @@ class BrokerThread(threading.Thread):
             raise self._failure
 
     def _end(self, ending: str) -> None:
-        from kwire.broker.net.running import Ending
+        from kwire.broker.net.running import Shutdown
 
         assert self.running is not None
         assert self._stop_asked is not None
-        self.running.ending = Ending[ending]
+        self.running.ending = Shutdown[ending]
         self._stop_asked.come()

@@ -24,7 +24,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from kwire.broker.cli.cluster_plan import FIRST_CONTROLLER, Quorum, Roles, Wanted, addresses, properties
+from kwire.broker.cli.cluster_plan import (
+    FIRST_CONTROLLER,
+    ControllerAddresses,
+    Roles,
+    Wanted,
+    addresses,
+    properties,
+)
 from kwire.broker.cli.settings import CLUSTER_DIR, Failure, UsageError
 from kwire.broker.config import BrokerConfig, ConfigError, load
 from kwire.broker.config.listeners import MAX_PORT
@@ -300,7 +307,7 @@ class ClusterFolder:
                 f"the controller of {self.path} is named in the properties of its nodes, so that no "
                 f"other joins it: a cluster that is made now can have more"
             )
-        quorum = Quorum([*servers, *new.values()], static)
+        quorum = ControllerAddresses([*servers, *new.values()], static)
         brokers = sum(BROKER in roles for roles in missing.values()) + sum(node.is_broker for node in nodes)
         voters = "" if old else ",".join(f"{each}@{new[each]}:{uuid_to_text(new_uuid(rng))}" for each in new)
         for node_id, roles in missing.items():

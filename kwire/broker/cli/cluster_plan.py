@@ -90,7 +90,7 @@ def addresses(missing: Mapping[int, Roles], first: int) -> dict[int, Address]:
     return {each: Address(brokers.get(each), controllers.get(each)) for each in missing}
 
 
-class Quorum(NamedTuple):
+class ControllerAddresses(NamedTuple):
     """Where the controllers are, as all nodes of a cluster are told."""
 
     servers: Sequence[str]

@@ -17,7 +17,7 @@ from typing import Final
 from kwire.broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from kwire.broker.config.definition import ConfigError, Key, Update, Value
 from kwire.broker.config.listeners import (
-    Listening,
+    ListenerSettings,
     check_addresses,
     check_names,
     is_watched,
@@ -335,7 +335,7 @@ class State:
         self.values = parse_all(settings) if values is None else values
 
     @cached_property
-    def listening(self) -> Listening:
+    def listening(self) -> ListenerSettings:
         """The listeners. ConfigError where what is said of them cannot be read."""
         return read_listening(self.settings, self.values)
 

@@ -125,7 +125,7 @@ def check_protocol(listener: str, protocols: Mapping[str, str]) -> None:
 # --- what they come to
 
 
-class Listening(NamedTuple):
+class ListenerSettings(NamedTuple):
     """What a broker's settings say of its listeners."""
 
     endpoints: list[ListenerEndpoint]
@@ -145,7 +145,7 @@ class Listening(NamedTuple):
         return [endpoint.name for endpoint in self.advertised if endpoint.name not in self.controllers]
 
 
-def read_listening(settings: Mapping[str, str], values: Mapping[str, Value]) -> Listening:
+def read_listening(settings: Mapping[str, str], values: Mapping[str, Value]) -> ListenerSettings:
     """The listeners of these settings. ConfigError where they cannot be read."""
     entries = cast("list[str]", values[LISTENERS])
     controllers = [name.upper() for name in cast("list[str] | None", values[CONTROLLER_NAMES]) or ()]
@@ -161,7 +161,7 @@ def read_listening(settings: Mapping[str, str], values: Mapping[str, Value]) -> 
         protocols |= {name: "PLAINTEXT" for name in controllers if name != "PLAINTEXT"}
     endpoints = _endpoints(entries, protocols, distinct_ports=True)
     advertised = cast("list[str] | None", values[ADVERTISED])
-    return Listening(
+    return ListenerSettings(
         endpoints,
         _endpoints(advertised, protocols, distinct_ports=False) if advertised else endpoints,
         protocols,
@@ -245,7 +245,7 @@ def _ip_version(host: str) -> int | None:
 # --- all that would hold
 
 
-def check_names(listening: Listening, *, is_broker: bool, is_controller: bool) -> None:
+def check_names(listening: ListenerSettings, *, is_broker: bool, is_controller: bool) -> None:
     """ConfigError where listeners lack one that others of the settings name."""
     names = [endpoint.name for endpoint in listening.endpoints]
     advertised = listening.advertised_of_brokers()
@@ -277,7 +277,7 @@ def check_names(listening: Listening, *, is_broker: bool, is_controller: bool) -
         )
 
 
-def check_addresses(listening: Listening) -> None:
+def check_addresses(listening: ListenerSettings) -> None:
     """ConfigError where clients would be told an address that is none."""
     told = [endpoint for endpoint in listening.advertised if endpoint.name not in listening.controllers]
     if any(endpoint.host == META_ADDRESS for endpoint in told):
@@ -299,8 +299,8 @@ def is_watched(changed: Collection[str]) -> bool:
 
 
 def listeners_fault(
-    old: Listening,
-    new: Listening,
+    old: ListenerSettings,
+    new: ListenerSettings,
     given: Mapping[str, str],
     settings: Mapping[str, str],
     changeable: Collection[str],

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, cast
 
 from kwire.broker.config.definition import ConfigError, Value
-from kwire.broker.config.listeners import CONTROLLER_NAMES, LISTENERS, PROTOCOL_MAP, Listening
+from kwire.broker.config.listeners import CONTROLLER_NAMES, LISTENERS, PROTOCOL_MAP, ListenerSettings
 from kwire.wire.named_tuple import NamedTuple
 
 ROLES: Final = "process.roles"
@@ -26,7 +26,7 @@ class Settings(Protocol):
     @property
     def values(self) -> Mapping[str, Value]: ...
     @property
-    def listening(self) -> Listening: ...
+    def listening(self) -> ListenerSettings: ...
 
 
 class Voter(NamedTuple):

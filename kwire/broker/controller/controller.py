@@ -76,7 +76,7 @@ class Controller:
     ) -> None:
         """`voter_ids` are those of controller.quorum.voters."""
         self.node_id = node_id
-        self._quorum = features.Quorum(node_id, registered_features(), voter_ids)
+        self._quorum = features.KnownControllers(node_id, registered_features(), voter_ids)
         self._rules = rules
         self.defaults = defaults
         self._token_terms = token_terms

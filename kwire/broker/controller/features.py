@@ -25,7 +25,7 @@ _CHANGED_RECORDS: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 """The levels of metadata.version that brought something to the metadata which older releases cannot read."""
 
 
-class Quorum(NamedTuple):
+class KnownControllers(NamedTuple):
     """The controllers, as the one that decides knows them without the metadata."""
 
     node_id: int
@@ -37,7 +37,7 @@ class Quorum(NamedTuple):
 
 
 def update_features(
-    command: UpdateFeatures, image: MetadataImage, quorum: Quorum, min_insync_replicas: int
+    command: UpdateFeatures, image: MetadataImage, quorum: KnownControllers, min_insync_replicas: int
 ) -> Result[Fault | None]:
     """All levels, or the first fault. Whether kraft.version may go up is left to the quorum itself."""
     records: list[StoredRecord] = []
@@ -64,7 +64,7 @@ def update_features(
 
 
 def _fault(
-    name: str, update: FeatureUpdate, current: int, image: MetadataImage, quorum: Quorum
+    name: str, update: FeatureUpdate, current: int, image: MetadataImage, quorum: KnownControllers
 ) -> str | None:
     level, upgrade_type = update
     reason: str | None = None
@@ -84,7 +84,7 @@ def _fault(
     return None if reason is None else f"Invalid update version {level} for feature {name}. {reason}"
 
 
-def _support_fault(name: str, level: int, image: MetadataImage, quorum: Quorum) -> str | None:
+def _support_fault(name: str, level: int, image: MetadataImage, quorum: KnownControllers) -> str | None:
     """Every node must support the level: this one, the brokers, the other controllers."""
     node_id = quorum.node_id
     nodes = [(f"Local controller {node_id}", quorum.supported)]

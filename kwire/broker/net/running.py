@@ -55,7 +55,7 @@ class Failure:
             self.happened.come()
 
 
-class Ending(Enum):
+class Shutdown(Enum):
     """How a node ends. Who embeds one may want another way than the first."""
 
     CLEAN = auto()
@@ -87,7 +87,7 @@ class RunningNode:
         self.known = Moment()
         """Comes when the cluster counts on the broker, or it has failed before."""
         self.failure.happened.then(self.known.come)
-        self.ending = Ending.CLEAN
+        self.ending = Shutdown.CLEAN
         self.bootstrap = ""
         """Where clients connect: the address of every listener of the broker, the first one first.
 
@@ -164,7 +164,7 @@ class RunningNode:
         """Stop the node as `ending` says. What is yielded is waited for before the next step."""
         loop, server = self.loop, self.server
         loop.alone = False
-        if self.ending is Ending.KILLED:
+        if self.ending is Shutdown.KILLED:
             server.abandon()
             self.node.abandon()
         else:
@@ -176,7 +176,7 @@ class RunningNode:
             loop.logger("kwire.net").error(
                 "worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS
             )
-        if self.ending is Ending.CLEAN:
+        if self.ending is Shutdown.CLEAN:
             self.node.finish_shutdown()
         self._peers.close()
         loop.stop()

@@ -29,7 +29,7 @@ from kwire.broker.node.format import (
     metadata_directory,
     naming_metadata_directory,
 )
-from kwire.broker.node.life import Stage
+from kwire.broker.node.life import LifeStage
 from kwire.broker.node.metadata import Metadata
 from kwire.broker.security.settings import listener_security, scram_mechanisms
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -130,7 +130,7 @@ class NodeBase(ABC):
         A broker that is alone with itself as its controller has nobody to hand anything over to.
         """
         others = self.image.brokers.keys() - {self.node_id}
-        hands_over = self.life.stage is Stage.UNFENCED and (others or not self.quorum.is_sole_voter)
+        hands_over = self.life.stage is LifeStage.UNFENCED and (others or not self.quorum.is_sole_voter)
         if hands_over and self.config.controlled_shutdown_enable:
             self._on_left = lambda: self._metadata.leave(on_left)
             self.life.leave()

@@ -50,7 +50,7 @@ FORGOTTEN: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGIST
 """The registration is not what the controller goes by any more."""
 
 
-class Stage(Enum):
+class LifeStage(Enum):
     """How far a broker has come."""
 
     STARTING = auto()
@@ -73,31 +73,31 @@ class Event(Enum):
     LET_GO = auto()
 
 
-MOVES: Final[dict[Stage, dict[Event, Stage]]] = {
-    Stage.STARTING: {Event.REGISTRATION_WRITTEN: Stage.REGISTERED, Event.END_ASKED: Stage.GONE},
-    Stage.REGISTERED: {Event.REGISTRATION_SEEN: Stage.CAUGHT_UP, Event.END_ASKED: Stage.GONE},
-    Stage.CAUGHT_UP: {Event.OPENED: Stage.OPEN, Event.END_ASKED: Stage.GONE},
-    Stage.OPEN: {Event.UNFENCING_WRITTEN: Stage.UNFENCED, Event.END_ASKED: Stage.GONE},
-    Stage.UNFENCED: {Event.END_ASKED: Stage.LEAVING},
-    Stage.LEAVING: {Event.LET_GO: Stage.GONE},
-    Stage.GONE: {},
+MOVES: Final[dict[LifeStage, dict[Event, LifeStage]]] = {
+    LifeStage.STARTING: {Event.REGISTRATION_WRITTEN: LifeStage.REGISTERED, Event.END_ASKED: LifeStage.GONE},
+    LifeStage.REGISTERED: {Event.REGISTRATION_SEEN: LifeStage.CAUGHT_UP, Event.END_ASKED: LifeStage.GONE},
+    LifeStage.CAUGHT_UP: {Event.OPENED: LifeStage.OPEN, Event.END_ASKED: LifeStage.GONE},
+    LifeStage.OPEN: {Event.UNFENCING_WRITTEN: LifeStage.UNFENCED, Event.END_ASKED: LifeStage.GONE},
+    LifeStage.UNFENCED: {Event.END_ASKED: LifeStage.LEAVING},
+    LifeStage.LEAVING: {Event.LET_GO: LifeStage.GONE},
+    LifeStage.GONE: {},
 }
 """The moves that there are: anything else is a fault of ours. Who leads nothing has nothing to hand over."""
 
 
 KAFKA_STATES: Final = {
-    Stage.STARTING: 1,
-    Stage.REGISTERED: 1,
-    Stage.CAUGHT_UP: 2,
-    Stage.OPEN: 1,
-    Stage.UNFENCED: 3,
-    Stage.LEAVING: 6,
-    Stage.GONE: 7,
+    LifeStage.STARTING: 1,
+    LifeStage.REGISTERED: 1,
+    LifeStage.CAUGHT_UP: 2,
+    LifeStage.OPEN: 1,
+    LifeStage.UNFENCED: 3,
+    LifeStage.LEAVING: 6,
+    LifeStage.GONE: 7,
 }
 """Starting, recovery, running, pending controlled shutdown, shutting down."""
 
 
-class Terms(NamedTuple):
+class LifeSettings(NamedTuple):
     """The settings that a life goes by."""
 
     heartbeat_interval_ms: int
@@ -117,7 +117,7 @@ class BrokerLife:
         controller: ControllerPort,
         host: Host,
         node_id: int,
-        terms: Terms,
+        terms: LifeSettings,
         *,
         image: Callable[[], MetadataImage],
         is_alone: Callable[[], bool] = lambda: False,
@@ -133,7 +133,7 @@ class BrokerLife:
         clients may be told of the broker, `on_gone` when it may end, and `on_failed` with the reason when it
         must.
         """
-        self.stage = Stage.STARTING
+        self.stage = LifeStage.STARTING
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         """The epoch of the registration."""
         self._controller = controller
@@ -172,9 +172,9 @@ class BrokerLife:
     @property
     def why_not_unfenced(self) -> str:
         """Why clients should not come to the broker, as far as it knows; empty where they may."""
-        if self.stage in (Stage.LEAVING, Stage.GONE):
+        if self.stage in (LifeStage.LEAVING, LifeStage.GONE):
             return "the broker is leaving its cluster"
-        if self.stage is not Stage.UNFENCED:
+        if self.stage is not LifeStage.UNFENCED:
             return f"the broker is not unfenced yet: its life is at {self.stage.name}"
         return ""
 
@@ -190,7 +190,7 @@ class BrokerLife:
 
     def opened(self) -> None:
         """The logs are open, and the replicas taken up: the broker can be unfenced."""
-        if self.stage is Stage.CAUGHT_UP:
+        if self.stage is LifeStage.CAUGHT_UP:
             self._move(Event.OPENED)
             self._communicate()
 
@@ -203,12 +203,12 @@ class BrokerLife:
             )
         is_new = (failed, cordoned) != (self._failed_directories, self._cordoned_directories)
         self._failed_directories, self._cordoned_directories = failed, cordoned
-        if is_new and self.stage in (Stage.OPEN, Stage.UNFENCED, Stage.LEAVING):
+        if is_new and self.stage in (LifeStage.OPEN, LifeStage.UNFENCED, LifeStage.LEAVING):
             self._communicate()
 
     def leave(self) -> None:
         """Have others lead, where anybody counts on the broker; `on_gone` follows."""
-        if self.stage in (Stage.LEAVING, Stage.GONE):
+        if self.stage in (LifeStage.LEAVING, LifeStage.GONE):
             return
         self._move(Event.END_ASKED)
         if self._has_ended():
@@ -219,22 +219,22 @@ class BrokerLife:
 
     def stop(self) -> None:
         """Say nothing more to anybody. The broker ends, whoever still counts on it."""
-        self.stage = Stage.GONE
+        self.stage = LifeStage.GONE
         self._cancel_all()
 
     def hurry(self) -> None:
         """Send what is to be sent next now, without the pause before it."""
-        if self.stage is not Stage.GONE:
+        if self.stage is not LifeStage.GONE:
             self._communicate()
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """The metadata was published: perhaps the registration is there."""
-        if self.stage is Stage.REGISTERED:
+        if self.stage is LifeStage.REGISTERED:
             self._look_for_registration(image)
         elif delta.features_changed and self._lacks_directories(image):
             self._is_registered = False
             self._communicate()
-        elif self.stage is Stage.UNFENCED and not self._in_flight:
+        elif self.stage is LifeStage.UNFENCED and not self._in_flight:
             if self._timer is None:
                 self._schedule_next(0)  # it may be alone no more
             elif self._failures and self._is_fenced(image):
@@ -288,27 +288,27 @@ class BrokerLife:
 
     def _heartbeat(self) -> BrokerHeartbeat:
         image = self._image()
-        is_caught_up = self.stage not in (Stage.STARTING, Stage.REGISTERED)
+        is_caught_up = self.stage not in (LifeStage.STARTING, LifeStage.REGISTERED)
         knows_of_cordons = is_caught_up and image.metadata_version >= CORDONED_LEVEL
         return BrokerHeartbeat(
             self._node_id,
             self.broker_epoch,
             image.offset,
-            want_fence=self.stage in (Stage.STARTING, Stage.REGISTERED, Stage.CAUGHT_UP),
-            want_shut_down=self.stage is Stage.LEAVING,
+            want_fence=self.stage in (LifeStage.STARTING, LifeStage.REGISTERED, LifeStage.CAUGHT_UP),
+            want_shut_down=self.stage is LifeStage.LEAVING,
             offline_log_dirs=tuple(self._failed_directories),
             cordoned_log_dirs=tuple(self._cordoned_directories) if knows_of_cordons else None,
         )
 
     def _schedule_next(self, delay_ms: int) -> None:
         """Say again that the broker lives, if anybody is to hear of it."""
-        if self.stage is not Stage.UNFENCED or self._asked_again or not self._is_alone():
+        if self.stage is not LifeStage.UNFENCED or self._asked_again or not self._is_alone():
             self._schedule(delay_ms)
 
     def _schedule(self, delay_ms: int) -> None:
         if self._asked_again:
             delay_ms, self._asked_again = 0, False
-        if self.stage is not Stage.GONE:
+        if self.stage is not LifeStage.GONE:
             self._timer = self._host.between_nodes.schedule(delay_ms, self._communicate)
 
     def _schedule_after_failure(self, longest_ms: int | None = None) -> None:
@@ -336,7 +336,7 @@ class BrokerLife:
         # KIP-966: should it have to register again, it has lost nothing since.
         self._registration = self._registration._replace(previous_broker_epoch=reply)
         self._logger.info("registered as broker %d, in epoch %d", self._node_id, reply)
-        if self.stage is Stage.STARTING:
+        if self.stage is LifeStage.STARTING:
             self._move(Event.REGISTRATION_WRITTEN)
             self._look_for_registration(self._image())
         self._schedule(0)
@@ -407,14 +407,14 @@ class BrokerLife:
         self._failures, self._told_refusal = 0, None
         self._known_to_have_failed.update(told)
         interval_ms = self._terms.heartbeat_interval_ms
-        if self.stage is Stage.REGISTERED:
+        if self.stage is LifeStage.REGISTERED:
             interval_ms = CATCH_UP_INTERVAL_MS
-        elif self.stage is Stage.OPEN and not reply.is_fenced:
+        elif self.stage is LifeStage.OPEN and not reply.is_fenced:
             self._move(Event.UNFENCING_WRITTEN)
             # In Kafka's words, for which whoever starts containers for tests waits in the log.
             self._logger.info("unfenced: Transitioning from RECOVERY to RUNNING")
             self._host.call_soon(self._on_unfenced)
-        elif self.stage is Stage.LEAVING:
+        elif self.stage is LifeStage.LEAVING:
             if reply.should_shut_down:
                 self._move(Event.LET_GO)
                 self._end()
@@ -426,7 +426,7 @@ class BrokerLife:
     # --- ends
 
     def _registration_timed_out(self) -> None:
-        if self.stage is Stage.STARTING:
+        if self.stage is LifeStage.STARTING:
             self._on_failed(
                 f"no controller has registered this broker in {self._terms.registration_timeout_ms} ms "
                 "(initial.broker.registration.timeout.ms): start a majority of the controllers, and see that "
@@ -452,7 +452,7 @@ class BrokerLife:
         self._deadlines.clear()
 
     def _has_ended(self) -> bool:
-        return self.stage is Stage.GONE
+        return self.stage is LifeStage.GONE
 
     def _move(self, event: Event) -> None:
         following = MOVES[self.stage].get(event)

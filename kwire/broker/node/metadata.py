@@ -28,7 +28,7 @@ from kwire.broker.metadata.features import broker_features, registered_features
 from kwire.broker.metadata.publisher import Publisher
 from kwire.broker.node.controller_registration import ControllerRegistration
 from kwire.broker.node.format import metadata_directory
-from kwire.broker.node.life import BrokerLife, Stage, Terms
+from kwire.broker.node.life import BrokerLife, LifeSettings, LifeStage
 from kwire.broker.raft.endpoints import (
     broker_endpoints,
     controller_endpoints,
@@ -101,7 +101,7 @@ class Metadata:
             self.controller,
             host,
             config.node_id,
-            Terms(
+            LifeSettings(
                 config.broker_heartbeat_interval_ms,
                 config.broker_session_timeout_ms,
                 config.initial_broker_registration_timeout_ms,
@@ -258,7 +258,7 @@ class Metadata:
             for _ in range(MAX_LEAVING_HEARTBEATS):
                 self.quorum.settle()
                 self.runtime.release()
-                if self.life.stage is not Stage.LEAVING:
+                if self.life.stage is not LifeStage.LEAVING:
                     break
                 self.life.hurry()
             self.life.stop()

@@ -26,14 +26,14 @@ from kwire.broker.node.format import (
     separate_directory,
 )
 from kwire.broker.node.isr_controller import NodeIsrController
-from kwire.broker.node.life import Stage
+from kwire.broker.node.life import LifeStage
 from kwire.broker.node.placement import Placement
 from kwire.broker.node.producer_ids import ProducerIds
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.node.topics_view import NodeTopics
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.replication.fetchers import Fetchers
-from kwire.broker.replication.led_replicas import Leading
+from kwire.broker.replication.led_replicas import LedPartitions
 from kwire.broker.replication.log_dirs import LogDirs
 from kwire.broker.replication.replicas import Replicas
 from kwire.broker.replication.throttle import LEADER_SIDE, Throttle
@@ -129,7 +129,7 @@ class Node(NodeBase):
         self.peer_address = self.fetchers.address_of
         self.config_changed.append(self.fetchers.config_changed)
         self.leader_throttle = Throttle(LEADER_SIDE, config, host, lambda: self.image)
-        self.leading = Leading(
+        self.leading = LedPartitions(
             host,
             config,
             config.node_id,
@@ -160,7 +160,7 @@ class Node(NodeBase):
 
     def start(self) -> None:
         super().start()
-        if self.life.stage is Stage.CAUGHT_UP:
+        if self.life.stage is LifeStage.CAUGHT_UP:
             self._open()
 
     def _caught_up(self) -> None:

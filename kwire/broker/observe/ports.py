@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kwire.broker.net.server import Server
     from kwire.broker.raft.metadata_log import MetadataLog
     from kwire.broker.replication.fetchers import Fetchers
-    from kwire.broker.replication.led_replicas import Leading
+    from kwire.broker.replication.led_replicas import LedPartitions
     from kwire.broker.replication.replicas import Replicas
     from kwire.broker.replication.traffic import Traffic
     from kwire.broker.storage.dirs.log_manager import LogManager
@@ -84,7 +84,7 @@ class ObservedBroker(ObservedNode, Protocol):
     @property
     def replicas(self) -> Replicas: ...
     @property
-    def leading(self) -> Leading: ...
+    def leading(self) -> LedPartitions: ...
     @property
     def fetchers(self) -> Fetchers: ...
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kwire.broker.raft.roles import Role
+from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey, Voter, VoterEndpoint, VoterSet
@@ -56,7 +56,7 @@ class Tally:
 
 
 def may_have_vote(
-    role: Role,
+    role: QuorumRole,
     candidate: ReplicaKey,
     *,
     is_up_to_date: bool,
@@ -71,10 +71,10 @@ def may_have_vote(
     `has_fetched` whether the leader, if one is followed, has answered a Fetch.
     """
     if is_pre_vote:
-        if role is Role.LEADER or (role is Role.FOLLOWER and has_fetched):
+        if role is QuorumRole.LEADER or (role is QuorumRole.FOLLOWER and has_fetched):
             return False
         return is_up_to_date
-    if role not in (Role.UNATTACHED, Role.PROSPECTIVE):
+    if role not in (QuorumRole.UNATTACHED, QuorumRole.PROSPECTIVE):
         return False  # there is a leader, or this node has voted for itself
     if voted is not None:
         same_directory = voted.directory_id in (ZERO_UUID, candidate.directory_id)

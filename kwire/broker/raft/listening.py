@@ -12,10 +12,10 @@ from kwire.broker.raft.elections import LAST_EPOCH, Tally, may_have_vote, wait_b
 from kwire.broker.raft.fetching import Contradiction
 from kwire.broker.raft.outputs import Advance, Answer, Complain, Output, Remember
 from kwire.broker.raft.replies import (
-    Asked,
     Electoral,
     Heard,
     Known,
+    QuorumRequest,
     Said,
     heard_in,
     refusal,
@@ -23,7 +23,7 @@ from kwire.broker.raft.replies import (
     said_in,
     update_reply,
 )
-from kwire.broker.raft.roles import Role
+from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.standing import Standing
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey
@@ -66,7 +66,7 @@ class Listening(Standing):
 
         They are answered by an `Answer`, perhaps later, whatever they say.
         """
-        assert isinstance(request, Asked)
+        assert isinstance(request, QuorumRequest)
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest):
             return self._asked_to_change(request, asker, now_ms)
         if request.cluster_id not in (None, self._terms.cluster_id):
@@ -96,7 +96,7 @@ class Listening(Standing):
 
     def _why_not(self, request: Electoral, said: Said) -> ErrorCode:
         """Why a request does not count here."""
-        if self.role is Role.FAILED:
+        if self.role is QuorumRole.FAILED:
             return ErrorCode.BROKER_NOT_AVAILABLE
         if isinstance(request, VoteRequest) and _is_impossible(request):
             return ErrorCode.INVALID_REQUEST
@@ -135,7 +135,7 @@ class Listening(Standing):
         """Promise it, and give the candidate time: its chances are at least as good as this node's."""
         self._voted = candidate
         self._election_due_ms = now_ms + self._random_timeout_ms()
-        if self.role is Role.PROSPECTIVE:
+        if self.role is QuorumRole.PROSPECTIVE:
             self._tally = Tally(self._log.voters, self._terms.key)
         self._calls.forget()
         return self._remember(is_promise=True)
@@ -149,7 +149,7 @@ class Listening(Standing):
         return outputs, ErrorCode.NONE if is_for_me else ErrorCode.INVALID_VOTER_KEY
 
     def _leader_ends(self, request: EndQuorumEpochRequest, said: Said, now_ms: int) -> None:
-        if self.role is Role.FOLLOWER and self.leader_id == said.replica_id:
+        if self.role is QuorumRole.FOLLOWER and self.leader_id == said.replica_id:
             self._leader_has_ended = True
             self._fetch_due_ms = now_ms + wait_before_standing_ms(
                 request, self._terms.key, self._terms.election_backoff_max_ms
@@ -189,7 +189,7 @@ class Listening(Standing):
     def answered(self, number: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
         """Whoever was asked has answered, or could not be reached."""
         call = self._calls.close(number)
-        if call is None or self.role is Role.FAILED:
+        if call is None or self.role is QuorumRole.FAILED:
             return []
         if isinstance(call.request, ApiVersionsRequest):
             assert self._membership is not None
@@ -215,7 +215,7 @@ class Listening(Standing):
 
     def _unreachable(self, call: Call, why: PeerUnreachable, now_ms: int) -> list[Output]:
         if isinstance(why, PeerTooOld):
-            if isinstance(call.request, VoteRequest) and self.role is Role.PROSPECTIVE:
+            if isinstance(call.request, VoteRequest) and self.role is QuorumRole.PROSPECTIVE:
                 return self._become_candidate(now_ms)  # it cannot say whether it would vote
             if isinstance(call.request, UpdateRaftVoterRequest):
                 self._joining.told()
@@ -275,9 +275,9 @@ class Listening(Standing):
     ) -> list[Output] | None:
         """Do what an answer says that fits epoch and role; None if it does not."""
         match answer:
-            case FetchResponse() | FetchSnapshotResponse() if self.role is Role.FOLLOWER:
+            case FetchResponse() | FetchSnapshotResponse() if self.role is QuorumRole.FOLLOWER:
                 return self._followed(answer, now_ms)
-            case UpdateRaftVoterResponse() if self.role is Role.FOLLOWER and not is_news:
+            case UpdateRaftVoterResponse() if self.role is QuorumRole.FOLLOWER and not is_news:
                 if heard.code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
                     return None
                 self._joining.told()
@@ -288,10 +288,10 @@ class Listening(Standing):
                 if not heard.is_granted:
                     self._stand_again_soon(now_ms)
                 return self._count(now_ms)
-            case BeginQuorumEpochResponse() if self.role is Role.LEADER:
+            case BeginQuorumEpochResponse() if self.role is QuorumRole.LEADER:
                 self._calls.succeeded(call.key)
                 return []
-            case EndQuorumEpochResponse() if self.role is Role.RESIGNED:
+            case EndQuorumEpochResponse() if self.role is QuorumRole.RESIGNED:
                 self._unaware = [voter for voter in self._unaware if voter.key.replica_id != call.key]
                 return []
         return None

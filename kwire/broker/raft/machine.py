@@ -21,7 +21,7 @@ from kwire.broker.raft.elections import LAST_EPOCH, begin_request, end_request, 
 from kwire.broker.raft.leading import Description
 from kwire.broker.raft.listening import Listening
 from kwire.broker.raft.outputs import Complain, Output
-from kwire.broker.raft.roles import Role, Stage
+from kwire.broker.raft.roles import QuorumRole, Stage
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import Voter
 from kwire.wire.errors import ApiError, ErrorCode
@@ -63,7 +63,7 @@ class Machine(Listening):
 
     def resign(self, now_ms: int, reason: ErrorCode) -> list[Output]:
         """The leader cannot lead, or should not: others are to stand."""
-        return self._resign(now_ms, reason) if self.role is Role.LEADER else []
+        return self._resign(now_ms, reason) if self.role is QuorumRole.LEADER else []
 
     def stop(self, now_ms: int) -> list[Output]:
         """The node ends: a leader resigns. Afterwards it only answers, and has the others elect."""
@@ -78,19 +78,19 @@ class Machine(Listening):
         """When `tick` has something to do, which may be at once; None while an event is awaited."""
         dues: list[int | None] = []
         match self.role:
-            case _ if self._is_stopping and self.role is not Role.RESIGNED:
+            case _ if self._is_stopping and self.role is not QuorumRole.RESIGNED:
                 pass
-            case Role.UNATTACHED | Role.FOLLOWER:
+            case QuorumRole.UNATTACHED | QuorumRole.FOLLOWER:
                 dues = [self._fetching.due_ms(self.leader_address), self._stand_due_ms]
-            case Role.PROSPECTIVE | Role.CANDIDATE:
+            case QuorumRole.PROSPECTIVE | QuorumRole.CANDIDATE:
                 assert self._tally is not None
                 dues = [self._election_due_ms]
                 if not self._tally.is_lost:
                     dues += self._ready_to_be_asked(self._tally.missing)
-            case Role.LEADER:
+            case QuorumRole.LEADER:
                 leading, membership = self._lead_of_epoch
                 dues = [0 if leading.has_left else leading.due_ms, membership.due_ms]
-            case Role.RESIGNED:
+            case QuorumRole.RESIGNED:
                 dues = [*self._ready_to_be_asked(self._unaware)]
                 if not self._is_stopping:
                     dues.append(self._election_due_ms)
@@ -108,12 +108,12 @@ class Machine(Listening):
         """When a voter stands, that has no leader; None while it waits for its own disk."""
         if not self._may_stand or not self._fetching.is_settled or self.epoch >= LAST_EPOCH - 1:
             return None
-        return self._election_due_ms if self.role is Role.UNATTACHED else self._fetch_due_ms
+        return self._election_due_ms if self.role is QuorumRole.UNATTACHED else self._fetch_due_ms
 
     def start(self, now_ms: int) -> list[Output]:
         """What follows at once from what is remembered: a sole voter elects itself here."""
         outputs: list[Output] = []
-        if self.role is Role.CANDIDATE:
+        if self.role is QuorumRole.CANDIDATE:
             outputs = self._count(now_ms)
         elif self.is_voter and len(self._log.voters) == 1:
             outputs = self._stand(now_ms)
@@ -122,25 +122,25 @@ class Machine(Listening):
     def tick(self, now_ms: int) -> list[Output]:
         """Time has passed, or what came out before is done: perhaps somebody is to be asked."""
         match self.role:
-            case _ if self._is_stopping and self.role is not Role.RESIGNED:
+            case _ if self._is_stopping and self.role is not QuorumRole.RESIGNED:
                 return []
-            case Role.UNATTACHED | Role.FOLLOWER:
+            case QuorumRole.UNATTACHED | QuorumRole.FOLLOWER:
                 stand_due_ms = self._stand_due_ms
                 if stand_due_ms is not None and now_ms >= stand_due_ms:
                     return self._then_tick(self._stand(now_ms), now_ms)
                 return self._follow(now_ms)
-            case Role.PROSPECTIVE | Role.CANDIDATE:
+            case QuorumRole.PROSPECTIVE | QuorumRole.CANDIDATE:
                 if now_ms >= self._election_due_ms:
                     return self._then_tick(self._lose(now_ms), now_ms)
                 return self._ask_for_votes(now_ms)
-            case Role.LEADER:
+            case QuorumRole.LEADER:
                 return self._lead(now_ms)
-            case Role.RESIGNED:
+            case QuorumRole.RESIGNED:
                 if now_ms >= self._election_due_ms and not self._is_stopping:
                     # In the epoch that it led it could not follow anybody.
                     return self._then_tick(self._see(self.epoch + 1, now_ms), now_ms)
                 return self._tell_of_end(now_ms)
-            case Role.FAILED:
+            case QuorumRole.FAILED:
                 return []
             case _ as never:
                 assert_never(never)
@@ -169,7 +169,7 @@ class Machine(Listening):
         for voter in [] if tally.is_lost else tally.missing:
             address, voter_id = voter.address(terms.listener), voter.key.replica_id
             if address is not None and now_ms >= self._calls.ready_ms(voter_id):
-                is_pre_vote = self.role is Role.PROSPECTIVE
+                is_pre_vote = self.role is QuorumRole.PROSPECTIVE
                 request = vote_request(terms, self._log, self.epoch, voter.key, is_pre_vote=is_pre_vote)
                 outputs.append(self._calls.send(voter_id, address, request, now_ms))
         return outputs
@@ -205,7 +205,7 @@ class Machine(Listening):
     def synced(self, offset: int, now_ms: int) -> list[Output]:
         """The log, as it is now, is durable up to there."""
         self._fetching.synced(offset)
-        if self.role is Role.LEADER:
+        if self.role is QuorumRole.LEADER:
             return self._commit()
         self._excuse_leader(now_ms)
         return []

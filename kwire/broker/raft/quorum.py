@@ -29,7 +29,7 @@ from kwire.broker.raft.leading import Description
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.raft.quorum_state import ElectionFile
-from kwire.broker.raft.roles import Role
+from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey
@@ -258,13 +258,13 @@ class Quorum:
     @property
     def leads(self) -> bool:
         """Whether this node is the leader, in `epoch`."""
-        return self._machine is not None and self._machine.role is Role.LEADER
+        return self._machine is not None and self._machine.role is QuorumRole.LEADER
 
     @property
     def leader_id(self) -> int:
         """The active controller; NO_LEADER while nobody is known."""
         machine = self._machine
-        if machine is None or machine.role not in (Role.LEADER, Role.FOLLOWER):
+        if machine is None or machine.role not in (QuorumRole.LEADER, QuorumRole.FOLLOWER):
             return NO_LEADER
         return machine.leader_id
 
@@ -527,7 +527,7 @@ class Quorum:
         self._after(self._machine.raise_kraft_version(version, validate_only=validate_only))
 
     def _append_controls(self, wanted: out.AppendControls, machine: Machine) -> None:
-        if machine.role is not Role.LEADER or machine.epoch != wanted.epoch:
+        if machine.role is not QuorumRole.LEADER or machine.epoch != wanted.epoch:
             return
         offset = self._decisions.append_controls(wanted.epoch, wanted.controls)
         self._do(machine.controls_appended(offset, self._host.between_nodes.monotonic_ms()))

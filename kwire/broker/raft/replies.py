@@ -24,7 +24,7 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
 Electoral = vote.VoteRequest | begin.BeginQuorumEpochRequest | end.EndQuorumEpochRequest
-Asked = Electoral | AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest
+QuorumRequest = Electoral | AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest
 
 FIRST_WITH_ENDPOINTS: Final = 1
 

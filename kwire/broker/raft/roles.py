@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import Final
 
 
-class Role(Enum):
+class QuorumRole(Enum):
     """What a node is in an epoch. An observer, which does not vote, is unattached or a follower."""
 
     UNATTACHED = auto()
@@ -42,20 +42,28 @@ class Event(Enum):
 
 
 _ELECTIONS: Final = {
-    Event.EPOCH_SEEN: Role.UNATTACHED,
-    Event.LEADER_FOUND: Role.FOLLOWER,
-    Event.CONTRADICTED: Role.FAILED,
+    Event.EPOCH_SEEN: QuorumRole.UNATTACHED,
+    Event.LEADER_FOUND: QuorumRole.FOLLOWER,
+    Event.CONTRADICTED: QuorumRole.FAILED,
 }
 
-MOVES: Final[dict[Role, dict[Event, Role]]] = {
-    Role.UNATTACHED: {**_ELECTIONS, Event.STANDS: Role.PROSPECTIVE},
-    Role.FOLLOWER: {**_ELECTIONS, Event.STANDS: Role.PROSPECTIVE},
-    Role.PROSPECTIVE: {**_ELECTIONS, Event.WOULD_WIN: Role.CANDIDATE, Event.LOST: Role.UNATTACHED},
-    Role.CANDIDATE: {**_ELECTIONS, Event.STANDS: Role.PROSPECTIVE, Event.ELECTED: Role.LEADER},
-    Role.LEADER: {**_ELECTIONS, Event.RESIGNS: Role.RESIGNED},
+MOVES: Final[dict[QuorumRole, dict[Event, QuorumRole]]] = {
+    QuorumRole.UNATTACHED: {**_ELECTIONS, Event.STANDS: QuorumRole.PROSPECTIVE},
+    QuorumRole.FOLLOWER: {**_ELECTIONS, Event.STANDS: QuorumRole.PROSPECTIVE},
+    QuorumRole.PROSPECTIVE: {
+        **_ELECTIONS,
+        Event.WOULD_WIN: QuorumRole.CANDIDATE,
+        Event.LOST: QuorumRole.UNATTACHED,
+    },
+    QuorumRole.CANDIDATE: {
+        **_ELECTIONS,
+        Event.STANDS: QuorumRole.PROSPECTIVE,
+        Event.ELECTED: QuorumRole.LEADER,
+    },
+    QuorumRole.LEADER: {**_ELECTIONS, Event.RESIGNS: QuorumRole.RESIGNED},
     # A sole voter that has led before need not wait for others.
-    Role.RESIGNED: {**_ELECTIONS, Event.STANDS: Role.PROSPECTIVE},
-    Role.FAILED: {},
+    QuorumRole.RESIGNED: {**_ELECTIONS, Event.STANDS: QuorumRole.PROSPECTIVE},
+    QuorumRole.FAILED: {},
 }
 """The moves that there are: anything else is a fault of ours."""
 

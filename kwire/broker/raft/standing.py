@@ -18,7 +18,7 @@ from kwire.broker.raft.leading import Leading
 from kwire.broker.raft.membership import Membership
 from kwire.broker.raft.outputs import Fail, Output, Remember, Tell, Unlead
 from kwire.broker.raft.quorum_state import NOBODY, QuorumState
-from kwire.broker.raft.roles import MOVES, Event, Role
+from kwire.broker.raft.roles import MOVES, Event, QuorumRole
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey, Voter
@@ -37,7 +37,7 @@ class Standing:
         self, terms: Terms, log: QuorumLog, rng: random.Random, *, remembered: QuorumState, now_ms: int
     ) -> None:
         """`remembered` is what quorum-state says; all of the log is durable."""
-        self.role = Role.UNATTACHED
+        self.role = QuorumRole.UNATTACHED
         self.epoch = max(remembered.leader_epoch, log.last_epoch)
         self.leader_id = NO_LEADER
         """This node itself while it is RESIGNED, too: that is what others are to be answered."""
@@ -78,16 +78,16 @@ class Standing:
         self.leader_id = remembered.leader_id
         if self.leader_id == terms.node_id:
             # It appends nothing more in an epoch of which it may have lost something.
-            self.role = Role.RESIGNED
+            self.role = QuorumRole.RESIGNED
             self._unaware = self._others()
         elif self.leader_id != NO_LEADER:
             address = voters.address(self.leader_id, terms.listener)
             if address is not None:
-                self.role, self.leader_address = Role.FOLLOWER, address
+                self.role, self.leader_address = QuorumRole.FOLLOWER, address
                 self._fetch_due_ms = now_ms + terms.fetch_timeout_ms
                 self._joining.follow(now_ms)
         elif self._may_stand and self._voted is not None and self._is_me(self._voted):
-            self.role = Role.CANDIDATE
+            self.role = QuorumRole.CANDIDATE
             self._tally = Tally(voters, terms.key)
 
     @property
@@ -163,7 +163,7 @@ class Standing:
         return [Remember(state, is_promise), *self._tell()]
 
     def _tell(self) -> list[Output]:
-        known = (self.epoch, self.leader_id, self.leader_address, self.role is Role.LEADER)
+        known = (self.epoch, self.leader_id, self.leader_address, self.role is QuorumRole.LEADER)
         if known == self._told:
             return []
         self._told = known
@@ -175,8 +175,8 @@ class Standing:
         """There is an epoch, or its leader, that was not known before; who was asked is asked anew."""
         if leader_id != NO_LEADER and address is not None:
             return self._follow_leader(epoch, leader_id, address, now_ms)
-        keeps_time = self.role in (Role.UNATTACHED, Role.CANDIDATE, Role.RESIGNED)
-        if self.role is Role.PROSPECTIVE:
+        keeps_time = self.role in (QuorumRole.UNATTACHED, QuorumRole.CANDIDATE, QuorumRole.RESIGNED)
+        if self.role is QuorumRole.PROSPECTIVE:
             assert self._tally is not None
             keeps_time = not self._tally.is_lost
         if not keeps_time:
@@ -209,8 +209,10 @@ class Standing:
         tally = self._tally
         assert tally is not None
         if tally.is_won:
-            return self._become_candidate(now_ms) if self.role is Role.PROSPECTIVE else self._win(now_ms)
-        return self._lose(now_ms) if tally.is_lost and self.role is Role.PROSPECTIVE else []
+            return (
+                self._become_candidate(now_ms) if self.role is QuorumRole.PROSPECTIVE else self._win(now_ms)
+            )
+        return self._lose(now_ms) if tally.is_lost and self.role is QuorumRole.PROSPECTIVE else []
 
     def _become_candidate(self, now_ms: int) -> list[Output]:
         """Begin an epoch, with this node's own vote."""
@@ -238,7 +240,7 @@ class Standing:
 
     def _lose(self, now_ms: int) -> list[Output]:
         """Not enough votes came. Who was a candidate asks for them anew; others go back to waiting."""
-        if self.role is Role.CANDIDATE:
+        if self.role is QuorumRole.CANDIDATE:
             return self._stand(now_ms)
         assert self._tally is not None
         if self._tally.is_lost:

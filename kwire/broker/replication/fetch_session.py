@@ -32,7 +32,7 @@ Key = tuple[Uuid, int]
 """A partition: the id of its topic, and its number."""
 
 
-class Asked(NamedTuple):
+class AskedPartition(NamedTuple):
     """What the leader is asked for of one partition: where the follower's log ends, and in which epochs."""
 
     offset: int
@@ -50,9 +50,9 @@ class FetchSession:
         self._id = NO_SESSION
         self.epoch = NEW
         """That of the next request."""
-        self._known: dict[Key, Asked] = {}
+        self._known: dict[Key, AskedPartition] = {}
         """What the leader knows, or will when the request has arrived that is under way."""
-        self._changed: dict[Key, Asked] = {}
+        self._changed: dict[Key, AskedPartition] = {}
         """What it is to be told."""
         self._forgotten: dict[Key, None] = {}
 
@@ -67,7 +67,7 @@ class FetchSession:
 
     # --- what is followed
 
-    def follow(self, key: Key, asked: Asked) -> None:
+    def follow(self, key: Key, asked: AskedPartition) -> None:
         """Fetch a partition from here on, whether it was fetched before or not."""
         self._forgotten.pop(key, None)
         if self._known.get(key) == asked:
@@ -131,7 +131,7 @@ class FetchSession:
         self.epoch = NEW if response.session_id == NO_SESSION else 1
         return None
 
-    def fresh(self, response: FetchResponse) -> Iterator[tuple[Key, Asked, PartitionData]]:
+    def fresh(self, response: FetchResponse) -> Iterator[tuple[Key, AskedPartition, PartitionData]]:
         """What an answer tells of partitions that are still to be fetched where they were when it was asked.
 
         Anything else is stale: since then the partition was forgotten, cut, or has another leader.
@@ -152,7 +152,7 @@ class FetchSession:
         self.epoch = NEW
 
 
-def _by_topic(asked: dict[Key, Asked], max_bytes: int) -> dict[Uuid, list[FetchPartition]]:
+def _by_topic(asked: dict[Key, AskedPartition], max_bytes: int) -> dict[Uuid, list[FetchPartition]]:
     found: dict[Uuid, list[FetchPartition]] = {}
     for (topic_id, index), wanted in asked.items():
         found.setdefault(topic_id, []).append(

@@ -17,7 +17,7 @@ from typing import Final
 from kwire.broker.host.host import PeerAddress, PeerUnreachable, Timer
 from kwire.broker.replication.fetch_session import FetchSession, Key
 from kwire.broker.replication.follower import Event, Follower, State
-from kwire.broker.replication.following import Around
+from kwire.broker.replication.following import FetcherPorts
 from kwire.broker.replication.leader_offsets import LeaderOffsets
 from kwire.broker.storage.disk import StorageError
 from kwire.wire.errors import ApiError, ErrorCode
@@ -46,7 +46,7 @@ SESSION_LOST: Final = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_F
 class Fetcher:
     """The fetcher of one leader; a leader may have several, each with a share of the partitions."""
 
-    def __init__(self, leader_id: int, number: int, around: Around) -> None:
+    def __init__(self, leader_id: int, number: int, around: FetcherPorts) -> None:
         self.leader_id = leader_id
         self.purpose = f"fetch-{number}"
         self._around = around

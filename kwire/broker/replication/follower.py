@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kwire.broker.host.host import Host
-from kwire.broker.replication.fetch_session import Asked, Key
+from kwire.broker.replication.fetch_session import AskedPartition, Key
 from kwire.broker.replication.partition import OwnFailure, Partition
 from kwire.broker.storage.disk import StorageError
 from kwire.wire.batch import HEADER_BYTES, NO_LEADER_EPOCH, read_header
@@ -124,11 +124,11 @@ class Follower:
         self.state = following
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> AskedPartition:
         """What to ask the leader for."""
         log = self.partition.log
         epoch = log.latest_epoch
-        return Asked(
+        return AskedPartition(
             log.log_end_offset,
             self.leader_epoch,
             NO_LEADER_EPOCH if epoch is None else epoch,

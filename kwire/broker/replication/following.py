@@ -33,7 +33,7 @@ class Commits(Protocol):
         """Write them, and tell who waits for that. Never raises."""
 
 
-class Around(Protocol):
+class FetcherPorts(Protocol):
     """What a fetcher is told by the rest of its broker."""
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.replication.follower import Follower
-from kwire.broker.replication.following import Around
+from kwire.broker.replication.following import FetcherPorts
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.list_offsets import (
     EARLIEST,
@@ -27,7 +27,7 @@ Results = dict[tuple[str, int], tuple[int, int]]
 class LeaderOffsets:
     """Asks one leader."""
 
-    def __init__(self, around: Around, address: Callable[[], PeerAddress | None], purpose: str) -> None:
+    def __init__(self, around: FetcherPorts, address: Callable[[], PeerAddress | None], purpose: str) -> None:
         self._around = around
         self._address = address
         self._purpose = purpose

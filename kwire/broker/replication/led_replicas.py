@@ -51,7 +51,7 @@ class Led(Protocol):
         """Its log may begin later than it did."""
 
 
-class Leading:
+class LedPartitions:
     """What the partitions that a broker leads have in common."""
 
     def __init__(
@@ -148,7 +148,7 @@ class LedReplicas:
         "pending",
     )
 
-    def __init__(self, leading: Leading) -> None:
+    def __init__(self, leading: LedPartitions) -> None:
         self._leading = leading
         self._image = PartitionImage((), ())
         self.followers: dict[int, FollowerState] = {}

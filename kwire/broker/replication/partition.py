@@ -17,7 +17,7 @@ from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.follower_state import FollowerState, Watch
 from kwire.broker.replication.isr import RETRY_MS, ChangedIsr
-from kwire.broker.replication.led_replicas import Leading, LedReplicas, Pending
+from kwire.broker.replication.led_replicas import LedPartitions, LedReplicas, Pending
 from kwire.broker.replication.promises import WRITTEN, Late, Promise, Told
 from kwire.broker.replication.roles import LEADER, Move, Role, moved
 from kwire.broker.replication.traffic import NOT_FAILED
@@ -77,7 +77,7 @@ class Partition:
         stage: Callable[[Partition], None],
         when_placed: Callable[[Log, Host, Callable[[], None]], None],
         on_offline: Callable[[Partition, StorageError], None],
-        leading: Leading,
+        leading: LedPartitions,
     ) -> None:
         """Absent yet: `lead` or `follow` comes next. `when_placed` tells when a log is in its place."""
         self.log = log

@@ -28,7 +28,7 @@ from kwire.broker.metadata.image import (
     TopicImage,
 )
 from kwire.broker.replication.following import Commits, Following
-from kwire.broker.replication.led_replicas import Leading
+from kwire.broker.replication.led_replicas import LedPartitions
 from kwire.broker.replication.log_dirs import Placement
 from kwire.broker.replication.partition import OwnFailure, Partition
 from kwire.broker.replication.roles import Role
@@ -75,7 +75,7 @@ class Replicas:
         coordinators: Mapping[str, Elected],
         placement: Placement,
         following: Following,
-        leading: Leading,
+        leading: LedPartitions,
         on_left: Callable[[Partition], None],
         on_deleted: Callable[[], None],
     ) -> None:

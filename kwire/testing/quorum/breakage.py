@@ -12,7 +12,7 @@ from kwire.broker.raft.leading import UNKNOWN, Leading
 from kwire.broker.raft.membership import Membership
 from kwire.broker.raft.outputs import Output, Remember
 from kwire.broker.raft.quorum_state import QuorumState
-from kwire.broker.raft.roles import Role, Stage
+from kwire.broker.raft.roles import QuorumRole, Stage
 from kwire.broker.raft.standing import Standing
 from kwire.broker.raft.voters import Voter, VoterSet
 from kwire.testing.quorum.log import SimulatedLog
@@ -27,7 +27,7 @@ def _votes_are_not_waited_for(replace: SetAttribute) -> None:
     original = Standing._remember
 
     def remember(self: Standing, *, is_promise: bool) -> list[Output]:
-        is_lead = self.role is Role.LEADER
+        is_lead = self.role is QuorumRole.LEADER
         return original(self, is_promise=is_promise and is_lead)
 
     replace(Standing, "_remember", remember)
@@ -37,7 +37,7 @@ def _the_lead_is_not_waited_for(replace: SetAttribute) -> None:
     original = Standing._remember
 
     def remember(self: Standing, *, is_promise: bool) -> list[Output]:
-        return original(self, is_promise=is_promise and self.role is not Role.LEADER)
+        return original(self, is_promise=is_promise and self.role is not QuorumRole.LEADER)
 
     replace(Standing, "_remember", remember)
 
@@ -71,8 +71,8 @@ def _any_log_will_do(replace: SetAttribute) -> None:
 
 
 def _a_leader_votes_for_others(replace: SetAttribute) -> None:
-    def asked(role: Role, *arguments: Any, **named: Any) -> bool:
-        return may_have_vote(Role.UNATTACHED, *arguments, **{**named, "leader_id": -1})
+    def asked(role: QuorumRole, *arguments: Any, **named: Any) -> bool:
+        return may_have_vote(QuorumRole.UNATTACHED, *arguments, **{**named, "leader_id": -1})
 
     replace(listening, "may_have_vote", asked)
 
@@ -148,7 +148,7 @@ def _nobody_is_asked_before_an_election(replace: SetAttribute) -> None:
     original = Standing._count
 
     def count(self: Standing, now_ms: int) -> list[Output]:
-        if self.role is Role.PROSPECTIVE:
+        if self.role is QuorumRole.PROSPECTIVE:
             return self._become_candidate(now_ms)
         return original(self, now_ms)
 

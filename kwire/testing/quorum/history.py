@@ -15,7 +15,7 @@ from typing import Final
 from kwire.broker.host.host import PeerAddress, PeerTooOld, PeerUnreachable
 from kwire.broker.raft import outputs
 from kwire.broker.raft.outputs import Output
-from kwire.broker.raft.roles import Role
+from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, Voter, VoterSet, endpoints_of
@@ -220,7 +220,7 @@ class History:
 
     def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
         self.invariants.appended(node, batch, prev_epoch)
-        if batch.controls and node.machine.role is Role.LEADER:
+        if batch.controls and node.machine.role is QuorumRole.LEADER:
             self.note(node, f"appends {batch} for {node.log.voters}")
 
     def leads(self, node: SimulatedNode) -> None:
@@ -234,7 +234,7 @@ class History:
         shown = (machine.role, machine.epoch, machine.leader_id)
         if node.shown != shown:
             node.shown = shown
-            if machine.role is Role.LEADER:
+            if machine.role is QuorumRole.LEADER:
                 self.trouble.lie_in_wait(node)
             self.note(node, f"{machine.role.name.lower()} in {machine.epoch}, leader {machine.leader_id}")
         self.invariants.check(node, node.own_ms)
@@ -244,7 +244,9 @@ class History:
     @property
     def leader(self) -> SimulatedNode | None:
         """Who leads the latest epoch, of those who lead."""
-        leading = [node for node in self.nodes.values() if node.is_up and node.machine.role is Role.LEADER]
+        leading = [
+            node for node in self.nodes.values() if node.is_up and node.machine.role is QuorumRole.LEADER
+        ]
         return max(leading, key=lambda node: node.machine.epoch, default=None)
 
     def propose(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from kwire.broker.raft import outputs
 from kwire.broker.raft.outputs import Output
-from kwire.broker.raft.roles import Role
+from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.voters import ReplicaKey, VoterSet
 from kwire.testing.quorum.log import Batch
 from kwire.testing.quorum.node import SimulatedNode
@@ -53,7 +53,7 @@ class Invariants:
         self._fetch_timeout_ms = fetch_timeout_ms
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
         self._granted = Granted()
-        self._was: dict[ReplicaKey, tuple[int, Role, int]] = {}
+        self._was: dict[ReplicaKey, tuple[int, QuorumRole, int]] = {}
         self._heard: dict[ReplicaKey, dict[int, int]] = {}
         self._led_since: dict[ReplicaKey, int] = {}
         self._led_for: dict[ReplicaKey, VoterSet] = {}
@@ -92,7 +92,7 @@ class Invariants:
     def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
         """A node appends a batch, before which its log has `prev_epoch`."""
         machine = node.machine
-        if machine.role is Role.LEADER and batch.epoch != machine.epoch:
+        if machine.role is QuorumRole.LEADER and batch.epoch != machine.epoch:
             raise Violation(f"{node} leads epoch {machine.epoch} and appends {batch}")
         known, known_prev = self._batches.setdefault((batch.epoch, batch.base_offset), (batch, prev_epoch))
         if known != batch:
@@ -100,7 +100,7 @@ class Invariants:
         if -1 not in (known_prev, prev_epoch) and known_prev != prev_epoch:
             raise Violation(f"{node} appends {batch} after epoch {prev_epoch}, others after {known_prev}")
         for _, control in batch.controls:
-            if isinstance(control, VotersRecord) and machine.role is Role.LEADER:
+            if isinstance(control, VotersRecord) and machine.role is QuorumRole.LEADER:
                 self._check_change(node, VoterSet.of_record(control))
 
     def _check_change(self, node: SimulatedNode, voters: VoterSet) -> None:
@@ -114,7 +114,7 @@ class Invariants:
     def _advance(self, node: SimulatedNode, offset: int) -> None:
         log = node.log
         end_offset = min(offset, log.end_offset)
-        if node.machine.role is not Role.LEADER:
+        if node.machine.role is not QuorumRole.LEADER:
             if end_offset > self.committed_offset:
                 raise Violation(f"{node} takes {end_offset} for committed, and nobody has committed that")
         elif end_offset < log.high_watermark:
@@ -177,17 +177,19 @@ class Invariants:
         was = self._was.get(node.key)
         now = (machine.epoch, machine.role, node.life)
         if was == now:
-            if machine.role is Role.LEADER:
+            if machine.role is QuorumRole.LEADER:
                 self._check_heard(node, own_ms)
             return
         self._was[node.key] = now
         if was is not None and was[2] == node.life and machine.epoch < was[0]:
             raise Violation(f"{node} goes back from epoch {was[0]} to {machine.epoch}")
-        if machine.role is Role.LEADER:
+        if machine.role is QuorumRole.LEADER:
             self._check_complete(node)
             self._led_since[node.key] = own_ms
             self._heard[node.key] = {}
-        if machine.role in (Role.CANDIDATE, Role.LEADER) and (was is None or was[0] < machine.epoch):
+        if machine.role in (QuorumRole.CANDIDATE, QuorumRole.LEADER) and (
+            was is None or was[0] < machine.epoch
+        ):
             self._check_stands(node, machine.epoch)
 
     def _check_stands(self, node: SimulatedNode, epoch: int) -> None:

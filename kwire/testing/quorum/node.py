@@ -18,7 +18,7 @@ from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.outputs import Output
 from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
 from kwire.broker.raft.quorum_state import QuorumState
-from kwire.broker.raft.roles import Role
+from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, VoterSet, address_of, endpoints_of
@@ -66,7 +66,7 @@ class World(Protocol):
 class _Parked(NamedTuple):
     request: FetchRequest
     reply: Reply
-    role: Role
+    role: QuorumRole
 
 
 class Disk(NamedTuple):
@@ -226,15 +226,15 @@ class SimulatedNode:
             case outputs.Remember():
                 self._remember(output)
             case outputs.AppendControls():
-                if machine.role is Role.LEADER and machine.epoch == output.epoch:
+                if machine.role is QuorumRole.LEADER and machine.epoch == output.epoch:
                     offset = self._append(Batch(log.end_offset, output.epoch, tuple(output.controls)))
                     self._queue.extendleft(reversed(machine.controls_appended(offset, self.own_ms)))
             case outputs.Append():
-                assert machine.role is not Role.LEADER
+                assert machine.role is not QuorumRole.LEADER
                 for batch in world.batches_of(bytes(output.records)):
                     self._append(batch)
             case outputs.Cut():
-                assert machine.role is not Role.LEADER, "a leader cuts its log"
+                assert machine.role is not QuorumRole.LEADER, "a leader cuts its log"
                 assert output.offset >= log.high_watermark
                 world.note(self, f"cuts at {output.offset} of {log.end_offset}")
                 assert self._sync_to is None
@@ -338,7 +338,7 @@ class SimulatedNode:
     def propose(self, command: str) -> int | None:
         """Have the leader append a command; its offset, or None if this is not the leader."""
         machine, log = self.machine, self.log
-        if not self.is_up or self.failed or self._queue or machine.role is not Role.LEADER:
+        if not self.is_up or self.failed or self._queue or machine.role is not QuorumRole.LEADER:
             return None
         if log.last_epoch != machine.epoch:
             return None
@@ -381,7 +381,7 @@ class SimulatedNode:
         if epoch != machine.epoch:
             is_behind = epoch < machine.epoch
             return ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH
-        return ErrorCode.NONE if machine.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE if machine.role is QuorumRole.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _fetched(self, parked: _Parked, *, may_park: bool) -> bool:
         """Answer a Fetch, or park it; whether it is answered."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.outputs import Output
-from kwire.broker.raft.roles import Role
+from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.voters import Voter, VoterSet
 from kwire.testing.quorum.invariants import Invariants
 from kwire.testing.quorum.log import SavedSnapshot
@@ -297,7 +297,7 @@ class Trouble:
 
     def _upgrade(self) -> None:
         leader = self._history.leader
-        if leader is None or leader.machine.role is not Role.LEADER:
+        if leader is None or leader.machine.role is not QuorumRole.LEADER:
             return
         self._history.note(leader, "is to make the quorum dynamic")
 

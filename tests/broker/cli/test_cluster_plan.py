@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kwire.broker.cli.cluster_plan import Address, Quorum, Roles, Wanted, addresses, properties
+from kwire.broker.cli.cluster_plan import Address, ControllerAddresses, Roles, Wanted, addresses, properties
 from kwire.broker.cli.settings import Failure
 
 B: Roles = ("broker",)
@@ -67,7 +67,7 @@ def test_ports_of_brokers_come_first() -> None:
 
 
 def test_who_comes_later_makes_itself_a_voter() -> None:
-    quorum = Quorum(["127.0.0.1:9094", "127.0.0.1:9095"])
+    quorum = ControllerAddresses(["127.0.0.1:9094", "127.0.0.1:9095"])
     lines = quorum.lines(C, joins=True)
     assert lines == {
         "controller.quorum.bootstrap.servers": "127.0.0.1:9094,127.0.0.1:9095",

@@ -18,8 +18,8 @@ from kwire.broker.node.life import (
     MOVES,
     BrokerLife,
     Event,
-    Stage,
-    Terms,
+    LifeSettings,
+    LifeStage,
 )
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
@@ -47,7 +47,7 @@ class Bench:
             self,
             self.host,
             1,
-            Terms(HEARTBEAT_MS, 9_000, 60_000, 30_000),
+            LifeSettings(HEARTBEAT_MS, 9_000, 60_000, 30_000),
             image=lambda: self.image,
             is_alone=lambda: self.is_alone,
             on_caught_up=lambda: self.told.append("caught up"),
@@ -90,21 +90,21 @@ class Bench:
         )
         self.publish(broker_epoch + 2, record)
 
-    def come_to(self, stage: Stage) -> None:
+    def come_to(self, stage: LifeStage) -> None:
         """The way there, but for LEAVING and GONE; with nothing under way."""
         self.life.start(REGISTRATION)
-        if stage is Stage.STARTING:
+        if stage is LifeStage.STARTING:
             return
         self.answer(EPOCH)
-        if stage is Stage.REGISTERED:
+        if stage is LifeStage.REGISTERED:
             self.heartbeat(FENCED)
             return
         self.publish_registration()
         self.heartbeat(FENCED)
-        if stage is Stage.CAUGHT_UP:
+        if stage is LifeStage.CAUGHT_UP:
             return
         self.life.opened()
-        self.heartbeat(FENCED if stage is Stage.OPEN else UNFENCED)
+        self.heartbeat(FENCED if stage is LifeStage.OPEN else UNFENCED)
         assert self.life.stage is stage
 
 
@@ -115,25 +115,25 @@ def bench() -> Bench:
 
 def test_the_way_in(bench: Bench) -> None:
     bench.life.start(REGISTRATION)
-    assert (bench.life.stage, bench.life.broker_epoch) == (Stage.STARTING, -1)
+    assert (bench.life.stage, bench.life.broker_epoch) == (LifeStage.STARTING, -1)
     assert bench.answer(EPOCH) is REGISTRATION
-    assert (bench.life.stage, bench.life.broker_epoch) == (Stage.REGISTERED, EPOCH)
+    assert (bench.life.stage, bench.life.broker_epoch) == (LifeStage.REGISTERED, EPOCH)
     first = bench.heartbeat(FENCED)
     assert (first.broker_epoch, first.want_fence, first.want_shut_down) == (EPOCH, True, False)
     assert first.cordoned_log_dirs is None
     bench.publish(EPOCH + 5)
-    assert bench.life.stage is Stage.REGISTERED, "the metadata may be there without the registration"
+    assert bench.life.stage is LifeStage.REGISTERED, "the metadata may be there without the registration"
     bench.publish_registration()
-    assert (bench.life.stage, bench.told) == (Stage.CAUGHT_UP, ["caught up"])
+    assert (bench.life.stage, bench.told) == (LifeStage.CAUGHT_UP, ["caught up"])
     bench.host.advance(CATCH_UP_INTERVAL_MS)
     second = bench.heartbeat(FENCED)
     assert (second.current_metadata_offset, second.want_fence) == (EPOCH + 2, True)
     bench.life.opened()
     assert bench.heartbeat(FENCED).want_fence is False
-    assert (bench.life.stage, bench.told) == (Stage.OPEN, ["caught up"])
+    assert (bench.life.stage, bench.told) == (LifeStage.OPEN, ["caught up"])
     bench.host.advance(HEARTBEAT_MS)
     bench.heartbeat(UNFENCED)
-    assert (bench.life.stage, bench.told) == (Stage.UNFENCED, ["caught up", "unfenced"])
+    assert (bench.life.stage, bench.told) == (LifeStage.UNFENCED, ["caught up", "unfenced"])
     bench.host.advance(HEARTBEAT_MS - 1)
     assert bench.asked == []
     bench.host.advance(1)
@@ -143,9 +143,9 @@ def test_the_way_in(bench: Bench) -> None:
 def test_metadata_that_was_there_before_the_answer_counts(bench: Bench) -> None:
     bench.life.start(REGISTRATION)
     bench.publish_registration()
-    assert bench.life.stage is Stage.STARTING
+    assert bench.life.stage is LifeStage.STARTING
     bench.answer(EPOCH)
-    assert (bench.life.stage, bench.told) == (Stage.CAUGHT_UP, ["caught up"])
+    assert (bench.life.stage, bench.told) == (LifeStage.CAUGHT_UP, ["caught up"])
 
 
 def test_all_of_it_can_happen_while_nothing_else_does(bench: Bench) -> None:
@@ -158,7 +158,7 @@ def test_all_of_it_can_happen_while_nothing_else_does(bench: Bench) -> None:
     assert isinstance(heartbeat, BrokerHeartbeat)
     assert not heartbeat.want_fence
     on_done(UNFENCED)
-    assert bench.life.stage is Stage.UNFENCED
+    assert bench.life.stage is LifeStage.UNFENCED
 
 
 def test_it_asks_again_with_growing_pauses(bench: Bench) -> None:
@@ -196,7 +196,7 @@ def test_a_new_controller_is_asked_at_once(bench: Bench) -> None:
 
 
 def test_a_lost_session_is_only_a_fence(bench: Bench) -> None:
-    bench.come_to(Stage.UNFENCED)
+    bench.come_to(LifeStage.UNFENCED)
     bench.host.advance(HEARTBEAT_MS)
     bench.heartbeat(FENCED)
     bench.host.advance(HEARTBEAT_MS)
@@ -205,7 +205,7 @@ def test_a_lost_session_is_only_a_fence(bench: Bench) -> None:
 
 
 def test_who_reads_of_its_own_fence_after_failures_says_at_once_that_it_lives(bench: Bench) -> None:
-    bench.come_to(Stage.UNFENCED)
+    bench.come_to(LifeStage.UNFENCED)
     bench.host.advance(HEARTBEAT_MS)
     for _ in range(12):
         bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
@@ -222,7 +222,7 @@ def test_who_reads_of_its_own_fence_after_failures_says_at_once_that_it_lives(be
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
 def test_one_that_was_forgotten_registers_again(bench: Bench, code: ErrorCode) -> None:
-    bench.come_to(Stage.UNFENCED)
+    bench.come_to(LifeStage.UNFENCED)
     bench.host.advance(HEARTBEAT_MS)
     bench.answer(ApiError(code))
     bench.host.advance(110)
@@ -234,7 +234,7 @@ def test_one_that_was_forgotten_registers_again(bench: Bench, code: ErrorCode) -
 
 def test_a_broker_that_is_alone_with_itself_says_nothing(bench: Bench) -> None:
     bench.is_alone = True
-    bench.come_to(Stage.UNFENCED)
+    bench.come_to(LifeStage.UNFENCED)
     bench.host.advance(100 * HEARTBEAT_MS)
     assert bench.asked == []
     bench.publish(EPOCH + 20)
@@ -249,10 +249,10 @@ def test_a_broker_that_is_alone_with_itself_says_nothing(bench: Bench) -> None:
 
 
 def test_the_way_out(bench: Bench) -> None:
-    bench.come_to(Stage.UNFENCED)
+    bench.come_to(LifeStage.UNFENCED)
     bench.life.leave()
     bench.life.leave()
-    assert bench.life.stage is Stage.LEAVING
+    assert bench.life.stage is LifeStage.LEAVING
     heartbeat = bench.heartbeat(UNFENCED)
     assert (heartbeat.want_fence, heartbeat.want_shut_down) == (False, True)
     bench.host.advance(FIRST_LEAVING_INTERVAL_MS)
@@ -260,31 +260,33 @@ def test_the_way_out(bench: Bench) -> None:
     bench.host.advance(LEAVING_INTERVAL_MS)
     assert bench.told == ["caught up", "unfenced"]
     bench.heartbeat(LET_GO)
-    assert (bench.life.stage, bench.told[2:]) == (Stage.GONE, ["gone"])
+    assert (bench.life.stage, bench.told[2:]) == (LifeStage.GONE, ["gone"])
     bench.host.advance(10 * HEARTBEAT_MS)
     assert (bench.asked, bench.host.timers) == ([], 0)
 
 
-@pytest.mark.parametrize("stage", [Stage.STARTING, Stage.REGISTERED, Stage.CAUGHT_UP, Stage.OPEN])
-def test_whoever_leads_nothing_just_goes(bench: Bench, stage: Stage) -> None:
+@pytest.mark.parametrize(
+    "stage", [LifeStage.STARTING, LifeStage.REGISTERED, LifeStage.CAUGHT_UP, LifeStage.OPEN]
+)
+def test_whoever_leads_nothing_just_goes(bench: Bench, stage: LifeStage) -> None:
     bench.come_to(stage)
     bench.life.leave()
     bench.host.run_pending()
-    assert (bench.life.stage, bench.told[-1:]) == (Stage.GONE, ["gone"])
+    assert (bench.life.stage, bench.told[-1:]) == (LifeStage.GONE, ["gone"])
     for _, on_done in list(bench.asked):
-        on_done(EPOCH if stage is Stage.STARTING else UNFENCED)
+        on_done(EPOCH if stage is LifeStage.STARTING else UNFENCED)
     bench.publish_registration()
     bench.host.advance(100_000)
-    assert (bench.life.stage, bench.host.timers) == (Stage.GONE, 0)
+    assert (bench.life.stage, bench.host.timers) == (LifeStage.GONE, 0)
 
 
 def test_it_leaves_behind_the_heartbeat_that_is_under_way(bench: Bench) -> None:
-    bench.come_to(Stage.UNFENCED)
+    bench.come_to(LifeStage.UNFENCED)
     bench.host.advance(HEARTBEAT_MS)
     bench.life.leave()
     assert not bench.heartbeat(UNFENCED).want_shut_down
     assert bench.heartbeat(LET_GO).want_shut_down
-    assert bench.life.stage is Stage.GONE
+    assert bench.life.stage is LifeStage.GONE
 
 
 def test_who_is_never_registered_gives_up(bench: Bench) -> None:
@@ -298,7 +300,7 @@ def test_who_is_never_registered_gives_up(bench: Bench) -> None:
 
 
 def test_one_that_registered_in_time_may_take_long_for_the_rest(bench: Bench) -> None:
-    bench.come_to(Stage.REGISTERED)
+    bench.come_to(LifeStage.REGISTERED)
     bench.host.advance(100_000)
     assert bench.told == []
 
@@ -307,7 +309,7 @@ def test_one_that_registered_in_time_may_take_long_for_the_rest(bench: Bench) ->
 
 
 def test_what_becomes_of_directories_is_in_the_heartbeats(bench: Bench) -> None:
-    bench.come_to(Stage.UNFENCED)
+    bench.come_to(LifeStage.UNFENCED)
     gone, full = Uuid(b"g" * 16), Uuid(b"f" * 16)
     bench.life.tell_directories([gone], [full])
     assert bench.heartbeat(UNFENCED).offline_log_dirs == (gone,)
@@ -322,7 +324,7 @@ def test_what_becomes_of_directories_is_in_the_heartbeats(bench: Bench) -> None:
 
 
 def test_who_cannot_tell_of_a_failed_directory_gives_up(bench: Bench) -> None:
-    bench.come_to(Stage.UNFENCED)
+    bench.come_to(LifeStage.UNFENCED)
     bench.life.tell_directories([Uuid(b"g" * 16)], [])
     bench.host.advance(40_000)
     assert "log.dir.failure.timeout.ms" in bench.told[-1]
@@ -378,23 +380,23 @@ def test_a_twin_is_told_of_once_the_last_life_must_be_over(
 
 
 LEGAL = {
-    (Stage.STARTING, Event.REGISTRATION_WRITTEN): Stage.REGISTERED,
-    (Stage.REGISTERED, Event.REGISTRATION_SEEN): Stage.CAUGHT_UP,
-    (Stage.CAUGHT_UP, Event.OPENED): Stage.OPEN,
-    (Stage.OPEN, Event.UNFENCING_WRITTEN): Stage.UNFENCED,
-    (Stage.STARTING, Event.END_ASKED): Stage.GONE,
-    (Stage.REGISTERED, Event.END_ASKED): Stage.GONE,
-    (Stage.CAUGHT_UP, Event.END_ASKED): Stage.GONE,
-    (Stage.OPEN, Event.END_ASKED): Stage.GONE,
-    (Stage.UNFENCED, Event.END_ASKED): Stage.LEAVING,
-    (Stage.LEAVING, Event.LET_GO): Stage.GONE,
+    (LifeStage.STARTING, Event.REGISTRATION_WRITTEN): LifeStage.REGISTERED,
+    (LifeStage.REGISTERED, Event.REGISTRATION_SEEN): LifeStage.CAUGHT_UP,
+    (LifeStage.CAUGHT_UP, Event.OPENED): LifeStage.OPEN,
+    (LifeStage.OPEN, Event.UNFENCING_WRITTEN): LifeStage.UNFENCED,
+    (LifeStage.STARTING, Event.END_ASKED): LifeStage.GONE,
+    (LifeStage.REGISTERED, Event.END_ASKED): LifeStage.GONE,
+    (LifeStage.CAUGHT_UP, Event.END_ASKED): LifeStage.GONE,
+    (LifeStage.OPEN, Event.END_ASKED): LifeStage.GONE,
+    (LifeStage.UNFENCED, Event.END_ASKED): LifeStage.LEAVING,
+    (LifeStage.LEAVING, Event.LET_GO): LifeStage.GONE,
 }
 
 
 @pytest.mark.parametrize("event", Event)
-@pytest.mark.parametrize("stage", Stage)
-def test_every_move_is_legal_or_a_fault_of_ours(bench: Bench, stage: Stage, event: Event) -> None:
-    assert MOVES.keys() == KAFKA_STATES.keys() == set(Stage)
+@pytest.mark.parametrize("stage", LifeStage)
+def test_every_move_is_legal_or_a_fault_of_ours(bench: Bench, stage: LifeStage, event: Event) -> None:
+    assert MOVES.keys() == KAFKA_STATES.keys() == set(LifeStage)
     bench.life.stage = stage
     following = LEGAL.get((stage, event))
     if following is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kwire.broker.config import load
 from kwire.broker.node.format import Beginning, format_directories
-from kwire.broker.node.life import Stage
+from kwire.broker.node.life import LifeStage
 from kwire.testing.world import VirtualNode
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
@@ -70,7 +70,7 @@ class Growing(Voters):
         return next(
             NAMES[node_id]
             for node_id, node in self.nodes.items()
-            if node.is_running and node is not leader and node.node.life.stage is Stage.UNFENCED
+            if node.is_running and node is not leader and node.node.life.stage is LifeStage.UNFENCED
         )
 
     def grow(self) -> None:

@@ -21,7 +21,7 @@ from kwire.broker.net.running import RunningNode
 from kwire.broker.net.serve import serve
 from kwire.broker.net.settings import settings_of
 from kwire.broker.node.format import format_directories
-from kwire.broker.node.life import Stage
+from kwire.broker.node.life import LifeStage
 from kwire.broker.observe.health import why_not_alive, why_not_ready
 from kwire.broker.observe.http import HttpPort, http_address
 from kwire.testing.disk import MemoryDisk
@@ -55,11 +55,14 @@ async def test_the_port_is_given_back_at_the_end() -> None:
 async def test_before_a_broker_is_unfenced_and_once_it_leaves_it_is_not_ready() -> None:
     async with observed() as node:
         running = node.running
-        for stage, said in ((Stage.REGISTERED, "not unfenced yet"), (Stage.LEAVING, "leaving its cluster")):
+        for stage, said in (
+            (LifeStage.REGISTERED, "not unfenced yet"),
+            (LifeStage.LEAVING, "leaving its cluster"),
+        ):
             running.node.life.stage = stage
             assert said in await node.text("/readyz", 503)
             assert await node.text("/healthz") == "ok\n"
-        running.node.life.stage = Stage.UNFENCED
+        running.node.life.stage = LifeStage.UNFENCED
         assert await node.text("/readyz") == "ok\n"
         running.node.stopping = True
         assert "stopping" in await node.text("/readyz", 503)

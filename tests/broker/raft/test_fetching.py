@@ -18,7 +18,7 @@ from kwire.broker.raft.outputs import (
     Send,
 )
 from kwire.broker.raft.quorum_state import QuorumState
-from kwire.broker.raft.roles import Role
+from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.testing.quorum.log import SavedSnapshot
 from kwire.wire.errors import ErrorCode
@@ -94,7 +94,7 @@ def test_who_may_vote_fetches_on_once_what_it_has_is_durable() -> None:
     assert rig.machine.due_ms is None
     rig.do(rig.machine.synced(2, rig.now_ms))
     assert asks(rig).to == ADDRESSES[2]
-    assert rig.machine.role is Role.FOLLOWER, "it was not the leader that took so long"
+    assert rig.machine.role is QuorumRole.FOLLOWER, "it was not the leader that took so long"
 
 
 def test_who_remembers_the_leader_asks_it_first_and_after_a_failure_another() -> None:
@@ -183,7 +183,7 @@ def test_nothing_is_asked_before_a_cut_is_durable(may_vote: bool) -> None:
     rig.now_ms += 2 * FETCH_TIMEOUT_MS
     rig.do(rig.syncs())
     assert asks(rig).to == ADDRESSES[2]
-    assert rig.machine.role is Role.FOLLOWER, "it was not the leader that took so long"
+    assert rig.machine.role is QuorumRole.FOLLOWER, "it was not the leader that took so long"
 
 
 def test_nothing_is_asked_before_it_is_durable_that_the_log_begins_behind_a_snapshot() -> None:

@@ -11,7 +11,7 @@ from kwire.broker.raft.elections import LAST_EPOCH
 from kwire.broker.raft.fetching import FETCH_WAIT_MS
 from kwire.broker.raft.outputs import Advance, AppendControls, Complain, Send, Unlead
 from kwire.broker.raft.quorum_state import QuorumState
-from kwire.broker.raft.roles import MOVES, Event, Role
+from kwire.broker.raft.roles import MOVES, Event, QuorumRole
 from kwire.broker.raft.standing import FIRST_BACKOFF_MS, LEAST_BACKOFF_MS
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
@@ -80,24 +80,24 @@ def resigned() -> Rig:
 
 
 ROLES = {
-    Role.UNATTACHED: unattached,
-    Role.FOLLOWER: follower,
-    Role.PROSPECTIVE: prospective,
-    Role.CANDIDATE: candidate,
-    Role.LEADER: leader,
-    Role.RESIGNED: resigned,
+    QuorumRole.UNATTACHED: unattached,
+    QuorumRole.FOLLOWER: follower,
+    QuorumRole.PROSPECTIVE: prospective,
+    QuorumRole.CANDIDATE: candidate,
+    QuorumRole.LEADER: leader,
+    QuorumRole.RESIGNED: resigned,
 }
 """In epoch 3 each of them, with five records of epoch 2."""
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_roles_are_what_they_are_called(role: Role) -> None:
+def test_the_roles_are_what_they_are_called(role: QuorumRole) -> None:
     rig = ROLES[role]()
     assert (rig.machine.role, rig.machine.epoch) == (role, 3)
 
 
 def test_every_move_is_known() -> None:
-    assert {role for role, moves in MOVES.items() if not moves} == {Role.FAILED}
+    assert {role for role, moves in MOVES.items() if not moves} == {QuorumRole.FAILED}
     assert {event for moves in MOVES.values() for event in moves} == set(Event)
 
 
@@ -108,31 +108,31 @@ class TestVotes:
     @pytest.mark.parametrize(
         ("role", "pre_vote", "vote"),
         [
-            (Role.UNATTACHED, True, True),
-            (Role.FOLLOWER, True, False),
-            (Role.PROSPECTIVE, True, True),
-            (Role.CANDIDATE, True, False),
-            (Role.LEADER, False, False),
-            (Role.RESIGNED, True, False),
+            (QuorumRole.UNATTACHED, True, True),
+            (QuorumRole.FOLLOWER, True, False),
+            (QuorumRole.PROSPECTIVE, True, True),
+            (QuorumRole.CANDIDATE, True, False),
+            (QuorumRole.LEADER, False, False),
+            (QuorumRole.RESIGNED, True, False),
         ],
     )
     def test_who_would_vote_and_who_votes_in_the_same_epoch(
-        self, role: Role, pre_vote: bool, vote: bool
+        self, role: QuorumRole, pre_vote: bool, vote: bool
     ) -> None:
         asks = stood(3, 3, last=self.ENDS_LATER, pre_vote=True)
         assert is_granted(ROLES[role]().asked(asks)) == pre_vote
         assert is_granted(ROLES[role]().asked(stood(3, 3, last=(2, 500)))) == vote
 
     @pytest.mark.parametrize("role", ROLES)
-    def test_a_later_epoch_ends_every_role_and_has_a_vote(self, role: Role) -> None:
+    def test_a_later_epoch_ends_every_role_and_has_a_vote(self, role: QuorumRole) -> None:
         rig = ROLES[role]()
         answer = rig.asked(stood(3, 4, last=self.ENDS_LATER))
         assert is_granted(answer)
-        assert (rig.machine.role, rig.machine.epoch) == (Role.UNATTACHED, 4)
+        assert (rig.machine.role, rig.machine.epoch) == (QuorumRole.UNATTACHED, 4)
         assert remembers(rig.done)[-1] == (4, -1, 3, True)
 
     @pytest.mark.parametrize("role", ROLES)
-    def test_a_log_that_is_behind_gets_no_vote_of_anybody(self, role: Role) -> None:
+    def test_a_log_that_is_behind_gets_no_vote_of_anybody(self, role: QuorumRole) -> None:
         for pre_vote in (False, True):
             for last in [(2, 4), (1, 100), (0, 0)]:
                 assert not is_granted(ROLES[role]().asked(stood(3, 4, last=last, pre_vote=pre_vote)))
@@ -220,18 +220,18 @@ class TestLeaders:
             assert code_of(role().asked(request_)) == code
 
     @pytest.mark.parametrize("role", ROLES)
-    def test_a_leader_of_a_later_epoch_is_followed_by_all(self, role: Role) -> None:
+    def test_a_leader_of_a_later_epoch_is_followed_by_all(self, role: QuorumRole) -> None:
         rig = ROLES[role]()
         answer = rig.asked(begun(2, 4, to=key(1)))
         assert isinstance(answer, BeginQuorumEpochResponse)
-        assert (rig.machine.role, rig.machine.epoch, rig.machine.leader_id) == (Role.FOLLOWER, 4, 2)
+        assert (rig.machine.role, rig.machine.epoch, rig.machine.leader_id) == (QuorumRole.FOLLOWER, 4, 2)
         assert [(one.node_id, one.host) for one in answer.node_endpoints] == [(2, "n2")]
 
     def test_a_second_leader_of_an_epoch_is_not_believed(self) -> None:
         rig = leader()
         assert code_of(rig.asked(begun(2, 3))) == CODE.INVALID_REQUEST
         assert isinstance(rig.done[-2], Complain)
-        assert rig.machine.role is Role.LEADER
+        assert rig.machine.role is QuorumRole.LEADER
 
     def test_where_a_leader_is_goes_with_its_word(self) -> None:
         rig = follower()
@@ -274,7 +274,7 @@ class TestElections:
         rig = Rig(log={2: 5})
         for send in rig.stands():
             rig.hears(send, voted(2, granted=False))
-        assert (rig.machine.role, rig.machine.epoch) == (Role.UNATTACHED, 2)
+        assert (rig.machine.role, rig.machine.epoch) == (QuorumRole.UNATTACHED, 2)
 
     def test_a_follower_goes_back_to_its_leader_then(self) -> None:
         rig = follower()
@@ -283,22 +283,22 @@ class TestElections:
         rig.passes(FETCH_TIMEOUT_MS)
         for send in [one for one in rig.done if isinstance(one, Send)][-2:]:
             rig.hears(send, voted(3, granted=False, leader_id=2))
-        assert (rig.machine.role, rig.machine.leader_id) == (Role.FOLLOWER, 2)
+        assert (rig.machine.role, rig.machine.leader_id) == (QuorumRole.FOLLOWER, 2)
         # But not for another whole timeout where the leader says nothing.
         rig.passes(2 * FETCH_WAIT_MS)
-        assert rig.machine.role is Role.PROSPECTIVE
+        assert rig.machine.role is QuorumRole.PROSPECTIVE
 
     def test_a_voter_that_knows_no_pre_votes_has_it_begin_an_epoch_at_once(self) -> None:
         rig = Rig()
         send = rig.stands()[0]
         rig.hears(send, PeerTooOld("Vote 1"))
-        assert (rig.machine.role, rig.machine.epoch) == (Role.CANDIDATE, 1)
+        assert (rig.machine.role, rig.machine.epoch) == (QuorumRole.CANDIDATE, 1)
 
     def test_a_candidate_that_is_not_elected_asks_again_later(self) -> None:
         rig = Rig()
         for send in rig.candidate():
             rig.hears(send, voted(1, granted=False))
-        assert rig.machine.role is Role.CANDIDATE
+        assert rig.machine.role is QuorumRole.CANDIDATE
         rig.passes(2 * ELECTION_TIMEOUT_MS)
         assert rig.machine.epoch == 1
 
@@ -307,21 +307,21 @@ class TestElections:
         asked = rig.candidate()
         began_ms = rig.now_ms
         rig.hears(asked[0], voted(1, granted=False))
-        assert rig.machine.role is Role.CANDIDATE
-        while rig.machine.role is Role.CANDIDATE:
+        assert rig.machine.role is QuorumRole.CANDIDATE
+        while rig.machine.role is QuorumRole.CANDIDATE:
             rig.due()
         assert rig.now_ms - began_ms <= LEAST_BACKOFF_MS + FIRST_BACKOFF_MS < ELECTION_TIMEOUT_MS
 
     def test_a_sole_voter_leads_at_once_with_one_promise(self) -> None:
         rig = Rig(voters=(1,), remembered=QuorumState(leader_epoch=4, leader_id=1))
         assert remembers(rig.done) == [(5, 1, -1, True)]
-        assert rig.machine.role is Role.LEADER
+        assert rig.machine.role is QuorumRole.LEADER
         assert rig.log.high_watermark == 1
         assert rig.machine.high_watermark == 1
 
     def test_who_led_when_it_died_leads_no_more_in_that_epoch(self) -> None:
         rig = Rig(remembered=QuorumState(leader_epoch=4, leader_id=1), log={4: 2})
-        assert (rig.machine.role, rig.machine.leader_id) == (Role.RESIGNED, 1)
+        assert (rig.machine.role, rig.machine.leader_id) == (QuorumRole.RESIGNED, 1)
         assert {type(send.request) for send in rig.sends()} == {EndQuorumEpochRequest}
         assert not is_granted(rig.asked(stood(3, 4, last=(3, 9))))
         rig.passes(2 * ELECTION_TIMEOUT_MS)
@@ -331,13 +331,13 @@ class TestElections:
     def test_an_observer_never_stands(self) -> None:
         rig = Rig(7, may_vote=True)
         rig.passes(20_000)
-        assert rig.machine.role is Role.UNATTACHED
+        assert rig.machine.role is QuorumRole.UNATTACHED
         assert all(isinstance(one.request, FetchRequest) for one in rig.done if isinstance(one, Send))
 
     def test_at_the_end_of_the_epochs_nobody_stands(self) -> None:
         rig = Rig(remembered=QuorumState(leader_epoch=LAST_EPOCH - 1))
         rig.passes(20_000)
-        assert rig.machine.role is Role.UNATTACHED
+        assert rig.machine.role is QuorumRole.UNATTACHED
 
 
 class TestLeading:
@@ -378,7 +378,7 @@ class TestLeading:
         rig.now_ms += 2
         assert [one.to.host for one in rig.tick() if isinstance(one, Send)] in (["n3"], [])
         rig.passes(FETCH_TIMEOUT_MS // 4)
-        assert rig.machine.role is Role.LEADER
+        assert rig.machine.role is QuorumRole.LEADER
 
     def test_a_leader_that_hears_no_majority_resigns(self) -> None:
         rig = leader()
@@ -386,11 +386,11 @@ class TestLeading:
         rig.is_fetched(2)
         rig.now_ms += round(1.5 * FETCH_TIMEOUT_MS) - 1
         rig.tick()
-        assert rig.machine.role is Role.LEADER
+        assert rig.machine.role is QuorumRole.LEADER
         rig.now_ms += 1
         outputs = rig.tick()
         assert Unlead(CODE.NOT_CONTROLLER) in outputs
-        assert rig.machine.role is Role.RESIGNED
+        assert rig.machine.role is QuorumRole.RESIGNED
 
     def test_who_loads_a_snapshot_is_heard_too(self) -> None:
         rig = leader()
@@ -398,7 +398,7 @@ class TestLeading:
         rig.machine.loaded_by(key(3), rig.now_ms)
         rig.now_ms += FETCH_TIMEOUT_MS
         rig.tick()
-        assert rig.machine.role is Role.LEADER
+        assert rig.machine.role is QuorumRole.LEADER
 
     def test_it_ends_before_the_new_epoch_is_remembered(self) -> None:
         rig = leader()
@@ -420,9 +420,9 @@ class TestLeading:
         [data] = request.topics[0].partitions
         assert data.preferred_successors == [3, 2]
         rig.passes(5 * ELECTION_TIMEOUT_MS)
-        assert rig.machine.role is Role.RESIGNED
+        assert rig.machine.role is QuorumRole.RESIGNED
         rig.asked(stood(3, 4, last=(3, 6)))
-        assert rig.machine.role is Role.UNATTACHED
+        assert rig.machine.role is QuorumRole.UNATTACHED
         assert not rig.machine.may_end, "its vote may be the one that is missing"
         rig.asked(begun(3, 4))
         assert rig.machine.may_end

@@ -8,7 +8,7 @@ import pytest
 
 from kwire.broker.host.host import PeerTooOld, PeerUnreachable
 from kwire.broker.raft.outputs import AppendControls, Send, Unlead
-from kwire.broker.raft.roles import Role
+from kwire.broker.raft.roles import QuorumRole
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages import add_raft_voter as adding
 from kwire.wire.messages import update_raft_voter as updating
@@ -194,11 +194,11 @@ class TestRemoving:
         rig = leader()
         rig.asked(remove(1))
         rig.is_fetched(2)
-        assert rig.machine.role is Role.LEADER
+        assert rig.machine.role is QuorumRole.LEADER
         rig.is_fetched(3)
         assert rig.answers[-1].error_code == CODE.NONE
         assert Unlead(CODE.NOT_CONTROLLER) in rig.tick()
-        assert rig.machine.role is Role.RESIGNED
+        assert rig.machine.role is QuorumRole.RESIGNED
 
     def test_who_was_taken_out_may_stand_until_that_is_known_to_be_committed(self) -> None:
         rig = leader()
@@ -213,7 +213,7 @@ class TestRemoving:
         rig.is_fetched(3)
         rig.asked(begun(2, 9))
         rig.passes(5 * FETCH_TIMEOUT_MS)
-        assert rig.machine.role is Role.FOLLOWER
+        assert rig.machine.role is QuorumRole.FOLLOWER
 
 
 class TestUpdating:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kwire.broker.metadata.image import BrokerImage, MetadataImage
 from kwire.broker.replication.isr import ChangedIsr, IsrChange, Place
-from kwire.broker.replication.led_replicas import Leading
+from kwire.broker.replication.led_replicas import LedPartitions
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID
@@ -35,7 +35,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.live(1, 2, 3)
-        self.leading = Leading(
+        self.leading = LedPartitions(
             self.host,
             self.settings,
             1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kwire.broker.replication.fetch_session import MAX_EPOCH, Asked, FetchSession
+from kwire.broker.replication.fetch_session import MAX_EPOCH, AskedPartition, FetchSession
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kwire.wire.primitives import Uuid
@@ -46,8 +46,8 @@ def answer(
     )
 
 
-def at(offset: int) -> Asked:
-    return Asked(offset, 4, 3, 0)
+def at(offset: int) -> AskedPartition:
+    return AskedPartition(offset, 4, 3, 0)
 
 
 def begun() -> FetchSession:

@@ -76,7 +76,7 @@ class Established(NamedTuple):
     mechanism: str
 
 
-class Answer(NamedTuple):
+class Replied(NamedTuple):
     """The connection goes on, with this answer: a token of bytes has nothing but its size in front."""
 
     header: RequestHeader
@@ -106,7 +106,7 @@ class Refused(NamedTuple):
     reason: str
 
 
-Step = Answer | AskVersions | Failed | Refused
+Step = Replied | AskVersions | Failed | Refused
 
 
 class Authentication:
@@ -200,7 +200,7 @@ class Authentication:
         else:
             self._server = self._server_of(mechanism)
             self.state = MOVES[self.state][ApiKey.SASL_HANDSHAKE]
-        return Answer(header, response)
+        return Replied(header, response)
 
     def _take_bare(self, token: bytes) -> Step:
         try:
@@ -209,7 +209,7 @@ class Authentication:
             if error.told is None:
                 return Refused(BARE, str(error))
             return Failed(BARE, None, error.told)
-        return Answer(BARE, challenge)
+        return Replied(BARE, challenge)
 
     def _take_token(self, frame: memoryview, now_ms: int) -> Step:
         header, position = decode_request_header(frame)
@@ -232,7 +232,9 @@ class Authentication:
             )
             return Failed(header, response, str(error))
         lifetime_ms = self.lifetime_ms(now_ms) or 0
-        return Answer(header, SaslAuthenticateResponse(auth_bytes=challenge, session_lifetime_ms=lifetime_ms))
+        return Replied(
+            header, SaslAuthenticateResponse(auth_bytes=challenge, session_lifetime_ms=lifetime_ms)
+        )
 
     def _evaluate(self, token: bytes) -> bytes:
         """What the mechanism answers, and whether that was all. AuthenticationFailed."""

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from kwire.broker.api.cluster.api_versions import api_versions, complete_unsupported
 from kwire.broker.api.context import Channel, RequestContext
 from kwire.broker.api.security.authentication import (
-    Answer,
     AskVersions,
     Authentication,
     Established,
     Failed,
+    Replied,
     Step,
 )
 from kwire.broker.config.sasl import ListenerSasl
@@ -167,7 +167,7 @@ class Session:
 
     def _do(self, channel: Channel, step: Step, now_ms: int, size_bytes: int) -> None:
         context = channel.open_slot(step.header, now_ms, size_bytes)
-        if isinstance(step, Answer):
+        if isinstance(step, Replied):
             _answer(context, step.reply)
             authentication = self._authentication
             assert authentication is not None

@@ -25,7 +25,7 @@ class Worker(Protocol):
         """End it, whatever it does, and wait for that; who waits for a report gets Failed."""
 
 
-class Workers(Protocol):
+class CleanerWorkers(Protocol):
     """Whoever does jobs."""
 
     def start(self, job: Job) -> Worker:
@@ -194,6 +194,6 @@ class InlineWorker:
         self._reports = None
 
 
-def workers_for(disk: Disk) -> Workers:
+def workers_for(disk: Disk) -> CleanerWorkers:
     """Who cleans logs on this disk."""
     return ChildWorkers() if disk.is_shared else InlineWorkers(disk)

@@ -11,7 +11,7 @@ from typing import Protocol
 from kwire.broker.host.host import Host, T, Timer
 from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, GarbledCheckpoint, read_offsets
 from kwire.broker.storage.cleaner.candidates import Candidate, assess
-from kwire.broker.storage.cleaner.child import Worker, Workers, workers_for
+from kwire.broker.storage.cleaner.child import CleanerWorkers, Worker, workers_for
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
 from kwire.broker.storage.cleaner.swap import Swap
 from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, Then
@@ -52,7 +52,7 @@ class Cleaner:
         host: Host,
         disk: Disk,
         *,
-        workers: Workers | None = None,
+        workers: CleanerWorkers | None = None,
     ) -> None:
         self.log_manager = log_manager
         self.config = config

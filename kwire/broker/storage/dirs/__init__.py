@@ -1,1 +1,1 @@
-"""Log directories: which logs lie where, who owns them, and moves between them."""
+"""Log directories: which logs lie where, who owns them, and copies that are to take their places."""

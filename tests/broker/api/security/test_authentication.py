@@ -8,12 +8,12 @@ import pytest
 
 from kwire.broker.api.security.authentication import (
     MOVES,
-    Answer,
     AskVersions,
     Authentication,
     Established,
     Failed,
     Refused,
+    Replied,
     State,
     Step,
 )
@@ -96,7 +96,7 @@ def take(machine: Authentication, said: memoryview) -> Step:
 
 
 def answered(step: Step) -> SaslAuthenticateResponse:
-    assert isinstance(step, Answer)
+    assert isinstance(step, Replied)
     assert isinstance(step.reply, SaslAuthenticateResponse)
     return step.reply
 
@@ -111,7 +111,7 @@ def failed(step: Step) -> SaslAuthenticateResponse:
 def test_a_handshake_and_a_password(version: int) -> None:
     machine = begun()
     step = take(machine, shake())
-    assert step == Answer(step.header, SaslHandshakeResponse(mechanisms=["SCRAM-SHA-256", "PLAIN"]))
+    assert step == Replied(step.header, SaslHandshakeResponse(mechanisms=["SCRAM-SHA-256", "PLAIN"]))
     assert machine.established is None
     answer = answered(take(machine, token(RIGHT, version)))
     assert (answer.error_code, answer.error_message, answer.auth_bytes) == (0, "", b"")
@@ -126,7 +126,7 @@ def test_bare_tokens_follow_the_first_version_of_a_handshake() -> None:
     take(machine, shake(0))
     assert machine.takes_bare_tokens
     step = take(machine, memoryview(RIGHT))
-    assert isinstance(step, Answer)
+    assert isinstance(step, Replied)
     assert step.reply == b""
     assert machine.established == Established(ALICE, "PLAIN")
     assert not machine.knows_sessions
@@ -190,7 +190,7 @@ def test_versions_may_be_asked_for_once_before() -> None:
     machine = begun()
     machine.take(frame(0, ApiVersionsRequest()), NOW_MS)
     machine.versions_told()
-    assert isinstance(take(machine, shake()), Answer)
+    assert isinstance(take(machine, shake()), Replied)
 
 
 def test_versions_that_are_refused_may_be_asked_for_again() -> None:
@@ -200,7 +200,7 @@ def test_versions_that_are_refused_may_be_asked_for_again() -> None:
         step = take(machine, unknown)
         assert isinstance(step, AskVersions)
         assert not step.is_supported
-    assert isinstance(take(machine, shake()), Answer)
+    assert isinstance(take(machine, shake()), Replied)
 
 
 def test_before_a_handshake_nothing_else_is_taken() -> None:
@@ -276,7 +276,7 @@ def test_who_goes_on_has_to_be_who_he_was() -> None:
 
 def test_who_goes_on_does_it_by_the_same_mechanism() -> None:
     machine = begun(previous=Established(ALICE, "PLAIN"))
-    assert isinstance(take(machine, shake(mechanism="SCRAM-SHA-256")), Answer)
+    assert isinstance(take(machine, shake(mechanism="SCRAM-SHA-256")), Replied)
     step = take(machine, token(b"n,,n=alice,r=nonce"))
     assert isinstance(step, Failed)
     assert step.reply is None
