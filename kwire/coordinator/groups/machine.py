@@ -128,7 +128,7 @@ class GroupMachine:
 
         Raises ApiError for the whole commit: GROUP_ID_NOT_FOUND (v9), ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
         FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS; of consumer groups UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH,
-        UNSUPPORTED_VERSION.
+        UNSUPPORTED_VERSION; INVALID_REQUEST, as `Offsets.commit` tells it.
         """
         group_id = commit.group_id
         group = self.classic.groups.get(group_id)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from kwire.coordinator.machine import CoordinatorRecord
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
 from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
@@ -113,9 +114,11 @@ class Offsets:
 
     @staticmethod
     def commit(commit: Commit, now_ms: int) -> list[CoordinatorRecord]:
-        """Records for a commit that counts."""
+        """Records for a commit that counts. ApiError INVALID_REQUEST: its retention ends beyond all time."""
         group_id, retention_ms = commit.group_id, commit.retention_ms
-        expire_timestamp = -1 if retention_ms is None else min(now_ms + retention_ms, END_OF_TIME_MS)
+        expire_timestamp = -1 if retention_ms is None else now_ms + retention_ms
+        if expire_timestamp > END_OF_TIME_MS:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
         version = OFFSET_VERSION if retention_ms is None else OFFSET_VERSION_WITH_EXPIRY
         return [
             CoordinatorRecord(

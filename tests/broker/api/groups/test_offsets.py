@@ -37,13 +37,19 @@ def test_offset_commit_v2_and_offset_fetch_v1(client: Client) -> None:
     assert (nothing.committed_offset, nothing.metadata, nothing.error_code) == (-1, "", 0)
 
 
-@pytest.mark.parametrize(("retention_ms", "kept"), [(1_000, -1), (-1, 7), ((1 << 63) - 1, 7)])
+@pytest.mark.parametrize(("retention_ms", "kept"), [(1_000, -1), (-1, 7), (1 << 62, 7)])
 def test_offset_commit_v2_keeps_offsets_as_long_as_it_was_asked_to(
     client: Client, retention_ms: int, kept: int
 ) -> None:
     commit(client, 2, {"t": [0]}, retention_time_ms=retention_ms)
     client.host.advance(client.node.config.offsets_retention_check_interval_ms)
     assert fetch_one(client, 1, 0)[1].committed_offset == kept
+
+
+def test_offset_commit_v2_refuses_to_keep_offsets_beyond_the_end_of_time(client: Client) -> None:
+    answer = commit(client, 2, {"t": [0]}, retention_time_ms=(1 << 63) - 1)
+    assert answer == {"t": [(0, ErrorCode.INVALID_REQUEST)]}
+    assert fetch_one(client, 1, 0)[1].committed_offset == -1
 
 
 @pytest.mark.parametrize(
