@@ -209,6 +209,9 @@ class Records(Protocol):
     def partition_exists(self, topic: str, index: int) -> bool:
         """Whether the cluster has such a partition, be it here or elsewhere."""
 
+    def absence(self, topic: str, index: int) -> ApiError:
+        """Why this broker has none of a partition, as `led_partition` tells it."""
+
     def led_partition(self, topic: str, index: int) -> Partition:
         """The partition, led by this broker and online.
 

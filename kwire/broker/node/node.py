@@ -153,6 +153,7 @@ class Node(NodeBase):
         self.partition = self.replicas.get
         self.partition_exists = self.replicas.exists
         self.led_partition = self.replicas.led
+        self.absence = self.replicas.absence
         self.current_leader = self.replicas.current_leader
         self._timers: dict[object, Timer] = {}
 

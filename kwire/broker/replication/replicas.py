@@ -148,14 +148,16 @@ class Replicas:
         partition = self._partitions.get((topic, index))
         if partition is not None and partition.role is Role.LEADER:
             return partition
-        if partition is not None:
-            raise partition.refusal()
+        raise self.absence(topic, index) if partition is None else partition.refusal()
+
+    def absence(self, topic: str, index: int) -> ApiError:
+        """Why this broker has none of a partition, in the words of `led`."""
         image = self._image().partition(topic, index)
         if image is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         # What this broker leads and could not take up has no log that can be used.
         leads = image.leader == self._node_id and (topic, index) not in self._new
-        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
         """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""

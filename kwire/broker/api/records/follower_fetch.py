@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from kwire.broker.api.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
 
+_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""What the cluster does not have: told last, and no reason to answer at once where it was so at first."""
+
 
 def handle(
     node: BrokerRole, context: RequestContext, request: FetchRequest, session: FetchContext
@@ -98,24 +101,23 @@ class _FollowerFetch:
         urgent = False
         for target in list(session.to_read()):
             assert isinstance(target, FollowerTarget)
-            topic = target.topic
-            partition = None if topic is None else node.partition(topic, target.index)
-            if topic is None or (partition is None and not node.partition_exists(topic, target.index)):
-                code = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                unknown.append((target, failed(target, code)))
-                if is_new:
-                    self._unknown.add(target)
-                elif target not in self._unknown:
-                    urgent = True
-                continue
             try:
-                partition = found(node, target, partition, from_leader=True)
+                if target.topic is None:
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+                partition = found(node, target, node.partition(target.topic, target.index), from_leader=True)
                 data, size_bytes = self._read_one(
                     partition, target, left_bytes, at_least_one=not total_bytes, is_new=is_new
                 )
             except ApiError as error:
-                fetched.append((target, refused(node, self._context.api_version, target, error.code)))
-                urgent = True
+                if error.code in _UNKNOWN:
+                    unknown.append((target, failed(target, error.code)))
+                    if is_new:
+                        self._unknown.add(target)
+                    elif target not in self._unknown:
+                        urgent = True
+                else:
+                    fetched.append((target, refused(node, self._context.api_version, target, error.code)))
+                    urgent = True
                 continue
             if data.diverging_epoch.epoch >= 0:
                 urgent = True

@@ -1,7 +1,7 @@
 """Produce v3–13 (0–2 are advertised and refused, KAFKA-18659). KIP-98, KIP-467 (record errors), KIP-516.
 
-Order of checks per partition: topic id and existence, one batch of format 2, acks, internal topic, then the
-log's own: size, CRC, records, sequence. A reply waits until all its partitions are committed.
+Order of checks per partition: topic id, whether this broker has it, one batch of format 2, acks, internal
+topic, then the log's own: size, CRC, records, sequence. A reply waits until all its partitions are committed.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class _Produce:
                     if name is None:
                         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                     partition = node.partition(name, data.index)
-                    if partition is None and not node.partition_exists(name, data.index):
-                        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    if partition is None:
+                        raise node.absence(name, data.index)
                     self._append(name, partition, data, header, partition_answer)
                 except ApiError as error:
                     self._refuse(name or "", partition_answer, error)
@@ -154,12 +154,12 @@ class _Produce:
     def _append(
         self,
         topic: str,
-        partition: Partition | None,
+        partition: Partition,
         data: PartitionProduceData,
         header: BatchHeader | None,
         answer: PartitionProduceResponse,
     ) -> None:
-        """Append what is for one partition; None where this broker does not hold it. ApiError: refused."""
+        """Append what is for one partition. ApiError: refused."""
         records = data.records
         assert records is None or isinstance(records, memoryview)
         records = check_produced(records, header, self._version)
@@ -182,7 +182,7 @@ class _Produce:
                 if error is not None:
                     raise error
                 led = self._node.led_partition(topic, answer.index)
-                if partition is not None and led.topic_id != partition.topic_id:
+                if led.topic_id != partition.topic_id:
                     # It was made anew meanwhile, and nobody was asked about the new one.
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 self._append_to_log(topic, led, records, header, answer)
@@ -205,14 +205,12 @@ class _Produce:
     def _append_to_log(
         self,
         topic: str,
-        partition: Partition | None,
+        partition: Partition,
         records: memoryview,
         header: BatchHeader,
         answer: PartitionProduceResponse,
     ) -> None:
         """Append one batch that may be. ApiError: refused."""
-        if partition is None:
-            partition = self._node.led_partition(topic, answer.index)
 
         def done(error: ApiError | None) -> None:
             if error is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.metadata.image import PartitionImage
+from kwire.broker.metadata.image import PartitionImage, TopicImage
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -20,7 +20,9 @@ from kwire.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from kwire.wire.primitives import Uuid
 from tests.broker.api.records.leader import NONE, ONE, Leader, parts
+from tests.rig import produce_request
 
 ELSEWHERE = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5, partition_epoch=5)
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -79,6 +81,38 @@ def test_a_follower_answers_who_looks_for_faults() -> None:
     rig.append()
     rig.partition().follow(ELSEWHERE)
     assert offsets(rig, LATEST, replica=-2) == (NONE, 1)
+
+
+def test_what_a_broker_has_none_of_is_refused_at_once() -> None:
+    rig = Leader()
+    topics = dict(rig.node.image.topics)
+    image = ELSEWHERE._replace(replicas=(2,), isr=(2,))
+    topics["b"] = TopicImage("b", Uuid(b"b" * 16), (image,))
+    rig.node.image.topics = topics
+    asked = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in (0, 1)]
+    answers = {}
+    for name, partitions in (("a and b", (("a", asked), ("b", asked[:1]))), ("a", (("a", asked),))):
+        told = [FetchTopic(topic=topic, partitions=list(those)) for topic, those in partitions]
+        client = rig.connect()
+        client.send(12, FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=told))
+        answers[name] = client.receive(12, FetchRequest)
+    assert answers["a"] is None, "what does not exist is no reason to answer"
+    found = {
+        (topic.topic, one.partition_index): one.error_code
+        for topic in answers["a and b"].responses
+        for one in topic.partitions
+    }
+    assert found == {
+        ("a", 0): NONE,
+        ("a", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("b", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+    for code, topic in ((ErrorCode.NOT_LEADER_OR_FOLLOWER, "b"), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "c")):
+        produced = rig.call(12, produce_request(topic, acks=1)).responses[0].partition_responses[0]
+        assert (produced.error_code, produced.current_leader.leader_id) == (code, 2 if topic == "b" else -1)
+        partition = [DeleteRecordsPartition(partition_index=0, offset=0)]
+        deletion = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partition)])
+        assert rig.call(2, deletion).topics[0].partitions[0].error_code == code
 
 
 class Deleting(Leader):
