@@ -210,7 +210,7 @@ class Records(Protocol):
         """Whether the cluster has such a partition, be it here or elsewhere."""
 
     def absence(self, topic: str, index: int) -> ApiError:
-        """Why this broker has none of a partition, as `led_partition` tells it."""
+        """Why `partition` has none, as `led_partition` tells it."""
 
     def led_partition(self, topic: str, index: int) -> Partition:
         """The partition, led by this broker and online.

@@ -151,7 +151,7 @@ class Replicas:
         raise self.absence(topic, index) if partition is None else partition.refusal()
 
     def absence(self, topic: str, index: int) -> ApiError:
-        """Why this broker has none of a partition, in the words of `led`."""
+        """Why this broker has none of a partition, as `get` says, in the words of `led`."""
         image = self._image().partition(topic, index)
         if image is None:
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

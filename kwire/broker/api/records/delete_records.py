@@ -129,11 +129,11 @@ class _Deletion:
 
 def _to_delete_from(node: BrokerRole, topic: str, index: int) -> Partition:
     """The partition, led by this broker, where it is one whose records may be deleted. ApiError."""
-    partition = node.led_partition(topic, index)
-    if is_internal(topic):
+    if is_internal(topic) and node.partition_exists(topic, index):
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted."
         )
+    partition = node.led_partition(topic, index)
     if "delete" not in partition.log.config.cleanup_policy:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION, f"Records of {topic}-{index} cannot be deleted: it is compacted only."

@@ -88,7 +88,6 @@ class _Fetch:
     __slots__ = (
         "_committed",
         "_context",
-        "_elsewhere",
         "_erroneous",
         "_from_leader",
         "_max_bytes",
@@ -133,9 +132,8 @@ class _Fetch:
         self._timer: Timer | None = None
         # What does not exist when the request comes does not for as long as it waits; it is told of last.
         self._erroneous: Fetched = []
-        self._elsewhere: Fetched = []
-        """What is refused since this broker has none of it."""
-        self._targets: list[tuple[FetchTarget, Partition]] = []
+        self._targets: list[tuple[FetchTarget, Partition | PartitionData]] = []
+        """What is to be read, or the refusal of what exists and this broker has none of."""
         for target in session.targets.values():
             if target.topic is None:
                 self._erroneous.append((target, failed(target, ErrorCode.UNKNOWN_TOPIC_ID)))
@@ -148,7 +146,7 @@ class _Fetch:
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._erroneous.append((target, failed(target, code)))
             else:
-                self._elsewhere.append((target, refused(node, context.api_version, target, code)))
+                self._targets.append((target, refused(node, context.api_version, target, code)))
 
     def read(self) -> tuple[Fetched, bool]:
         """What there is now, and whether it is reason enough to answer at once."""
@@ -160,12 +158,16 @@ class _Fetch:
         urgent = False
         skips_quiet = self._skips_quiet
         for target, partition in self._targets:
+            if isinstance(partition, PartitionData):
+                fetched.append((target, partition))
+                urgent = True
+                continue
             if skips_quiet and self._is_quiet(partition, target):
                 watched.append((partition, target, QUIET))
                 continue
             try:
                 if partition.role is not LEADER:
-                    partition = found(self._node, target, partition, from_leader=self._from_leader)
+                    partition = found(self._node, target, from_leader=self._from_leader)
                 data, region = self._read_one(partition, target, left_bytes, at_least_one)
             except ApiError as error:
                 fetched.append((target, refused(self._node, self._context.api_version, target, error.code)))
@@ -181,8 +183,8 @@ class _Fetch:
                 total_bytes += size_bytes
                 left_bytes = max(0, left_bytes - size_bytes)
         self._watched = watched
-        enough = urgent or bool(self._elsewhere) or not self._targets or total_bytes >= self._min_bytes
-        return fetched + self._elsewhere + self._erroneous, enough
+        enough = urgent or not self._targets or total_bytes >= self._min_bytes
+        return fetched + self._erroneous, enough
 
     def _is_quiet(self, partition: Partition, target: FetchTarget) -> bool:
         """Whether a reading would find nothing that the session has not told, and no fault."""

@@ -16,7 +16,7 @@ from kwire.wire.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.primitives import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
     from kwire.broker.api.context import RequestContext
@@ -31,26 +31,39 @@ LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 Fetched = list[tuple[FetchTarget, PartitionData]]
 
 
-def found(
-    node: BrokerRole, target: FetchTarget, partition: Partition | None, *, from_leader: bool
-) -> Partition:
+def found(node: BrokerRole, target: FetchTarget, *, from_leader: bool) -> Partition:
     """The replica to read from, which is this broker's; with `from_leader` only where it leads. ApiError."""
     assert target.topic is not None
-    if partition is not None and target.topic_id not in (ZERO_UUID, partition.topic_id):
-        raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-    return replica(node, target.topic, target.index, target.current_leader_epoch, from_leader=from_leader)
+    return replica(
+        node,
+        target.topic,
+        target.index,
+        target.current_leader_epoch,
+        topic_id=target.topic_id,
+        from_leader=from_leader,
+    )
 
 
 def replica(
-    node: BrokerRole, topic: str, index: int, leader_epoch: int, *, from_leader: bool = True
+    node: BrokerRole,
+    topic: str,
+    index: int,
+    leader_epoch: int,
+    *,
+    topic_id: Uuid = ZERO_UUID,
+    from_leader: bool = True,
 ) -> Partition:
     """The partition as this broker has it; with `from_leader` only where it leads. ApiError.
 
     A wrong epoch is told before a wrong leader. KIP-320.
     """
     partition = node.partition(topic, index)
-    if partition is None or partition.role is Role.OFFLINE:
-        return node.led_partition(topic, index)  # which tells why not
+    if partition is None:
+        raise node.absence(topic, index)
+    if topic_id not in (ZERO_UUID, partition.topic_id):
+        raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
+    if partition.role is Role.OFFLINE:
+        raise partition.refusal()
     partition.check_leader_epoch(leader_epoch)
     if from_leader and partition.role is not Role.LEADER:
         raise partition.refusal()

@@ -104,7 +104,7 @@ class _FollowerFetch:
             try:
                 if target.topic is None:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-                partition = found(node, target, node.partition(target.topic, target.index), from_leader=True)
+                partition = found(node, target, from_leader=True)
                 data, size_bytes = self._read_one(
                     partition, target, left_bytes, at_least_one=not total_bytes, is_new=is_new
                 )

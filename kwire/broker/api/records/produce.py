@@ -1,7 +1,8 @@
 """Produce v3–13 (0–2 are advertised and refused, KAFKA-18659). KIP-98, KIP-467 (record errors), KIP-516.
 
-Order of checks per partition: topic id, whether this broker has it, one batch of format 2, acks, internal
-topic, then the log's own: size, CRC, records, sequence. A reply waits until all its partitions are committed.
+Order of checks per partition: topic id and existence, one batch of format 2, acks, internal topic, whether
+this broker leads it, then the log's own: size, CRC, records, sequence. A reply waits until all its partitions
+are committed.
 """
 
 from __future__ import annotations
@@ -118,9 +119,11 @@ class _Produce:
                 try:
                     if name is None:
                         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-                    partition = node.partition(name, data.index)
+                    partition: Partition | ApiError | None = node.partition(name, data.index)
                     if partition is None:
-                        raise node.absence(name, data.index)
+                        partition = node.absence(name, data.index)
+                        if partition.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                            raise partition
                     self._append(name, partition, data, header, partition_answer)
                 except ApiError as error:
                     self._refuse(name or "", partition_answer, error)
@@ -154,12 +157,12 @@ class _Produce:
     def _append(
         self,
         topic: str,
-        partition: Partition,
+        partition: Partition | ApiError,
         data: PartitionProduceData,
         header: BatchHeader | None,
         answer: PartitionProduceResponse,
     ) -> None:
-        """Append what is for one partition. ApiError: refused."""
+        """Append what is for one partition, or tell why this broker has none of it. ApiError: refused."""
         records = data.records
         assert records is None or isinstance(records, memoryview)
         records = check_produced(records, header, self._version)
@@ -171,18 +174,21 @@ class _Produce:
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 "Clients may not append to the internal topic " + topic + ".",
             )
+        if isinstance(partition, ApiError):
+            raise partition
         if not header.is_transactional or not header.has_producer_id:
             # Without a producer it is part of no transaction, whatever its attributes say.
             self._append_to_log(topic, partition, records, header, answer)
             return
         self._waiting += 1
+        topic_id = partition.topic_id
 
         def checked(error: ApiError | None) -> None:
             try:
                 if error is not None:
                     raise error
                 led = self._node.led_partition(topic, answer.index)
-                if led.topic_id != partition.topic_id:
+                if led.topic_id != topic_id:
                     # It was made anew meanwhile, and nobody was asked about the new one.
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 self._append_to_log(topic, led, records, header, answer)

@@ -67,9 +67,11 @@ def _partition(node: BrokerRole, topic: str, index: int, topic_fault: ApiError |
         if topic_fault is not None:
             raise topic_fault
         partition = node.partition(topic, index)
-        if partition is None or partition.role is not Role.FOLLOWER:
-            # Followers are asked, too: who looks for hanging transactions asks brokers of all their replicas.
-            partition = node.led_partition(topic, index)
+        if partition is None:
+            raise node.absence(topic, index)
+        # Followers are asked, too: who looks for hanging transactions asks brokers of all their replicas.
+        if partition.role not in (Role.LEADER, Role.FOLLOWER):
+            raise partition.refusal()
         log = partition.log
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)

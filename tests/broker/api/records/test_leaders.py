@@ -83,36 +83,94 @@ def test_a_follower_answers_who_looks_for_faults() -> None:
     assert offsets(rig, LATEST, replica=-2) == (NONE, 1)
 
 
-def test_what_a_broker_has_none_of_is_refused_at_once() -> None:
-    rig = Leader()
-    topics = dict(rig.node.image.topics)
-    image = ELSEWHERE._replace(replicas=(2,), isr=(2,))
-    topics["b"] = TopicImage("b", Uuid(b"b" * 16), (image,))
-    rig.node.image.topics = topics
-    asked = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in (0, 1)]
-    answers = {}
-    for name, partitions in (("a and b", (("a", asked), ("b", asked[:1]))), ("a", (("a", asked),))):
-        told = [FetchTopic(topic=topic, partitions=list(those)) for topic, those in partitions]
+class Elsewhere(Leader):
+    """With a partition a-1, an internal topic and another one that broker 2 has and broker 1 has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        image = ELSEWHERE._replace(replicas=(2,), isr=(2,))
+        here = self.node.image.topics["a"]
+        more = {name: TopicImage(name, Uuid(name[:1].encode() * 16), (image,)) for name in ("b", INTERNAL)}
+        a = here._replace(partitions=(*here.partitions, image))
+        self.node.image.topics = {**self.node.image.topics, "a": a, **more}
+
+
+INTERNAL = "__consumer_offsets"
+NOT_LEADER, UNKNOWN = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_consumer_is_told_at_once_and_in_its_place_what_is_elsewhere() -> None:
+    rig = Elsewhere()
+
+    def fetch(**named: list[int]) -> Any:
+        topics = [
+            FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in named.items()
+        ]
         client = rig.connect()
-        client.send(12, FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=told))
-        answers[name] = client.receive(12, FetchRequest)
-    assert answers["a"] is None, "what does not exist is no reason to answer"
-    found = {
-        (topic.topic, one.partition_index): one.error_code
-        for topic in answers["a and b"].responses
-        for one in topic.partitions
-    }
-    assert found == {
-        ("a", 0): NONE,
-        ("a", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ("b", 0): ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    }
-    for code, topic in ((ErrorCode.NOT_LEADER_OR_FOLLOWER, "b"), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "c")):
-        produced = rig.call(12, produce_request(topic, acks=1)).responses[0].partition_responses[0]
-        assert (produced.error_code, produced.current_leader.leader_id) == (code, 2 if topic == "b" else -1)
-        partition = [DeleteRecordsPartition(partition_index=0, offset=0)]
-        deletion = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partition)])
-        assert rig.call(2, deletion).topics[0].partitions[0].error_code == code
+        client.send(12, FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=topics))
+        answer = client.receive(12, FetchRequest)
+        return answer and [
+            (topic.topic, [(one.partition_index, one.error_code) for one in topic.partitions])
+            for topic in answer.responses
+        ]
+
+    assert fetch(c=[0], a=[1, 0], b=[0]) == [
+        ("a", [(1, NOT_LEADER), (0, NONE)]),
+        ("b", [(0, NOT_LEADER)]),
+        ("c", [(0, UNKNOWN)]),
+    ]
+    assert fetch(a=[0, 2]) is None, "what does not exist is no reason to answer"
+
+
+def test_who_fetches_as_a_follower_is_told_what_is_elsewhere() -> None:
+    rig = Elsewhere()
+    answer = rig.fetch({2: 0, 1: 0, 0: 0})
+    assert [(one.partition_index, one.error_code) for one in parts(answer)] == [
+        (1, NOT_LEADER),
+        (0, NONE),
+        (2, UNKNOWN),
+    ]
+    assert rig.fetch({2: 0, 0: 0}) is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "acks", "code", "leader"),
+    [
+        ("b", 1, NOT_LEADER, 2),
+        ("b", 7, ErrorCode.INVALID_REQUIRED_ACKS, -1),
+        (INTERNAL, 1, ErrorCode.INVALID_TOPIC_EXCEPTION, -1),
+        ("c", 7, UNKNOWN, -1),
+    ],
+)
+def test_what_is_produced_is_checked_before_it_is_sent_elsewhere(
+    topic: str, acks: int, code: ErrorCode, leader: int
+) -> None:
+    answer = Elsewhere().call(12, produce_request(topic, acks=acks)).responses[0].partition_responses[0]
+    assert (answer.error_code, answer.current_leader.leader_id) == (code, leader)
+
+
+@pytest.mark.parametrize(
+    ("topic", "index", "code"),
+    [
+        ("b", 0, NOT_LEADER),
+        (INTERNAL, 0, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (INTERNAL, 1, UNKNOWN),
+        ("c", 0, UNKNOWN),
+    ],
+)
+def test_what_is_deleted_is_checked_before_it_is_sent_elsewhere(
+    topic: str, index: int, code: ErrorCode
+) -> None:
+    partitions = [DeleteRecordsPartition(partition_index=index, offset=0)]
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)])
+    assert Elsewhere().call(2, request).topics[0].partitions[0].error_code == code
 
 
 class Deleting(Leader):
