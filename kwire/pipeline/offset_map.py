@@ -43,8 +43,10 @@ NOT_YET: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._TRANSPORT,
+    KafkaError._DESTROY_BROKER,
 )
-"""What passes when a partition's leader has taken it over."""
+"""What passes when a partition's leader has taken it over, or the client knows who is the next one."""
 RUNS_PER_ENTRY: Final = 10_000
 """Keeps an entry far below the size of a record that any topic takes."""
 FIRST_LOOK: Final = 16
@@ -234,7 +236,8 @@ def messages(
 def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
     """Where a partition begins, and its high watermark. KafkaException.
 
-    A partition that was made just now may be known to the cluster before its leader knows of it.
+    A partition that was made just now may be known to the cluster before its leader knows of it; one whose
+    leader has died, to the client as his for a moment longer.
     """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:

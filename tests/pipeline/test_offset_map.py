@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from kwire.pipeline import offset_map
 from kwire.pipeline.mirror.groups import Index
@@ -85,3 +87,30 @@ def test_a_map_with_a_hole_is_noticed() -> None:
 
 
 # What a step is about.
+
+
+class Refusing:
+    """A consumer that tells of an error first, and of a partition's ends then."""
+
+    def __init__(self, code: int) -> None:
+        self._errors = [KafkaException(KafkaError(code))]
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        for error in self._errors:
+            self._errors.clear()
+            raise error
+        return 3, 7
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._DESTROY_BROKER, KafkaError._TRANSPORT]
+)
+def test_a_partition_whose_leader_has_died_is_asked_about_again(code: int) -> None:
+    consumer = cast(Consumer, Refusing(code))
+    assert offset_map.watermarks(consumer, TopicPartition("t", 0)) == (3, 7)
+
+
+def test_what_does_not_pass_is_told() -> None:
+    consumer = cast(Consumer, Refusing(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(KafkaException):
+        offset_map.watermarks(consumer, TopicPartition("t", 0))
