@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import weakref
+from contextlib import suppress
 
 
 class Directory:
@@ -17,10 +19,45 @@ class Directory:
 
     def __init__(self) -> None:
         self.name = tempfile.mkdtemp(prefix="kwire-")
-        self.remove = weakref.finalize(self, _remove, self.name, os.getpid())
-        """Called by itself at the end of the process, or with the last that knows of this."""
+        self._owner = os.getpid()
+        self._last = weakref.finalize(self, _remove_at_the_end, self.name, self._owner)
+        """Called at the end of the process, or with the last that knows of this."""
+
+    def remove(self) -> None:
+        """Remove it now, as far as that can be done.
+
+        By two threads, and with no more calls than there are files: a broker leaves hundreds, and whoever
+        stops it waits for this most of all.
+        """
+        self._last.detach()
+        if os.getpid() != self._owner:
+            return
+        below = _entries(self.name)
+        helper = threading.Thread(target=_remove, args=(below[::2],), daemon=True)
+        helper.start()
+        _remove(below[1::2])
+        helper.join()
+        with suppress(OSError):
+            os.rmdir(self.name)
 
 
-def _remove(path: str, owner: int) -> None:
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(path) as entries:
+        return list(entries)
+    return []
+
+
+def _remove(entries: list[os.DirEntry[str]]) -> None:
+    for entry in entries:
+        with suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                _remove(_entries(entry.path))
+                os.rmdir(entry.path)
+            else:
+                os.unlink(entry.path)
+
+
+def _remove_at_the_end(path: str, owner: int) -> None:
+    """By this thread alone: at the end of a process, no other can be begun."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
