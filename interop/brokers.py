@@ -118,6 +118,8 @@ class Broker(ABC):
             "group.initial.rebalance.delay.ms": "0",
             "socket.request.max.bytes": "20000000",
             "log.segment.delete.delay.ms": "2000",
+            # Many records are of years ago, and would go within the first five minutes that find them.
+            "log.retention.hours": "-1",
             **(overrides or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None

@@ -57,10 +57,6 @@ def unset_leader(key: str, value: Any) -> bool:
     return key == "CurrentLeader" and isinstance(value, dict) and set(value.values()) <= {-1}
 
 
-KEPT = {"retention.ms": "-1"}
-"""Of topics with records of years ago: what looks for such, every five minutes, would take them away."""
-
-
 def create_topic(
     client: RawClient, name: str, partitions: int = 1, configs: dict[str, str] | None = None
 ) -> bytes:

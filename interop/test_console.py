@@ -37,7 +37,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def _fill(bootstrap: str) -> None:
     """Ten messages, and a transaction of each kind."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topics = [NewTopic("seen", 2, 1, config={"retention.ms": "7000000"}), NewTopic("paid", 1, 1)]
+    topics = [NewTopic("seen", 2, 1, config={"retention.ms": "70000000000000"}), NewTopic("paid", 1, 1)]
     for made in admin.create_topics(topics).values():
         made.result(30)
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd"})
@@ -139,7 +139,7 @@ def test_groups_and_their_offsets(http: httpx.Client, read: Read) -> None:
 
 
 def test_configurations_and_the_cluster(read: Read) -> None:
-    assert "7000000 topic" in read("/configs?kind=topic&name=seen&changed=1")
+    assert "70000000000000 topic" in read("/configs?kind=topic&name=seen&changed=1")
     assert "log.dirs" in read("/configs?kind=broker&name=1")
     page = read("/cluster")
     assert "metadata.version" in page

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from interop.brokers import Broker
-from interop.raw import KEPT, create_topic
+from interop.raw import create_topic
 from interop.scenario import scenario
 from interop.scenarios.raw_disks import Disks, disks, fill, other, until_true, values
 from interop.scenarios.raw_topics import until
@@ -40,7 +40,7 @@ def doubled_partitions(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with disks(broker) as own:
         with own.client() as client:
-            create_topic(client, "t", 1, KEPT)
+            create_topic(client, "t")
             fill(client, "t", 3)
             home = own.place(client, "t")
         own.broker.stop()
@@ -72,8 +72,8 @@ def garbled_checkpoints(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with disks(broker) as own:
         with own.client() as client:
-            create_topic(client, "x", configs=KEPT)
-            create_topic(client, "y", configs=KEPT)
+            create_topic(client, "x")
+            create_topic(client, "y")
             beside, within = ("x", "y") if own.place(client, "x") == "A" else ("y", "x")
             for name in (beside, within):
                 fill(client, name, 3)

@@ -14,7 +14,7 @@ from typing import Any
 
 from interop.batches import Batch, Record
 from interop.brokers import Broker
-from interop.raw import KEPT, WAIT_S, comparable, create_topic, fetch, produce
+from interop.raw import WAIT_S, comparable, create_topic, fetch, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_topics import create, topic, until
@@ -186,7 +186,7 @@ def moves(broker: Broker) -> Any:
     """What is refused, and a move there and back with everything in it."""
     seen: dict[str, Any] = {}
     with disks(broker) as own, own.client() as client:
-        create_topic(client, "t", 2, KEPT)
+        create_topic(client, "t", 2)
         home = own.place(client, "t")
         away = other(home)
         for version in versions_of("AlterReplicaLogDirs"):
@@ -226,7 +226,7 @@ def moves_within_a_batch(broker: Broker) -> Any:
     """Logs that begin within a batch move, there and back."""
     seen: dict[str, Any] = {}
     with disks(broker) as own, own.client() as client:
-        create_topic(client, "t", 1, KEPT)
+        create_topic(client, "t")
         home = own.place(client, "t")
         for _ in range(3):
             batch = Batch([Record(b"v" * 100) for _ in range(10)])
@@ -261,7 +261,7 @@ def slow_moves(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with disks(broker) as own:
         with own.client() as client:
-            create_topic(client, "t", 1, KEPT)
+            create_topic(client, "t")
             home = own.place(client, "t")
             away = other(home)
 
@@ -413,7 +413,7 @@ def lost_directory(broker: Broker) -> Any:
         path = own.paths["B"]
         aside = Path(f"{path}.aside")
         with own.client() as client:
-            ids = {name: create_topic(client, name, configs=KEPT) for name in ("x", "y")}
+            ids = {name: create_topic(client, name) for name in ("x", "y")}
             lost, kept = ("x", "y") if own.place(client, "x") == "B" else ("y", "x")
             fill(client, lost, 3)
             fill(client, kept, 3)

@@ -7,7 +7,7 @@ from typing import Any
 
 from interop.batches import Batch, Record
 from interop.brokers import Broker
-from interop.raw import KEPT, comparable, create_topic, fetch, fill, produce
+from interop.raw import comparable, create_topic, fetch, fill, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import versions_of
@@ -25,7 +25,7 @@ def offsets(broker: Broker) -> Any:
     topic = "raw-fetch-offsets"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create_topic(client, topic, 2, configs=KEPT)
+        create_topic(client, topic, 2)
         fill(client, topic, 5)
         produce(client, topic, Batch([Record(bytes([index])) for index in range(10)]).encode())
         for offset in (0, 3, 4, 5, 9, 14, 15, 16, 100, -1, -2, 2**62):
@@ -52,7 +52,7 @@ def leader_epochs(broker: Broker) -> Any:
     topic = "raw-fetch-epochs"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create_topic(client, topic, configs=KEPT)
+        create_topic(client, topic)
         fill(client, topic, 3)
         for current in (-1, 0, 1, 99, -2):
             seen[f"fetch at {current}"] = one(
@@ -99,7 +99,7 @@ def list_offsets_by_timestamp(broker: Broker) -> Any:
     topic = "raw-fetch-list"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create_topic(client, topic, 2, configs=KEPT)
+        create_topic(client, topic, 2)
         for stamps in ([10, 20, 30], [25], [40, 35], [5]):
             records = [Record(timestamp_delta=stamp - stamps[0]) for stamp in stamps]
             produce(client, topic, Batch(records, base_timestamp=stamps[0]).encode())
@@ -135,7 +135,7 @@ def list_offsets_of_many(broker: Broker) -> Any:
     topic = "raw-fetch-order"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create_topic(client, topic, 50, configs=KEPT)
+        create_topic(client, topic, 50)
 
         def ask(*topics: tuple[str, list[int]]) -> Any:
             wanted = [
@@ -166,7 +166,7 @@ def every_version(broker: Broker) -> Any:
     topic = "raw-fetch-versions"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        topic_id = create_topic(client, topic, configs=KEPT)
+        topic_id = create_topic(client, topic)
         fill(client, topic, 2)
         for version in versions_of("Fetch"):
             target: str | bytes = topic_id if version >= 13 else topic
@@ -183,7 +183,7 @@ def long_polls(broker: Broker) -> Any:
     topic = "raw-fetch-poll"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:
-        create_topic(client, topic, configs=KEPT)
+        create_topic(client, topic)
 
         def poll(offset: int, wait_ms: int, min_bytes: int, appended: int) -> Any:
             details = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": 1 << 20}
@@ -221,7 +221,7 @@ def sessions(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for topic in ("raw-fetch-session-a", "raw-fetch-session-b"):
-            create_topic(client, topic, 2, configs=KEPT)
+            create_topic(client, topic, 2)
             fill(client, topic, 2)
 
         def call(
@@ -279,7 +279,7 @@ def delete_records(broker: Broker) -> Any:
     topic = "raw-fetch-delete"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create_topic(client, topic, configs=KEPT)
+        create_topic(client, topic)
         fill(client, topic, 10)
 
         def delete(offset: int, *, name: str = topic, partition: int = 0, version: int = 2) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from interop.batches import walk
 from interop.brokers import Broker
-from interop.raw import KEPT, comparable, create_topic, fill, wait_for_topic
+from interop.raw import comparable, create_topic, fill, wait_for_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import Fields
@@ -66,7 +66,7 @@ def emptied(broker: Broker) -> Any:
     name = "raw-fetch-sessions-emptied"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        topic_id = create_topic(client, name, 3, configs=KEPT)
+        topic_id = create_topic(client, name, 3)
         for partition in range(3):
             fill(client, name, 2, partition=partition)
         for version in (11, 13):
@@ -94,7 +94,7 @@ def order(broker: Broker) -> Any:
     name, later = "raw-fetch-sessions-order", "raw-fetch-sessions-order-later"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        topic_id = create_topic(client, name, 2, configs=KEPT)
+        topic_id = create_topic(client, name, 2)
         by_name = call(client, 0, 0, [(later, [0]), (name, [3, 1, 0])])
         by_id = call(client, 0, 0, [(bytes(15) + b"\7", [0]), (topic_id, [3, 1, 0])], version=13)
         seen["at first"] = [told(by_name), told(by_id)]
@@ -104,7 +104,7 @@ def order(broker: Broker) -> Any:
             told(call(client, sessions[11], 1, added)),
             told(call(client, sessions[13], 1, [(topic_id, [2])], version=13)),
         ]
-        create_topic(client, later, configs=KEPT)
+        create_topic(client, later)
         client.call(
             "CreatePartitions", 3, Topics=[{"Name": name, "Count": 4, "Assignments": None}], TimeoutMs=10_000
         )

@@ -8,7 +8,7 @@ import zstandard
 
 from interop.batches import Batch
 from interop.brokers import Broker
-from interop.raw import KEPT, comparable, create_topic, fetch, fill, produce
+from interop.raw import comparable, create_topic, fetch, fill, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.wire import Fields
@@ -25,7 +25,7 @@ def zstd(broker: Broker) -> Any:
     with RawClient(broker.bootstrap) as client:
         for kind in ("zstd", "producer", "gzip"):
             topic = f"raw-fetch-of-{kind}"
-            create_topic(client, topic, configs={**KEPT, "compression.type": kind})
+            create_topic(client, topic, configs={"compression.type": kind})
             if kind == "zstd":
                 fill(client, topic, 1)  # which the broker compresses
             produce(client, topic, batch, version=8)
@@ -42,7 +42,7 @@ def replicas(broker: Broker) -> Any:
     topic = "raw-fetch-replicas"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        topic_id = create_topic(client, topic, configs=KEPT)
+        topic_id = create_topic(client, topic)
         fill(client, topic, 2)
         for version in (4, 9, 12, 13, 15, 16, 18):
             for replica in (0, 1, 7, 2**31 - 1, -2, -3, -4, -(2**31)):
@@ -68,7 +68,7 @@ def divergence(broker: Broker) -> Any:
     topic = "raw-fetch-divergence"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create_topic(client, topic, configs=KEPT)
+        create_topic(client, topic)
         fill(client, topic, 4)
         for version in (7, 9, 11):
             made = fetch(

@@ -14,7 +14,7 @@ from typing import Any
 
 from interop.batches import BASE_TIMESTAMP, Batch, Record, walk
 from interop.brokers import Broker
-from interop.raw import KEPT, create_topic, fetch, produce, wait_for_topic
+from interop.raw import create_topic, fetch, produce, wait_for_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.compaction import CHECKPOINT, OWN
@@ -46,7 +46,7 @@ class WatchedPartition:
         self.topic = topic
         self.ids: list[Id] = []
         configs = {key.replace("_", "."): value for key, value in configs.items()}
-        create_topic(client, topic, configs={**KEPT, "segment.bytes": str(1 << 20), **configs})
+        create_topic(client, topic, configs={"segment.bytes": str(1 << 20), **configs})
 
     def id(self) -> Id:
         """Somebody with a transaction open on the partition, who has written nothing yet."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from interop.batches import Batch, walk
 from interop.brokers import Broker
-from interop.raw import KEPT, create_topic, fetch, produce
+from interop.raw import create_topic, fetch, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 
@@ -25,7 +25,7 @@ def refused_and_rolled(broker: Broker) -> Any:
             ("from a coordinator of before", 3, -1),
         ):
             topic = f"raw-rolled-{name.replace(' ', '-')}"
-            create_topic(client, topic, configs=KEPT)
+            create_topic(client, topic)
             # Of 2023, and so longer ago than segment.ms.
             batch = Batch(producer_id=FIRST_ID, producer_epoch=3, base_sequence=0).encode()
             produce(client, topic, batch)

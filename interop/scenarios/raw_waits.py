@@ -12,7 +12,7 @@ from typing import Any
 
 from interop.batches import Batch, Record, walk
 from interop.brokers import Broker
-from interop.raw import KEPT, create_topic, fetch, produce
+from interop.raw import create_topic, fetch, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_transactions import TRANSACTIONAL, Id, ready
@@ -53,8 +53,7 @@ def filled(broker: Broker, topic: str) -> Iterator[RawClient]:
     """A topic of small segments, and a client."""
     with RawClient(broker.bootstrap) as client:
         ready(client, "any")
-        configs = {"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
-        create_topic(client, topic, configs=configs)
+        create_topic(client, topic, configs={"segment.bytes": str(SEGMENT_BYTES)})
         yield client
 
 
@@ -127,7 +126,7 @@ def two_partitions(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ready(client, "any")
-        create_topic(client, topic, 2, configs=KEPT)
+        create_topic(client, topic, 2)
         one = Id(client, topic)
         one.init()
         one.add((topic, 0))
@@ -161,7 +160,7 @@ def too_large_for_the_rest(broker: Broker) -> Any:
     topic = "raw-waits-too-large"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create_topic(client, topic, 3, configs=KEPT)
+        create_topic(client, topic, 3)
         for index, size_bytes in ((0, 10), (1, LARGE_BYTES), (2, 10)):
             records = Batch([Record(bytes(size_bytes))]).encode()
             assert produce(client, topic, records, partition=index)

@@ -19,6 +19,12 @@ from kwire.testing import Broker
 
 TOKEN = "a-token"
 BASE = "http://127.0.0.1:8080"
+SETTINGS = {
+    "num.partitions": 2,
+    "offsets.topic.num.partitions": 2,
+    # Many a message is of years ago.
+    "log.retention.hours": -1,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +75,7 @@ async def console_at(place: Place) -> AsyncIterator[Client]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with Broker({"num.partitions": 2, "offsets.topic.num.partitions": 2}) as running:
+    with Broker(SETTINGS) as running:
         yield running
 
 

@@ -17,7 +17,9 @@ from tests.desk.running import Desk, Ran
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with Broker({"num.partitions": 1, "offsets.topic.num.partitions": 2}) as running:
+    # Many a message is of years ago, and is to stay.
+    settings = {"num.partitions": 1, "offsets.topic.num.partitions": 2, "log.retention.hours": -1}
+    with Broker(settings) as running:
         yield running
 
 

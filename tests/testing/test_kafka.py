@@ -19,7 +19,7 @@ from kwire.wire.messages.fetch import FetchResponse
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker({"offsets.topic.num.partitions": 1}) as broker:
+    with Broker({"offsets.topic.num.partitions": 1, "log.retention.hours": -1}) as broker:
         yield broker
 
 
