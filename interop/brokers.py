@@ -119,7 +119,7 @@ class Broker(ABC):
             "socket.request.max.bytes": "20000000",
             "log.segment.delete.delay.ms": "2000",
             # Many records are of years ago, and would go within the first five minutes that find them.
-            "log.retention.hours": "-1",
+            "log.retention.hours": str(100 * 365 * 24),
             **(overrides or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None

@@ -83,9 +83,7 @@ def _synonyms(config: BrokerConfig, name: str, *, is_sensitive: bool) -> list[Sy
         if key in BROKER_KEYS and BROKER_KEYS[key].default not in (None, REQUIRED)
     }
     layers: tuple[tuple[Mapping[str, str | None], ConfigSource], ...] = (
-        (config.per_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
-        (config.cluster_wide, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-        (config.given, ConfigSource.STATIC_BROKER_CONFIG),
+        *_layers(config),
         (defaults, ConfigSource.DEFAULT_CONFIG),
     )
     found = [
@@ -108,8 +106,12 @@ def _key(name: str) -> Key | None:
     return BROKER_KEYS.get(name) or THROTTLES.get(name)
 
 
-def _layers(config: BrokerConfig) -> tuple[Mapping[str, str], ...]:
-    return config.per_broker, config.cluster_wide, config.given
+def _layers(config: BrokerConfig) -> tuple[tuple[Mapping[str, str], ConfigSource], ...]:
+    return (
+        (config.per_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (config.cluster_wide, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        (config.given, ConfigSource.STATIC_BROKER_CONFIG),
+    )
 
 
 def _shadowed(config: BrokerConfig) -> set[str]:
@@ -130,7 +132,7 @@ def describe_broker(config: BrokerConfig) -> Iterator[ConfigEntry]:
         if key is None:
             value: Value = None
         elif name not in BROKER_KEYS:
-            value = next(layer[name] for layer in _layers(config) if name in layer)
+            value = next(layer[name] for layer, _ in _layers(config) if name in layer)
         else:
             value = key.default_value if name in shadowed else config.value(name)
         yield _broker_entry(config, name, key, value, _synonyms(config, name, is_sensitive=_hidden(key)))
@@ -161,6 +163,18 @@ def _broker_entry(
         is_sensitive=_hidden(key),
         documentation=key.doc or None if key is not None and key.name == name else None,
     )
+
+
+def inherited_source(config: BrokerConfig, name: str) -> ConfigSource:
+    """Where a topic that says nothing of a key has its value from.
+
+    As CreateTopics tells it, for which each of the broker's keys counts that speaks for the topic's, be it
+    log.retention.hours; DescribeConfigs has it from the first of them alone.
+    """
+    for settings, source in _layers(config):
+        if any(key.name in settings for key in SOURCES.get(name, ())):
+            return source
+    return ConfigSource.DEFAULT_CONFIG
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:

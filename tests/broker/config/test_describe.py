@@ -13,6 +13,7 @@ from kwire.broker.config.describe import (
     describe_client_metrics,
     describe_group,
     describe_topic,
+    inherited_source,
 )
 
 
@@ -53,6 +54,17 @@ def test_hours_and_minutes_become_milliseconds() -> None:
     )
     assert topic(config(log_retention_hours="-1"), {}, "retention.ms").value == "-1"
     assert topic(config(log_retention_ms="-5"), {}, "retention.ms").value == "-1"
+
+
+def test_created_topics_are_told_of_whichever_key_speaks_for_theirs() -> None:
+    broker = config(log_retention_hours="2")
+    assert inherited_source(broker, "retention.ms") == ConfigSource.STATIC_BROKER_CONFIG
+    assert inherited_source(broker, "segment.ms") == ConfigSource.DEFAULT_CONFIG
+    assert inherited_source(broker, "flush.ms") == ConfigSource.DEFAULT_CONFIG
+    broker.update({"log.roll.hours": "3", "log.retention.ms": "1"}, {"log.roll.ms": "5"})
+    assert inherited_source(broker, "retention.ms") == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    assert inherited_source(broker, "segment.ms") == ConfigSource.DYNAMIC_BROKER_CONFIG
+    assert topic(broker, {}, "retention.ms").source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
 
 
 def test_an_internal_key_is_shown_where_it_is_set() -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.context import PARKED, Parked
-from kwire.broker.config.describe import describe_topic
+from kwire.broker.config.describe import describe_topic, inherited_source
 from kwire.broker.controller.commands import (
     CreatePartitions,
     CreateTopics,
@@ -98,7 +98,9 @@ def _add_configs(
                 name=entry.name,
                 value=given.get(entry.name, entry.value),
                 read_only=entry.read_only,
-                config_source=entry.source,
+                config_source=(
+                    entry.source if entry.name in given else inherited_source(node.config, entry.name)
+                ),
                 is_sensitive=entry.is_sensitive,
             )
             for entry in sorted(describe_topic(node.config, given), key=lambda entry: entry.name)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from kwire.broker.config.describe import ConfigSource
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kwire.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tests.rig import Rig
 
@@ -69,6 +74,17 @@ def test_topics_that_are_created_are_told_with_their_configuration(rig: Rig) -> 
     assert (made.num_partitions, made.replication_factor) == (2, 1)
     assert {"cleanup.policy", "retention.ms"} <= {config.name for config in made.configs}
     assert set(rig.node.image.topics) == {"a"}
+
+
+def test_what_is_told_of_a_configuration_is_where_it_comes_from() -> None:
+    rig = Rig(**{"log.retention.hours": "2"})
+    given = [CreatableTopicConfig(name="segment.ms", value="5000")]
+    topic = CreatableTopic(name="a", num_partitions=1, replication_factor=1, configs=given)
+    (made,) = rig.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1_000)).topics
+    told = {config.name: (config.value, config.config_source) for config in made.configs}
+    assert told["retention.ms"] == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert told["segment.ms"] == ("5000", ConfigSource.TOPIC_CONFIG)
+    assert told["flush.ms"] == ("9223372036854775807", ConfigSource.DEFAULT_CONFIG)
 
 
 def test_there_is_no_time_for_what_is_to_be_done_at_once(rig: Rig) -> None:
