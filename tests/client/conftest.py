@@ -11,5 +11,5 @@ from kwire.testing import Broker
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with Broker({"offsets.topic.num.partitions": 2}) as running:
+    with Broker({"offsets.topic.num.partitions": 2, "log.retention.hours": -1}) as running:
         yield running

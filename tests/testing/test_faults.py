@@ -17,7 +17,7 @@ from tests.testing.peer import Peer, produced
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Broker]:
-    with Broker() as broker:
+    with Broker({"log.retention.hours": -1}) as broker:
         yield broker
 
 
