@@ -34,9 +34,13 @@ class Directory:
             return
         below = _entries(self.name)
         helper = threading.Thread(target=_remove, args=(below[::2],), daemon=True)
-        helper.start()
-        _remove(below[1::2])
-        helper.join()
+        try:
+            helper.start()
+        except RuntimeError:  # As at the end of a process: no thread can be begun.
+            _remove(below)
+        else:
+            _remove(below[1::2])
+            helper.join()
         with suppress(OSError):
             os.rmdir(self.name)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+import pytest
 
 from kwire.testing.directory import Directory
 
@@ -31,6 +34,17 @@ def test_all_of_it_is_removed_and_nothing_that_it_points_to(tmp_path: Path) -> N
     assert not path.exists()
     assert (tmp_path / "kept").exists()
     directory.remove()
+
+
+def test_it_is_removed_where_no_thread_can_be_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    directory = Directory()
+    path = fill(directory)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    directory.remove()
+    assert not path.exists()
 
 
 def test_what_is_made_again_in_its_place_stays() -> None:
