@@ -18,8 +18,6 @@ OLD_EPOCH: Final = (
     "|assignments failed; global error: Response-level error: STALE_BROKER_EPOCH"
 )
 """Where a broker of Apache Kafka's that slept, or lost all, asks under the epoch that it had before."""
-OLD_COORDINATOR: Final = r"Error processing append operation.*\n.*TransactionCoordinatorFencedException"
-"""Where a coordinator that slept ends a transaction that the next one has ended."""
 WIPED_VOTER: Final = r"Detected non-monotonic update of fetch offset from nodeId ReplicaKey\(id={}, "
 """Where this controller has lost its directory, and the leader has taken no snapshot since it last asked."""
 LEVEL: Final = re.compile(r"(?:^|[ \]])(WARN|ERROR)[ :]")
@@ -64,6 +62,8 @@ EXPECTED: Final = re.compile(
     # A batch is refused, say while its transaction's coordinator is away, and the producer's next ones come;
     # or an idempotent client's later batches reach a new leader before those that it sends again.
     r"|Error processing append operation.*\n.*OutOfOrderSequenceException"
+    # A coordinator that slept, or is being stopped, ends a transaction that the next one has ended.
+    r"|Error processing append operation.*\n.*TransactionCoordinatorFencedException"
     # A follower knows of a topic before its leader does.
     r"|Received UNKNOWN_TOPIC_ID from the leader"
     # A replica comes to a broker by a reassignment.
