@@ -7,7 +7,6 @@ parent works with.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import threading
 import weakref
@@ -20,8 +19,8 @@ class Directory:
     def __init__(self) -> None:
         self.name = tempfile.mkdtemp(prefix="kwire-")
         self._owner = os.getpid()
-        self._last = weakref.finalize(self, _remove_at_the_end, self.name, self._owner)
-        """Called at the end of the process, or with the last that knows of this."""
+        self._last = weakref.finalize(self, _remove_owned, self.name, self._owner)
+        """Called by itself at the end of the process, or with the last that knows of this."""
 
     def remove(self) -> None:
         """Remove it now, as far as that can be done.
@@ -29,20 +28,14 @@ class Directory:
         By two threads, and with no more calls than there are files: a broker leaves hundreds, and whoever
         stops it waits for this most of all.
         """
-        self._last.detach()
-        if os.getpid() != self._owner:
-            return
-        below = _entries(self.name)
-        helper = threading.Thread(target=_remove, args=(below[::2],), daemon=True)
-        try:
-            helper.start()
-        except RuntimeError:  # As at the end of a process: no thread can be begun.
-            _remove(below)
-        else:
-            _remove(below[1::2])
-            helper.join()
-        with suppress(OSError):
-            os.rmdir(self.name)
+        if self._last.alive and os.getpid() == self._owner:
+            below = _entries(self.name)
+            helper = threading.Thread(target=_remove, args=(below[::2],), daemon=True)
+            with suppress(RuntimeError):  # As at the end of a process: no thread can be begun.
+                helper.start()
+                _remove(below[1::2])
+                helper.join()
+        self._last()
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:
@@ -55,13 +48,17 @@ def _remove(entries: list[os.DirEntry[str]]) -> None:
     for entry in entries:
         with suppress(OSError):
             if entry.is_dir(follow_symlinks=False):
-                _remove(_entries(entry.path))
-                os.rmdir(entry.path)
+                _remove_directory(entry.path)
             else:
                 os.unlink(entry.path)
 
 
-def _remove_at_the_end(path: str, owner: int) -> None:
-    """By this thread alone: at the end of a process, no other can be begun."""
+def _remove_directory(path: str) -> None:
+    _remove(_entries(path))
+    with suppress(OSError):
+        os.rmdir(path)
+
+
+def _remove_owned(path: str, owner: int) -> None:
     if os.getpid() == owner:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove_directory(path)
