@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK_READY := interop/target/venv/.complete
-SOURCES := kwire interop docs/site
+SOURCES := kwire simulation interop docs/site
 MKDOCS := env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
@@ -122,10 +122,10 @@ pipeline-demo: $(READY) ## run every job of the pipeline on real data, and show 
 
 .PHONY: simulate
 simulate: $(READY) ## run storage, a quorum and a cluster in simulated worlds: `make simulate SEEDS=10000`
-	$(BIN)/python -m kwire.testing.simulation --seeds $(SEEDS) $(ARGS)
-	$(BIN)/python -m kwire.testing.quorum --seeds $(SEEDS) $(ARGS)
-	$(BIN)/python -m kwire.testing.cluster --seeds $(SEEDS) $(ARGS)
-	$(BIN)/python -m kwire.testing.cluster.elected --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m simulation.storage --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m simulation.quorum --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m simulation.cluster --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m simulation.cluster.elected --seeds $(SEEDS) $(ARGS)
 
 .PHONY: pipeline-kills
 pipeline-kills: SEEDS := 20

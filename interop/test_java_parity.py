@@ -3,7 +3,7 @@ expressions, hashes of topics, responses to errors and changes of partitions.
 
 The comparison with kwire needs no JVM, and is in `tests/wire/test_java_bytes.py`, in
 `tests/coordinator/groups/assignors/test_parity.py`, in `tests/coordinator/groups/consumer`, in
-`tests/broker/api/test_error_responses.py` and in `tests/broker/controller/test_partition_parity.py`.
+`tests/broker/api/request/test_error_responses.py` and in `tests/broker/controller/test_partition_parity.py`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ import trio
 from interop.brokers import ApacheKafka, Broker, Kwire
 from interop.cluster.logins import PLAIN, REFUSED, SCRAM, Login, logins
 from interop.cluster.nodes import COMBINED, Cluster, Member
-from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.peer_connection import PeerConnections, own_version
 from kwire.broker.net.peer_link import Hears, Line
@@ -26,6 +25,7 @@ from kwire.broker.net.settings import Settings
 from kwire.broker.security.mechanisms import sasl_client
 from kwire.broker.security.sasl import SaslClient
 from kwire.broker.security.settings import Credentials
+from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.wire.batch import build
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from kwire.broker.cli.main import main
+from kwire.cli.main import main
 
 sys.exit(main())

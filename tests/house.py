@@ -17,15 +17,14 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 MAY_GET_LOGGERS = {
-    "kwire.broker.host.loggers",
-    "kwire.broker.cli",
-    "kwire.desk.doctor",  # hears what a configuration is warned of
+    "kwire.host.loggers",
+    "kwire.cli",
     "kwire.pipeline",
-    "kwire.testing.cluster.world",  # hears what all nodes log
+    "kwire.testing.simulated.environment",  # hears what all nodes log
 }
 """Who may log without saying for which node: `logging.getLogger`. Others are handed a `NodeLogger`."""
 
-LOW = {"kwire.wire", "kwire.broker.host", "kwire.broker.config"}
+LOW = {"kwire.wire", "kwire.host", "kwire.broker.config"}
 STORED = {*LOW, "kwire.broker.storage"}
 KNOWN = {*STORED, "kwire.broker.security", "kwire.broker.metadata"}
 MACHINES = {
@@ -33,13 +32,18 @@ MACHINES = {
 }  # fmt: skip
 WIRED = {*MACHINES, "kwire.broker.api", "kwire.broker.node"}
 SHELL = {*WIRED, "kwire.broker.net"}
+CLIENT_COMMANDS = {
+    *KNOWN, "kwire.broker.raft.quorum_state", "kwire.client", "kwire.cli.shared", "kwire.cli.records",
+    "kwire.cli.admin", "kwire.cli.files",
+}  # fmt: skip
+"""What commands may import that talk to a running cluster or read its files."""
 
 MAY_IMPORT: dict[str, set[str]] = {
     "kwire.wire": set(),
     "kwire.wire.columns": {"kwire.wire"},  # the pipeline's, with packages that the broker does without
-    "kwire.broker.host": {"kwire.wire"},
-    "kwire.broker.config": {"kwire.wire", "kwire.broker.host", "kwire.broker.storage.log.log_config"},
-    "kwire.broker.storage": {"kwire.wire", "kwire.broker.host"},
+    "kwire.host": {"kwire.wire"},
+    "kwire.broker.config": {"kwire.wire", "kwire.host", "kwire.broker.storage.log.log_config"},
+    "kwire.broker.storage": {"kwire.wire", "kwire.host"},
     "kwire.broker.security": LOW,
     "kwire.broker.metadata": STORED,
     "kwire.broker.controller": KNOWN,
@@ -54,17 +58,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     # As whom it goes to a broker, which users tell by the same text as a broker does.
     "kwire.client": {"kwire.wire", "kwire.broker.security", "kwire.broker.config.jaas"},
     # The files, and what is in them.
-    "kwire.desk": {*KNOWN, "kwire.broker.raft.quorum_state", "kwire.client"},
-    # A process of its own, which no room imports.
-    "kwire.console": {*KNOWN, "kwire.client", "kwire.desk", "kwire.http"},
-    # One for all.
-    "kwire.broker.cli": {*SHELL, "kwire.broker.observe", "kwire.client", "kwire.desk", "kwire.pipeline.cli"},
-    "kwire.__main__": {"kwire.broker.cli"},
+    "kwire.cli.shared": CLIENT_COMMANDS,
+    "kwire.cli.admin": CLIENT_COMMANDS,
+    "kwire.cli.records": CLIENT_COMMANDS,
+    "kwire.cli.files": CLIENT_COMMANDS,
+    "kwire.cli.doctor": CLIENT_COMMANDS,
+    # A separate process, which no package imports. It shares the queries and formats of the client commands.
+    "kwire.console": {*CLIENT_COMMANDS, "kwire.http"},
+    # The command line starts everything else.
+    "kwire.cli": {*SHELL, "kwire.broker.observe", "kwire.client", "kwire.cli", "kwire.pipeline.cli"},
+    "kwire.__main__": {"kwire.cli"},
     "kwire.testing": {*SHELL, "kwire.client"},
+    "simulation": {*SHELL, "kwire.client", "kwire.testing"},
     "kwire.testing.plugin": {"kwire.testing"},  # pytest's, which alone imports it
     # Strangers: they speak the wire, or read the files.
     "interop": {"interop.cluster"},
-    "interop.exactly_once.faulty_broker": {*SHELL, "kwire.broker.cli"},  # breaks it on purpose, from inside
+    "interop.exactly_once.faulty_broker": {*SHELL, "kwire.cli"},  # breaks it on purpose, from inside
     "interop.cluster": {"interop", "kwire.testing"},  # its checker of histories, which knows no broker
     # What is on the disk of a node of either kind, as kwire reads it.
     "interop.cluster.images": {"kwire.wire", "kwire.broker.metadata"},
@@ -82,12 +91,12 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.broker.storage": {"crc32c"},
     "kwire.broker.metadata": {"re2"},
     "kwire.coordinator": {"re2", "xxhash"},
-    "kwire.desk": {"fastavro"},  # where it is there
+    "kwire.cli.records": {"fastavro"},  # optional
     "kwire.broker.net": {"trio"},
     "kwire.http": {"hypercorn", "starlette", "trio"},
     "kwire.broker.observe": {"starlette", "trio"},
     "kwire.console": {"jinja2", "starlette", "trio"},
-    "kwire.broker.cli": {"trio"},
+    "kwire.cli": {"trio"},
     "kwire.testing.plugin": {"pytest"},
     "interop.test_peers": {"pytest", "trio"},
 }
@@ -113,14 +122,14 @@ TOUCHES_WORLD = {
     "kwire.broker.storage.disk",
     "kwire.broker.storage.cleaner.child",  # starts the process that cleans
     "kwire.broker.storage.cleaner.worker",  # and is that process
-    "kwire.broker.host.clock",
+    "kwire.host.clock",
     "kwire.broker.observe",
-    "kwire.broker.cli",
+    "kwire.cli",
     "kwire.client",
     "kwire.console",
-    "kwire.desk",
     "kwire.http",
     "kwire.testing",
+    "simulation",
     *STRANGERS,
 }
 """Who may: the shell, and what is not the broker."""
@@ -143,9 +152,9 @@ DOTTED = re.compile(r"\w+(\.\w+)+\.?|(\.\w+){2,}")
 
 
 MAY_IMPORT_BY_NAME = {
-    "kwire.broker.api.handlers",
-    "kwire.desk.main",
-    "kwire.desk.stored",
+    "kwire.broker.api.dispatch.handlers",
+    "kwire.cli.commands",
+    "kwire.cli.files.internal_records",
     "kwire.pipeline.cli",
     "kwire.testing",
     "kwire.wire.registry",
@@ -201,7 +210,7 @@ def import_faults(module: str, source: str, *, is_package: bool = False) -> list
     for line, target, for_types in imports_of(module, ast.parse(source), is_package=is_package):
         where = f"{module}:{line} imports {target}"
         top = target.partition(".")[0]
-        if top in ("kwire", "interop", "bench", "tests"):
+        if top in ("kwire", "simulation", "interop", "bench", "tests"):
             target_room = room_of(target)
             if target_room is None:
                 faults.append(f"{where}, which is in no room")
@@ -357,7 +366,7 @@ def path_faults(name: str, text: str) -> list[str]:
 
 def modules() -> Iterator[tuple[str, bool, str]]:
     """Name, whether it is a package's own module, and source of every module of ours but the tests."""
-    for top in ("kwire", "interop", "bench"):
+    for top in ("kwire", "simulation", "interop", "bench"):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             if "target" in parts:

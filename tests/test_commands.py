@@ -165,7 +165,7 @@ def test_pages_have_blocks_to_run() -> None:
     assert {name.partition(":")[0] for name in BLOCKS} >= {
         "README.md",
         "start.md",
-        "desk.md",
+        "command-line.md",
         "cluster.md",
         "security.md",
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kwire.broker.api.table import SERVED
+from kwire.broker.api.request.table import SERVED
 from kwire.broker.config import BrokerConfig
 from kwire.broker.security.settings import listener_security
 from kwire.client.security import security_of

@@ -124,7 +124,7 @@ def test_the_page_of_what_is_supported_names_every_api_and_no_other() -> None:
     table = (ROOT / "docs" / "supported.md").read_text().partition("| Group | APIs |")[2].partition("\n\n")[0]
     cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
     named = {re.sub(r"\(.*?\)", "", name).strip() for cell in cells for name in cell.split(",")}
-    table = ast.parse((ROOT / "kwire" / "broker" / "api" / "table.py").read_text())
+    table = ast.parse((ROOT / "kwire" / "broker" / "api" / "request" / "table.py").read_text())
     served = {
         "".join(word.capitalize() for word in ast.unparse(key).partition(".")[2].split("_"))
         for node in ast.walk(table)
@@ -157,17 +157,17 @@ def test_the_page_of_what_is_supported_names_every_api_and_no_other() -> None:
         ("kwire.broker.api.made_up", "from kwire.broker.node.node import Node"),
         ("kwire.broker.api.made_up", "from kwire.broker.net.loop import Loop"),
         ("kwire.broker.node.node", "from kwire.broker.net.serve import serve"),
-        ("kwire.broker.net.made_up", "from kwire.broker.cli import main"),
+        ("kwire.broker.net.made_up", "from kwire.cli import main"),
         ("kwire.broker.net.made_up", "import requests"),
         ("kwire.broker.observe.made_up", "from kwire.broker.node.node import Node"),
-        ("kwire.coordinator.made_up", "from kwire.broker.api.context import RequestContext"),
+        ("kwire.coordinator.made_up", "from kwire.broker.api.request.context import RequestContext"),
         ("kwire.coordinator.made_up", "from socket import socket"),
         ("kwire.coordinator.made_up", "if TYPE_CHECKING:\n    from kwire.broker.node.node import Node"),
         ("kwire.broker.api.made_up", "if TYPE_CHECKING:\n    from kwire.broker.node.node import Node"),
         ("interop.made_up", "from kwire.wire.batch import batches"),
         ("interop.made_up", "from broker.storage import disk"),
         ("kwire.broker.unheard_of", "import re"),
-        ("kwire.broker.cli", "import kwire.broker.unheard_of"),
+        ("kwire.cli", "import kwire.broker.unheard_of"),
     ],
 )
 def test_a_wrong_import_is_found(module: str, source: str) -> None:

@@ -29,7 +29,7 @@ DIST_INFO = f"kwire-{PROJECT['version']}.dist-info"
 
 LOOK = """\
 import broker, coordinator, pipeline
-import kwire, kwire.testing, kwire.wire, kwire.broker.cli.main, kwire.broker.net.serve
+import kwire, kwire.testing, kwire.wire, kwire.cli.main, kwire.broker.net.serve
 print(kwire.__file__)
 print(broker.WHOSE, coordinator.WHOSE, pipeline.WHOSE)
 """
@@ -196,7 +196,7 @@ def test_the_wheel_has_one_package_and_all_of_it(installed: Path) -> None:
 
 
 def test_the_wheel_says_what_it_is(installed: Path) -> None:
-    assert "kwire = kwire.broker.cli.main:main" in (installed / DIST_INFO / "entry_points.txt").read_text()
+    assert "kwire = kwire.cli.main:main" in (installed / DIST_INFO / "entry_points.txt").read_text()
     metadata = (installed / DIST_INFO / "METADATA").read_text()
     for needed in PROJECT["dependencies"]:
         assert f"Requires-Dist: {needed}" in metadata

@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from kwire import wire
-from kwire.broker.api.table import SERVED, By, Served
+from kwire.broker.api.request.table import SERVED, By, Served
 from kwire.broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
 from kwire.broker.config.definition import REQUIRED, Key, Update

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from kwire.broker.api.records import produce
-from kwire.broker.cli import main as cli
-from kwire.broker.host.host import Host
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState, ProducerStateManager
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.verifications import Verification, Verifications
+from kwire.cli import main as cli
 from kwire.coordinator.machine import CoordinatorResult
 from kwire.coordinator.transactions.machine import Done, Ending, Producer, TransactionMachine
 from kwire.coordinator.transactions.transaction import State, Transaction
+from kwire.host.host import Host
 from kwire.wire.batch import NO_PRODUCER_EPOCH, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import trio
 
-from kwire.broker.host.loggers import NodeLogger, node_name
 from kwire.broker.security.settings import Credentials
 from kwire.client.security import PLAINTEXT, Security
 from kwire.console.app import Console
 from kwire.console.asked import CLIENT_ID, Place
 from kwire.console.handed import serve_handed
+from kwire.host.loggers import NodeLogger, node_name
 from kwire.http.hosts import NOT_LOCAL, OfThisHost, is_local_name, is_name_of
 
 NICENESS = 10

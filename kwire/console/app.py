@@ -24,6 +24,9 @@ from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
+from kwire.cli.shared.client_settings import ClientSettings, servers_of
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.output import plural, size_text, time_text
 from kwire.console.asked import (
     REFUSALS,
     Page,
@@ -48,9 +51,6 @@ from kwire.console.rates import Rates
 from kwire.console.shown import visible
 from kwire.console.topics import topic_page, topics_page
 from kwire.console.transactions import transaction_page, transactions_page
-from kwire.desk.cluster import Cluster
-from kwire.desk.output import plural, size_text, time_text
-from kwire.desk.settings import ClientSettings, servers_of
 
 PREFIX: Final = "/console"
 HERE: Final = Path(__file__).parent

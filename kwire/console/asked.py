@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure, UsageError, sentence_of
 from kwire.client.failure import Lost, NoBroker, NoPartition
 from kwire.client.security import PLAINTEXT, Security
 from kwire.console.rates import Rates
-from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure, UsageError, sentence_of
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 
 MAX_NUMBER = (1 << 63) - 1

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
-from kwire.desk.cluster import Cluster
-from kwire.desk.settings import ClientSettings
+from kwire.cli.shared.client_settings import ClientSettings
+from kwire.cli.shared.cluster import Cluster
 
 KEPT_SECONDS: Final = 60.0
 """After which connections are made anew, so that those to brokers that have gone are not kept for ever."""

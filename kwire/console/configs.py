@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
+from kwire.cli.admin.configs import described
+from kwire.cli.shared.failure import Failure, UsageError
 from kwire.client.groups import listed
 from kwire.console.asked import Page, PageAnswer, PageRequest
-from kwire.desk.configs import described
-from kwire.desk.failure import Failure, UsageError
 
 SHOWN: Final = {"topic": RESOURCE_TOPIC, "broker": RESOURCE_BROKER, "group": RESOURCE_GROUP}
 MAX_NAMES: Final = 500

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import quote
 
+from kwire.cli.admin.groups import offset_rows, reset_offsets
+from kwire.cli.shared.failure import Failure, UsageError, suggestion
 from kwire.client.cluster import Cluster
 from kwire.client.groups import Group, group_of, listed
 from kwire.console.asked import Page, PageAnswer, PageRequest, Redirect
-from kwire.desk.failure import Failure, UsageError, suggestion
-from kwire.desk.groups import offset_rows, reset_offsets
 
 AT_ONCE: Final = 100
 """Groups of a page."""

@@ -12,13 +12,13 @@ from typing import Any, Final
 import trio
 from starlette.types import Receive, Scope, Send
 
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.output import time_text
 from kwire.client.offsets import find_offsets
 from kwire.client.reading import Reader
 from kwire.console.asked import Page, PageAnswer, PageRequest, refusal
 from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS
 from kwire.console.shown import Shown, shown
-from kwire.desk.cluster import Cluster
-from kwire.desk.output import time_text
 from kwire.wire.messages.list_offsets import LATEST
 from kwire.wire.primitives import TopicPartition
 

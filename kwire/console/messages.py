@@ -6,17 +6,17 @@ import time
 from typing import Any, Final
 from urllib.parse import quote
 
+from kwire.cli.files.internal_records import KINDS, control, said_by
+from kwire.cli.records.formats import as_json, encode
+from kwire.cli.records.partitioner import partition_of
+from kwire.cli.records.positions import offsets_of
+from kwire.cli.shared.failure import Failure, Misfit, UsageError
 from kwire.client.offsets import find_offsets
 from kwire.console.asked import MAX_NUMBER, Page, PageAnswer, PageRequest, Redirect
 from kwire.console.leisure import at_leisure
 from kwire.console.passing import OwnLog, own_directory
 from kwire.console.reading import Bounds, Fate, Fetched, Message, bounds_of, messages
 from kwire.console.shown import LIST_BYTES, PAGE_BYTES, shown, visible
-from kwire.desk.failure import Failure, Misfit, UsageError
-from kwire.desk.forms import as_json, encode
-from kwire.desk.partitioner import partition_of
-from kwire.desk.places import offsets_of
-from kwire.desk.stored import KINDS, control, said_by
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import LATEST
 

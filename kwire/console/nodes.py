@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.cli.shared.cluster import Cluster
 from kwire.client.failure import Lost, check
 from kwire.console.asked import Page, PageAnswer, PageRequest
-from kwire.desk.cluster import Cluster
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse

@@ -8,15 +8,15 @@ from typing import Final, NamedTuple
 
 from kwire.broker.storage.checkpoints import LEADER_EPOCHS, read_epochs
 from kwire.broker.storage.disk import RealDisk, StorageError
+from kwire.cli.admin.transactions import Writer, writers_of
+from kwire.cli.files.internal_records import MARKERS
+from kwire.cli.records.positions import offsets_of
+from kwire.cli.shared.failure import Failure, UsageError
 from kwire.client.failure import Lost
 from kwire.console.asked import Page, PageAnswer, PageRequest
 from kwire.console.drawing import Segment, detail, overview
 from kwire.console.passing import SEGMENT
 from kwire.console.reading import Batch, Bounds, Fate, bounds_of, fetch
-from kwire.desk.failure import Failure, UsageError
-from kwire.desk.places import offsets_of
-from kwire.desk.stored import MARKERS
-from kwire.desk.transactions import Writer, writers_of
 from kwire.wire.batch import CorruptBatch, control_type
 from kwire.wire.errors import ApiError
 

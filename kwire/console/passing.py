@@ -20,9 +20,9 @@ from kwire.broker.storage.disk import RealDisk, RealFile, StorageError
 from kwire.broker.storage.log.index import OFFSET_ENTRY
 from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Whole, headers, whole_batches
 from kwire.broker.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX
+from kwire.cli.files.segment_files import read_only
+from kwire.cli.shared.failure import Failure
 from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS, RECORDS_AT_ONCE
-from kwire.desk.failure import Failure
-from kwire.desk.segment_files import read_only
 from kwire.wire.batch import CorruptBatch, crc_is_valid, payload_of, read_header, records
 from kwire.wire.primitives import Uuid
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from kwire.cli.records.formats import WRITTEN, encode
+from kwire.cli.records.partitioner import partition_of
+from kwire.cli.shared.failure import Failure, Misfit, UsageError
 from kwire.client.sending import Sending
 from kwire.console.asked import PageAnswer, PageRequest, Redirect
-from kwire.desk.failure import Failure, Misfit, UsageError
-from kwire.desk.forms import WRITTEN, encode
-from kwire.desk.partitioner import partition_of
 
 MAX_HEADERS: Final = 100
 

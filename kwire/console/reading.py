@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, cast
 
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure
 from kwire.client.failure import check
 from kwire.client.offsets import find_offsets
 from kwire.client.reading import Aborted
-from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure
 from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, records
 from kwire.wire.messages.fetch import (
     FetchPartition,

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from kwire.cli.shared.cluster import Cluster
 from kwire.client.cluster import by_topic
 from kwire.client.failure import Lost
 from kwire.console.asked import Page, PageAnswer, PageRequest
-from kwire.desk.cluster import Cluster
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kwire.cli.admin.transactions import listed, state_of
 from kwire.console.asked import Page, PageAnswer, PageRequest
-from kwire.desk.transactions import listed, state_of
 
 AT_ONCE: Final = 200
 """Transactional ids of a page."""

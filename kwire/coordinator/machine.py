@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from kwire.broker.host.loggers import NodeLogger
+from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message

@@ -21,11 +21,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
-from kwire.broker.host.host import Host, Timer
-from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.committed_records import CommittedRecords
 from kwire.coordinator.machine import Committed, CoordinatorRecord, CoordinatorResult, TimerHandle
 from kwire.coordinator.ports import StatePorts
+from kwire.host.host import Host, Timer
+from kwire.host.loggers import NodeLogger
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.java import string_hash

@@ -25,8 +25,8 @@ from kwire.testing.users import CLIENTS, NODES, check_users, user_settings
 if TYPE_CHECKING:
     import os
 
-    from kwire.broker.host.clock import Clock
     from kwire.broker.net.running import RunningNode
+    from kwire.host.clock import Clock
     from kwire.testing.client import Client
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Broker(Running):
             **self._overrides,
         }
         if self._clock is None:
-            from kwire.broker.host.clock import SystemClock
+            from kwire.host.clock import SystemClock
 
             self._clock = SystemClock()
         thread = BrokerThread(

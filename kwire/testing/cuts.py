@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kwire.broker.host.host import PeerAddress
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.peer_link import Hears, Line
     from kwire.broker.net.peers import PeerLinks
     from kwire.broker.net.running import RunningNode
+    from kwire.host.host import PeerAddress
 
 REASON = "cut off by the test"
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kwire.broker.host.clock import Clock
     from kwire.broker.net.moments import Moment, Wait
     from kwire.broker.net.running import RunningNode
+    from kwire.host.clock import Clock
     from kwire.testing.faults import Faults
     from kwire.testing.recorder import Recorder
     from kwire.testing.space import Space

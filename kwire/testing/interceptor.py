@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from kwire.broker.api.context import Channel, RequestContext, size_of
+from kwire.broker.api.request.context import Channel, RequestContext, size_of
 from kwire.broker.storage.disk import FileRegion
 from kwire.testing.exchange import CLIENT_ID, Exchange
 from kwire.wire.api_keys import ApiKey

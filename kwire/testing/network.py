@@ -24,12 +24,12 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import Any, Final, NamedTuple, cast
 
-from kwire.broker.api.context import Channel
-from kwire.broker.api.table import ListenerRole
-from kwire.broker.host.host import OnAnswer, PeerAddress, PeerUnreachable
+from kwire.broker.api.request.context import Channel
+from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.net.peer_link import Hears
 from kwire.broker.net.receiving import ServesChannels
 from kwire.broker.storage.disk import FileRegion
+from kwire.host.host import OnAnswer, PeerAddress, PeerUnreachable
 from kwire.testing.virtual import Events, VirtualHost
 from kwire.wire.errors import WireError
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request

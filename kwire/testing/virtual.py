@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kwire.broker.host.clock import ManualClock, TimerQueue
-from kwire.broker.host.host import NoPeers, Peers, Timing
-from kwire.broker.host.loggers import NodeLogger
-from kwire.broker.host.streams import RandomStreams
+from kwire.host.clock import ManualClock, TimerQueue
+from kwire.host.host import NoPeers, Peers, Timing
+from kwire.host.loggers import NodeLogger
+from kwire.host.streams import RandomStreams
 from kwire.testing.disk import Died
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class HostTimer:
 
 
 class VirtualHost:
-    """A `kwire.broker.host.Host` whose clock a test moves.
+    """A `kwire.host.Host` whose clock a test moves.
 
     `end_turn`, where set (usually to a node's `end_turn`), is called after each callback that the host makes,
     as the shell does after each turn of its loop.

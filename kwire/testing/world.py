@@ -17,15 +17,15 @@ from functools import partial
 from itertools import count
 from typing import Any, cast
 
-from kwire.broker.api.context import Channel
-from kwire.broker.api.table import ListenerRole
+from kwire.broker.api.request.context import Channel
+from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.config import BrokerConfig, load
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.net.peers import PeerLinks, logins
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.broker.storage.disk import FileRegion
+from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
 from kwire.testing.virtual import Events, VirtualHost

@@ -7,9 +7,9 @@ import pytest
 from kwire import testing
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.settings import Credentials
+from kwire.cli.shared.client_settings import ClientSettings
 from kwire.client.security import PLAINTEXT, login_of, security_of
 from kwire.client.tokens import Token
-from kwire.desk.settings import ClientSettings
 
 BY_PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

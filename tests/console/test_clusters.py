@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from kwire.cli.shared.client_settings import ClientSettings, servers_of
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure
 from kwire.client.failure import Lost
 from kwire.console.asked import CLIENT_ID, Place
 from kwire.console.clusters import KEPT_SECONDS, Clusters
-from kwire.desk.cluster import Cluster
-from kwire.desk.failure import Failure
-from kwire.desk.settings import ClientSettings, servers_of
 from kwire.testing import Broker
 from tests.console.conftest import Client, console_at
 

@@ -12,10 +12,10 @@ import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kwire.cli.shared.client_settings import ClientSettings, servers_of
+from kwire.cli.shared.cluster import Cluster
 from kwire.console.asked import Place
 from kwire.console.live import Tail, partitions_of
-from kwire.desk.cluster import Cluster
-from kwire.desk.settings import ClientSettings, servers_of
 from kwire.testing import Broker
 from kwire.wire.batch import CorruptBatch
 from tests.broker.observe.conftest import Observed, observed

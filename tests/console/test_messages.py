@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kwire.cli.records.partitioner import partition_of
+from kwire.cli.shared.client_settings import ClientSettings, servers_of
+from kwire.cli.shared.cluster import Cluster
 from kwire.console.reading import fetch, messages
-from kwire.desk.cluster import Cluster
-from kwire.desk.partitioner import partition_of
-from kwire.desk.settings import ClientSettings, servers_of
 from kwire.testing import Broker
 from tests.console.conftest import Client
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kwire.broker.cli.container import DEFAULT_CLUSTER_ID
 from kwire.broker.config.broker import HONOURED
 from kwire.broker.config.broker_keys import BROKER_KEYS
 from kwire.broker.config.properties import environment_settings
+from kwire.cli.server.container import DEFAULT_CLUSTER_ID
 from tests.docker.check import leaving
 from tests.docker.client import CLIENT_SECONDS, exchange, is_ready
 from tests.docker.compose import OURS, THEIRS, Service, read

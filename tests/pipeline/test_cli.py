@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from kwire.broker.cli.main import main
+from kwire.cli.main import main
 from kwire.pipeline import cli, reaching
 from kwire.pipeline.config import FAILED
 from kwire.pipeline.segments.files import SegmentsError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.host.host import PeerAddress, PeerTooOld, PeerUnreachable
+from kwire.host.host import PeerAddress, PeerTooOld, PeerUnreachable
 from kwire.testing.network import NO_FAULTS, Faults, Network
 from kwire.testing.virtual import Events
 from kwire.testing.world import VirtualNode

@@ -45,7 +45,7 @@ from kwire.broker.config.sasl import (
     unused_jaas,
 )
 from kwire.broker.config.topic_keys import SOURCES
-from kwire.broker.host.loggers import NodeLogger, node_name
+from kwire.host.loggers import NodeLogger, node_name
 from kwire.wire.named_tuple import NamedTuple
 
 ASSIGNORS: Final = {

@@ -28,7 +28,7 @@ from kwire.broker.config.listeners import (
 from kwire.broker.config.providers import PROVIDERS
 from kwire.broker.config.sasl import check_inter_broker
 from kwire.broker.config.topic_keys import HOUR_MS, MINUTE_MS, SOURCES
-from kwire.broker.host.loggers import NodeLogger
+from kwire.host.loggers import NodeLogger
 
 Values = Mapping[str, Value]
 

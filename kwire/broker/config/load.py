@@ -17,7 +17,7 @@ from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.properties import environment_settings, parse_properties
 from kwire.broker.config.providers import PROVIDERS, resolved
 from kwire.broker.config.sasl import JaasFile
-from kwire.broker.host.loggers import NodeLogger, node_name
+from kwire.host.loggers import NodeLogger, node_name
 
 DATA_DIRECTORY: Final = "kwire-data"
 

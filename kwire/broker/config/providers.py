@@ -12,7 +12,7 @@ from posixpath import normpath
 from typing import Final
 
 from kwire.broker.config.definition import ConfigError, invalid
-from kwire.broker.host.loggers import NodeLogger
+from kwire.host.loggers import NodeLogger
 from kwire.wire.java_properties import load
 
 PROVIDERS: Final = "config.providers"

@@ -15,7 +15,7 @@ from kwire.broker.controller.commands import (
     OnDone,
     RemoveExpiredTokens,
 )
-from kwire.broker.host.host import Host, Timer
+from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 

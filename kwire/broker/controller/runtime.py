@@ -27,12 +27,12 @@ from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.liveness import Liveness
 from kwire.broker.controller.news import news
 from kwire.broker.controller.periodic import NEVER, Periodic, Periods
-from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import KRAFT_VERSION, check_levels
 from kwire.broker.metadata.publisher import Publisher
 from kwire.broker.metadata.records import StoredRecord
+from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import UnknownRecord

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch, TransactionFilter
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import check_levels
 from kwire.broker.metadata.image import MetadataImage
+from kwire.host.host import Host
 
 Subscriber = Callable[[MetadataImage, MetadataDelta], None]
 

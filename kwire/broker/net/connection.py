@@ -6,16 +6,16 @@ import socket
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import TYPE_CHECKING, Protocol, cast
 
-from kwire.broker.api.answered import Answered
-from kwire.broker.api.context import Channel, size_of
-from kwire.broker.host.loggers import NodeLogger
+from kwire.broker.api.request.context import Channel, size_of
+from kwire.broker.api.request.request_metrics import Answered
 from kwire.broker.net.receiving import Around, Receiver, ServesChannels
 from kwire.broker.net.send_queue import ALL_SENT, RegionTruncated, Sent
+from kwire.host.loggers import NodeLogger
 
 if TYPE_CHECKING:
-    from kwire.broker.host.host import Timer
     from kwire.broker.net.listeners import Listener
     from kwire.broker.net.send_queue import Piece
+    from kwire.host.host import Timer
 
 
 class Keeper(Around, Protocol):

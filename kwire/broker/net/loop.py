@@ -38,15 +38,15 @@ from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
-from kwire.broker.host.between import BetweenNodes
-from kwire.broker.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
-from kwire.broker.host.host import NoPeers, Peers, Timer
-from kwire.broker.host.loggers import NodeLogger
-from kwire.broker.host.looks import Looks
-from kwire.broker.host.streams import RandomStreams
 from kwire.broker.net.moments import Moment, Wait
 from kwire.broker.net.timerfd import TimerFd
 from kwire.broker.net.workers import Workers
+from kwire.host.between import BetweenNodes
+from kwire.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
+from kwire.host.host import NoPeers, Peers, Timer
+from kwire.host.loggers import NodeLogger
+from kwire.host.looks import Looks
+from kwire.host.streams import RandomStreams
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from itertools import count
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import Channel
+from kwire.broker.api.request.context import Channel
 from kwire.broker.net.receiving import SCRATCH_BYTES, Receiver
 from kwire.broker.net.send_queue import Sent
 from kwire.broker.net.settings import SYSTEM_DEFAULT
@@ -26,10 +26,10 @@ from kwire.broker.net.workers import Workers
 from kwire.wire.primitives import Buffer
 
 if TYPE_CHECKING:
-    from kwire.broker.host.host import PeerAddress
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.peer_link import Hears
     from kwire.broker.net.settings import Settings
+    from kwire.host.host import PeerAddress
 
 AT_ONCE_BYTES = 16 << 20
 """An answer up to this size gets its memory at once; replica.fetch.response.max.bytes keeps most below it."""

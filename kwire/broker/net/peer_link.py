@@ -26,18 +26,18 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from kwire.broker.host.host import PeerTooOld, PeerUnreachable
 from kwire.broker.net.peer_login import PeerLogin
 from kwire.broker.security.sasl import AuthenticationFailed
+from kwire.host.host import PeerTooOld, PeerUnreachable
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 if TYPE_CHECKING:
-    from kwire.broker.host.host import Host, OnAnswer, PeerAddress, Timer
     from kwire.broker.net.refusals import Refusals
     from kwire.broker.security.sasl import SaslClient
+    from kwire.host.host import Host, OnAnswer, PeerAddress, Timer
     from kwire.wire.schema import Message
 
 RESTS_MS = 50, 1_000

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.config.definition import ConfigError
-from kwire.broker.host.host import PeerUnreachable
 from kwire.broker.net.refusals import Refusals
+from kwire.host.host import PeerUnreachable
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
-    from kwire.broker.host.host import Host, OnAnswer, PeerAddress
     from kwire.broker.net.peer_link import Dial, PeerLink
     from kwire.broker.security.sasl import SaslClient
+    from kwire.host.host import Host, OnAnswer, PeerAddress
     from kwire.wire.schema import Message
 
 MAX_LINKS: Final = 1_000

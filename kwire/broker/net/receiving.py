@@ -30,13 +30,13 @@ from struct import Struct
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-from kwire.broker.api.context import Channel
+from kwire.broker.api.request.context import Channel
 from kwire.broker.net.send_queue import SendQueue
 from kwire.wire.errors import WireError
 from kwire.wire.primitives import Buffer
 
 if TYPE_CHECKING:
-    from kwire.broker.api.repeated import Repeated
+    from kwire.broker.api.request.repeated import Repeated
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.settings import Settings
 

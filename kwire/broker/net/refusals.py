@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from kwire.broker.host.host import PeerAddress
+    from kwire.host.host import PeerAddress
 
 MOST: Final = 1_000
 """So many nodes are remembered; of one more, the one that has refused first is forgotten."""

@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.table import ListenerRole
-from kwire.broker.host.clock import Clock
-from kwire.broker.host.loggers import NodeLogger
+from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.net.listeners import BindError, Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.moments import Moment, Wait
@@ -29,6 +27,8 @@ from kwire.broker.node.base import NodeBase
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import broker_endpoints, controller_endpoints
 from kwire.broker.storage.disk import Disk, RealDisk
+from kwire.host.clock import Clock
+from kwire.host.loggers import NodeLogger
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig

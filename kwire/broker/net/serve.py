@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kwire.broker.host.clock import Clock
 from kwire.broker.net.moments import Moment, Wait
 from kwire.broker.net.running import RunningNode
 from kwire.broker.storage.disk import Disk
+from kwire.host.clock import Clock
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig

@@ -14,8 +14,8 @@ from select import EPOLLIN
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.answered import Answered
-from kwire.broker.api.table import ListenerRole
+from kwire.broker.api.request.request_metrics import Answered
+from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.net.connection import Connection
 from kwire.broker.net.limits import ConnectionLimits
 from kwire.broker.net.listeners import BindError, Listener, bind

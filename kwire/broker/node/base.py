@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import Channel
-from kwire.broker.api.dispatch import Dispatcher
-from kwire.broker.api.ports import Endpoint, Features
+from kwire.broker.api.dispatch.dispatcher import Dispatcher
+from kwire.broker.api.request.context import Channel
+from kwire.broker.api.request.ports import Endpoint, Features
 from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.topics import new_uuid
-from kwire.broker.host.host import Host
-from kwire.broker.host.loggers import known_loggers
 from kwire.broker.metadata.features import KRAFT_VERSION, served_features
 from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
 from kwire.broker.node.format import (
@@ -35,9 +33,11 @@ from kwire.broker.security.settings import listener_security, scram_mechanisms
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
 from kwire.broker.storage.disk import Disk
+from kwire.host.host import Host
+from kwire.host.loggers import known_loggers
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BothRoles
+    from kwire.broker.api.request.ports import BothRoles
     from kwire.broker.api.security.session import Sessions
     from kwire.broker.metadata.delta import MetadataDelta
     from kwire.broker.security.image_users import ImageUsers

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
 from kwire.broker.node.base import NodeBase
@@ -14,9 +13,10 @@ from kwire.broker.node.format import all_directories, metadata_directory, separa
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
+from kwire.host.host import Host
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BothRoles
+    from kwire.broker.api.request.ports import BothRoles
 
 
 class ControllerNode(NodeBase):

@@ -23,11 +23,11 @@ from typing import Final
 
 from kwire.broker.controller.commands import BrokerHeartbeat, HeartbeatReply, RegisterBroker
 from kwire.broker.controller.port import ControllerPort
-from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid

@@ -23,7 +23,6 @@ from kwire.broker.controller.periodic import Periods
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.runtime import ControllerRuntime
 from kwire.broker.controller.topics import Defaults, new_uuid
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.features import broker_features, registered_features
 from kwire.broker.metadata.publisher import Publisher
 from kwire.broker.node.controller_registration import ControllerRegistration
@@ -42,6 +41,7 @@ from kwire.broker.security.tokens import TokenHmacs, token_terms
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
+from kwire.host.host import Host
 from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import Channel
 from kwire.broker.api.records.fetch_sessions import FetchSessionCache
+from kwire.broker.api.request.context import Channel
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.group import GroupConfigs
-from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
@@ -43,9 +42,10 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
+from kwire.host.host import Host, Timer
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BothRoles
+    from kwire.broker.api.request.ports import BothRoles
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.node.controller_node import ControllerNode
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from kwire.broker.controller.commands import AllocateProducerIds, ProducerIdBlock
 from kwire.broker.controller.port import ControllerPort
-from kwire.broker.host.host import Host
+from kwire.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
 
 REFUSED_MS = 50

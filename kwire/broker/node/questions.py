@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
-from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable
+from kwire.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.wire.schema import Message
 
 MOST_TOGETHER: Final = 1_000

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kwire.broker.api.ports import Asked
+from kwire.broker.api.request.ports import Asked
 from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.commands import Command, OnDone
 from kwire.broker.controller.port import ControllerPort
-from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.broker.raft.view import QuorumView
 from kwire.broker.security.principal import Principal
+from kwire.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.envelope import EnvelopeResponse
 from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_response, encode_request

@@ -9,12 +9,12 @@ from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.controller.new_topics import creatable_topic
 from kwire.broker.controller.port import ControllerPort
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log_config import AppendOrigin
+from kwire.host.host import Host
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopicResult

@@ -7,7 +7,6 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
-from kwire.broker.host.host import PeerAddress, Timer
 from kwire.broker.metadata.image import NO_LEADER
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.broker.node.producer_ids import ProducerIds
@@ -18,6 +17,7 @@ from kwire.broker.storage.log.producer_state import MarkerTerms
 from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
+from kwire.host.host import PeerAddress, Timer
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition

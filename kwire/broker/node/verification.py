@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.broker.node.controller_requests import error_code
 from kwire.broker.node.questions import MOST_TOGETHER, Questions
 from kwire.coordinator.transactions.machine import Producer
+from kwire.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

@@ -20,12 +20,12 @@ from typing import Final
 
 import trio
 
-from kwire.broker.api.table import ListenerRole
-from kwire.broker.host.loggers import NodeLogger
+from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.observe.ports import Running
 from kwire.broker.observe.turns import READER_ID
 from kwire.broker.raft.endpoints import broker_endpoints
 from kwire.broker.security.settings import Credentials, listener_security, peer_credentials
+from kwire.host.loggers import NodeLogger
 
 CONSOLE: Final = "/console/"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]

@@ -13,13 +13,13 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from kwire.broker.api.answered import noted
+from kwire.broker.api.request.request_metrics import noted
 from kwire.broker.observe.ring import PREFIX, Ring, forget_orphans, read_ring, ring_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kwire.broker.api.last_requests import Noted
+    from kwire.broker.api.request.request_log import Noted
     from kwire.broker.observe.ports import Running
 
 SUFFIX: Final = ".jsonl"

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from kwire.broker.api.security.session import Sessions
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.config import BrokerConfig
-    from kwire.broker.host.clock import Clock
     from kwire.broker.metadata.image import MetadataImage
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.running import Failure
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from kwire.broker.replication.traffic import Traffic
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
+    from kwire.host.clock import Clock
 
 
 class Quorum(Protocol):

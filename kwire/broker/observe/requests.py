@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kwire.broker.api.answered import FROM_FOLLOWERS, Answered, Times
+from kwire.broker.api.request.request_metrics import FROM_FOLLOWERS, Answered, Times
 from kwire.broker.observe.exposition import Exposition, labels
 from kwire.broker.observe.slow import api_name
 from kwire.wire.api_keys import ApiKey

@@ -20,10 +20,10 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from kwire.broker.api.last_requests import SLOTS_BYTES, Noted, read_slots
+from kwire.broker.api.request.request_log import SLOTS_BYTES, Noted, read_slots
 
 if TYPE_CHECKING:
-    from kwire.broker.api.last_requests import LastRequests
+    from kwire.broker.api.request.request_log import LastRequests
 
 PREFIX: Final = "kwire-flight-"
 MEMORY: Final = "/dev/shm"

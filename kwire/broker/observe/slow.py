@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kwire.broker.api.last_requests import Noted
-from kwire.broker.host.loggers import NodeLogger
+from kwire.broker.api.request.request_log import Noted
+from kwire.host.loggers import NodeLogger
 from kwire.wire.registry import API_VERSIONS
 
 MAX_A_SECOND: Final = 10

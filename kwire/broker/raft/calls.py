@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.outputs import Send
 from kwire.broker.raft.terms import Terms
+from kwire.host.host import PeerAddress
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 

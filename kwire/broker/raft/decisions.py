@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.batches import MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.raft.lead import Lead
 from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError
 from kwire.wire.schema import Message
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.raft.snapshots import Snapshot, SnapshotFile
 from kwire.broker.storage.disk import StorageError
+from kwire.host.host import Host
 from kwire.wire.primitives import Buffer
 
 

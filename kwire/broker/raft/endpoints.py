@@ -7,9 +7,9 @@ from typing import Final, cast
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.listeners import META_ADDRESS, parse_listeners
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.raft.voters import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kwire.host.host import PeerAddress
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.calls import FETCH, Calls
 from kwire.broker.raft.outputs import (
     AddToSnapshot,
@@ -30,6 +29,7 @@ from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.voters import address_of, endpoints_of
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
+from kwire.host.host import PeerAddress
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import fetch_snapshot
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState

@@ -6,7 +6,6 @@ answer comes from somebody who was asked: two leaders of an epoch among those ar
 
 from __future__ import annotations
 
-from kwire.broker.host.host import PeerAddress, PeerTooOld, PeerUnreachable
 from kwire.broker.raft.calls import FETCH, Call
 from kwire.broker.raft.elections import LAST_EPOCH, Tally, may_have_vote, wait_before_standing_ms
 from kwire.broker.raft.fetching import Contradiction
@@ -27,6 +26,7 @@ from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.standing import Standing
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey
+from kwire.host.host import PeerAddress, PeerTooOld, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from kwire.wire.messages.api_versions import ApiVersionsRequest

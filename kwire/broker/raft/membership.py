@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from kwire.broker.host.host import PeerUnreachable
 from kwire.broker.metadata.features import KRAFT_VERSION
 from kwire.broker.raft.calls import Calls
 from kwire.broker.raft.leading import Leading
@@ -28,6 +27,7 @@ from kwire.broker.raft.voters import (
     VoterSet,
     address_of,
 )
+from kwire.host.host import PeerUnreachable
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch, decode_batches, size_of_whole
 from kwire.broker.raft.positions import EndOfEpoch
 from kwire.broker.raft.quorum_state import FILE_NAME, QuorumState, decode_quorum_state
@@ -20,6 +19,7 @@ from kwire.broker.raft.voters import VoterHistory, VoterSet
 from kwire.broker.storage.disk import Disk, join
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
+from kwire.host.loggers import NodeLogger
 from kwire.wire.batch import CorruptBatch, batches
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Buffer, Uuid

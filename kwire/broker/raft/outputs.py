@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.snapshots import Snapshot
+from kwire.host.host import PeerAddress
 from kwire.wire.errors import ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer

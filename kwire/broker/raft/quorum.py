@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, assert_never, cast
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.host import Host, PeerAddress, PeerUnreachable, Timer
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import EndpointImage
@@ -36,6 +35,7 @@ from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.raft.waiters import Waiters
 from kwire.broker.raft.writes import Writes
 from kwire.broker.storage.disk import StorageError
+from kwire.host.host import Host, PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest

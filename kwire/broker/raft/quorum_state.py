@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import NO_LEADER
 from kwire.broker.storage.disk import Disk, StorageError, join
+from kwire.host.host import Host
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 

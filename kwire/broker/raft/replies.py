@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.host.host import PeerAddress
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import begin_quorum_epoch as begin
 from kwire.wire.messages import end_quorum_epoch as end

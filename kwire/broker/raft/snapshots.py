@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.batches import CorruptMetadata, control_key, control_type, decode_batches
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.broker.storage.log.segment import DELETED_SUFFIX
+from kwire.host.loggers import NodeLogger
 from kwire.wire.batch import CorruptBatch, NewRecord, batches, build, crc_is_valid, records
 from kwire.wire.codegen import encode
 from kwire.wire.named_tuple import NamedTuple

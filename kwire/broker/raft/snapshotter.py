@@ -28,8 +28,8 @@ from kwire.broker.storage.disk import StorageError
 from kwire.wire.errors import ApiError
 
 if TYPE_CHECKING:
-    from kwire.broker.host.host import Host, Timer
     from kwire.broker.raft.metadata_log import MetadataLog
+    from kwire.host.host import Host, Timer
 
 REPLAYED_BYTES: Final = 1024 * 1024
 """What a start may replay, or twice a snapshot's size where that is more, before the next is spared it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.calls import Calls
 from kwire.broker.raft.elections import Tally
 from kwire.broker.raft.fetching import FETCH_WAIT_MS, Fetching
@@ -22,6 +21,7 @@ from kwire.broker.raft.roles import MOVES, Event, QuorumRole
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey, Voter
+from kwire.host.host import PeerAddress
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import ZERO_UUID
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.positions import Positions
 from kwire.broker.raft.voters import ReplicaKey, VoterSet
+from kwire.host.host import PeerAddress
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.raft import Endpoint

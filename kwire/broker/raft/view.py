@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.metadata.image import NO_LEADER as NO_LEADER  # handed on: it is also that of partitions
+from kwire.host.host import PeerAddress
 
 
 class QuorumView(Protocol):

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kwire.broker.host.host import Host
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.storage.disk import StorageError
+from kwire.host.host import Host
 
 
 class Writes:

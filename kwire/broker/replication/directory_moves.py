@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from kwire.broker.host.host import Host, T
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.future import FutureLog
@@ -20,6 +19,7 @@ from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
+from kwire.host.host import Host, T
 from kwire.wire.errors import ApiError, ErrorCode
 
 _PAUSE_MS = 200

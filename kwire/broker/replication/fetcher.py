@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from kwire.broker.host.host import PeerAddress, PeerUnreachable, Timer
 from kwire.broker.replication.fetch_session import FetchSession, Key
 from kwire.broker.replication.follower import Event, Follower, State
 from kwire.broker.replication.following import FetcherPorts
 from kwire.broker.replication.leader_offsets import LeaderOffsets
 from kwire.broker.storage.disk import StorageError
+from kwire.host.host import PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
     FIRST_VERSION_WITH_REPLICA_STATE,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.host import Host, PeerAddress
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.replication.following import Commits
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.throttle import FOLLOWER_SIDE, Throttle
+from kwire.host.host import Host, PeerAddress
 
 if TYPE_CHECKING:
     from kwire.broker.replication.fetcher import Fetcher

@@ -12,10 +12,10 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
-from kwire.broker.host.host import Host
 from kwire.broker.replication.fetch_session import AskedPartition, Key
 from kwire.broker.replication.partition import OwnFailure, Partition
 from kwire.broker.storage.disk import StorageError
+from kwire.host.host import Host
 from kwire.wire.batch import HEADER_BYTES, NO_LEADER_EPOCH, read_header
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.fetch import PartitionData

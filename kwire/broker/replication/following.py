@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.host import Host, PeerAddress
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.throttle import Throttle
+from kwire.host.host import Host, PeerAddress
 
 
 class Following(Protocol):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import RECOVERED
+from kwire.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.replication.follower import Follower
 from kwire.broker.replication.following import FetcherPorts
+from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.list_offsets import (
     EARLIEST,

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
 from kwire.broker.replication.follower_state import FollowerState
 from kwire.broker.replication.isr import (
@@ -26,6 +25,7 @@ from kwire.broker.replication.isr import (
     IsrController,
 )
 from kwire.broker.replication.traffic import Traffic
+from kwire.host.host import Host
 from kwire.wire.batch import NO_OFFSET
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL
 from kwire.broker.replication.directory_moves import Assigned, DirectoryMoves
@@ -22,6 +21,7 @@ from kwire.broker.storage.dirs.log_dir import LogDirectory, can_move
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
+from kwire.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 

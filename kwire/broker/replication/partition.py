@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.follower_state import FollowerState, Watch
 from kwire.broker.replication.isr import RETRY_MS, ChangedIsr
@@ -24,6 +23,7 @@ from kwire.broker.replication.traffic import NOT_FAILED
 from kwire.broker.storage.disk import StorageError, failure_in
 from kwire.broker.storage.log.log import Appended, AppendOrigin, Log
 from kwire.broker.storage.log.producer_state import MarkerTerms
+from kwire.host.host import Host
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kwire.broker.host.host import Timer
+from kwire.host.host import Timer
 from kwire.wire.errors import ApiError
 
 Told = Callable[[ApiError | None], None]

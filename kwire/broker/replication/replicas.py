@@ -16,7 +16,6 @@ from functools import partial
 from typing import Protocol
 
 from kwire.broker.config import BrokerConfig, log_config
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import (
     DIRECTORY_MIGRATING,
@@ -37,6 +36,7 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
+from kwire.host.host import Host
 from kwire.wire.batch import NO_LEADER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.host.host import Host
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from kwire.host.host import Host
 
 LEADER_SIDE: Final = "leader"
 FOLLOWER_SIDE: Final = "follower"

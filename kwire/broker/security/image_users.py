@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from kwire.broker.host.host import Host
 from kwire.broker.security.principal import USER, Principal
 from kwire.broker.security.scram_credentials import SALT_BYTES, SCRAM_MECHANISMS
 from kwire.broker.security.tokens import principal_of, token_hmac
 from kwire.broker.security.users import ScramCredential, TokenCredential
+from kwire.host.host import Host
 from kwire.wire.stored.metadata import DelegationTokenRecord, UserScramCredentialRecord
 
 MOST_KEPT: Final = 10_000

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from kwire.broker.host.host import Host, Timer
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.consumer.requests import Caller, check_request
 from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerDefaults, assignor_names
@@ -20,6 +19,7 @@ from kwire.coordinator.groups.stored import offset_key, stored_records
 from kwire.coordinator.machine import Committed, CoordinatorResult, SameHeartbeat
 from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import Kind, Runtime, Shard, partition_of
+from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.java import BLANKS
 from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
-from kwire.broker.host.host import Host, Timer
-from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
 from kwire.coordinator.machine import CoordinatorResult, TimerHandle
 from kwire.coordinator.runtime import Kind, Runtime, Shard, StoredPair
@@ -24,6 +22,8 @@ from kwire.coordinator.transactions.machine import (
 )
 from kwire.coordinator.transactions.ports import TransactionPorts
 from kwire.coordinator.transactions.transaction import Transaction
+from kwire.host.host import Host, Timer
+from kwire.host.loggers import NodeLogger
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from kwire.broker.metadata.image import MetadataImage
 from kwire.testing import answers
-from kwire.testing.cluster.ledger import Ledger, Place
-from kwire.testing.simulation.promises import Broken
+from kwire.testing.simulated.ledger import Ledger, Place
+from kwire.testing.simulated.violation import Violation
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import COMMIT, BatchHeader, CorruptBatch, Record, batches, control_type, records
 from kwire.wire.errors import WireError
@@ -60,7 +60,7 @@ class Acknowledged(Ledger):
         key = place, header.producer_id, header.producer_epoch
         expected = self._sequences.get(key, header.base_sequence)
         if header.base_sequence != expected:
-            raise Broken(
+            raise Violation(
                 f"{place} has number {header.base_sequence} at {header.base_offset} of producer "
                 f"{header.producer_id} in epoch {header.producer_epoch}, and not {expected}"
             )
@@ -89,7 +89,7 @@ class Acknowledged(Ledger):
         self._sequences = {key: next_one for key, next_one in self._sequences.items() if key[0] != place}
 
     def told(self, place: Place, base_offset: int, values: list[bytes]) -> None:
-        """A program was told that these are there from then on. Broken where they are not."""
+        """A program was told that these are there from then on. Violation where they are not."""
         committed = self.of(place)
         for offset, value in enumerate(values, max(base_offset, 0)):
             if offset < committed.start or place in self._gone:
@@ -97,7 +97,7 @@ class Acknowledged(Ledger):
             found = committed.values.get(offset)
             if found != value:
                 there = "nothing" if found is None else repr(found)
-                raise Broken(
+                raise Violation(
                     f"{value!r} was acknowledged at {offset} of {place}, where {there} is committed, up to "
                     f"{committed.end}"
                 )
@@ -134,7 +134,7 @@ class Conversation:
         ]
 
     def hears(self, frame: memoryview) -> None:
-        """An answer has come, without its size. Broken."""
+        """An answer has come, without its size. Violation."""
         awaited = self._awaited.pop(int.from_bytes(frame[:4], "big", signed=True), None)
         if awaited is None:
             return

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kwire.testing.cluster.nodes import ClusterNode
-    from kwire.testing.cluster.world import World
+    from kwire.testing.simulated.environment import World
+    from kwire.testing.simulated.nodes import ClusterNode
 
 
 class SimulatedBroker:

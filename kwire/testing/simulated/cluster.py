@@ -20,18 +20,18 @@ from contextlib import ExitStack, suppress
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kwire.broker.host.host import PeerUnreachable
+from kwire.host.host import PeerUnreachable
 from kwire.testing.answers import Record
-from kwire.testing.cluster.convergence import differences, what_is_missing
-from kwire.testing.cluster.ledger import EpochLed, Place
-from kwire.testing.cluster.nodes import address_of
-from kwire.testing.cluster.trouble import CALM, Trouble, some_faults
-from kwire.testing.cluster.world import Shape, World, hearing
 from kwire.testing.simulated.acknowledged import Acknowledged, Conversation
 from kwire.testing.simulated.broker import SimulatedBroker
+from kwire.testing.simulated.convergence import differences, what_is_missing
+from kwire.testing.simulated.environment import Shape, World, hearing
+from kwire.testing.simulated.fault_plan import CALM, Trouble, some_faults
+from kwire.testing.simulated.ledger import EpochLed, Place
+from kwire.testing.simulated.nodes import address_of
 from kwire.testing.simulated.program_time import lived_through
+from kwire.testing.simulated.violation import Violation
 from kwire.testing.simulated.virtual_loop import Killed, VirtualLoop
-from kwire.testing.simulation.promises import Broken
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
@@ -218,7 +218,7 @@ class SimulatedCluster:
         self._world.network.heal()
 
     def calm(self) -> None:
-        """From here on all is well. Return once all replicas are in sync; Broken where they do not come."""
+        """Stop all faults and return once all replicas are in sync; raise `Violation` if they never are."""
         world = self._world
         if self._trouble is None:
             self._trouble = Trouble(world, self._chance("trouble"))
@@ -231,7 +231,7 @@ class SimulatedCluster:
         )
 
     def check(self) -> None:
-        """Once all is well: Broken where the cluster has not kept what it has promised to programs.
+        """Once all is well: Violation where the cluster has not kept what it has promised to programs.
 
         That what was acknowledged is there, once and in order, is held after every step; here, that all
         replicas are the same.
@@ -239,7 +239,7 @@ class SimulatedCluster:
         self.calm()
         different = differences(self._world)
         if different:
-            raise Broken("; ".join(different))
+            raise Violation("; ".join(different))
 
     # --- what there is
 
@@ -271,7 +271,7 @@ class SimulatedCluster:
         return name
 
     def _patiently(self, version: int, request: Any) -> Any:
-        """What some broker answers, as soon as one does. Broken where none does."""
+        """What some broker answers, as soon as one does. Violation where none does."""
         world = self._world
         ends_ms = world.now_ms + CONVERGES_MS
         for node_id in cycle(world.shape.brokers):
@@ -287,7 +287,7 @@ class SimulatedCluster:
             if world.now_ms >= ends_ms:
                 break
             world.advance(100)
-        raise Broken(f"no broker answers the test within {CONVERGES_MS} ms")
+        raise Violation(f"no broker answers the test within {CONVERGES_MS} ms")
 
     def leader(self, topic: str, partition: int = 0) -> SimulatedBroker:
         """The broker that leads a partition. LookupError where nobody does."""

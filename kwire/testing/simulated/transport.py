@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from kwire.broker.host.host import PeerAddress
+from kwire.host.host import PeerAddress
 from kwire.testing.network import Connection, Network
 
 SIZE_BYTES: Final = 4

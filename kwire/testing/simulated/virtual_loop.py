@@ -18,10 +18,10 @@ from itertools import count
 from math import ceil
 from typing import Any, Final
 
-from kwire.broker.host.host import PeerAddress
+from kwire.host.host import PeerAddress
 from kwire.testing.network import Network
 from kwire.testing.simulated.transport import Overhears, Transport
-from kwire.testing.simulation.promises import Broken
+from kwire.testing.simulated.violation import Violation
 
 CLOSING_MS: Final = 60_000
 """How much longer a program may take to come to its end once its time is over."""
@@ -89,7 +89,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """How long that has slept which a thread would do, while that is done."""
         self._turns = 0
         """How many there have been, one after the other, in which no time has passed."""
-        self._broken: Broken | None = None
+        self._broken: Violation | None = None
         """A promise to the program that was broken, as a callback has found."""
         self.set_task_factory(self._new_task)
         self.set_exception_handler(self._hear)
@@ -134,7 +134,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _hear(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if isinstance(error, Broken):
+        if isinstance(error, Violation):
             self._broken = error
         elif not self._is_cut_off:  # of what did not end as it was cancelled there is nothing to tell
             self.default_exception_handler(context)

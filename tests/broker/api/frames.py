@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kwire.broker.api.context import Channel
-from kwire.broker.api.table import SERVED, By, ListenerRole, served_by
+from kwire.broker.api.request.context import Channel
+from kwire.broker.api.request.table import SERVED, By, ListenerRole, served_by
 from kwire.testing.world import VirtualNode, taken
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import HEADER_BYTES, build, read_header, records, seal

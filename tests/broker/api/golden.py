@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kwire.broker.api.table import SERVED
+from kwire.broker.api.request.table import SERVED
 from kwire.wire.codegen import encode
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kwire.wire.registry import API_VERSIONS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.table import SERVED, By, ListenerRole, served_by
+from kwire.broker.api.request.table import SERVED, By, ListenerRole, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest

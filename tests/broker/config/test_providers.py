@@ -9,7 +9,7 @@ import pytest
 
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.providers import resolved
-from kwire.broker.host.loggers import NodeLogger
+from kwire.host.loggers import NodeLogger
 
 PACKAGE = "org.apache.kafka.common.config.provider"
 CONFIGURED = {

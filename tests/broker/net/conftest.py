@@ -21,14 +21,14 @@ from typing import Any
 import pytest
 import trio
 
-from kwire.broker.api.context import Channel, RequestContext
-from kwire.broker.host.clock import ManualClock
+from kwire.broker.api.request.context import Channel, RequestContext
 from kwire.broker.net.listeners import bind
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.serve import wait_out
 from kwire.broker.net.server import Server
 from kwire.broker.net.settings import Settings
 from kwire.broker.storage.disk import FileRegion
+from kwire.host.clock import ManualClock
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import WireError
 from kwire.wire.registry import RequestHeader

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kwire.broker.api.table import ListenerRole, served_by
+from kwire.broker.api.request.table import ListenerRole, served_by
 from kwire.broker.config import load
 from kwire.broker.net.listeners import BindError, bind
 from kwire.broker.net.serve import first_of, serve

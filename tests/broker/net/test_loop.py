@@ -10,10 +10,10 @@ from typing import TypeVar
 import pytest
 import trio
 
-from kwire.broker.host.clock import ManualClock, SystemClock
-from kwire.broker.host.host import Host
-from kwire.broker.host.looks import IN_A_MOVE
 from kwire.broker.net.loop import MAX_WORKERS, Loop
+from kwire.host.clock import ManualClock, SystemClock
+from kwire.host.host import Host
+from kwire.host.looks import IN_A_MOVE
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kwire.broker.config import ConfigError
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.net.peers import PeerLinks
 from kwire.broker.security.sasl import AuthenticationFailed
+from kwire.host.host import PeerAddress
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.metadata import MetadataResponse

@@ -13,13 +13,13 @@ import pytest
 import trio
 
 from kwire.broker.config import load
-from kwire.broker.host.clock import ManualClock
-from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.peer_connection import PeerConnections
 from kwire.broker.net.peers import PeerLinks
 from kwire.broker.net.serve import serve
 from kwire.broker.net.settings import Settings
+from kwire.host.clock import ManualClock
+from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import build

@@ -1,6 +1,6 @@
 """Requests of one connection, sent in one piece over a real socket to a real node, whose clock stands still.
 
-Which of them wait is the node's to say (`tests/broker/api/test_dispatch.py`): here is what comes of it.
+`tests/broker/api/dispatch/test_dispatcher.py` tests which of them wait.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import trio
 
 from kwire.broker.config import load
-from kwire.broker.host.clock import ManualClock
 from kwire.broker.net.running import RunningNode
 from kwire.broker.net.serve import serve
+from kwire.host.clock import ManualClock
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -15,7 +15,7 @@ from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 
 if TYPE_CHECKING:
-    from kwire.broker.api.context import Channel, RequestContext
+    from kwire.broker.api.request.context import Channel, RequestContext
     from tests.broker.net.conftest import MakeRig, Rig
 
 

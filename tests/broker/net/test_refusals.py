@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.net.refusals import MOST, TOLD_EVERY_MS, Refusals
+from kwire.host.host import PeerAddress
 
 A = PeerAddress("a", 1)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kwire.broker.api.repeated import Repeated
+from kwire.broker.api.request.repeated import Repeated
 from kwire.broker.net import receiving as receiving_module
 from tests.broker.net.conftest import HEADER
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.node.markers import Markers
 from kwire.broker.node.verification import Verification
 from kwire.coordinator.transactions.machine import Ending, Producer
+from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import (

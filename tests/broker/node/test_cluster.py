@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.table import ListenerRole, served_by
+from kwire.broker.api.request.table import ListenerRole, served_by
 from kwire.broker.config import load
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.node.format import Beginning, format_directories, standalone_voter
 from kwire.broker.node.life import LifeStage
 from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
 from kwire.testing.virtual import Events

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kwire.broker.cli.main import main
 from kwire.broker.metadata.batches import MetadataBatch, decode_batches
 from kwire.broker.metadata.features import RELEASES, UnknownLevel, default_levels, level_of_release
 from kwire.broker.storage.checkpoints import read_meta_properties
 from kwire.broker.storage.disk import RealDisk
+from kwire.cli.main import main
 from kwire.testing import Broker
 from kwire.wire.primitives import uuid_from_text, uuid_to_text
 from kwire.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kwire.testing.cluster.logins import MODULES
+from kwire.testing.simulated.logins import MODULES
 from kwire.wire.batch import build
 from kwire.wire.messages.incremental_alter_configs import (
     AlterableConfig,

@@ -21,11 +21,11 @@ from kwire.broker.controller.commands import (
     RegisterBroker,
     UnregisterBroker,
 )
-from kwire.broker.host.host import PeerAddress, PeerUnreachable
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.node.controller_requests import COMMANDS, FORWARDED, HEARTBEATS
 from kwire.broker.node.remote_controller import FORWARDING_TIMEOUT_MS, NOT_CONTROLLER_MS, RemoteController
 from kwire.broker.security.principal import Principal
+from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode

@@ -14,9 +14,9 @@ from kwire.broker.metadata.image import RESOURCE_CLIENT_METRICS
 from kwire.broker.node.node import Node
 from kwire.broker.observe.client_metrics import LONGEST_TEXT, SLICE, client_metrics
 from kwire.broker.observe.exposition import Exposition
-from kwire.desk.cluster import Cluster
-from kwire.desk.configs import alter_configs
-from kwire.desk.settings import ClientSettings
+from kwire.cli.admin.configs import alter_configs
+from kwire.cli.shared.client_settings import ClientSettings
+from kwire.cli.shared.cluster import Cluster
 from kwire.wire.otlp import Kind, Labels, Point
 from kwire.wire.primitives import Uuid
 from tests.broker.observe.conftest import Observed, Series, observed

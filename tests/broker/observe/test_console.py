@@ -16,10 +16,10 @@ import httpx
 import pytest
 import trio
 
-from kwire.broker.cli.main import main
 from kwire.broker.observe.console import NO_CONSOLE, TOO_MUCH, ConsoleProcess
 from kwire.broker.observe.http import OPEN_CONSOLE
 from kwire.broker.observe.turns import Turns
+from kwire.cli.main import main
 from tests.broker.observe.conftest import Observed, observed
 
 MEBIBYTE = 1024 * 1024

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import trio
 
-from kwire.broker.api.last_requests import SLOTS_BYTES, LastRequests, who
+from kwire.broker.api.request.request_log import SLOTS_BYTES, LastRequests, who
 from kwire.broker.observe.flight import KEPT_FILES, KILLED, PREFIX, FlightRecorder
 from kwire.broker.observe.ring import MAGIC, Ring, forget_orphans, read_ring, ring_of
 from kwire.testing import wait_until

@@ -14,7 +14,6 @@ import pytest
 import trio
 import trio.testing
 
-from kwire.broker.cli.main import main
 from kwire.broker.config import load
 from kwire.broker.net.moments import Moment
 from kwire.broker.net.running import RunningNode
@@ -24,6 +23,7 @@ from kwire.broker.node.format import format_directories
 from kwire.broker.node.life import LifeStage
 from kwire.broker.observe.health import why_not_alive, why_not_ready
 from kwire.broker.observe.http import HttpPort, http_address
+from kwire.cli.main import main
 from kwire.testing.disk import MemoryDisk
 from tests.broker.observe.conftest import SETTINGS, observed
 
@@ -222,7 +222,7 @@ async def test_what_fails_beside_a_broker_does_not_end_it(caplog: pytest.LogCapt
 
 
 def test_a_broker_without_a_port_does_not_load_what_one_is_made_of() -> None:
-    look = "import sys, kwire.broker.cli.serve; print(*sys.modules)"
+    look = "import sys, kwire.cli.server.serve; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in ran.stdout.split()}
     assert not loaded & {"hypercorn", "starlette", "anyio", "h11", "asyncio"}

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from kwire.broker.api.answered import Answered
-from kwire.broker.cli.main import main
-from kwire.broker.host.loggers import NodeLogger
+from kwire.broker.api.request.request_metrics import Answered
 from kwire.broker.observe.logs import JsonFormatter
 from kwire.broker.observe.slow import MAX_A_SECOND, SlowRequests
+from kwire.cli.main import main
+from kwire.host.loggers import NodeLogger
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 

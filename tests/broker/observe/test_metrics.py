@@ -15,15 +15,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from kwire.broker.api.answered import KEPT_TIMES, Answered
-from kwire.broker.api.last_requests import who
+from kwire.broker.api.request.request_log import who
+from kwire.broker.api.request.request_metrics import KEPT_TIMES, Answered
 from kwire.broker.node.node import Node
 from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition, labels
 from kwire.broker.observe.metrics import SLICE, metrics
 from kwire.broker.observe.requests import request_metrics
 from kwire.broker.storage.disk import StorageError
-from kwire.desk.cluster import Cluster
-from kwire.desk.settings import ClientSettings
+from kwire.cli.shared.client_settings import ClientSettings
+from kwire.cli.shared.cluster import Cluster
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 from tests.broker.observe.conftest import Series, observed

@@ -108,7 +108,7 @@ def test_the_unit_asks_for_what_the_command_gives() -> None:
     assert int(service["WatchdogSec"]) > 0
     command, *arguments = service["ExecStart"].split()
     assert command.endswith("/kwire")
-    from kwire.broker.cli.main import _parser
+    from kwire.cli.main import _parser
 
     options = _parser().parse_args(arguments)
     assert (options.command, options.data) == ("serve", "/var/lib/" + service["StateDirectory"])

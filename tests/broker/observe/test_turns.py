@@ -8,7 +8,7 @@ from typing import cast
 import trio
 from trio.testing import MockClock
 
-from kwire.broker.api.last_requests import LastRequests, who
+from kwire.broker.api.request.request_log import LastRequests, who
 from kwire.broker.net.running import RunningNode
 from kwire.broker.observe.turns import (
     AT_ONCE,

@@ -6,7 +6,6 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.outputs import (
     Advance,
@@ -23,7 +22,7 @@ from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, Voter, VoterEndpoint, VoterSet
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
-from kwire.testing.quorum.log import Batch, SavedSnapshot, SimulatedLog
+from kwire.host.host import PeerAddress
 from kwire.wire.messages import begin_quorum_epoch as begin
 from kwire.wire.messages import end_quorum_epoch as end
 from kwire.wire.messages import fetch_snapshot, vote
@@ -38,6 +37,7 @@ from kwire.wire.messages.fetch_snapshot import FetchSnapshotResponse
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.schema import Message
 from kwire.wire.stored.raft import Endpoint
+from simulation.quorum.log import Batch, SavedSnapshot, SimulatedLog
 
 NOTHING = QuorumState()
 LISTENER = "CONTROLLER"

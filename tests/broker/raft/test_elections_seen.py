@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.host.host import OnAnswer, PeerAddress, PeerUnreachable
 from kwire.broker.metadata.batches import MetadataBatch
 from kwire.broker.raft import fetching
 from kwire.broker.raft.metadata_log import MetadataLog
@@ -21,6 +20,7 @@ from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
 from kwire.broker.raft.quorum_state import ElectionFile
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
+from kwire.host.host import OnAnswer, PeerAddress, PeerUnreachable
 from kwire.testing.network import Network
 from kwire.testing.virtual import Events, VirtualHost
 from kwire.wire.batch import build

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.host.host import PeerUnreachable
 from kwire.broker.raft.outputs import (
     AddToSnapshot,
     Advance,
@@ -20,10 +19,11 @@ from kwire.broker.raft.outputs import (
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.snapshots import Snapshot
-from kwire.testing.quorum.log import SavedSnapshot
+from kwire.host.host import PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, SnapshotId
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from simulation.quorum.log import SavedSnapshot
 from tests.broker.raft.machine_rig import ADDRESSES, FETCH_TIMEOUT_MS, Rig, fetched, piece, remembers
 
 ME = 7

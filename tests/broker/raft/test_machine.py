@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from kwire.broker.host.host import PeerTooOld
 from kwire.broker.raft.elections import LAST_EPOCH
 from kwire.broker.raft.fetching import FETCH_WAIT_MS
 from kwire.broker.raft.outputs import Advance, AppendControls, Complain, Send, Unlead
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.roles import MOVES, Event, QuorumRole
 from kwire.broker.raft.standing import FIRST_BACKOFF_MS, LEAST_BACKOFF_MS
+from kwire.host.host import PeerTooOld
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 from kwire.wire.messages.end_quorum_epoch import EndQuorumEpochRequest

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.host.host import PeerTooOld, PeerUnreachable
 from kwire.broker.raft.outputs import AppendControls, Send, Unlead
 from kwire.broker.raft.roles import QuorumRole
+from kwire.host.host import PeerTooOld, PeerUnreachable
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages import add_raft_voter as adding
 from kwire.wire.messages import update_raft_voter as updating

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.metadata.snapshot import snapshot_records
+from kwire.host.host import PeerAddress
 from kwire.testing.network import NO_FAULTS, Faults, Network
 from kwire.testing.virtual import Events
 from kwire.testing.world import VirtualNode

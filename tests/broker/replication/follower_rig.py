@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kwire.broker.config.load import load
-from kwire.broker.host.host import OnAnswer, PeerAddress, PeerUnreachable
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.replication.directory_moves import Assigned, DirectoryMoves
@@ -17,6 +16,7 @@ from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.replicas import Replicas
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
+from kwire.host.host import OnAnswer, PeerAddress, PeerUnreachable
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import build

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.host.host import PeerAddress
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
+from kwire.host.host import PeerAddress
 from kwire.testing.virtual import Work
 from kwire.wire.batch import seal
 from kwire.wire.errors import ErrorCode

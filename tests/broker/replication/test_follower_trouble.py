@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.host.host import PeerUnreachable
-from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.replication.follower import Follower
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
+from kwire.host.host import PeerUnreachable
+from kwire.host.loggers import OF_NO_NODE
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import build
 from kwire.wire.errors import ApiError

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kwire.broker.controller.bootstrap import activation_records, bootstrap_records
-from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.metadata.batches import decode_batches
 from kwire.broker.storage.checkpoints import read_meta_properties, read_offsets, read_topic_id
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import RealDisk
+from kwire.host.loggers import OF_NO_NODE
 from kwire.pipeline import cli
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from kwire.pipeline.archive.reading import Row, Wanted, overlapping, rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kwire.broker.metadata.image import MetadataImage
-from kwire.testing.cluster.ledger import Place
 from kwire.testing.simulated.acknowledged import Acknowledged, Conversation
-from kwire.testing.simulation.promises import Broken
+from kwire.testing.simulated.ledger import Place
+from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import batches, build, records
 from kwire.wire.messages.produce import (
     PartitionProduceData,
@@ -70,10 +70,12 @@ def test_what_is_committed_may_be_told() -> None:
 
 def test_what_is_not_there_must_not_be_told() -> None:
     ledger = new_ledger()
-    with pytest.raises(Broken, match=r"b'one' was acknowledged at 0 of orders-0, where nothing is committed"):
+    with pytest.raises(
+        Violation, match=r"b'one' was acknowledged at 0 of orders-0, where nothing is committed"
+    ):
         told(ledger, 0, b"one")
     commit(ledger, batch(b"one"))
-    with pytest.raises(Broken, match=r"b'other' was acknowledged at 0 .* b'one' is committed"):
+    with pytest.raises(Violation, match=r"b'other' was acknowledged at 0 .* b'one' is committed"):
         told(ledger, 0, b"other")
 
 
@@ -101,6 +103,6 @@ def test_what_a_producer_has_numbered_stands_once_and_in_order() -> None:
     ledger = new_ledger()
     commit(ledger, batch(b"one", b"two", sequence=0))
     commit(ledger, batch(b"three", base_offset=2, sequence=2))
-    with pytest.raises(Broken, match="orders-0 has number 2 at 3 of producer 7 in epoch 0, and not 3"):
+    with pytest.raises(Violation, match="orders-0 has number 2 at 3 of producer 7 in epoch 0, and not 3"):
         commit(ledger, batch(b"three", base_offset=3, sequence=2))
     assert [one.value for one in ledger.records("orders")] == [b"one", b"two", b"three"]

@@ -10,13 +10,13 @@ import time
 import anyio
 import pytest
 
-from kwire.testing.cluster.breakage import BREAKAGES
 from kwire.testing.history import History
 from kwire.testing.simulated import SimulatedCluster
-from kwire.testing.simulation.promises import Broken
+from kwire.testing.simulated.violation import Violation
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.registry import encode_request
+from simulation.cluster.breakage import BREAKAGES
 from tests.testing.simulated.programs import consume, metadata, produce, transact
 
 ORDERS = 40
@@ -85,7 +85,7 @@ def test_a_broken_promise_is_told_with_the_seed(monkeypatch: pytest.MonkeyPatch)
     for seed in range(40):
         try:
             lived(seed)
-        except Broken as error:
+        except Violation as error:
             found.append(error)
             break
     assert "was acknowledged at" in str(found[0])

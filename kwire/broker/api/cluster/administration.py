@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.api.request.context import PARKED, Parked
 from kwire.broker.controller.commands import Fault, FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -20,9 +20,9 @@ from kwire.wire.messages.update_features import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.context import RequestContext
-    from kwire.broker.api.forwarding import Forward
-    from kwire.broker.api.ports import Asked, BrokerRole, ClusterView, ControllerRole
+    from kwire.broker.api.request.context import RequestContext
+    from kwire.broker.api.request.forwarding import Forward
+    from kwire.broker.api.request.ports import Asked, BrokerRole, ClusterView, ControllerRole
 
 LAST_WITH_RESULTS = 1
 

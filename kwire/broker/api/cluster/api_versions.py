@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
-from kwire.broker.api.table import SERVED, ListenerRole, served_by
+from kwire.broker.api.request.context import RequestContext
+from kwire.broker.api.request.table import SERVED, ListenerRole, served_by
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import (
@@ -23,7 +23,7 @@ from kwire.wire.messages.api_versions import (
 from kwire.wire.registry import encode_response
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BothRoles
+    from kwire.broker.api.request.ports import BothRoles
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
-from kwire.broker.api.operations import CLUSTER_OPERATIONS
-from kwire.broker.api.table import ListenerRole
+from kwire.broker.api.request.authorized_operations import CLUSTER_OPERATIONS
+from kwire.broker.api.request.context import RequestContext
+from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
 from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
 from kwire.wire.errors import ApiError, ErrorCode
@@ -17,7 +17,7 @@ from kwire.wire.messages.describe_cluster import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BothRoles, BrokerRole, ControllerRole
+    from kwire.broker.api.request.ports import BothRoles, BrokerRole, ControllerRole
 
 ENDPOINTS = {1: "BROKER", 2: "CONTROLLER"}
 BROKERS, CONTROLLERS = ENDPOINTS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.api.request.context import PARKED, Parked
 from kwire.broker.controller.commands import AlterReassignments, Election, ElectLeaders, Fault
 from kwire.broker.controller.partition_changes import find, is_moving
 from kwire.wire.errors import ApiError, ErrorCode
@@ -32,7 +32,7 @@ from kwire.wire.messages.list_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import Asked, ControllerRole
 
 ELECTIONS = {int(one): one for one in (Election.PREFERRED, Election.UNCLEAN)}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
+from kwire.broker.api.request.context import RequestContext
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError, ErrorCode
@@ -30,7 +30,7 @@ from kwire.wire.messages.describe_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 UNKNOWN_LAG = -1
 

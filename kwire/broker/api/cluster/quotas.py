@@ -20,7 +20,7 @@ from kwire.wire.messages.describe_client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, BrokerRole
+    from kwire.broker.api.request.ports import Asked, BrokerRole
     from kwire.broker.metadata.image import QuotaEntity
 
 IP: Final = "ip"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.configs.checks import ALTERABLE, faults
 from kwire.broker.api.configs.loggers import alter_loggers
-from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.forwarding import Forward, Part
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.forwarding import Forward, Part
 from kwire.broker.controller.commands import (
     AlterOperation,
     ConfigChange,
@@ -30,7 +30,7 @@ from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, BrokerRole, ClusterView, ControllerRole
+    from kwire.broker.api.request.ports import Asked, BrokerRole, ClusterView, ControllerRole
 
 Request = incremental.IncrementalAlterConfigsRequest | legacy.AlterConfigsRequest
 Response = incremental.IncrementalAlterConfigsResponse | legacy.AlterConfigsResponse

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.configs.loggers import describe_loggers
-from kwire.broker.api.context import RequestContext
+from kwire.broker.api.request.context import RequestContext
 from kwire.broker.config.definition import parse_integer
 from kwire.broker.config.describe import (
     ConfigEntry,
@@ -46,7 +46,7 @@ from kwire.wire.messages.list_config_resources import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import ClusterView
+    from kwire.broker.api.request.ports import ClusterView
 
 DESCRIBABLE: Final = {
     RESOURCE_TOPIC,

@@ -12,7 +12,7 @@ from typing import Final
 from kwire.broker.config.definition import parse_integer
 from kwire.broker.config.describe import ConfigEntry, ConfigSource
 from kwire.broker.controller.commands import AlterOperation, ConfigChange, Fault
-from kwire.broker.host.loggers import ROOT
+from kwire.host.loggers import ROOT
 from kwire.wire.errors import ApiError, ErrorCode
 
 Loggers = Mapping[str, logging.Logger]

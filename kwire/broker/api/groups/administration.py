@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.groups.membership import consumer_groups_enabled
-from kwire.broker.api.operations import GROUP_OPERATIONS
+from kwire.broker.api.request.authorized_operations import GROUP_OPERATIONS
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -26,7 +26,7 @@ from kwire.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRe
 from kwire.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 FIRST_VERSION_WITH_NOT_FOUND = 6
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
+from kwire.broker.api.request.context import RequestContext
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.messages.find_coordinator import (
     GROUP,
@@ -21,7 +21,7 @@ from kwire.wire.messages.find_coordinator import (
 from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 KINDS = GROUP, TRANSACTION, SHARE
 FIRST_VERSION_WITH_KEYS = 4

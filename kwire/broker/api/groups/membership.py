@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.coordinator.groups.classic.rebalance import Join, Sync
 from kwire.coordinator.groups.consumer.requests import Caller
 from kwire.wire.errors import ErrorCode
@@ -29,8 +29,8 @@ from kwire.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupRespons
 from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
-    from kwire.broker.api.repeated import Again
+    from kwire.broker.api.request.ports import BrokerRole
+    from kwire.broker.api.request.repeated import Again
 
 FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 FIRST_VERSION_WITH_MEMBER_ID_FIRST = 4

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.coordinator.groups.offsets import Commit, CommittedOffset, PartitionCommit
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from kwire.wire.errors import ErrorCode
@@ -44,7 +44,7 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid, utf16_length
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 
 FIRST_VERSION_WITH_TOPIC_IDS = 10

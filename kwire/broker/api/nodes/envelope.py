@@ -11,9 +11,9 @@ import ipaddress
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.error_responses import error_response
-from kwire.broker.api.table import SERVED, By
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.error_responses import error_response
+from kwire.broker.api.request.table import SERVED, By
 from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.default_principal import DefaultPrincipalData
@@ -28,7 +28,7 @@ from kwire.wire.registry import (
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import Asked, ControllerRole
 
 
 def envelope(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.api.request.context import PARKED, Parked
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
     BrokerHeartbeat,
@@ -34,7 +34,7 @@ from kwire.wire.messages.controller_registration import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import Asked, ControllerRole
 
 
 def _tell_unserved(node: ControllerRole, broker_id: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.api.request.context import PARKED, Parked
 from kwire.broker.controller.commands import (
     AlteredPartition,
     AlterPartition,
@@ -35,7 +35,7 @@ from kwire.wire.messages.assign_replicas_to_dirs import ResponseTopicData as Ass
 from kwire.wire.primitives import Uuid
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import Asked, ControllerRole
 
 FIRST_WITH_BROKER_EPOCHS = 3
 

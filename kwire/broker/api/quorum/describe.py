@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import Parked
 from kwire.broker.api.quorum.leaders import when_kept
+from kwire.broker.api.request.context import Parked
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_quorum import (
@@ -21,7 +21,7 @@ from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import Asked, ControllerRole
     from kwire.broker.raft.leading import ReplicaProgress
 
 METADATA_PARTITION = 0

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.quorum.leaders import leader_endpoint, unfit, when_kept
-from kwire.broker.host.host import Timer
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
+from kwire.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
     EpochEndOffset,
@@ -33,7 +33,7 @@ from kwire.wire.messages.fetch import (
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import ControllerRole
+    from kwire.broker.api.request.ports import ControllerRole
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 """What Kafka's controllers send at most, whatever is asked for."""

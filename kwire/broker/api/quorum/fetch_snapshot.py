@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import Parked, RequestContext
 from kwire.broker.api.quorum.fetch import MAX_BYTES
 from kwire.broker.api.quorum.leaders import leader_endpoint, unfit, when_kept
+from kwire.broker.api.request.context import Parked, RequestContext
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
@@ -28,7 +28,7 @@ from kwire.wire.messages.fetch_snapshot import (
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import ControllerRole
+    from kwire.broker.api.request.ports import ControllerRole
 
 FIRST_WITH_ENDPOINTS = 1
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked
-from kwire.broker.host.host import PeerAddress
+from kwire.broker.api.request.context import PARKED, Parked
+from kwire.host.host import PeerAddress
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kwire.broker.api.ports import Asked, ControllerRole, ServesQuorum
+    from kwire.broker.api.request.ports import Asked, ControllerRole, ServesQuorum
 
 
 def unfit(quorum: ServesQuorum, epoch: int) -> ErrorCode:

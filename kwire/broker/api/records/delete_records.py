@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.host.host import Timer
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.metadata.names import is_internal
+from kwire.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -20,7 +20,7 @@ from kwire.wire.messages.delete_records import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
     from kwire.broker.replication.led_replicas import LedReplicas
     from kwire.broker.replication.partition import Partition
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
-from kwire.broker.api.ports import BrokerRole
 from kwire.broker.api.records import follower_fetch
 from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, found, refused, response
 from kwire.broker.api.records.fetch_sessions import (
@@ -24,10 +22,12 @@ from kwire.broker.api.records.fetch_sessions import (
     replica_id_of,
 )
 from kwire.broker.api.records.preferred_replica import preferred_replica
-from kwire.broker.host.host import Timer
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.ports import BrokerRole
 from kwire.broker.replication.roles import LEADER, Role
 from kwire.broker.storage.disk import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
+from kwire.host.host import Timer
 from kwire.wire.batch import NO_LEADER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import size_of
 from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget
+from kwire.broker.api.request.context import size_of
 from kwire.broker.replication.roles import Role
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
@@ -19,8 +19,8 @@ from kwire.wire.messages.fetch import (
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
-    from kwire.broker.api.context import RequestContext
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.context import RequestContext
+    from kwire.broker.api.request.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
     from kwire.broker.replication.traffic import TopicTraffic
     from kwire.broker.storage.log.log import Log

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
 from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, found, refused, response
 from kwire.broker.api.records.fetch_sessions import (
     FetchContext,
     FollowerTarget,
     size_of,
 )
-from kwire.broker.host.host import Timer
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
     FIRST_VERSION_WITH_REPLICA_STATE,
@@ -29,7 +29,7 @@ from kwire.wire.messages.fetch import (
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
 
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})

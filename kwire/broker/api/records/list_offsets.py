@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
 from kwire.broker.api.records.fetch_answers import replica
+from kwire.broker.api.request.context import RequestContext
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import (
     EARLIEST,
@@ -23,7 +23,7 @@ from kwire.wire.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
 from kwire.broker.api.records.fetch_answers import replica
+from kwire.broker.api.request.context import RequestContext
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -16,7 +16,7 @@ from kwire.wire.messages.offset_for_leader_epoch import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 
 def handle(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.broker.metadata.names import is_internal
 from kwire.broker.storage.log.validator import RecordErrors, check_produced, leading_header
@@ -30,7 +30,7 @@ from kwire.wire.messages.produce import (
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
     from kwire.broker.replication.partition import Partition
 
 ACKS_ALL = -1

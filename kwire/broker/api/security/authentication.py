@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from kwire.broker.api.error_responses import ALWAYS_SAID, error_response
+from kwire.broker.api.request.error_responses import ALWAYS_SAID, error_response
 from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.sasl import Authenticated, AuthenticationFailed, SaslServer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from kwire.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import Asked, ControllerRole
 
 
 def describe_in_vain(_node: ControllerRole, _context: Asked, _request: object) -> NoReturn:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.context import RequestContext
+from kwire.broker.api.request.context import RequestContext
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BothRoles
+    from kwire.broker.api.request.ports import BothRoles
 
 TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
 

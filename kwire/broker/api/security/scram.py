@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.api.request.context import PARKED, Parked
 from kwire.broker.controller.commands import AlterScramCredentials, Fault
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
 from kwire.wire.errors import ApiError, ErrorCode
@@ -25,7 +25,7 @@ from kwire.wire.messages.describe_user_scram_credentials import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, BrokerRole, ControllerRole
+    from kwire.broker.api.request.ports import Asked, BrokerRole, ControllerRole
     from kwire.broker.metadata.image import MetadataImage
 
 TWICE: Final = "Cannot describe SCRAM credentials for the same user twice in a single request: "

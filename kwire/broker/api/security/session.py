@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.cluster.api_versions import api_versions, complete_unsupported
-from kwire.broker.api.context import Channel, RequestContext
+from kwire.broker.api.request.context import Channel, RequestContext
 from kwire.broker.api.security.authentication import (
     AskVersions,
     Authentication,
@@ -30,7 +30,7 @@ from kwire.wire.registry import decode_request_header
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BothRoles
+    from kwire.broker.api.request.ports import BothRoles
 
 MIN_REAUTHENTICATION_MS: Final = 1_000
 """Between one that begins and the next; a handshake that comes sooner is answered that it is not expected."""

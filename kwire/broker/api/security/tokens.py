@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.api.request.context import PARKED, Parked
 from kwire.broker.controller.commands import CreateToken, ExpireToken, Fault, RenewToken
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.broker.security.tokens import TokenHmacs, concerns, principal_of
@@ -38,8 +38,8 @@ from kwire.wire.messages.renew_delegation_token import (
 from kwire.wire.stored.metadata import DelegationTokenRecord
 
 if TYPE_CHECKING:
-    from kwire.broker.api.forwarding import Forward
-    from kwire.broker.api.ports import Asked, BrokerRole, ClusterView, ControllerRole
+    from kwire.broker.api.request.forwarding import Forward
+    from kwire.broker.api.request.ports import Asked, BrokerRole, ClusterView, ControllerRole
 
 EndRequest = RenewDelegationTokenRequest | ExpireDelegationTokenRequest
 EndResponse = RenewDelegationTokenResponse | ExpireDelegationTokenResponse

@@ -22,9 +22,9 @@ from kwire.wire.primitives import uuid_to_text
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
-    from kwire.broker.host.host import Host
     from kwire.broker.metadata.delta import MetadataDelta
     from kwire.broker.metadata.image import MetadataImage
+    from kwire.host.host import Host
 
 ACCEPTED_CODECS: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 """In the order in which clients are to prefer them, which is Kafka's."""

@@ -17,7 +17,7 @@ from kwire.wire.messages.get_telemetry_subscriptions import (
 from kwire.wire.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.api.context import RequestContext
+    from kwire.broker.api.request.context import RequestContext
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.context import PARKED, Parked
+from kwire.broker.api.request.context import PARKED, Parked
 from kwire.broker.config.describe import describe_topic, inherited_source
 from kwire.broker.controller.commands import (
     CreatePartitions,
@@ -37,7 +37,7 @@ from kwire.wire.messages.delete_topics import DeletableTopicResult, DeleteTopics
 from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import Asked, ControllerRole
 
 CONFIGS_SINCE: Final = 5
 NO_TOPIC = TopicToDelete(None, None)

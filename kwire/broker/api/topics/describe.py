@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
-from kwire.broker.api.operations import TOPIC_OPERATIONS
+from kwire.broker.api.request.authorized_operations import TOPIC_OPERATIONS
+from kwire.broker.api.request.context import RequestContext
 from kwire.broker.api.topics.metadata import offline_replicas
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.names import is_internal, name_fault
@@ -22,7 +22,7 @@ from kwire.wire.messages.describe_topic_partitions import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 
 def describe_topic_partitions(

@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
-from kwire.broker.api.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from kwire.broker.api.request.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from kwire.broker.api.request.context import RequestContext
 from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.controller.new_topics import creatable_topic
-from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.names import is_internal, name_fault
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.metadata import (
     MetadataRequest,
@@ -31,7 +31,7 @@ from kwire.wire.messages.metadata import (
 from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 NO_CONTROLLER = -1
 FIRST_WITH_IDS_IN_REQUESTS = 12

@@ -17,7 +17,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 _NOT_THERE = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import RequestContext
+from kwire.broker.api.request.context import RequestContext
 from kwire.broker.metadata.names import name_fault
 from kwire.broker.replication.roles import Role
 from kwire.coordinator.groups.consumer import regex
@@ -36,7 +36,7 @@ from kwire.wire.messages.list_transactions import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 
 def describe_producers(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.replication.roles import Role
 from kwire.coordinator.transactions.machine import Ending
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -23,7 +23,7 @@ from kwire.wire.messages.write_txn_markers import (
 from kwire.wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 
 Results = dict[int, dict[TopicPartition, ErrorCode]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.errors import response_error
@@ -24,7 +24,7 @@ from kwire.wire.messages.txn_offset_commit import (
 from kwire.wire.primitives import utf16_length
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 FIRST_VERSION_THAT_ADDS = 5
 FIRST_VERSION_WITH_LOADING = 2

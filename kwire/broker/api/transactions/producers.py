@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, is_internal
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -34,7 +34,7 @@ from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProd
 from kwire.wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
-    from kwire.broker.api.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole
 
 FIRST_INIT_WITH_FENCED = 4
 FIRST_VERSION_OF_BROKERS = 4

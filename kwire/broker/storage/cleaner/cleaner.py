@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from kwire.broker.host.host import Host, T, Timer
 from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, GarbledCheckpoint, read_offsets
 from kwire.broker.storage.cleaner.candidates import Candidate, assess
 from kwire.broker.storage.cleaner.child import CleanerWorkers, Worker, workers_for
@@ -21,6 +20,7 @@ from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.scan import Invalid
 from kwire.broker.storage.log.segment import CLEANED_SUFFIX, Segment
+from kwire.host.host import Host, T, Timer
 from kwire.wire.primitives import TopicPartition
 
 _LEAST_READ_BYTES = 64 * 1024

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from kwire.broker.host.host import Host
 from kwire.broker.storage.checkpoints import OffsetCheckpoints, encode_offsets
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, failure_in, join
 from kwire.broker.storage.log.log import Log
+from kwire.host.host import Host
 from kwire.wire.primitives import TopicPartition
 
 T = TypeVar("T")

@@ -10,8 +10,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from kwire.broker.host.host import Host
-from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH, OffsetCheckpoints, read_topic_id
 from kwire.broker.storage.dirs.arrival import Arrival, Old
 from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, offsets_of, write_all
@@ -35,6 +33,8 @@ from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import PRODUCER_ID_EXPIRATION_MS
 from kwire.broker.storage.log.recovery import open_log
 from kwire.broker.storage.log.trash import Trash
+from kwire.host.host import Host
+from kwire.host.loggers import NodeLogger
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
 
 _MAX_PREFERENCES = 10_000

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kwire.broker.host.loggers import NodeLogger
 from kwire.broker.storage.checkpoints import (
     MetaProperties,
     NoOwner,
@@ -23,6 +22,7 @@ from kwire.broker.storage.checkpoints import (
 )
 from kwire.broker.storage.dirs.log_dir import FUTURE_SUFFIX, METADATA_TOPIC, parse_name
 from kwire.broker.storage.disk import Disk, FileMissing, StorageError, join
+from kwire.host.loggers import NodeLogger
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid, uuid_to_text
 

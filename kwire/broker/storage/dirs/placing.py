@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 
-from kwire.broker.host.host import Host
 from kwire.broker.storage.dirs.arrival import Arrival
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.disk import StorageError, failure_in
 from kwire.broker.storage.log.flush import FlushTicket
 from kwire.broker.storage.log.log import Log
+from kwire.host.host import Host
 
 _AT_ONCE = 32
 """So many take a turn: each has a file open meanwhile."""

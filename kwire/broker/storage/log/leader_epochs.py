@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.checkpoints import LEADER_EPOCHS, GarbledCheckpoint, read_epochs, write_epochs
 from kwire.broker.storage.disk import Disk, join
+from kwire.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET
 
 

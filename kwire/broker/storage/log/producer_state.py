@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
-from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.disk import Disk, DiskFile
 from kwire.broker.storage.log.log_config import CLIENT, AppendOrigin
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.verifications import Verification, Verifications
+from kwire.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.wire.batch import (
     ABORT,
     COMMIT,

@@ -13,7 +13,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 
-from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
 from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET, CorruptIndex
@@ -37,6 +36,7 @@ from kwire.broker.storage.log.segment import (
 )
 from kwire.broker.storage.log.sound_run import SoundRun
 from kwire.broker.storage.log.trash import Trash
+from kwire.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.wire.primitives import ZERO_UUID, Uuid
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kwire.broker.host.loggers import OF_NO_NODE, NodeLogger
 from kwire.broker.storage.disk import Disk, FileMissing, StorageError
 from kwire.broker.storage.log.segment import DELETED_SUFFIX
+from kwire.host.loggers import OF_NO_NODE, NodeLogger
 
 REMOVALS_AT_ONCE = 8
 """A directory takes some milliseconds to remove, and the loop does nothing else meanwhile."""

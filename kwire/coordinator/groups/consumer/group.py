@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.consumer.member import Assigned, Member, removal_records, target_record
 from kwire.coordinator.machine import CoordinatorRecord
+from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.machine import CoordinatorRecord
+from kwire.host.loggers import NodeLogger
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.consumer_groups import (

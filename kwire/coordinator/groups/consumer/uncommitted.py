@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TypeVar
 
-from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import Member
+from kwire.host.loggers import NodeLogger
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 

@@ -9,7 +9,7 @@ import pytest
 
 from kwire.broker.api.configs.loggers import alter_loggers, describe_loggers
 from kwire.broker.controller.commands import AlterOperation, ConfigChange, Fault
-from kwire.broker.host.loggers import known_loggers
+from kwire.host.loggers import known_loggers
 from kwire.wire.errors import ApiError, ErrorCode
 
 NAME = "kwire.a-test-of-loggers"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.ports import Endpoint
+from kwire.broker.api.request.ports import Endpoint
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.disk import StorageError

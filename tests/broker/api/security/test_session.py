@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.api.security.session import LONGEST_REASON, Counts
-from kwire.broker.api.table import ListenerRole
 from kwire.broker.config.jaas import SCRAM_MODULE
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.broker.security.scram import ScramClient

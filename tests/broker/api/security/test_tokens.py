@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.table import ListenerRole
+from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.wire.errors import ErrorCode

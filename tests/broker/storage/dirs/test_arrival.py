@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.storage.checkpoints import OffsetCheckpoints
 from kwire.broker.storage.dirs.arrival import Arrival
 from kwire.broker.storage.dirs.future import FutureLog
@@ -14,6 +13,7 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
+from kwire.host.loggers import OF_NO_NODE
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError

@@ -7,13 +7,13 @@ from contextlib import suppress
 
 import pytest
 
-from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.storage.dirs.future import FutureLog
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
+from kwire.host.loggers import OF_NO_NODE
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import build, read_header
 from kwire.wire.errors import ApiError

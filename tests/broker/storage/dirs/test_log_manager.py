@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.storage.checkpoints import (
     HIGH_WATERMARKS,
     RECOVERY_POINTS,
@@ -22,6 +21,7 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, RealDisk, StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
+from kwire.host.loggers import OF_NO_NODE
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost, Work
 from kwire.wire.errors import ApiError

@@ -6,7 +6,6 @@ from itertools import count
 
 import pytest
 
-from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.storage.checkpoints import (
     MetaProperties,
     read_meta_properties,
@@ -14,6 +13,7 @@ from kwire.broker.storage.checkpoints import (
 )
 from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
 from kwire.broker.storage.disk import StorageError
+from kwire.host.loggers import OF_NO_NODE
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.primitives import Uuid
 from tests.broker.storage.log_bench import put_topic_id

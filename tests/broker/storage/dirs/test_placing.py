@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from kwire.broker.host.loggers import OF_NO_NODE
 from kwire.broker.storage.checkpoints import read_topic_id
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
+from kwire.host.loggers import OF_NO_NODE
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost, Work
 from kwire.wire.primitives import Uuid

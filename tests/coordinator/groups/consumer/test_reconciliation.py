@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.host.loggers import NodeLogger
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
 from kwire.coordinator.groups.consumer.member import Member, MemberState
 from kwire.coordinator.groups.consumer.reconciliation import Situation, next_step
+from kwire.host.loggers import NodeLogger
 
 TOPIC = b"t" * 16
 OTHER = b"u" * 16

@@ -1,0 +1,278 @@
+"""`kwire configs`: what topics, brokers and groups are configured to, and changes of it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kwire.broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from kwire.cli.shared.actions import Actions
+from kwire.cli.shared.client_settings import pairs
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure, UsageError, sentence_of, suggestion
+from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.output import Output, Row, plural
+from kwire.client.failure import check
+from kwire.wire.errors import ApiError
+from kwire.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from kwire.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kwire.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+
+KINDS: Final = {
+    "topic": RESOURCE_TOPIC,
+    "broker": RESOURCE_BROKER,
+    "logger": RESOURCE_BROKER_LOGGER,
+    "client-metrics": RESOURCE_CLIENT_METRICS,
+    "group": RESOURCE_GROUP,
+}
+NAMES: Final = {kind: name for name, kind in KINDS.items()}
+SOURCES: Final = {
+    1: "topic",
+    2: "broker",
+    3: "all brokers",
+    4: "file",
+    5: "default",
+    6: "logger",
+    7: "client metrics",
+    8: "group",
+}
+DEFAULT: Final = 5
+FILE: Final = 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def described(
+    cluster: Cluster,
+    kind: int,
+    name: str,
+    *,
+    changed_only: bool,
+    keys: list[str] | None = None,
+    documented: bool = False,
+) -> Iterator[Row]:
+    """The keys of one resource with their values; `changed_only` leaves out what nobody has set for it.
+
+    ApiError, Lost.
+    """
+    request = DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)],
+        include_documentation=documented,
+    )
+
+    def attempt() -> DescribeConfigsResponse:
+        # A broker's file is known to itself alone.
+        if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER) and name:
+            return cluster.ask_node(int(name), request, DescribeConfigsResponse)
+        return cluster.ask(request, DescribeConfigsResponse)
+
+    for result in cluster.retried(attempt).results:
+        check(result.error_code, result.error_message, f"{NAMES[kind]} {name}")
+        own = {
+            RESOURCE_TOPIC: 1,
+            RESOURCE_BROKER_LOGGER: 6,
+            RESOURCE_CLIENT_METRICS: 7,
+            RESOURCE_GROUP: 8,
+        }.get(kind)
+        for config in sorted(result.configs, key=lambda config: config.name):
+            source = config.config_source
+            if changed_only and (source != own if own else source in (DEFAULT, FILE)):
+                continue
+            row = {
+                "key": config.name,
+                "value": config.value,
+                "from": SOURCES.get(source),
+                "read_only": config.read_only,
+                "sensitive": config.is_sensitive,
+            }
+            yield {**row, "documentation": config.documentation} if documented else row
+
+
+def alter_configs(
+    cluster: Cluster,
+    kind: int,
+    name: str,
+    settings: Mapping[str, str | None],
+    *,
+    appended: Mapping[str, str] | None = None,
+    subtracted: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Set keys of one resource, or remove those whose value is None; the rest stays. ApiError, Failure."""
+    _check_removed(cluster, kind, name, [key for key, value in settings.items() if value is None])
+    changes = [
+        AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
+        for key, value in settings.items()
+    ]
+    for operation, lists in ((APPEND, appended or {}), (SUBTRACT, subtracted or {})):
+        changes += [
+            AlterableConfig(name=key, config_operation=operation, value=value) for key, value in lists.items()
+        ]
+    request = IncrementalAlterConfigsRequest(
+        resources=[AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)],
+        validate_only=dry_run,
+    )
+
+    def attempt() -> None:
+        if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER) and name:
+            answer = cluster.ask_node(int(name), request, IncrementalAlterConfigsResponse)
+        else:
+            answer = cluster.ask_controller(request, IncrementalAlterConfigsResponse)
+        for result in answer.responses:
+            check(result.error_code, result.error_message, f"{NAMES[kind]} {name}")
+
+    cluster.retried(attempt)
+
+
+def _check_removed(cluster: Cluster, kind: int, name: str, keys: Sequence[str]) -> None:
+    """Failure for a key that there is not: brokers remove it without a word."""
+    if not keys:
+        return
+    known = {str(row["key"]) for row in described(cluster, kind, name, changed_only=False)}
+    if kind == RESOURCE_BROKER and not name:  # of which only what is set is told
+        any_broker = str(min(cluster.brokers()))
+        known |= {str(row["key"]) for row in described(cluster, kind, any_broker, changed_only=False)}
+    for key in keys:
+        if key not in known:
+            what = f"{NAMES[kind]} {name}" if name else "a broker"
+            near = (
+                suggestion(key, known) or ": 'kwire configs describe KIND NAME --all' names those there are"
+            )
+            raise Failure(f"{what} has no key {key}{near}")
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(name, "Look at what topics, brokers and groups are configured to, and change it.")
+    actions = Actions(parser)
+    actions.add("list", _list, "List what has configuration of its own.", "kwire configs list")
+    describe = actions.add(
+        "describe",
+        _describe,
+        "Tell how something is configured.",
+        "kwire configs describe topic orders --all",
+    )
+    _add_resource(describe)
+    describe.add_argument("--all", action="store_true", help="also what is as by default")
+    describe.add_argument("--key", action="append", metavar="KEY", help="only this one; may be repeated")
+    describe.add_argument("--docs", action="store_true", help="with what each key does")
+    alter = actions.add(
+        "alter",
+        _alter,
+        "Change how something is configured; what is not named stays.",
+        "kwire configs alter topic orders --set retention.ms=86400000 --delete segment.ms",
+    )
+    _add_resource(alter)
+    for option, text in (
+        ("set", "a key, and what it is to be"),
+        ("append", "a list's key, and what to add to it"),
+        ("subtract", "a list's key, and what to take from it"),
+    ):
+        alter.add_argument(f"--{option}", action="append", default=[], metavar="KEY=VALUE", help=text)
+    alter.add_argument("--delete", action="append", default=[], metavar="KEY", help="back to the default")
+    alter.add_argument("--dry-run", action="store_true", help="only tell whether it could be done")
+    return parser
+
+
+def _add_resource(parser: ArgumentParser) -> None:
+    parser.add_argument("kind", choices=sorted(KINDS), metavar="KIND", help=", ".join(sorted(KINDS)))
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="without one, all brokers")
+
+
+def _check_name(cluster: Cluster, options: Namespace) -> None:
+    """Failure, UsageError where there is no such thing: brokers say so less clearly, or not at all."""
+    if not options.name and options.kind != "broker":
+        raise UsageError(f"which {options.kind}? Give its name")
+    if options.kind == "topic":
+        cluster.topics([options.name])
+    elif options.kind in ("broker", "logger") and options.name:
+        if not options.name.isdecimal():
+            raise UsageError(f"{options.kind} {options.name}: expected a broker's id, which is a number")
+        cluster.broker(int(options.name))
+
+
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    # Named, so that a broker which knows of one kind alone is not taken for one that has no others.
+    request = ListConfigResourcesRequest(resource_types=list(NAMES))
+    answer = cluster.retried(lambda: cluster.ask(request, ListConfigResourcesResponse))
+    check(answer.error_code, None, "what has configuration")
+    rows = [
+        {"kind": NAMES.get(one.resource_type, str(one.resource_type)), "name": one.resource_name}
+        for one in sorted(answer.config_resources, key=lambda one: (one.resource_type, one.resource_name))
+    ]
+    output.show(rows, empty="nothing has configuration of its own")
+
+
+def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+    _check_name(cluster, options)
+    changed_only = not options.all and not options.key and options.kind != "logger"
+    rows = list(
+        described(
+            cluster,
+            KINDS[options.kind],
+            options.name,
+            changed_only=changed_only,
+            keys=options.key,
+            documented=options.docs,
+        )
+    )
+    for key in options.key or ():
+        if not any(row["key"] == key for row in rows):
+            raise Failure(f"{options.kind} {options.name} has no key {key}: --all names those that there are")
+    if not output.as_json:
+        rows = [
+            {name: value for name, value in row.items() if name not in ("read_only", "sensitive")}
+            | ({"value": "(secret)"} if row["sensitive"] else {})
+            for row in rows
+        ]
+    output.show(rows, empty="all is as by default: --all shows it")
+
+
+def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
+    _check_name(cluster, options)
+    set_ = pairs(options.set, "--set")
+    appended, subtracted = pairs(options.append, "--append"), pairs(options.subtract, "--subtract")
+    keys = [*set_, *options.delete, *appended, *subtracted]
+    if not keys:
+        raise UsageError("say what to change: --set, --delete, --append or --subtract")
+    if len(keys) > len(set(keys)):
+        raise UsageError("a key can be changed in one way at a time")
+    try:
+        alter_configs(
+            cluster,
+            KINDS[options.kind],
+            options.name,
+            {**set_, **dict.fromkeys(options.delete)},
+            appended=appended,
+            subtracted=subtracted,
+            dry_run=options.dry_run,
+        )
+    except ApiError as error:
+        if "dynamically" not in (error.message or ""):
+            raise
+        raise Failure(
+            f"{sentence_of(error)}; set it where the broker is started, and start it again"
+        ) from error
+    could = "could have" if options.dry_run else "has"
+    name = f"{options.kind} {options.name}" if options.name else "each broker"
+    output.did(
+        f"{name} {could} {plural(len(keys), 'changed configuration')}",
+        kind=options.kind,
+        name=options.name,
+        keys=keys,
+        dry_run=options.dry_run,
+    )

@@ -1,0 +1,391 @@
+"""`kwire groups`: consumer groups, how far they are, and where they are to go on."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kwire.cli.records.positions import PLACES, offsets_of
+from kwire.cli.shared.actions import Actions
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure, UsageError, suggestion
+from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.output import YELLOW, Output, Row, plural
+from kwire.client.cluster import by_topic
+from kwire.client.failure import NoPartition, check
+from kwire.client.groups import Group, committed_offsets, group_of, listed
+from kwire.client.offsets import find_offsets
+from kwire.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
+from kwire.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kwire.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from kwire.wire.primitives import TopicPartition
+
+CURRENT: Final = "current"
+STATES: Final = (
+    "Empty",
+    "Stable",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Dead",
+)
+"""Of groups of any protocol."""
+TYPES: Final = ("classic", "consumer", "share", "streams")
+NOT_DONE: Final = "nothing is changed: --execute does it"
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(name, "Look at consumer groups, and move them.")
+    actions = Actions(parser)
+    list_ = actions.add("list", _list, "List the groups.", "kwire groups list --state Stable")
+    list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
+    list_.add_argument("--state", action="append", default=[], metavar="STATE", help="may be repeated")
+    list_.add_argument("--type", action="append", default=[], metavar="TYPE", help=", ".join(TYPES))
+    describe = actions.add(
+        "describe",
+        _describe,
+        "Tell how far groups have come, and who reads what.",
+        "kwire groups describe readers",
+    )
+    describe.add_argument("groups", nargs="*", metavar="GROUP", help="(default: all)")
+    what = describe.add_mutually_exclusive_group()
+    what.add_argument("--members", action="store_true", help="the members, and what they are assigned")
+    what.add_argument("--state", action="store_true", help="the state, the coordinator and the assignor")
+    reset = actions.add(
+        "reset",
+        _reset,
+        "Tell where a group would go on, and with --execute let it.",
+        "kwire groups reset readers --topic orders --to beginning --execute",
+    )
+    reset.add_argument("group", metavar="GROUP")
+    _add_topics(reset)
+    reset.add_argument("--to", metavar="PLACE", help=f"'{CURRENT}', {PLACES}")
+    reset.add_argument("--by", type=int, metavar="N", help="so many records forward, or back where negative")
+    delete_offsets = actions.add(
+        "delete-offsets",
+        _delete_offsets,
+        "Tell which offsets a group would forget, and with --execute let it.",
+        "kwire groups delete-offsets readers --topic orders --execute",
+    )
+    delete_offsets.add_argument("group", metavar="GROUP")
+    _add_topics(delete_offsets)
+    delete = actions.add(
+        "delete", _delete, "Delete groups that have no members.", "kwire groups delete readers"
+    )
+    delete.add_argument("groups", nargs="+", metavar="GROUP")
+    return parser
+
+
+def _add_topics(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC[:N,...]",
+        help="a topic, or some of its partitions; may be repeated (default: all that it has offsets of)",
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--execute", action="store_true", help="do it, and not only tell")
+    which.add_argument("--dry-run", action="store_true", help="only tell: the default")
+
+
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    for state in options.state:
+        if not any(_passes(one, [state]) for one in STATES):
+            raise UsageError(f"--state {state} is no state: say one of {', '.join(STATES)}")
+    for kind in options.type:
+        if not _passes(kind, TYPES):
+            raise UsageError(f"--type {kind} is no type: say one of {', '.join(TYPES)}")
+    rows = [
+        {
+            "group": one.group_id,
+            "type": one.group_type,
+            "state": one.group_state,
+            "protocol": one.protocol_type,
+        }
+        for one in listed(cluster).values()
+        if _passes(one.group_state, options.state) and _passes(one.group_type, options.type)
+    ]
+    if options.names:
+        output.names(row["group"] for row in rows)
+        return
+    output.show(
+        rows, empty="there are no such groups" if options.state or options.type else "there are no groups"
+    )
+
+
+def _passes(value: str, wanted: Iterable[str]) -> bool:
+    """Filters are here, because old brokers have none."""
+    chosen = {one.lower() for one in wanted}
+    return not chosen or value.lower() in chosen
+
+
+def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+    known = listed(cluster)
+    for name in options.groups:
+        if name not in known:
+            raise _no_group(name, known)
+    groups = [group_of(cluster, known[name]) for name in options.groups or known]
+    if options.state:
+        rows = [_state(group) for group in groups]
+    elif options.members:
+        rows = [row for group in groups for row in _members(group)]
+    else:
+        rows = [row for group in groups for row in offset_rows(cluster, group)]
+        if not output.as_json:
+            for group in groups:
+                if not group.members:
+                    output.note(f"group {group.name} has no members now")
+    empty = "there are no members" if options.members else "no offsets are committed"
+    output.show(rows, empty=empty, colour=lambda row: YELLOW if row.get("lag") else None)
+
+
+def _no_group(name: str, known: Iterable[str]) -> Failure:
+    near = suggestion(name, known) or ": 'kwire groups list' names those that there are"
+    return Failure(f"there is no group '{name}'{near}")
+
+
+def _state(group: Group) -> Row:
+    return {
+        "group": group.name,
+        "type": group.type,
+        "state": group.state,
+        "coordinator": group.coordinator,
+        "assignor": group.assignor,
+        "members": len(group.members),
+    }
+
+
+def _members(group: Group) -> Iterable[Row]:
+    for member in group.members:
+        yield {
+            "group": group.name,
+            "member": member.member_id,
+            "instance": member.instance_id,
+            "client": member.client_id,
+            "host": member.host,
+            "partitions": ["{}-{}".format(*one) for one in sorted(member.partitions)],
+        }
+
+
+def offset_rows(cluster: Cluster, group: Group) -> Iterable[Row]:
+    """What a group has committed and is assigned: how far it is in each partition. ApiError, Lost."""
+    committed = committed_offsets(cluster, group.name)
+    owners = {one: member for member in group.members for one in member.partitions}
+    there = _existing(cluster, {*committed, *owners})
+    ends = find_offsets(cluster, dict.fromkeys(there, LATEST))
+    for topic, index in sorted({*committed, *owners}):
+        offset, end = committed.get((topic, index)), ends.get((topic, index))
+        owner = owners.get((topic, index))
+        yield {
+            "group": group.name,
+            "topic": topic,
+            "partition": index,
+            "committed": offset,
+            "end": end,
+            "lag": None if offset is None or end is None else max(0, end - offset),
+            "member": owner.member_id if owner else None,
+            "client": owner.client_id if owner else None,
+            "host": owner.host if owner else None,
+        }
+
+
+def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Of some partitions those that somebody leads: topics may be deleted before groups forget them."""
+    wanted = set(partitions)
+    found = cluster.metadata(sorted({topic for topic, _ in wanted})) if wanted else None
+    led = {
+        (topic.name or "", one.partition_index)
+        for topic in (found.topics if found else ())
+        for one in topic.partitions
+        if one.leader_id >= 0
+    }
+    return sorted(wanted & led)
+
+
+def _chosen(
+    cluster: Cluster, group: str, topics: Iterable[str], committed: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    """The partitions that are named; all that the group has offsets of where none is."""
+    if not topics:
+        if not committed:
+            raise Failure(f"group {group} has committed nothing: name what it is to read, by --topic")
+        return sorted(committed)
+    chosen: list[TopicPartition] = []
+    for text in topics:
+        topic, colon, numbers = text.partition(":")
+        there = {one.partition_index for one in cluster.topics([topic])[0].partitions}
+        try:
+            wanted = {int(number) for number in numbers.split(",")} if colon else there
+        except ValueError:
+            raise UsageError(f"topic {text}: expected TOPIC, or TOPIC:0,1 for some partitions") from None
+        if missing := wanted - there:
+            raise NoPartition(topic, min(missing), len(there))
+        chosen += [(topic, number) for number in sorted(wanted)]
+    return list(dict.fromkeys(chosen))
+
+
+def _reset(cluster: Cluster, options: Namespace, output: Output) -> None:
+    if (options.to is None) == (options.by is None):
+        raise UsageError("say where the group is to go on: either --to PLACE or --by N")
+    now_ms = time.time_ns() // 1_000_000
+    known = listed(cluster)
+    output.show(
+        reset_offsets(
+            cluster,
+            options.group,
+            options.topic,
+            now_ms,
+            to=options.to,
+            by=options.by,
+            execute=options.execute,
+        ),
+        empty="",
+    )
+    if options.group not in known:
+        near = suggestion(options.group, known) or ", and this begins it"
+        output.note(f"there is no group '{options.group}' yet{near}")
+    if not options.execute:
+        output.note(NOT_DONE)
+
+
+def reset_offsets(
+    cluster: Cluster,
+    group: str,
+    topics: Iterable[str],
+    now_ms: int,
+    *,
+    to: str | None = None,
+    by: int | None = None,
+    option: str = "--to",
+    execute: bool,
+) -> list[Row]:
+    """Where a group without members is to go on: at a place, or so many records on. `execute` commits that.
+
+    `topics` are names, with `:0,1` behind for some partitions; without any, what the group has committed.
+    `option` is what a place is called to whoever has named one that is none.
+    UsageError, Failure, ApiError, Lost.
+    """
+    _check_empty(cluster, group)
+    committed = committed_offsets(cluster, group)
+    partitions = _chosen(cluster, group, topics, committed)
+    firsts = find_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    ends = find_offsets(cluster, dict.fromkeys(partitions, LATEST))
+    if to is None or to == CURRENT:
+        for one in partitions:
+            if one not in committed and by is not None:
+                raise Failure(f"group {group} has no offset of {one[0]}-{one[1]}: say --to PLACE")
+        wanted = {one: committed.get(one, ends[one]) + (by or 0) for one in partitions}
+    else:
+        wanted = offsets_of(cluster, to, partitions, now_ms, option)
+    # Kafka's tool, too, takes what is beyond either end for that end.
+    targets = {one: min(max(wanted[one], firsts[one]), ends[one]) for one in partitions}
+    if execute:
+        _commit(cluster, group, targets)
+    return [
+        {
+            "group": group,
+            "topic": topic,
+            "partition": index,
+            "committed": committed.get((topic, index)),
+            "new": target,
+            "end": ends[topic, index],
+        }
+        for (topic, index), target in targets.items()
+    ]
+
+
+def _check_empty(cluster: Cluster, name: str) -> None:
+    """Failure where the group has members, which commit for themselves."""
+    found = listed(cluster).get(name)
+    if found is not None and (members := group_of(cluster, found).members):
+        raise Failure(f"group {name} has {plural(len(members), 'member')}: stop them first")
+
+
+def _commit(cluster: Cluster, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    request = OffsetCommitRequest(
+        group_id=name,
+        member_id="",
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offsets[topic, index], committed_metadata=""
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(offsets)
+        ],
+    )
+
+    def attempt() -> None:
+        for topic in cluster.ask_coordinator(name, request, OffsetCommitResponse).topics:
+            for one in topic.partitions:
+                check(one.error_code, None, f"group {name}, {topic.name}-{one.partition_index}")
+
+    cluster.retried(attempt)
+
+
+def _delete_offsets(cluster: Cluster, options: Namespace, output: Output) -> None:
+    committed = committed_offsets(cluster, options.group)
+    if not committed and options.group not in (known := listed(cluster)):
+        raise _no_group(options.group, known)
+    chosen = _chosen(cluster, options.group, options.topic, committed) if committed else ()
+    partitions = [one for one in chosen if one in committed]
+    if options.execute and partitions:
+        request = OffsetDeleteRequest(
+            group_id=options.group,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
+                )
+                for topic, indexes in by_topic(partitions)
+            ],
+        )
+
+        def attempt() -> None:
+            answer = cluster.ask_coordinator(options.group, request, OffsetDeleteResponse)
+            check(answer.error_code, None, f"group {options.group}")
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    check(one.error_code, None, f"{topic.name}-{one.partition_index}")
+
+        cluster.retried(attempt)
+    rows = [
+        {"group": options.group, "topic": topic, "partition": index, "committed": committed[topic, index]}
+        for topic, index in partitions
+    ]
+    output.show(rows, empty=f"group {options.group} has committed nothing there")
+    if not options.execute:
+        output.note(NOT_DONE)
+
+
+def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
+    for name in options.groups:
+
+        def attempt(name: str = name) -> None:
+            answer = cluster.ask_coordinator(
+                name, DeleteGroupsRequest(groups_names=[name]), DeleteGroupsResponse
+            )
+            check(answer.results[0].error_code, None, f"group {name}")
+
+        cluster.retried(attempt)
+        output.did(f"group {name} is deleted", group=name, deleted=True)

@@ -1,0 +1,174 @@
+"""`kwire logs`: the directories in which brokers keep their logs, and moves of replicas between them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from kwire.cli.shared.actions import Actions
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure, no_topic
+from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.output import RED, YELLOW, Output, Row, size_text
+from kwire.client.failure import check
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from kwire.wire.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(name, "Look at the log directories of brokers, and move replicas between them.")
+    actions = Actions(parser)
+    list_ = actions.add("list", _list, "List the log directories of brokers.", "kwire logs list --broker 1")
+    describe = actions.add(
+        "describe",
+        _describe,
+        "Tell where the replicas of topics lie, and how large they are.",
+        "kwire logs describe orders",
+    )
+    describe.add_argument("patterns", nargs="*", metavar="TOPIC", help="names, with * and ? as in a shell")
+    for action in (list_, describe):
+        action.add_argument(
+            "--broker", type=int, action="append", metavar="ID", help="may be repeated (default: all)"
+        )
+    move = actions.add(
+        "move",
+        _move,
+        "Begin to move a replica to another log directory of its broker.",
+        "kwire logs move orders --partition 0 --broker 1 --to /mnt/disk2",
+    )
+    move.add_argument("topic", metavar="TOPIC")
+    move.add_argument("--partition", type=int, required=True, metavar="N", help="of the topic")
+    move.add_argument("--broker", type=int, required=True, metavar="ID", help="who has the replica")
+    move.add_argument("--to", required=True, metavar="DIR", help="as the broker's log.dirs has it")
+    return parser
+
+
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    def size(size_bytes: int) -> object:
+        if size_bytes < 0:
+            return None
+        return size_bytes if output.as_json else size_text(size_bytes)
+
+    rows = [
+        {
+            "broker": node_id,
+            "directory": one.log_dir,
+            "state": _state(one),
+            "partitions": sum(len(topic.partitions) for topic in one.topics),
+            "size": size(sum(each.partition_size for topic in one.topics for each in topic.partitions)),
+            "free": size(one.usable_bytes),
+            "disk": size(one.total_bytes),
+        }
+        for node_id, one in _directories(cluster, options.broker)
+    ]
+    output.show(
+        rows, empty="there are no directories", colour=lambda row: RED if row["state"] != "online" else None
+    )
+
+
+def _state(found: DescribeLogDirsResult) -> str:
+    if found.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+        return "offline"
+    check(found.error_code, None, f"directory {found.log_dir}")
+    return "cordoned" if found.is_cordoned else "online"
+
+
+def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+    found = _directories(cluster, options.broker)
+    if options.patterns:
+        names = {topic.name for _, one in found for topic in one.topics}
+        names |= {topic.name or "" for topic in cluster.metadata(None).topics}
+        for pattern in options.patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise no_topic(pattern, names)
+    rows: list[Row] = [
+        {
+            "topic": topic.name,
+            "partition": each.partition_index,
+            "broker": node_id,
+            "directory": one.log_dir,
+            "size": each.partition_size if output.as_json else size_text(each.partition_size),
+            "lag": each.offset_lag,
+            "moving_here": each.is_future_key,
+        }
+        for node_id, one in found
+        for topic in one.topics
+        for each in topic.partitions
+        if not options.patterns or any(fnmatchcase(topic.name, pattern) for pattern in options.patterns)
+    ]
+    rows.sort(key=lambda row: (row["topic"], row["partition"], row["broker"]))
+    output.show(
+        rows,
+        empty="no replica of such a topic lies there",
+        colour=lambda row: YELLOW if row["lag"] or row["moving_here"] else None,
+    )
+
+
+def _directories(cluster: Cluster, brokers: Sequence[int] | None) -> list[tuple[int, DescribeLogDirsResult]]:
+    chosen = [cluster.broker(node_id) for node_id in brokers or sorted(cluster.brokers())]
+    found = []
+    for node_id in chosen:
+
+        def attempt(node_id: int = node_id) -> list[DescribeLogDirsResult]:
+            answer = cluster.ask_node(node_id, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+            check(answer.error_code, None, f"the directories of broker {node_id}")
+            return answer.results
+
+        found += [(node_id, one) for one in cluster.retried(attempt)]
+    return found
+
+
+def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
+    request = AlterReplicaLogDirsRequest(
+        dirs=[
+            AlterReplicaLogDir(
+                path=options.to,
+                topics=[AlterReplicaLogDirTopic(name=options.topic, partitions=[options.partition])],
+            )
+        ]
+    )
+    name = f"{options.topic}-{options.partition}"
+
+    def places() -> list[tuple[str, bool]]:
+        """The directories that have the replica, and whether it is only on its way to that one."""
+        return [
+            (one.log_dir, each.is_future_key)
+            for _, one in _directories(cluster, [options.broker])
+            for topic in one.topics
+            for each in topic.partitions
+            if (topic.name, each.partition_index) == (options.topic, options.partition)
+        ]
+
+    def attempt() -> None:
+        answer = cluster.ask_node(options.broker, request, AlterReplicaLogDirsResponse)
+        code = answer.results[0].partitions[0].error_code
+        if code in (ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            raise Failure(f"broker {options.broker} has no replica of {name}: see 'kwire logs describe'")
+        check(code, None, f"{name} to {options.to}")
+
+    before = places()
+    cluster.retried(attempt)
+    after = places()
+    # A directory may be named in more than one way: that nothing moves is seen by what brokers tell.
+    is_there = [is_future for _, is_future in after] == [False] and set(after) <= set(before)
+    output.did(
+        f"{name} lies in {options.to} already"
+        if is_there
+        else f"{name} is on its way to {options.to}: 'kwire logs describe {options.topic}' tells how far",
+        topic=options.topic,
+        partition=options.partition,
+        broker=options.broker,
+        to=options.to,
+        moving=not is_there,
+    )

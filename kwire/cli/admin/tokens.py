@@ -1,0 +1,142 @@
+"""`kwire tokens`: delegation tokens, by which programs are authenticated for a while."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from kwire.broker.security.principal import USER, Principal
+from kwire.cli.records.positions import duration_ms
+from kwire.cli.shared.actions import Actions
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure, UsageError
+from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.output import Output, Row, time_text
+from kwire.client.tokens import (
+    BY_CONFIGURATION,
+    Token,
+    create_token,
+    expire_token,
+    renew_token,
+    tokens_of,
+)
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(name, "Look at delegation tokens, make them, and end them.")
+    actions = Actions(parser)
+    list_ = actions.add("list", _list, "List the tokens that you may see.", "kwire tokens list")
+    list_.add_argument(
+        "owners", nargs="*", metavar="USER", help="whose they are, or may be renewed by (default: all)"
+    )
+    create = actions.add(
+        "create",
+        _create,
+        "Have a token made, and tell its password.",
+        "kwire tokens create --renewer bob --command-config alice.properties",
+    )
+    create.add_argument("--owner", metavar="USER", help="whose it is to be (default: yours)")
+    create.add_argument(
+        "--renewer",
+        action="append",
+        default=[],
+        metavar="USER",
+        help="who else may renew it; may be repeated",
+    )
+    create.add_argument(
+        "--lifetime", metavar="7d", help="after which it cannot be renewed (default: what the brokers say)"
+    )
+    renew = actions.add(
+        "renew", _renew, "Let tokens live for longer.", "kwire tokens renew 2Fs9BXgvQ7iFvqXjfkVDdA"
+    )
+    renew.add_argument("tokens", nargs="+", metavar="ID")
+    renew.add_argument(
+        "--for", dest="period", metavar="1d", help="from now on (default: what the brokers say)"
+    )
+    expire = actions.add(
+        "expire", _expire, "End tokens, now or later.", "kwire tokens expire 2Fs9BXgvQ7iFvqXjfkVDdA"
+    )
+    expire.add_argument("tokens", nargs="+", metavar="ID")
+    expire.add_argument("--after", dest="period", metavar="10m", help="and not at once")
+    return parser
+
+
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    found = tokens_of(cluster, [_user(name) for name in options.owners] or None)
+    output.show([_row(token) for token in found], empty="there are no tokens that you may see")
+
+
+def _create(cluster: Cluster, options: Namespace, output: Output) -> None:
+    owner = None if options.owner is None else _user(options.owner)
+    lifetime_ms = _period_ms(options.lifetime, "--lifetime")
+    token = create_token(cluster, owner, [_user(name) for name in options.renewer], lifetime_ms)
+    # Before anything else: nobody can be asked for the password once more.
+    if output.as_json:
+        output.document([{**_row(token), "password": token.password}])
+    else:
+        output.line(f"token {token.token_id} of {token.owner.name} expires at {time_text(token.expires_ms)}")
+        output.line(f"its password, for SCRAM with tokenauth=true: {token.password}")
+    _settle(cluster, output, token.token_id, is_there=True)
+
+
+def _renew(cluster: Cluster, options: Namespace, output: Output) -> None:
+    period_ms = _period_ms(options.period, "--for")
+    for token in _named(cluster, options.tokens):
+        _tell(output, token.token_id, renew_token(cluster, token.hmac, period_ms))
+
+
+def _expire(cluster: Cluster, options: Namespace, output: Output) -> None:
+    period_ms = _period_ms(options.period, "--after")
+    for token in _named(cluster, options.tokens):
+        expires_ms = expire_token(cluster, token.hmac, period_ms)
+        _tell(output, token.token_id, expires_ms)
+        if options.period is None:
+            _settle(cluster, output, token.token_id, is_there=False)
+
+
+def _settle(cluster: Cluster, output: Output, token_id: str, *, is_there: bool) -> None:
+    """As `Cluster.settle` does: the next command may be authenticated by the token."""
+    cluster.settle_everywhere(
+        lambda node_id: (
+            any(one.token_id == token_id for one in tokens_of(cluster, None, node_id)) == is_there
+        ),
+        output,
+    )
+
+
+def _tell(output: Output, token_id: str, expires_ms: int) -> None:
+    expires = time_text(expires_ms)
+    output.did(f"token {token_id} expires at {expires}", token=token_id, expires=expires)
+
+
+def _named(cluster: Cluster, ids: list[str]) -> list[Token]:
+    """Tokens by their ids; requests name them by their HMAC, which who may change them is told. Failure."""
+    known = {token.token_id: token for token in tokens_of(cluster)}
+    for one in ids:
+        if one not in known:
+            raise Failure(f"there is no token {one} that you may see: 'kwire tokens list' names them")
+    return [known[one] for one in ids]
+
+
+def _row(token: Token) -> Row:
+    return {
+        "token": token.token_id,
+        "owner": token.owner.name,
+        "requester": token.requester.name,
+        "renewers": [one.name for one in token.renewers],
+        "issued": time_text(token.issued_ms),
+        "expires": time_text(token.expires_ms),
+        "renewable_until": time_text(token.max_ms),
+    }
+
+
+def _user(name: str) -> Principal:
+    return Principal(USER, name.removeprefix(f"{USER}:"))
+
+
+def _period_ms(text: str | None, option: str) -> int:
+    if text is None:
+        return BY_CONFIGURATION
+    found = duration_ms(text)
+    if found is None:
+        raise UsageError(f"{option} {text}: expected a time like 10m (or ms, s, h, d)")
+    return found

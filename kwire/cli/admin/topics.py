@@ -1,0 +1,369 @@
+"""`kwire topics`: list, describe, create, alter and delete topics, and delete records from their start."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from kwire.broker.metadata.image import RESOURCE_TOPIC
+from kwire.cli.admin.configs import alter_configs, described
+from kwire.cli.shared.actions import Actions
+from kwire.cli.shared.client_settings import pairs
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure, UsageError, no_topic
+from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.output import RED, YELLOW, Output, Row, plural
+from kwire.client.failure import NoPartition, check
+from kwire.client.offsets import find_offsets
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from kwire.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kwire.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
+from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from kwire.wire.primitives import TopicPartition, uuid_to_text
+
+END: Final = "end"
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(name, "Look at the topics of a cluster, and change them.")
+    actions = Actions(parser)
+    list_ = actions.add("list", _list, "List the topics.", "kwire topics list 'orders-*'")
+    list_.add_argument("patterns", nargs="*", metavar="PATTERN", help="names, with * and ? as in a shell")
+    list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
+    list_.add_argument("--internal", action="store_true", help="also those that brokers keep for themselves")
+    describe = actions.add(
+        "describe",
+        _describe,
+        "Tell which brokers lead and have the partitions of topics.",
+        "kwire topics describe orders --offsets",
+    )
+    describe.add_argument("patterns", nargs="*", metavar="TOPIC", help="names, with * and ? as in a shell")
+    describe.add_argument("--offsets", action="store_true", help="with their first offset and their end")
+    describe.add_argument("--configs", action="store_true", help="what is configured, instead of partitions")
+    describe.add_argument(
+        "--under-replicated", action="store_true", help="only partitions that lack replicas, or a leader"
+    )
+    create = actions.add(
+        "create",
+        _create,
+        "Create a topic.",
+        "kwire topics create orders --partitions 12 --replication-factor 3 --config cleanup.policy=compact",
+    )
+    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument("--partitions", type=int, metavar="N", help="how many (default: as brokers have it)")
+    create.add_argument("--replication-factor", type=int, metavar="N", help="how many replicas each has")
+    create.add_argument(
+        "--replica-assignment",
+        metavar="ID:ID,...",
+        help="instead of both: the brokers of each partition, the preferred leader first",
+    )
+    create.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
+    create.add_argument("--if-not-exists", action="store_true", help="let a topic be that is there already")
+    create.add_argument("--dry-run", action="store_true", help="only tell whether it could be done")
+    alter = actions.add(
+        "alter",
+        _alter,
+        "Give a topic more partitions, or other configurations.",
+        "kwire topics alter orders --partitions 24 --config retention.ms=86400000",
+    )
+    alter.add_argument("topic", metavar="TOPIC")
+    alter.add_argument("--partitions", type=int, metavar="N", help="how many it is to have")
+    alter.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
+    alter.add_argument(
+        "--delete-config", action="append", default=[], metavar="KEY", help="back to the default; repeatable"
+    )
+    alter.add_argument("--dry-run", action="store_true", help="only tell whether it could be done")
+    delete = actions.add(
+        "delete", _delete, "Delete topics, and all that is in them.", "kwire topics delete orders"
+    )
+    delete.add_argument("topics", nargs="+", metavar="TOPIC")
+    delete.add_argument("--if-exists", action="store_true", help="let it be where there is none")
+    trim = actions.add(
+        "trim",
+        _trim,
+        "Delete the records of a partition that are before an offset.",
+        "kwire topics trim orders --partition 0 --before 1000",
+    )
+    trim.add_argument("topic", metavar="TOPIC")
+    trim.add_argument("--partition", type=int, metavar="N", help="only of this one (default: of each)")
+    trim.add_argument("--before", required=True, metavar="OFFSET", help="the first that stays, or 'end'")
+    return parser
+
+
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    rows = [
+        {
+            "topic": topic.name,
+            "partitions": len(topic.partitions),
+            "replicas": max((len(one.replica_nodes) for one in topic.partitions), default=0),
+            "under_replicated": sum(map(_lacks, topic.partitions)),
+        }
+        for topic in _matching(cluster, options.patterns)
+        if options.internal or not topic.is_internal or options.patterns
+    ]
+    if options.names:
+        output.names(row["topic"] for row in rows)
+    else:
+        output.show(rows, empty="there are no topics", colour=_colour)
+
+
+def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+    topics = _matching(cluster, options.patterns)
+    if not options.patterns:
+        topics = [topic for topic in topics if not topic.is_internal]
+    if options.configs:
+        names = [topic.name or "" for topic in topics]
+        rows = [
+            {"topic": name, **row}
+            for name in names
+            for row in described(cluster, RESOURCE_TOPIC, name, changed_only=True)
+        ]
+        output.show(rows, empty="nothing is configured of these topics, all is as the brokers have it")
+        return
+    chosen = [
+        (topic, one)
+        for topic in topics
+        for one in sorted(topic.partitions, key=lambda one: one.partition_index)
+        if not options.under_replicated or _lacks(one)
+    ]
+    starts, ends = _offsets(cluster, chosen) if options.offsets else ({}, {})
+    rows = []
+    for topic, one in chosen:
+        row: dict[str, object] = {
+            "topic": topic.name,
+            "partition": one.partition_index,
+            "leader": one.leader_id if one.leader_id >= 0 else None,
+            "replicas": one.replica_nodes,
+            "in_sync": one.isr_nodes,
+            "under_replicated": _lacks(one),
+        }
+        if options.offsets:
+            key = topic.name or "", one.partition_index
+            row |= {"first": starts.get(key), "end": ends.get(key)}
+        if output.as_json:
+            row["topic_id"] = uuid_to_text(topic.topic_id)
+        rows.append(row)
+    none = "every partition has all its replicas" if options.under_replicated else "there are no topics"
+    output.show(rows, empty=none, colour=_colour)
+
+
+def _offsets(
+    cluster: Cluster, chosen: Iterable[tuple[MetadataResponseTopic, MetadataResponsePartition]]
+) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+    led = [(topic.name or "", one.partition_index) for topic, one in chosen if one.leader_id >= 0]
+    return find_offsets(cluster, dict.fromkeys(led, EARLIEST)), find_offsets(
+        cluster, dict.fromkeys(led, LATEST)
+    )
+
+
+def _create(cluster: Cluster, options: Namespace, output: Output) -> None:
+    if options.replica_assignment and (options.partitions or options.replication_factor):
+        raise UsageError("--replica-assignment tells partitions and replicas: leave the other two off")
+    for option, value in (
+        ("partitions", options.partitions),
+        ("replication-factor", options.replication_factor),
+    ):
+        if value is not None and value < 1:
+            raise UsageError(f"--{option} {value}: expected 1 or more")
+    topic = CreatableTopic(
+        name=options.topic,
+        num_partitions=options.partitions or -1,
+        replication_factor=options.replication_factor or -1,
+        assignments=_assignments(options.replica_assignment),
+        configs=[
+            CreatableTopicConfig(name=key, value=value)
+            for key, value in pairs(options.config, "--config").items()
+        ],
+    )
+    request = CreateTopicsRequest(
+        topics=[topic], timeout_ms=cluster.request_timeout_ms, validate_only=options.dry_run
+    )
+
+    def attempt() -> CreatableTopicResult | None:
+        result = cluster.ask_controller(request, CreateTopicsResponse).topics[0]
+        if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and options.if_not_exists:
+            return None
+        check(result.error_code, result.error_message, f"topic {options.topic}")
+        return result
+
+    made = cluster.retried(attempt)
+    if not options.dry_run:
+        cluster.settle(options.topic, _is_led)
+    could = "could be" if options.dry_run else "is"
+    output.did(
+        f"topic {options.topic} is there already"
+        if made is None
+        else f"topic {options.topic} {could} created{_shape(made.num_partitions, made.replication_factor)}",
+        topic=options.topic,
+        created=made is not None and not options.dry_run,
+        dry_run=options.dry_run,
+    )
+
+
+def _is_led(topic: MetadataResponseTopic) -> bool:
+    return not topic.error_code and all(one.leader_id >= 0 for one in topic.partitions)
+
+
+def _shape(partitions: int, replicas: int) -> str:
+    """Where the broker tells it (KIP-525)."""
+    if partitions < 0:
+        return ""
+    return f", with {plural(partitions, 'partition')} of {plural(replicas, 'replica')}"
+
+
+def _assignments(text: str | None) -> list[CreatableReplicaAssignment]:
+    if text is None:
+        return []
+    try:
+        return [
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(map(int, part.split(":"))))
+            for index, part in enumerate(text.split(","))
+        ]
+    except ValueError:
+        raise UsageError(
+            f"--replica-assignment {text}: expected the ids of brokers, like 1:2,2:3 for two partitions"
+        ) from None
+
+
+def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
+    set_ = pairs(options.config, "--config")
+    settings = {**set_, **dict.fromkeys(options.delete_config)}
+    if options.partitions is None and not settings:
+        raise UsageError("say what to change: --partitions, --config or --delete-config")
+    if len(settings) < len(set_) + len(set(options.delete_config)):
+        raise UsageError("a key can be changed in one way at a time")
+    cluster.topics([options.topic])
+    could = "could have" if options.dry_run else "has"
+    if settings:
+        alter_configs(cluster, RESOURCE_TOPIC, options.topic, settings, dry_run=options.dry_run)
+        output.did(
+            f"topic {options.topic} {could} {plural(len(settings), 'changed configuration')}",
+            topic=options.topic,
+            keys=list(settings),
+            dry_run=options.dry_run,
+        )
+    if options.partitions is not None:
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=options.topic, count=options.partitions, assignments=None)],
+            timeout_ms=cluster.request_timeout_ms,
+            validate_only=options.dry_run,
+        )
+
+        def attempt() -> None:
+            for result in cluster.ask_controller(request, CreatePartitionsResponse).results:
+                check(result.error_code, result.error_message, f"topic {options.topic}")
+
+        cluster.retried(attempt)
+        if not options.dry_run:
+            cluster.settle(options.topic, lambda topic: len(topic.partitions) >= options.partitions)
+        output.did(
+            f"topic {options.topic} {could} {plural(options.partitions, 'partition')}",
+            topic=options.topic,
+            partitions=options.partitions,
+            dry_run=options.dry_run,
+        )
+
+
+def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
+    there = {topic.name for topic in cluster.metadata(None).topics}
+    missing = [name for name in options.topics if name not in there]
+    if missing and not options.if_exists:
+        raise Failure(f"{no_topic(missing[0], filter(None, there))}; nothing is deleted")
+    for name in (name for name in options.topics if name in there):
+        request = DeleteTopicsRequest(topic_names=[name], topics=[], timeout_ms=cluster.request_timeout_ms)
+
+        def attempt(name: str = name, request: DeleteTopicsRequest = request) -> None:
+            for result in cluster.ask_controller(request, DeleteTopicsResponse).responses:
+                check(result.error_code, result.error_message, f"topic {name}")
+
+        cluster.retried(attempt)
+        cluster.settle(name, lambda topic: topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        output.did(f"topic {name} is deleted", topic=name, deleted=True)
+    for name in missing:
+        output.did(f"there is no topic {name}", topic=name, deleted=False)
+
+
+def _trim(cluster: Cluster, options: Namespace, output: Output) -> None:
+    topic = cluster.topics([options.topic])[0]
+    there = sorted(one.partition_index for one in topic.partitions)
+    if options.partition is not None and options.partition not in there:
+        raise NoPartition(options.topic, options.partition, len(there))
+    offset = -1
+    if options.before != END:
+        if not options.before.isdecimal():
+            raise UsageError(f"--before {options.before}: expected an offset, or '{END}'")
+        offset = int(options.before)
+    rows = []
+    for partition in there if options.partition is None else [options.partition]:
+        request = DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(
+                    name=options.topic,
+                    partitions=[DeleteRecordsPartition(partition_index=partition, offset=offset)],
+                )
+            ],
+            timeout_ms=cluster.request_timeout_ms,
+        )
+
+        def attempt(partition: int = partition, request: DeleteRecordsRequest = request) -> int:
+            leader = cluster.leader(options.topic, partition)
+            answer = cluster.ask_node(leader, request, DeleteRecordsResponse)
+            found = answer.topics[0].partitions[0]
+            if found.error_code == ErrorCode.POLICY_VIOLATION:
+                raise Failure(
+                    f"{options.topic} is compacted, and loses no records before an offset: add delete to its "
+                    f"cleanup.policy, by 'kwire configs alter topic {options.topic} --append "
+                    f"cleanup.policy=delete'"
+                )
+            check(found.error_code, None, f"{options.topic}-{partition}")
+            return found.low_watermark
+
+        rows.append({"topic": options.topic, "partition": partition, "first": cluster.retried(attempt)})
+    output.show(rows, empty="")
+
+
+def _matching(cluster: Cluster, patterns: Sequence[str]) -> list[MetadataResponseTopic]:
+    """The topics that the patterns name, by their names. Failure for a name that none has."""
+    topics = sorted(cluster.metadata(None).topics, key=lambda topic: topic.name or "")
+    for topic in topics:
+        check(topic.error_code, None, f"topic {topic.name}")
+    names = [topic.name or "" for topic in topics]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise no_topic(pattern, names)
+    return [
+        topic
+        for topic in topics
+        if not patterns or any(fnmatchcase(topic.name or "", pattern) for pattern in patterns)
+    ]
+
+
+def _lacks(partition: MetadataResponsePartition) -> bool:
+    return partition.leader_id < 0 or len(partition.isr_nodes) < len(partition.replica_nodes)
+
+
+def _colour(row: Row) -> str | None:
+    if "leader" in row and row["leader"] is None:
+        return RED
+    return YELLOW if row["under_replicated"] else None

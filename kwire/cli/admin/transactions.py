@@ -1,0 +1,349 @@
+"""`kwire transactions`: who writes in transactions, which are open, and an end to those that hang."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kwire.cli.records.positions import timestamp_of
+from kwire.cli.shared.actions import Actions
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure, UsageError
+from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.output import RED, YELLOW, Output, Row, time_text
+from kwire.client.cluster import by_topic
+from kwire.client.failure import check
+from kwire.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducerState,
+    TopicRequest,
+)
+from kwire.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from kwire.wire.messages.find_coordinator import TRANSACTION
+from kwire.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kwire.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from kwire.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from kwire.wire.primitives import TopicPartition
+
+NO_START: Final = -1
+
+
+class Writer(NamedTuple):
+    """A producer of a partition."""
+
+    partition: TopicPartition
+    state: ProducerState
+
+    @property
+    def start(self) -> int | None:
+        """Where its open transaction begins."""
+        at = self.state.current_txn_start_offset
+        return None if at == NO_START else at
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(name, "Look at transactions, and end those that hang.")
+    actions = Actions(parser)
+    list_ = actions.add(
+        "list", _list, "List the transactional ids.", "kwire transactions list --state Ongoing"
+    )
+    list_.add_argument("--state", action="append", default=[], metavar="STATE", help="may be repeated")
+    list_.add_argument("--older-than", metavar="10m", help="only those whose transaction is open for so long")
+    describe = actions.add(
+        "describe",
+        _describe,
+        "Tell the state of transactional ids, and their partitions.",
+        "kwire transactions describe pay",
+    )
+    describe.add_argument("ids", nargs="+", metavar="ID")
+    producers = actions.add(
+        "producers",
+        _producers,
+        "Tell who writes to the partitions of topics.",
+        "kwire transactions producers orders",
+    )
+    producers.add_argument("topics", nargs="+", metavar="TOPIC")
+    producers.add_argument("--partition", type=int, metavar="N", help="only of this one")
+    hanging = actions.add(
+        "find-hanging",
+        _find_hanging,
+        "Find transactions that are open in a partition, and of which no coordinator knows any more.",
+        "kwire transactions find-hanging orders",
+    )
+    hanging.add_argument("topics", nargs="*", metavar="TOPIC", help="(default: all)")
+    hanging.add_argument(
+        "--older-than", default="15m", metavar="15m", help="only where nothing was written for so long"
+    )
+    abort = actions.add(
+        "abort",
+        _abort,
+        "Tell which open transaction begins at an offset, and with --execute end it by a marker.",
+        "kwire transactions abort orders --partition 0 --start-offset 17 --execute",
+    )
+    abort.add_argument("topic", metavar="TOPIC")
+    abort.add_argument("--partition", type=int, required=True, metavar="N", help="of the topic")
+    abort.add_argument(
+        "--start-offset",
+        type=int,
+        required=True,
+        metavar="OFFSET",
+        help="where it begins, as 'producers' and 'find-hanging' tell",
+    )
+    abort.add_argument("--execute", action="store_true", help="do it, and not only tell")
+    end = actions.add(
+        "terminate",
+        _terminate,
+        "End the open transaction of a transactional id, whose producer is fenced.",
+        "kwire transactions terminate pay",
+    )
+    end.add_argument("id", metavar="ID")
+    return parser
+
+
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    now_ms = _now_ms()
+    age_ms = (
+        -1
+        if options.older_than is None
+        else now_ms - timestamp_of(options.older_than, now_ms, "--older-than")
+    )
+    output.show(listed(cluster, options.state, age_ms), empty="there are no such transactional ids")
+
+
+def listed(cluster: Cluster, states: Sequence[str] = (), age_ms: int = -1) -> list[Row]:
+    """The transactional ids of all coordinators, by their names. UsageError, ApiError, Lost."""
+    rows: list[Row] = []
+    for node_id in sorted(cluster.brokers()):
+        request = ListTransactionsRequest(
+            state_filters=list(states), producer_id_filters=[], duration_filter=age_ms
+        )
+
+        def attempt(
+            node_id: int = node_id, request: ListTransactionsRequest = request
+        ) -> ListTransactionsResponse:
+            answer = cluster.ask_node(node_id, request, ListTransactionsResponse)
+            check(answer.error_code, None, f"the transactions of broker {node_id}")
+            return answer
+
+        answer = cluster.retried(attempt)
+        if answer.unknown_state_filters:
+            raise UsageError(
+                f"--state {answer.unknown_state_filters[0]} is no state: say Ongoing, PrepareCommit, "
+                f"PrepareAbort, CompleteCommit, CompleteAbort or Empty"
+            )
+        rows += [
+            {
+                "transactional_id": one.transactional_id,
+                "state": one.transaction_state,
+                "producer_id": one.producer_id,
+                "coordinator": node_id,
+            }
+            for one in answer.transaction_states
+        ]
+    rows.sort(key=lambda row: str(row["transactional_id"]))
+    return rows
+
+
+def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+    rows = []
+    for name in options.ids:
+        one = state_of(cluster, name)
+        began = one.transaction_start_time_ms
+        rows.append(
+            {
+                "transactional_id": name,
+                "state": one.transaction_state,
+                "producer_id": one.producer_id,
+                "epoch": one.producer_epoch,
+                "began": time_text(began),
+                "timeout_ms": one.transaction_timeout_ms,
+                "partitions": [
+                    f"{topic.topic}-{index}" for topic in one.topics for index in topic.partitions
+                ],
+            }
+        )
+    output.show(rows, empty="")
+
+
+def state_of(cluster: Cluster, name: str) -> TransactionState:
+    """What its coordinator knows of a transactional id. ApiError, Lost."""
+    request = DescribeTransactionsRequest(transactional_ids=[name])
+
+    def attempt() -> TransactionState:
+        answer = cluster.ask_coordinator(name, request, DescribeTransactionsResponse, TRANSACTION)
+        check(answer.transaction_states[0].error_code, None, f"transactional id {name}")
+        return answer.transaction_states[0]
+
+    return cluster.retried(attempt)
+
+
+def _producers(cluster: Cluster, options: Namespace, output: Output) -> None:
+    partitions = [
+        (topic.name or "", index)
+        for topic in cluster.topics(options.topics)
+        for index in (
+            [one.partition_index for one in topic.partitions]
+            if options.partition is None
+            else [options.partition]
+        )
+    ]
+    rows = [
+        {
+            "topic": writer.partition[0],
+            "partition": writer.partition[1],
+            "producer_id": writer.state.producer_id,
+            "epoch": writer.state.producer_epoch,
+            "last_sequence": writer.state.last_sequence,
+            "last_written": time_text(writer.state.last_timestamp),
+            "coordinator_epoch": writer.state.coordinator_epoch,
+            "open_from": writer.start,
+        }
+        for writer in writers_of(cluster, partitions)
+    ]
+    output.show(
+        rows,
+        empty="nobody with a producer id has written there lately",
+        colour=lambda row: None if row["open_from"] is None else YELLOW,
+    )
+
+
+def writers_of(cluster: Cluster, partitions: Sequence[TopicPartition]) -> Iterator[Writer]:
+    """Who writes to some partitions, by their names. ApiError, Failure."""
+    for leader, led in sorted(cluster.leaders(sorted(partitions)).items()):
+        request = DescribeProducersRequest(
+            topics=[TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in by_topic(led)]
+        )
+        answer = cluster.ask_node(leader, request, DescribeProducersResponse)
+        for topic in answer.topics:
+            for one in topic.partitions:
+                check(one.error_code, one.error_message, f"{topic.name}-{one.partition_index}")
+                for state in sorted(one.active_producers, key=lambda state: state.producer_id):
+                    yield Writer((topic.name, one.partition_index), state)
+
+
+def _find_hanging(cluster: Cluster, options: Namespace, output: Output) -> None:
+    before_ms = timestamp_of(options.older_than, _now_ms(), "--older-than")
+    names = options.topics or sorted(topic.name or "" for topic in cluster.metadata(None).topics)
+    partitions = [
+        (topic.name or "", one.partition_index)
+        for topic in cluster.topics(names)
+        for one in topic.partitions
+        if one.leader_id >= 0
+    ]
+    rows = []
+    with output.progress("partitions looked at") as progress:
+        writers = cluster.retried(lambda: list(writers_of(cluster, partitions)))
+        for number, writer in enumerate(writers):
+            progress.at(number, len(writers))
+            if writer.start is None or writer.state.last_timestamp > before_ms:
+                continue
+            if not _is_known(cluster, writer):
+                rows.append(
+                    {
+                        "topic": writer.partition[0],
+                        "partition": writer.partition[1],
+                        "start_offset": writer.start,
+                        "producer_id": writer.state.producer_id,
+                        "epoch": writer.state.producer_epoch,
+                        "last_written": time_text(writer.state.last_timestamp),
+                    }
+                )
+    output.show(rows, empty="no transaction hangs", colour=lambda row: RED)
+    if rows:
+        output.note("'kwire transactions abort' ends one, so that consumers get past it")
+
+
+def _is_known(cluster: Cluster, writer: Writer) -> bool:
+    """Whether a coordinator has the transaction, and will end it."""
+    request = ListTransactionsRequest(state_filters=[], producer_id_filters=[writer.state.producer_id])
+    for node_id in sorted(cluster.brokers()):
+        for one in cluster.ask_node(node_id, request, ListTransactionsResponse).transaction_states:
+            state = state_of(cluster, one.transactional_id)
+            if any(
+                writer.partition == (topic.topic, index)
+                for topic in state.topics
+                for index in topic.partitions
+            ):
+                return True
+    return False
+
+
+def _abort(cluster: Cluster, options: Namespace, output: Output) -> None:
+    partition = options.topic, options.partition
+    open_ = [
+        one
+        for one in cluster.retried(lambda: list(writers_of(cluster, [partition])))
+        if one.start is not None
+    ]
+    found = next((one for one in open_ if one.start == options.start_offset), None)
+    if found is None:
+        known = f"it is {', '.join(str(one.start) for one in open_)}" if open_ else "none is open there"
+        raise Failure(
+            f"no open transaction of {options.topic}-{options.partition} begins at {options.start_offset}: "
+            f"{known}"
+        )
+    if options.execute:
+        request = WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=found.state.producer_id,
+                    producer_epoch=found.state.producer_epoch,
+                    transaction_result=False,
+                    # Where no marker was written yet, no coordinator is known.
+                    coordinator_epoch=max(0, found.state.coordinator_epoch),
+                    topics=[
+                        WritableTxnMarkerTopic(name=options.topic, partition_indexes=[options.partition])
+                    ],
+                )
+            ]
+        )
+
+        def attempt() -> None:
+            leader = cluster.leader(*partition)
+            answer = cluster.ask_node(leader, request, WriteTxnMarkersResponse)
+            check(answer.markers[0].topics[0].partitions[0].error_code, None, "the marker")
+
+        cluster.retried(attempt)
+    output.did(
+        f"the transaction of producer {found.state.producer_id} that began at {found.start} "
+        + ("is aborted" if options.execute else "would be aborted: --execute does it"),
+        topic=options.topic,
+        partition=options.partition,
+        start_offset=found.start,
+        producer_id=found.state.producer_id,
+        aborted=options.execute,
+    )
+
+
+def _terminate(cluster: Cluster, options: Namespace, output: Output) -> None:
+    state = state_of(cluster, options.id)
+    request = InitProducerIdRequest(
+        transactional_id=options.id, transaction_timeout_ms=max(1, state.transaction_timeout_ms)
+    )
+
+    def attempt() -> None:
+        answer = cluster.ask_coordinator(options.id, request, InitProducerIdResponse, TRANSACTION)
+        check(answer.error_code, None, f"transactional id {options.id}")
+
+    cluster.retried(attempt)
+    output.did(
+        f"transactional id {options.id} has no open transaction any more, and its producer is fenced",
+        transactional_id=options.id,
+        terminated=True,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

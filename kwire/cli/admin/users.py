@@ -1,0 +1,126 @@
+"""`kwire users`: who may come by SCRAM, and with which password."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from kwire.broker.security.scram_credentials import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
+from kwire.cli.shared.actions import Actions
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import Failure, UsageError
+from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.output import Output
+from kwire.client.users import credentials_of, delete_credential, set_password
+from kwire.wire.errors import ApiError, ErrorCode
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(name, "Look at users with SCRAM credentials, and change them.")
+    actions = Actions(parser)
+    list_ = actions.add("list", _list, "List users, and how each is authenticated.", "kwire users list")
+    list_.add_argument("users", nargs="*", metavar="USER", help="(default: all)")
+    list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
+    set_ = actions.add(
+        "set",
+        _set,
+        "Give a user a password, which is asked for, or read from standard input.",
+        "kwire users set alice < password.txt",
+    )
+    set_.add_argument("user", metavar="USER")
+    _add_mechanism(set_, "of these (default: both)")
+    set_.add_argument(
+        "--iterations",
+        type=int,
+        default=MIN_ITERATIONS,
+        metavar="N",
+        help=f"how often the password is hashed (default: {MIN_ITERATIONS})",
+    )
+    delete = actions.add("delete", _delete, "Take users' credentials away.", "kwire users delete alice")
+    delete.add_argument("users", nargs="+", metavar="USER")
+    _add_mechanism(delete, "of these (default: all that the user has)")
+    return parser
+
+
+def _add_mechanism(parser: ArgumentParser, help_: str) -> None:
+    parser.add_argument(
+        "--mechanism",
+        action="append",
+        default=[],
+        choices=tuple(SCRAM_MECHANISMS),
+        help=f"{help_}; may be repeated",
+    )
+
+
+def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+    found = credentials_of(cluster, options.users or None)
+    if options.names:
+        output.names(dict.fromkeys(one.user for one in found))
+        return
+    output.show([one._asdict() for one in found], empty="no user has a SCRAM credential")
+
+
+def _set(cluster: Cluster, options: Namespace, output: Output) -> None:
+    if not MIN_ITERATIONS <= options.iterations <= MAX_ITERATIONS:
+        raise UsageError(
+            f"--iterations {options.iterations}: brokers take {MIN_ITERATIONS} to {MAX_ITERATIONS}"
+        )
+    if not options.user.isascii():
+        output.note(f"no client can show the name {options.user} by SCRAM, which has names of ASCII alone")
+    password = _password(options.user)
+    mechanisms = list(dict.fromkeys(options.mechanism or SCRAM_MECHANISMS))
+    # A request each, as brokers take no user twice in one, and nothing between them that could fail: the
+    # passwords would differ.
+    for mechanism in mechanisms:
+        set_password(cluster, options.user, password, mechanism, options.iterations)
+        output.did(f"{options.user} has a password for {mechanism}", user=options.user, mechanism=mechanism)
+    _settle(cluster, output, options.user, mechanisms, are_there=True)
+
+
+def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
+    for user in options.users:
+        given = options.mechanism or [one.mechanism for one in credentials_of(cluster, [user])]
+        mechanisms = list(dict.fromkeys(given))
+        for mechanism in mechanisms:
+            delete_credential(cluster, user, mechanism)
+            output.did(f"{user} has no password for {mechanism} any more", user=user, mechanism=mechanism)
+        _settle(cluster, output, user, mechanisms, are_there=False)
+
+
+def _settle(
+    cluster: Cluster, output: Output, user: str, mechanisms: Sequence[str], *, are_there: bool
+) -> None:
+    def is_known(node_id: int) -> bool:
+        try:
+            found = credentials_of(cluster, [user], node_id)
+        except ApiError as error:
+            if error.code != ErrorCode.RESOURCE_NOT_FOUND:
+                raise
+            found = []
+        known = {one.mechanism for one in found}
+        return all((mechanism in known) == are_there for mechanism in mechanisms)
+
+    cluster.settle_everywhere(is_known, output)
+
+
+def _password(user: str) -> str:
+    """What is typed without being shown, or the first line of what is given. Failure, UsageError."""
+    if sys.stdin is None:
+        raise UsageError("standard input is closed: give the password there")
+    try:
+        if sys.stdin.isatty():
+            from getpass import getpass
+
+            password = getpass(f"password of {user}: ")
+            if password != getpass("once more: "):
+                raise Failure("the two passwords differ: nothing is changed")
+        else:
+            password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise UsageError("the password is not UTF-8: give text on standard input") from None
+    except EOFError:
+        password = ""
+    if not password:
+        raise UsageError("the password is empty: give one on standard input")
+    return password

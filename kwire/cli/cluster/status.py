@@ -1,0 +1,168 @@
+"""`kwire cluster status`: the nodes, the quorum and the partitions, as tables or for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kwire.cli.cluster.folder import ClusterNode
+from kwire.cli.cluster.node_queries import Told
+from kwire.cli.shared.output import plural, table
+from kwire.wire.messages.describe_quorum import ReplicaState, ResponsePartitionData
+from kwire.wire.primitives import uuid_to_text
+
+MAX_LINES: Final = 20
+"""How many under-replicated partitions a table names."""
+
+Row = dict[str, object]
+
+
+class Status:
+    """What is known of a cluster at one moment."""
+
+    def __init__(
+        self, nodes: Sequence[ClusterNode], told: Told, quorum: ResponsePartitionData | None
+    ) -> None:
+        cluster, metadata = told
+        fenced = {broker.broker_id: broker.is_fenced for broker in cluster.brokers} if cluster else {}
+        topics = metadata.topics if metadata else []
+        partitions = [one for topic in topics for one in topic.partitions]
+        self._bootstrap = bootstrap(nodes)
+        self._answers = metadata is not None
+        self._faults = {node.node_id: node.fault for node in nodes if node.fault is not None}
+        self._quorum = None if quorum is None else _of_quorum(quorum)
+        places = {} if quorum is None else _places(quorum)
+        self._nodes: list[Row] = [
+            {
+                "node": node.node_id,
+                "roles": node.roles,
+                "address": node.address,
+                "pid": node.pid,
+                "state": _state(node, fenced),
+                **places.get(node.node_id, {"quorum": None, "lag": None}),
+                "leads": sum(one.leader_id == node.node_id for one in partitions),
+                "replicas": sum(node.node_id in one.replica_nodes for one in partitions),
+                "in_sync": sum(node.node_id in one.isr_nodes for one in partitions),
+            }
+            for node in nodes
+        ]
+        self._behind: list[Row] = [
+            {
+                "under_replicated": f"{topic.name}-{one.partition_index}",
+                "leader": one.leader_id if one.leader_id >= 0 else None,
+                "replicas": one.replica_nodes,
+                "in_sync": one.isr_nodes,
+            }
+            for topic in topics
+            for one in topic.partitions
+            if len(one.isr_nodes) < len(one.replica_nodes)
+        ]
+        self._totals = {
+            "topics": len(topics),
+            "partitions": len(partitions),
+            "under_replicated": len(self._behind),
+            "offline": sum(one.leader_id < 0 for one in partitions),
+        }
+
+    def as_json(self, indent: int | None = 2) -> str:
+        """For programs."""
+        told = {
+            "bootstrap": self._bootstrap,
+            "answered": self._answers,
+            **self._totals,
+            "quorum": self._quorum,
+            "nodes": self._nodes,
+            "behind": self._behind,
+            "faults": self._faults,
+        }
+        return json.dumps(told, indent=indent)
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield from table(self._nodes)
+        if (quorum := self._quorum) is None:
+            yield "no controller leads the quorum"
+        else:
+            yield (
+                f"node {quorum['leader']} leads the quorum in epoch {quorum['epoch']}, high watermark "
+                f"{quorum['high_watermark']}"
+            )
+        if self._answers:
+            topics, partitions, behind, offline = self._totals.values()
+            yield (
+                f"{plural(topics, 'topic')}, {plural(partitions, 'partition')}, {behind} under-replicated, "
+                f"{offline} offline"
+            )
+        else:
+            yield "no broker answers"
+        if self._behind:
+            yield from table(self._behind[:MAX_LINES])
+            if (more := len(self._behind) - MAX_LINES) > 0:
+                yield f"and {more} more"
+        yield from map(str, self._faults.values())
+
+
+def bootstrap(nodes: Sequence[ClusterNode]) -> str:
+    """All brokers, as a client is given them."""
+    return ",".join(node.address for node in nodes if node.is_broker and node.address)
+
+
+def _state(node: ClusterNode, fenced: Mapping[int, bool]) -> str:
+    if node.pid is None:
+        return "stopped"
+    if not node.is_broker:
+        return "running"
+    return {None: "not registered", True: "fenced", False: "running"}[fenced.get(node.node_id)]
+
+
+def _places(quorum: ResponsePartitionData) -> dict[int, Row]:
+    """What each node is to the quorum, and how many records of the metadata it lacks."""
+    end = _leader(quorum).log_end_offset
+    places: dict[int, Row] = {}
+    for name, replicas in (("observer", quorum.observers), ("voter", quorum.current_voters)):
+        for one in replicas:
+            place = "leader" if one.replica_id == quorum.leader_id else name
+            places[one.replica_id] = {"quorum": place, "lag": _lag(one, end)}
+    return places
+
+
+def _of_quorum(quorum: ResponsePartitionData) -> Row:
+    leader = _leader(quorum)
+
+    def told(replicas: Sequence[ReplicaState]) -> list[Row]:
+        return [
+            {
+                "node": one.replica_id,
+                "directory": uuid_to_text(one.replica_directory_id),
+                "log_end": one.log_end_offset,
+                "lag": _lag(one, leader.log_end_offset),
+                "lag_ms": _lag_ms(one, leader),
+            }
+            for one in replicas
+        ]
+
+    return {
+        "leader": quorum.leader_id,
+        "epoch": quorum.leader_epoch,
+        "high_watermark": quorum.high_watermark,
+        "voters": told(quorum.current_voters),
+        "observers": told(quorum.observers),
+    }
+
+
+def _leader(quorum: ResponsePartitionData) -> ReplicaState:
+    """A leader that has been removed, and still leads, is an observer."""
+    replicas = (*quorum.current_voters, *quorum.observers)
+    return next(one for one in replicas if one.replica_id == quorum.leader_id)
+
+
+def _lag(replica: ReplicaState, end: int) -> int | None:
+    """None for one of which this leader has not heard yet."""
+    return end - replica.log_end_offset if replica.log_end_offset >= 0 else None
+
+
+def _lag_ms(replica: ReplicaState, leader: ReplicaState) -> int | None:
+    """For how long it has not had all, as kafka-metadata-quorum tells it."""
+    known = replica.last_caught_up_timestamp
+    return max(0, leader.last_caught_up_timestamp - known) if known >= 0 else None

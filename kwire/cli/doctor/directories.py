@@ -1,0 +1,183 @@
+"""The data directories that a configuration names: disks, rights, whether a broker could start on them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kwire.broker.config import BrokerConfig
+from kwire.broker.storage.checkpoints import CLEAN_SHUTDOWN, LOCK, META_PROPERTIES, NoOwner, OffsetCheckpoints
+from kwire.broker.storage.dirs.owners import StartRefused, may_start, read_owners
+from kwire.broker.storage.disk import RealDisk, StorageError
+from kwire.cli.doctor.finding import Finding, good, problem, warning
+from kwire.cli.shared.output import size_text, time_text
+
+AREA: Final = "data directory"
+FEWEST_BYTES: Final = 1 << 30
+FEWEST_PERCENT: Final = 10
+FEWEST_INODES: Final = 10_000
+SLOW_SYNC_MS: Final = 25
+SYNCS: Final = 5
+FUTURE_MS: Final = 60_000
+REMOTE: Final = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs")
+FLEETING: Final = ("tmpfs", "ramfs")
+
+
+def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
+    """What to make of the directories of log.dirs. Files are only read, but for a probe that goes again."""
+    disk = RealDisk()
+    runs = are_served(config)
+    for directory in config.log_dirs:
+        yield from _place(directory)
+        if os.path.isdir(directory):
+            yield from _content(disk, directory, now_ms, runs=runs)
+    if runs:
+        yield good(AREA, "a broker runs on it now")
+    home = config.metadata_log_dir or config.log_dirs[0]
+    try:
+        owners = read_owners(disk, config.log_dirs)
+        if may_start(disk, owners, home=home, node_id=config.node_id):
+            yield good(AREA, "nothing is in it yet: the first start formats it")
+        else:
+            whose = owners.formatted[home]
+            yield good(AREA, f"it is of node {whose.node_id} of cluster {whose.cluster_id}")
+    except (NoOwner, StartRefused, StorageError) as error:
+        yield problem(AREA, "a broker would not start on it", str(error))
+
+
+def are_served(config: BrokerConfig) -> bool:
+    """Whether a broker runs on one of the directories."""
+    return any(_is_locked(RealDisk(), directory) for directory in config.log_dirs)
+
+
+def _is_locked(disk: RealDisk, directory: str) -> bool:
+    """Whether another process holds the directory."""
+    path = os.path.join(directory, LOCK)
+    if not os.access(path, os.W_OK):
+        return False
+    try:
+        lock = disk.lock(path)
+    except StorageError:
+        return False
+    if lock is None:
+        return True
+    lock.release()
+    return False
+
+
+def _place(directory: str) -> Iterator[Finding]:
+    """The disk that a directory is on, or would be."""
+    there = os.path.abspath(directory)
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        yield problem(AREA, f"{there} is not a directory", "name another one in log.dirs")
+        return
+    if not os.access(there, os.W_OK | os.X_OK):
+        yield problem(
+            AREA, f"this user may not write to {there}", "run as its owner, or change its owner (chown)"
+        )
+        return
+    yield from volume_findings(there, os.statvfs)
+    kind = filesystem(there)
+    if kind.startswith(REMOTE):
+        yield warning(
+            AREA, f"{directory} is on {kind}", "use a local disk: locks and syncs are not what they are there"
+        )
+    if kind in FLEETING:
+        yield warning(AREA, f"{directory} is on {kind}, which is memory", "use a disk for what is to stay")
+    if os.path.abspath(directory).startswith("/tmp/"):
+        yield warning(
+            AREA, f"{directory} is where machines clean up", "keep data elsewhere, like /var/lib/kwire"
+        )
+    yield _syncs(there)
+
+
+def volume_findings(path: str, statvfs: Callable[[str], os.statvfs_result]) -> Iterator[Finding]:
+    """How much room there is."""
+    volume = statvfs(path)
+    total, free = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
+    percent = 100 * free // total if total else 100
+    found = f"{size_text(free)} of {size_text(total)} are free at {path}"
+    if free < FEWEST_BYTES:
+        yield problem("disk", found, "free some, or set retention.bytes so that topics fit")
+    elif percent < FEWEST_PERCENT:
+        yield warning("disk", f"{found}, {percent} %", "free some, or set retention.bytes so that topics fit")
+    else:
+        yield good("disk", found)
+    if 0 < volume.f_favail < FEWEST_INODES:
+        yield warning(
+            "disk", f"{volume.f_favail} inodes are left at {path}", "each segment has four files: free some"
+        )
+
+
+def filesystem(path: str) -> str:
+    """The kind of file system that a path is on; empty where that cannot be told."""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
+            mounts = [line.split()[1:3] for line in file]
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for point, found in mounts:
+        point = point.replace("\\040", " ")
+        is_on_it = point == "/" or path == point or path.startswith(point + "/")
+        if is_on_it and len(point) >= len(best):
+            best, kind = point, found
+    return kind
+
+
+def _syncs(directory: str) -> Finding:
+    """How long the disk takes to keep something for good."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            taken = []
+            for _ in range(SYNCS):
+                file.write(bytes(4096))
+                file.flush()
+                began = time.perf_counter()
+                os.fsync(file.fileno())
+                taken.append(1000 * (time.perf_counter() - began))
+    except OSError as error:
+        return problem("disk", f"{directory} cannot be written to: {error.strerror}", "see to the disk first")
+    middle = sorted(taken)[SYNCS // 2]
+    found = f"a sync takes {middle:.1f} ms at {directory}"
+    if middle > SLOW_SYNC_MS:
+        return warning("disk", found, "use a faster disk: elections and the metadata log wait for each")
+    return good("disk", found)
+
+
+def _content(disk: RealDisk, directory: str, now_ms: int, *, runs: bool) -> Iterator[Finding]:
+    try:
+        OffsetCheckpoints.read(disk, directory)
+    except StorageError as error:
+        yield problem(
+            AREA, f"a checkpoint is damaged: {error}", "remove that file: the logs are then read through"
+        )
+    if not os.path.exists(os.path.join(directory, META_PROPERTIES)):
+        return
+    with os.scandir(directory) as entries:
+        found = list(entries)
+    newest_ms = max(int(entry.stat().st_mtime * 1000) for entry in found)
+    if newest_ms > now_ms + FUTURE_MS:
+        yield warning(
+            "clock",
+            f"{directory} was written to at {time_text(newest_ms)}, which is still to come",
+            "set the clock, which was ahead then, or is behind now",
+        )
+    foreign = [entry.name for entry in found if not os.access(entry.path, os.W_OK)]
+    if foreign:
+        yield problem(
+            AREA,
+            f"this user may not write to {os.path.join(directory, foreign[0])}"
+            + (f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""),
+            "run as their owner, or change their owner (chown -R)",
+        )
+    logs = sum(entry.is_dir() for entry in found)
+    if logs and not runs and not os.path.exists(os.path.join(directory, CLEAN_SHUTDOWN)):
+        yield good(
+            AREA, f"{directory} has {logs} logs, of which the newest segments are checked at the next start"
+        )

@@ -1,0 +1,248 @@
+"""`kwire doctor`: a broker's configuration, and the machine that it is to run on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
+from kwire.broker.security.settings import asks_everyone, listener_security, peer_credentials
+from kwire.cli.doctor import directories, machine
+from kwire.cli.doctor.finding import GOOD, PROBLEM, WARNING, Finding, good, problem, warning
+from kwire.cli.shared.client_settings import pairs
+from kwire.cli.shared.failure import Failure
+from kwire.cli.shared.options import add_json, command_parser
+from kwire.cli.shared.output import GREEN, RED, YELLOW, Output, plural
+from kwire.client.connection import Connection
+from kwire.client.failure import Lost
+from kwire.wire.errors import WireError
+from kwire.wire.mechanisms import PLAIN
+
+MARKS: Final = {GOOD: ("ok", GREEN), WARNING: ("!!", YELLOW), PROBLEM: ("XX", RED)}
+KNOCK_SECONDS: Final = 2
+LOOPBACK: Final = ("127.", "localhost", "::1")
+_CONFIGURATION: Final = "configuration"
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(
+        name,
+        "Check a broker's configuration and the machine that it is to run on, and say what to change.",
+        "kwire doctor server.properties",
+        run,
+    )
+    parser.add_argument(
+        "properties", nargs="?", metavar="server.properties", help="as 'kwire serve' would be given it"
+    )
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
+                        help="as of 'kwire serve'; may be repeated")  # fmt: skip
+    parser.add_argument("--data", metavar="DIR", help="as of 'kwire serve'")
+    add_json(parser)
+    return parser
+
+
+def run(options: Namespace, output: Output) -> int:
+    found = list(_findings(options))
+    if output.as_json:
+        output.document([finding._asdict() for finding in found])
+    else:
+        width = max(len(finding.area) for finding in found)
+        for finding in found:
+            mark, colour = MARKS[finding.verdict]
+            output.line(f"{output.coloured(mark, colour)}  {finding.area.ljust(width)}  {finding.found}")
+            if finding.to_do:
+                output.line(f"{' ' * (width + 6)}→ {finding.to_do}")
+        problems = sum(finding.verdict == PROBLEM for finding in found)
+        warnings = sum(finding.verdict == WARNING for finding in found)
+        output.line(f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}")
+    return 1 if any(finding.verdict == PROBLEM for finding in found) else 0
+
+
+def _findings(options: Namespace) -> Iterator[Finding]:
+    said = _Said()
+    logger = logging.getLogger("kwire.config")
+    logger.addHandler(said)
+    propagated, logger.propagate = logger.propagate, False
+    overrides = pairs(options.overrides, "--set")
+    if options.data is not None:
+        overrides["log.dirs"] = options.data
+    config: BrokerConfig | None = None
+    try:
+        config = load(options.properties, os.environ, overrides)
+    except ConfigError as error:
+        yield problem(_CONFIGURATION, str(error), "a broker does not start with it: correct this first")
+    except OSError as error:
+        raise Failure(f"{options.properties}: {error.strerror}: give the path of a broker's file") from error
+    finally:
+        logger.removeHandler(said)
+        logger.propagate = propagated
+    for text in said.texts:
+        yield warning(_CONFIGURATION, text, "remove it, or do not count on it")
+    if config is not None:
+        if not said.texts:
+            yield good(_CONFIGURATION, f"every key of {options.properties or 'the defaults'} is known")
+        yield from of_configuration(config)
+    yield from machine.findings(machine.look(), config.socket_listen_backlog_size if config else 0)
+    if config is not None:
+        yield from of_console(config, os.environ)
+        yield from directories.findings(config, time.time_ns() // 1_000_000)
+        yield from _ports(config)
+
+
+class _Said(logging.Handler):
+    """Keeps what is warned of while a configuration is read."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def of_configuration(config: BrokerConfig) -> Iterator[Finding]:
+    """What a configuration is that starts, and is not what somebody would want."""
+    replicas, least = config.default_replication_factor, config.min_insync_replicas
+    if config.is_broker and least > replicas:
+        yield problem(
+            _CONFIGURATION,
+            f"min.insync.replicas={least} is more than default.replication.factor={replicas}",
+            "raise the latter, or no new topic takes records with acks=all",
+        )
+    elif config.is_broker and least == replicas > 1:
+        yield warning(
+            _CONFIGURATION,
+            f"min.insync.replicas and default.replication.factor are both {least}",
+            f"set min.insync.replicas={least - 1}: as it is, acks=all fails while any broker is down",
+        )
+    internal = {
+        "offsets.topic.replication.factor": config.offsets_topic_replication_factor,
+        "transaction.state.log.replication.factor": config.transaction_state_log_replication_factor,
+    }
+    for key, factor in internal.items():
+        if config.is_broker and factor < replicas:
+            yield warning(
+                _CONFIGURATION,
+                f"{key}={factor} is less than default.replication.factor={replicas}",
+                f"set {key}={replicas}: without internal topics, a cluster serves no groups or transactions",
+            )
+    open_to_all = [one for one in config.listener_endpoints() if not one.host.startswith(LOOPBACK)]
+    for advertised in config.advertised_endpoints():
+        if advertised.host.startswith(LOOPBACK) and open_to_all:
+            yield warning(
+                _CONFIGURATION,
+                f"{advertised.name} is advertised as {advertised.host}, and listens for other machines",
+                "set advertised.listeners to a name of this machine: clients elsewhere connect to themselves",
+            )
+        elif fault := _unresolved(advertised.host):
+            yield warning(
+                _CONFIGURATION,
+                f"{advertised.name} is advertised as {advertised.host}, which is no name here: {fault}",
+                "set advertised.listeners to a name that clients can resolve",
+            )
+
+    yield from _of_logins(config)
+
+
+def _of_logins(config: BrokerConfig) -> Iterator[Finding]:
+    """Whether listeners of SASL let in who is meant to come, other nodes among them."""
+    for listener in (*config.listener_endpoints(), *config.controller_endpoints()):
+        security = listener_security(config, listener.name)
+        if security is None or PLAIN not in security.mechanisms:
+            continue
+        key = f"listener.name.{listener.name.lower()}.plain.sasl.jaas.config"
+        if not security.plain_users:
+            yield warning(
+                _CONFIGURATION,
+                f"{listener.name} takes PLAIN, and knows nobody who may come by it",
+                f'say user_NAME="PASSWORD" for each in {key}, or take PLAIN out of sasl.enabled.mechanisms',
+            )
+        if not listener.host.startswith(LOOPBACK):
+            yield warning(
+                _CONFIGURATION,
+                f"{listener.name} takes passwords as they are (PLAIN), and listens for other machines",
+                "trust that network, or take SCRAM alone",
+            )
+        if listener.name not in (config.inter_broker_listener_name, *config.controller_listener_names):
+            continue
+        login = peer_credentials(config, listener.name)
+        if (
+            login is not None
+            and login.mechanism == PLAIN
+            and security.plain_users.get(login.username) != login.password
+        ):
+            yield problem(
+                _CONFIGURATION,
+                f"nodes go to {listener.name} as {login.username or 'nobody'}, whom it does not let in so",
+                f"make user_{login.username or 'NAME'} and password of {key} the same on all nodes",
+            )
+
+
+def of_console(config: BrokerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the console that the environment asks for shows more than the listeners do."""
+    where = environ.get("KWIRE_HTTP", "")
+    host = where.rpartition(":")[0].strip("[]")
+    is_open = host and not host.startswith(LOOPBACK)
+    if is_open and environ.get("KWIRE_CONSOLE") == "true" and asks_everyone(config):
+        yield warning(
+            _CONFIGURATION,
+            f"the console at {where} (KWIRE_HTTP) asks nobody who he is, and every listener does",
+            "have it on 127.0.0.1, or something in front of it that asks: it shows records as the broker",
+        )
+
+
+def _unresolved(host: str) -> str | None:
+    try:
+        socket.getaddrinfo(host or None, 0)
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def _ports(config: BrokerConfig) -> Iterator[Finding]:
+    is_own = directories.are_served(config)
+    for one in {*config.listener_endpoints(), *config.controller_endpoints()}:
+        yield _port(one, is_own=is_own)
+
+
+def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
+    """Whether a listener could have its port, or the broker that runs on the configuration's directories has
+    it: then `is_own`.
+    """
+    where = f"{one.host or '*'}:{one.port} of {one.name}"
+    family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((one.host, one.port))
+            probe.listen()
+        return good("ports", f"{where} is free")
+    except PermissionError:
+        return problem("ports", f"{where} is for root alone", "choose a port of 1024 or more")
+    except OSError as error:
+        if _is_a_broker(one):
+            if is_own:
+                return good("ports", f"a broker answers at {where}")
+            return problem(
+                "ports",
+                f"another broker answers at {where}, which is not on these data directories",
+                "choose another port or host in listeners, or end that broker",
+            )
+        return problem(
+            "ports",
+            f"{where} cannot be had: {(error.strerror or str(error)).lower()}",
+            "choose another port or host in listeners, or end who has it",
+        )
+
+
+def _is_a_broker(one: ListenerEndpoint) -> bool:
+    try:
+        Connection(one.host or "127.0.0.1", one.port, "kwire-doctor", KNOCK_SECONDS).close()
+    except (Lost, WireError):
+        return False
+    return True

@@ -1,0 +1,248 @@
+"""`kwire dump`: what is in the files of a data directory, of Apache Kafka's as of kwire's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from kwire.broker.raft.quorum_state import FILE_NAME as QUORUM_STATE
+from kwire.broker.raft.quorum_state import decode_quorum_state
+from kwire.broker.storage.checkpoints import (
+    CLEANED_OFFSETS,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    read_epochs,
+    read_offsets,
+)
+from kwire.broker.storage.disk import RealDisk, StorageError
+from kwire.broker.storage.log.producer_state import CorruptSnapshot, read_snapshot
+from kwire.broker.storage.log.transaction_index import read_aborted
+from kwire.cli.files.internal_records import KINDS, METADATA
+from kwire.cli.files.segment_files import (
+    PROBLEM,
+    Wanted,
+    batches_of,
+    offset_index,
+    problem,
+    read_file,
+    time_index,
+)
+from kwire.cli.records.formats import add_forms, as_json, decoders
+from kwire.cli.records.positions import MAX_OFFSET
+from kwire.cli.shared.failure import Failure, UsageError, unreadable
+from kwire.cli.shared.options import add_json, command_parser
+from kwire.cli.shared.output import BOLD, DIM, RED, Output, Row, time_text
+from kwire.wire.java_properties import load
+
+_PARTITION: Final = re.compile(r"(.+)-\d+(?:\.[0-9a-f]{32}-(?:delete|future|stray))?")
+ORDER: Final = (".log", ".checkpoint", ".index", ".timeindex", ".txnindex", ".snapshot")
+CHECKPOINTS: Final = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANED_OFFSETS)
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(
+        name,
+        "Show what is in the files of a data directory, and check them; no broker is asked, nothing changed.",
+        "kwire dump kwire-data/orders-0\n"
+        "  kwire dump kwire-data/__consumer_offsets-3/00000000000000000000.log --records",
+        run,
+    )
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a file, the directory of a partition, or a data directory"
+    )
+    parser.add_argument("--records", action="store_true", help="also the records of each batch")
+    parser.add_argument(
+        "--as",
+        dest="kind",
+        choices=(*sorted(set(KINDS.values())), "plain"),
+        help="what the records are (default: as the directory's name says)",
+    )
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="OFFSET", help="where to begin")
+    parser.add_argument(
+        "--until", dest="last", type=int, default=MAX_OFFSET, metavar="OFFSET", help="the last"
+    )
+    add_forms(parser)
+    add_json(parser)
+    return parser
+
+
+def run(options: Namespace, output: Output) -> int:
+    if options.first > options.last:
+        raise UsageError(f"--from {options.first} is behind --until {options.last}")
+    problems = 0
+    shown = 0
+    with output.progress("rows") as progress:
+        for path in (path for given in options.paths for path in _files(given)):
+            if not output.as_json:
+                output.line(path, BOLD)
+            for row in _rows(path, options):
+                problems += PROBLEM in row
+                _show(output, path, row)
+                shown += 1
+                if not output.is_terminal:
+                    progress.at(shown)
+    if problems:
+        output.note(f"problems were found: {problems}")
+    return 1 if problems else 0
+
+
+def _show(output: Output, path: str, row: Row) -> None:
+    if output.as_json:
+        output.line(as_json({"file": path, **row}))
+    elif PROBLEM in row:
+        output.line(f"  PROBLEM: {row[PROBLEM]}", RED)
+    else:
+        told = "  ".join(
+            f"{output.coloured(name.replace('_', ' '), DIM)} {output.printable(_text(value))}"
+            for name, value in row.items()
+            if value is not None
+        )
+        output.line(("    " if "offset" in row and "batch" not in row else "  ") + told)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return as_json(value) if isinstance(value, (dict, list)) else str(value)
+
+
+def _files(path: str) -> Iterator[str]:
+    """The files that a path stands for: of a directory those that are known. Failure."""
+    if not os.path.exists(path):
+        raise Failure(f"{path}: there is no such file, nor directory: name one below a broker's log.dirs")
+    if not os.path.isdir(path):
+        yield path
+        return
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    known = [name for name in names if _reader(name) is not None]
+    if not known:
+        raise Failure(f"{path} has no files of Kafka's: name a data directory, or a partition in one")
+    known.sort(
+        key=lambda name: (ORDER.index(end) if (end := os.path.splitext(name)[1]) in ORDER else -1, name)
+    )
+    for name in known:
+        yield os.path.join(path, name)
+
+
+def _rows(path: str, options: Namespace) -> Iterable[Row]:
+    read = _reader(os.path.basename(path))
+    if read is None:
+        raise Failure(
+            f"{path} is not known by its name: give a segment (.log), an index, a snapshot or a checkpoint"
+        )
+    try:
+        yield from read(path, options)
+    except StorageError as error:
+        yield problem(str(error))
+
+
+def _reader(name: str) -> Callable[[str, Namespace], Iterable[Row]] | None:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    # A file that is to be deleted, or is in the making, is still what it was.
+    name = re.sub(r"\.(deleted|cleaned|swap)$", "", name)
+    return _BY_SUFFIX.get(os.path.splitext(name)[1])
+
+
+def _segment(path: str, options: Namespace) -> Iterable[Row]:
+    kind = options.kind
+    if kind is None:
+        parent = os.path.basename(os.path.dirname(os.path.abspath(path)))
+        partition = _PARTITION.fullmatch(parent)
+        kind = KINDS.get(partition[1]) if partition else None
+        if path.endswith(".checkpoint"):
+            kind = METADATA
+    key, value = decoders(options, {})
+    wanted = Wanted(
+        options.records, None if kind == "plain" else kind, key, value, options.first, options.last
+    )
+    return batches_of(path, wanted)
+
+
+def _aborted(path: str, _: Namespace) -> Iterator[Row]:
+    for one in read_aborted(RealDisk(), path):
+        yield {
+            "producer_id": one.producer_id,
+            "first_offset": one.first_offset,
+            "marker_at": one.last_offset,
+            "stable_then": one.last_stable_offset,
+        }
+
+
+def _snapshot(path: str, _: Namespace) -> Iterator[Row]:
+    try:
+        producers = list(read_snapshot(read_file(path)))
+    except CorruptSnapshot as error:
+        yield problem(str(error))
+        return
+    for producer_id, state in producers:
+        yield {
+            "producer_id": producer_id,
+            "epoch": state.epoch,
+            "last_sequence": state.last_sequence,
+            "last_offset": state.batches[-1].last_offset if state.batches else None,
+            "time": time_text(state.last_timestamp),
+            "coordinator_epoch": state.coordinator_epoch,
+            "open_from": state.txn_first_offset,
+        }
+
+
+def _offsets(path: str, _: Namespace) -> Iterator[Row]:
+    for (topic, partition), offset in sorted(read_offsets(RealDisk(), path).items()):
+        yield {"topic": topic, "partition": partition, "checkpoint": offset}
+
+
+def _epochs(path: str, _: Namespace) -> Iterator[Row]:
+    for epoch, start in read_epochs(RealDisk(), path):
+        yield {"leader_epoch": epoch, "from_offset": start}
+
+
+def _properties(path: str, _: Namespace) -> Iterator[Row]:
+    try:
+        yield dict(load(read_file(path).decode("iso-8859-1")))
+    except ValueError as error:
+        yield problem(str(error))
+
+
+def _partition_metadata(path: str, _: Namespace) -> Iterator[Row]:
+    yield dict(
+        (part.strip() for part in line.split(":", 1))  # type: ignore[misc]
+        for line in read_file(path).decode("utf-8", "replace").splitlines()
+        if ":" in line
+    )
+
+
+def _quorum_state(path: str, _: Namespace) -> Iterator[Row]:
+    try:
+        decode_quorum_state(content := read_file(path))
+        yield json.loads(content)
+    except ValueError as error:
+        yield problem(str(error))
+
+
+_BY_NAME: Final[Mapping[str, Callable[[str, Namespace], Iterable[Row]]]] = {
+    **dict.fromkeys(CHECKPOINTS, _offsets),
+    LEADER_EPOCHS: _epochs,
+    PARTITION_METADATA: _partition_metadata,
+    META_PROPERTIES: _properties,
+    QUORUM_STATE: _quorum_state,
+}
+_BY_SUFFIX: Final[Mapping[str, Callable[[str, Namespace], Iterable[Row]]]] = {
+    ".log": _segment,
+    ".checkpoint": _segment,
+    ".index": lambda path, _: offset_index(path),
+    ".timeindex": lambda path, _: time_index(path),
+    ".txnindex": _aborted,
+    ".snapshot": _snapshot,
+}

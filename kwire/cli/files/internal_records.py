@@ -1,0 +1,121 @@
+"""Records of internal topics, as what they say: by the topic that they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from struct import Struct
+from typing import Any, Final
+
+from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.cli.shared.failure import Misfit
+from kwire.wire.batch import CorruptBatch, Record, control_type
+from kwire.wire.codegen import decode
+from kwire.wire.errors import WireError
+from kwire.wire.primitives import Uuid, uuid_to_text
+from kwire.wire.registry import UnknownRecord, decode_stored, decode_stored_metadata, stored_version
+from kwire.wire.schema import Message, fields_of
+from kwire.wire.stored.raft import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
+
+METADATA, OFFSETS, TRANSACTIONS, SHARE = "metadata", "offsets", "transactions", "share"
+KINDS: Final = {
+    METADATA_TOPIC: METADATA,
+    GROUP_METADATA_TOPIC: OFFSETS,
+    TRANSACTION_STATE_TOPIC: TRANSACTIONS,
+    SHARE_GROUP_STATE_TOPIC: SHARE,
+}
+"""What is in the records of a topic."""
+_MODULES: Final[Mapping[str, tuple[str, ...]]] = {
+    OFFSETS: ("groups", "consumer_groups", "share_groups", "streams_groups"),
+    TRANSACTIONS: ("transactions",),
+    SHARE: ("share_state",),
+}
+MARKERS: Final = {0: "abort", 1: "commit"}
+CONTROLS: Final[Mapping[int, type[Message]]] = {
+    2: LeaderChangeMessage,
+    3: SnapshotHeaderRecord,
+    4: SnapshotFooterRecord,
+    5: KRaftVersionRecord,
+    6: VotersRecord,
+}
+_MARKER: Final = Struct(">hi")
+
+
+def said_by(kind: str, record: Record) -> dict[str, object]:
+    """What a record of such a topic says, as JSON has it. Misfit where it says nothing that is known."""
+    try:
+        if kind == METADATA:
+            return {"record": _metadata(record.value)}
+        key_class, value_class = _classes(kind)[stored_version(record.key or b"")]
+        key: dict[str, object] = {"key": _told(decode_stored(key_class, record.key or b""))}
+        if record.value is None:
+            return key
+        return {**key, "value": _told(decode_stored(value_class, record.value))}
+    except KeyError as error:
+        raise Misfit(f"a record of kind {error}, which is not known") from None
+    except WireError as error:
+        raise Misfit(str(error)) from None
+
+
+def control(record: Record) -> dict[str, object]:
+    """What a control record says: the end of a transaction, or of the quorum itself. Misfit."""
+    try:
+        _, kind = control_type(record)
+        value = record.value or b""
+        if kind in MARKERS and len(value) >= _MARKER.size:
+            return {"marker": MARKERS[kind], "coordinator_epoch": _MARKER.unpack_from(value)[1]}
+        if kind in CONTROLS:
+            found = CONTROLS[kind]
+            version = min(int.from_bytes(value[:2], "big"), found.VERSIONS[1])
+            return {"record": _told(decode(found, version, value)[0])}
+    except (CorruptBatch, WireError) as error:
+        raise Misfit(str(error)) from None
+    raise Misfit(f"a control record of type {kind}, which is not known")
+
+
+def _metadata(value: bytes | None) -> dict[str, object]:
+    found = decode_stored_metadata(value or b"")
+    if isinstance(found, UnknownRecord):
+        return {"type": found.record_type, "version": found.version, "value": found.value.hex()}
+    return _told(found)
+
+
+@cache
+def _classes(kind: str) -> dict[int, tuple[type[Message], type[Message]]]:
+    """The classes of keys and values by the number in front of a key."""
+    found = {}
+    for name in _MODULES[kind]:
+        declared = vars(import_module(f"kwire.wire.stored.{name}"))
+        for title, value in declared.items():
+            if title.endswith("Key") and isinstance(value, type) and issubclass(value, Message):
+                found[value.API_KEY] = value, declared[title.removesuffix("Key") + "Value"]
+    return found
+
+
+def _told(message: Message) -> dict[str, object]:
+    return {"type": type(message).__name__, **_fields(message)}
+
+
+def _fields(message: Message) -> dict[str, object]:
+    return {
+        field.name: [_plain(field.element, one) for one in value]
+        if isinstance(value := getattr(message, field.name), list)
+        else _plain(field.element, value)
+        for field in fields_of(type(message))
+    }
+
+
+def _plain(element: str, value: Any) -> object:
+    if isinstance(value, Message):
+        return _fields(value)
+    if element == "Uuid" and value is not None:
+        return uuid_to_text(Uuid(bytes(value)))
+    return bytes(value).hex() if isinstance(value, (bytes, bytearray, memoryview)) else value

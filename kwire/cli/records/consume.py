@@ -1,0 +1,151 @@
+"""`kwire consume`: the records of topics, as they come."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from typing import Final
+
+from kwire.cli.records.formats import Decode, add_forms, as_json, decoders, text_of, told, written
+from kwire.cli.records.positions import END, PLACES, offsets_of
+from kwire.cli.shared.client_settings import settings_of
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import UsageError
+from kwire.cli.shared.options import add_json, add_wire, command_parser
+from kwire.cli.shared.output import CYAN, DIM, Output, time_text
+from kwire.client.failure import NoPartition
+from kwire.client.reading import Found, Reader
+from kwire.wire.primitives import TopicPartition
+
+COMMITTED: Final = "read_committed"
+
+
+def parser(name: str) -> ArgumentParser:
+    parser = command_parser(
+        name,
+        "Show the records of topics, and those that come, until Ctrl-C or what --until and --max say.",
+        "kwire consume orders --from beginning --until end --value-format json\n"
+        "  kwire consume orders --from 10m --json | jq .value",
+        run,
+    )
+    parser.add_argument("topics", nargs="+", metavar="TOPIC")
+    parser.add_argument(
+        "--partition", type=int, action="append", metavar="N", help="only this one; may be repeated"
+    )
+    parser.add_argument("--from", dest="start", default=END, metavar="PLACE", help=f"{PLACES} (default: end)")
+    parser.add_argument("--until", metavar="PLACE", help="likewise, as it is when the command starts")
+    parser.add_argument("-n", "--max", type=int, metavar="N", help="end after so many records")
+    parser.add_argument("--idle", type=float, metavar="SECONDS", help="end when nothing has come for so long")
+    parser.add_argument(
+        "--read-committed", action="store_true", help="leave out what is of open or void transactions"
+    )
+    parser.add_argument("--values", action="store_true", help="nothing but values, each on a line")
+    add_forms(parser)
+    add_wire(parser)
+    add_json(parser)
+    return parser
+
+
+def run(options: Namespace, output: Output) -> int:
+    if options.values and options.json:
+        raise UsageError("--values and --json exclude each other")
+    if options.max is not None and options.max < 1:
+        raise UsageError(f"--max {options.max}: expected 1 or more")
+    if options.idle is not None and not options.idle >= 0:
+        raise UsageError(f"--idle {options.idle:g}: expected 0 or more seconds")
+    settings = settings_of(options)
+    shown = _Shown(output, *decoders(options, settings.properties), values_only=options.values)
+    committed = options.read_committed or settings.properties.get("isolation.level") == COMMITTED
+    with Cluster(settings) as cluster:
+        partitions = _partitions(cluster, options)
+        now_ms = time.time_ns() // 1_000_000
+        starts = offsets_of(cluster, options.start, partitions, now_ms, "--from", committed=committed)
+        ends = (
+            None
+            if options.until is None
+            else offsets_of(cluster, options.until, partitions, now_ms, "--until", committed=committed)
+        )
+        if ends is not None and all(starts[one] >= ends[one] for one in partitions):
+            output.note(f"there is nothing from {options.start} until {options.until}")
+        reader = Reader(cluster, starts, committed=committed, note=output.note)
+        left = options.max if options.max is not None else -1
+        last = time.monotonic()
+        while left:
+            open_ = [one for one in partitions if ends is None or reader.positions[one] < ends[one]]
+            if not open_:
+                break
+            for found in reader.read(open_):
+                last = time.monotonic()
+                if ends is None or found.record.offset < ends[found.partition]:
+                    shown.show(found)
+                    left -= 1
+                    if not left:
+                        break
+            output.out.flush()
+            if options.idle is not None and time.monotonic() - last >= options.idle:
+                break
+    return 0
+
+
+def _partitions(cluster: Cluster, options: Namespace) -> list[TopicPartition]:
+    found = []
+    for topic in cluster.topics(options.topics):
+        there = sorted(one.partition_index for one in topic.partitions)
+        for index in options.partition or ():
+            if index not in there:
+                raise NoPartition(topic.name or "", index, len(there))
+        found += [(topic.name or "", index) for index in options.partition or there]
+    return found
+
+
+class _Shown:
+    """Records on the standard output, a line each."""
+
+    def __init__(self, output: Output, key: Decode, value: Decode, *, values_only: bool) -> None:
+        self._output = output
+        self._key = key
+        self._value = value
+        self._values_only = values_only
+
+    def show(self, found: Found) -> None:
+        (topic, partition), record = found
+        key = self._told(self._key, record.key, found, "key")
+        value = self._told(self._value, record.value, found, "value")
+        headers = [
+            [name, self._told(text_of, data, found, f"header {name}")] for name, data in record.headers
+        ]
+        output = self._output
+        if output.as_json:
+            row = {
+                "topic": topic,
+                "partition": partition,
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "key": key,
+                "value": value,
+                "headers": headers,
+            }
+            output.line(as_json(row))
+        elif self._values_only:
+            output.line(output.printable(_text(value)))
+        else:
+            place = f"{topic}-{partition}@{record.offset} {time_text(record.timestamp) or '-'}"
+            named = "".join(f" {name}={_text(text)}" for name, text in headers)
+            output.line(
+                output.coloured(place, DIM)
+                + output.coloured(output.printable(named), CYAN)
+                + ("" if key is None else " " + output.printable(_text(key)) + " →")
+                + " "
+                + output.printable(_text(value))
+            )
+
+    def _told(self, decode: Decode, data: bytes | None, found: Found, what: str) -> object:
+        shown, why = told(decode, data)
+        if why is not None:
+            (topic, partition), record = found
+            self._output.note(f"{topic}-{partition}@{record.offset}: the {what} is shown as hex: {why}")
+        return shown
+
+
+def _text(value: object) -> str:
+    return "null" if value is None else written(value)

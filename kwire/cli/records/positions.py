@@ -1,0 +1,80 @@
+"""Where to read from, and where to end, in words: an offset, a time, the beginning, the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.failure import UsageError
+from kwire.client.offsets import find_offsets
+from kwire.wire.batch import NO_OFFSET
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST
+from kwire.wire.primitives import TopicPartition
+
+BEGINNING, END = "beginning", "end"
+PLACES: Final = "'beginning', 'end', an offset, -5 for the last five, 10m for ten minutes ago, or a time"
+AGE: Final = "10m for ten minutes (or ms, s, h, d), or a time"
+MAX_OFFSET: Final = (1 << 63) - 1
+MAX_CHARS: Final = 40
+"""Of a place; Python refuses to look at thousands of digits."""
+_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def offsets_of(
+    cluster: Cluster,
+    place: str,
+    partitions: Iterable[TopicPartition],
+    now_ms: int,
+    option: str,
+    *,
+    committed: bool = False,
+) -> dict[TopicPartition, int]:
+    """The offset that a place is in each of some partitions. UsageError, ApiError, Failure.
+
+    `committed`: a partition ends where its first open transaction begins.
+    """
+    wanted = list(partitions)
+    if len(place) > MAX_CHARS or (place.isdecimal() and int(place) > MAX_OFFSET):
+        raise UsageError(
+            f"{option} {place[:MAX_CHARS]}: expected {PLACES}, with an offset up to {MAX_OFFSET}"
+        )
+    if place == BEGINNING:
+        return find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
+    if place.isdecimal():
+        return dict.fromkeys(wanted, int(place))
+    ends = find_offsets(cluster, dict.fromkeys(wanted, LATEST), committed=committed)
+    if place == END:
+        return ends
+    if place[:1] == "-" and place[1:].isdecimal():
+        firsts = find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
+        return {one: max(firsts[one], ends[one] - int(place[1:])) for one in wanted}
+    found = find_offsets(cluster, dict.fromkeys(wanted, timestamp_of(place, now_ms, option, PLACES)))
+    return {one: ends[one] if found[one] == NO_OFFSET else found[one] for one in wanted}
+
+
+def duration_ms(text: str) -> int | None:
+    """How long 10m is; None for what is no such text."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
+
+
+def timestamp_of(text: str, now_ms: int, option: str, expected: str = AGE) -> int:
+    """A time in milliseconds: so long ago, or as ISO 8601 has it (in UTC where no zone is given).
+
+    UsageError.
+    """
+    if (ago_ms := duration_ms(text)) is not None:
+        return max(0, now_ms - ago_ms)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{option} {text}: expected {expected} like 2026-01-31T12:00 (in UTC, where no zone is given)"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0, round(moment.timestamp() * 1000))

@@ -1,0 +1,175 @@
+"""`kwire container`: what runs in the image, which takes what Apache Kafka's own image takes. KIP-975.
+
+Settings are those of `server.properties` in the mounted directory, and the environment over them. Only where
+both say nothing the image's own file counts, which sets up one broker. A new data directory is formatted for
+the cluster that CLUSTER_ID names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kwire.broker.config import BrokerConfig, ConfigError
+from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
+from kwire.broker.config.listeners import CONTROLLER_NAMES, LISTENERS, parse_listeners
+from kwire.broker.config.properties import environment_settings, parse_properties
+from kwire.cli.broker_settings import Failure, UsageError
+
+FILE: Final = "server.properties"
+DEFAULT_CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
+"""That of Apache Kafka's image, whose nodes form a cluster without being told."""
+
+LEVELS: Final = {
+    "TRACE": "debug",
+    "DEBUG": "debug",
+    "INFO": "info",
+    "WARN": "warning",
+    "ERROR": "error",
+    "FATAL": "error",
+    "OFF": "error",
+}
+"""The levels of Log4j, and what comes closest to each here."""
+
+HEALTH_TIMEOUT_SECONDS: Final = 5.0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and give its exit status. Failure."""
+    mounted, default = (
+        os.path.join(directory, FILE)
+        for directory in (options.mounted_configs_dir, options.default_configs_dir)
+    )
+    settings = completed(os.environ, getattr(options, "variables", ()))
+    os.environ.clear()
+    os.environ.update(settings)
+    options.properties = properties_file(settings, mounted, default)
+    options.overrides, options.data = [], None
+    if options.action == "healthy":
+        return _tell_health(options.properties, settings)
+    from kwire.cli.server.serve import run_prepared
+
+    options.log_level = options.log_format = options.slow_request_ms = options.http = None
+    options.console = options.console_writes = False
+    return run_prepared(options, lambda config: _format(config, settings["CLUSTER_ID"]))
+
+
+def completed(environ: Mapping[str, str], given: Sequence[str] = ()) -> dict[str, str]:
+    """The environment with the NAME=VALUE texts that are given, and with what Apache Kafka's image adds.
+
+    Failure for a text that is no NAME=VALUE, and for a controller that advertises listeners.
+    """
+    settings = dict(environ)
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text}: expected NAME=VALUE, like KAFKA_NUM_PARTITIONS=3")
+        settings[name] = value
+    settings["CLUSTER_ID"] = settings.get("CLUSTER_ID") or DEFAULT_CLUSTER_ID
+    advertised = settings.get("KAFKA_ADVERTISED_LISTENERS", "")
+    if settings.get("KAFKA_PROCESS_ROLES") == "controller":
+        if advertised:
+            raise Failure(
+                "KAFKA_ADVERTISED_LISTENERS is set for a controller, which clients do not use: leave it out"
+            )
+        settings.pop("KAFKA_ADVERTISED_LISTENERS", None)
+    elif advertised and not settings.get("KAFKA_LISTENERS"):
+        settings["KAFKA_LISTENERS"] = re.sub(r"://[^:]*:", "://0.0.0.0:", advertised)
+    level = LEVELS.get(settings.get("KAFKA_LOG4J_ROOT_LOGLEVEL", "").upper())
+    if level is not None:
+        settings.setdefault("KWIRE_LOG_LEVEL", level)
+    return settings
+
+
+def properties_file(environ: Mapping[str, str], mounted: str, default: str) -> str:
+    """The file that the environment is laid over. Failure where the mounted one cannot be read."""
+    is_told = any(
+        name in BROKER_KEYS or name.startswith(LISTENER_PREFIX) for name in environment_settings(environ)
+    )
+    try:
+        with open(mounted, encoding="iso-8859-1") as file:
+            return mounted if is_told or file.read().strip() else default
+    except FileNotFoundError:
+        return os.devnull if is_told else default
+    except OSError as error:
+        raise Failure(f"{mounted}: {error.strerror}") from error
+
+
+def _format(config: BrokerConfig, cluster_id: str) -> None:
+    """Format the directories unless one is formatted. Failure, FormatError, StorageError."""
+    from kwire.broker.metadata.features import not_served
+    from kwire.broker.node.format import (
+        AlreadyFormatted,
+        Beginning,
+        format_directories,
+        needs_voters,
+        standalone_voter,
+    )
+    from kwire.broker.storage.disk import RealDisk
+
+    if needs_voters(config) and config.value("controller.quorum.bootstrap.servers"):
+        raise Failure(
+            "controller.quorum.voters is not set, so nothing says who votes: set "
+            "KAFKA_CONTROLLER_QUORUM_VOTERS, like 1@kafka-1:9093,2@kafka-2:9093,3@kafka-3:9093"
+        )
+    rng = random.SystemRandom()
+    # Where nobody else can be found, there is nobody else to vote.
+    voters = [standalone_voter(config, rng)] if needs_voters(config) else []
+    # Brokers are let into a cluster only where they serve what it begins with.
+    try:
+        for line in format_directories(
+            config,
+            RealDisk(),
+            rng,
+            int(time.time() * 1000),
+            cluster_id=cluster_id,
+            beginning=Beginning(not_served(), voters=voters),
+        ):
+            print(line, flush=True)
+    except AlreadyFormatted:
+        # As with Kafka's image: where some directories are not, the broker says so and does not start.
+        pass
+
+
+def _tell_health(properties: str, environ: Mapping[str, str]) -> int:
+    """Ask the node of this container which APIs it serves: 0 where it answers, otherwise Failure."""
+    from kwire.client.connection import Connection
+    from kwire.client.failure import Lost
+    from kwire.wire.errors import WireError
+
+    host, port = address(properties, environ)
+    try:
+        Connection(host, port, "kwire-health", HEALTH_TIMEOUT_SECONDS).close()
+    except (Lost, WireError) as error:
+        raise Failure(f"not healthy: {error}") from error
+    return 0
+
+
+def address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
+    """Where the node of these settings answers: its first listener of brokers, or else its first.
+
+    Nothing else is looked at, for a start may be told more than a check of health is. Failure.
+    """
+    try:
+        with open(properties, encoding="iso-8859-1") as file:
+            settings = parse_properties(file.read())
+    except OSError as error:
+        raise Failure(
+            f"{properties}: {error.strerror}: run this in the image, or name a directory with a {FILE} by "
+            f"--default-configs-dir"
+        ) from error
+    settings |= {name: value for name, (_, value) in environment_settings(environ).items()}
+    listeners = settings.get(LISTENERS) or "PLAINTEXT://:9092"
+    controllers = {name.strip().upper() for name in settings.get(CONTROLLER_NAMES, "").split(",")}
+    try:
+        endpoints = parse_listeners(LISTENERS, [entry.strip() for entry in listeners.split(",")])
+    except ConfigError as error:
+        raise Failure(str(error)) from error
+    endpoint = next((one for one in endpoints if one.name not in controllers), endpoints[0])
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
+    return host, endpoint.port

@@ -1,0 +1,80 @@
+"""`kwire format`: what a new broker's data directories need, as Kafka's storage tool writes it."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+
+from kwire.broker.controller.scram import MalformedCredential, parse_credential
+from kwire.broker.controller.topics import new_uuid
+from kwire.broker.node.format import (
+    Beginning,
+    FormatError,
+    format_directories,
+    needs_voters,
+    parse_feature,
+    parse_voters,
+    standalone_voter,
+)
+from kwire.broker.storage.disk import RealDisk, StorageError
+from kwire.cli.broker_settings import Failure, UsageError, configuration
+from kwire.wire.primitives import uuid_to_text
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and give its exit status. Failure."""
+    rng = random.SystemRandom()
+    if options.cluster_id is None:
+        # As with Kafka's tool: directories and nodes that are formatted one by one must get the same id.
+        fresh = uuid_to_text(new_uuid(rng))
+        raise UsageError(f"--cluster-id is missing: for a new cluster, give --cluster-id {fresh}")
+    if options.standalone + options.no_initial_controllers + (options.initial_controllers is not None) > 1:
+        raise UsageError(
+            "--standalone, --no-initial-controllers and --initial-controllers exclude each other: give one"
+        )
+    options.properties = options.properties or options.config
+    if options.node_id is not None:
+        options.overrides.append(f"node.id={options.node_id}")
+    features: dict[str, int] = {}
+    for feature in options.features:
+        try:
+            name, level = parse_feature(feature)
+        except FormatError as error:
+            raise UsageError(str(error)) from error
+        features[name] = level
+    credentials = []
+    for text in options.credentials:
+        try:
+            credentials.append(parse_credential(text, rng))
+        except MalformedCredential as error:
+            # What was given is not repeated: it may tell a password.
+            raise UsageError(f"--add-scram: {error}") from error
+    config = configuration(options)
+    try:
+        voters = []
+        if options.standalone:
+            voters = [standalone_voter(config, rng)]
+        elif options.initial_controllers is not None:
+            voters = parse_voters(options.initial_controllers, config)
+        elif needs_voters(config) and not options.no_initial_controllers:
+            raise Failure(
+                "controller.quorum.voters is not set, so who votes must be said here: with --standalone, "
+                "--initial-controllers or --no-initial-controllers"
+            )
+        lines = format_directories(
+            config,
+            RealDisk(),
+            rng,
+            int(time.time() * 1000),
+            cluster_id=options.cluster_id,
+            ignore_formatted=options.ignore_formatted,
+            beginning=Beginning(features, options.release_version, voters, credentials),
+        )
+    except StorageError as error:
+        raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
+    except FormatError as error:
+        raise Failure(str(error)) from error
+    for line in lines:
+        print(line)
+    return 0

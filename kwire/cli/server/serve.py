@@ -1,0 +1,230 @@
+"""`kwire serve`: a broker until it is asked to stop."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import logging
+import math
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+import kwire.coordinator.groups.machine  # noqa: F401 - so that no first group finds files of an upgrade
+from kwire.broker.config import BrokerConfig, ConfigError
+from kwire.broker.metadata.batches import CorruptMetadata
+from kwire.broker.net.listeners import BindError
+from kwire.broker.net.moments import Moment
+from kwire.broker.net.running import RunningNode
+from kwire.broker.net.serve import first_of, serve
+from kwire.broker.net.settings import settings_of
+from kwire.broker.node.format import FormatError
+from kwire.broker.observe.flight import FlightRecorder
+from kwire.broker.observe.systemd import READY, STOPPING, Notifier
+from kwire.broker.storage.checkpoints import NoOwner
+from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.broker.storage.disk import StorageError
+from kwire.cli.broker_settings import LOG_FORMATS, LOG_LEVELS, Failure, UsageError, configuration
+from kwire.cli.shared.standard_streams import drop_output
+
+if TYPE_CHECKING:
+    from kwire.broker.observe.http import HttpPort
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+CONSOLE_PORT: Final = "8080"
+"""Where the console is, if nobody says where the HTTP port is to be: on loopback."""
+ELSEWHERE: Final = "--set listeners=PLAINTEXT://127.0.0.1:19092"
+"""How a broker without a file listens at another port."""
+BOOLEANS: Final = ("true", "false")
+GC_THRESHOLDS: Final = (10_000, 20, 50)
+"""Rarer than Python's own, and never over what was there at the start: no pause above a millisecond or so."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command, and give its exit status. Failure."""
+    return run_prepared(options, lambda config: None)
+
+
+def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], None]) -> int:
+    """As `run`, after `prepare` has had the configuration, before anything is opened. Failure."""
+    _begin_logging(options)
+    slow_seconds = _slow_seconds(options)
+    config = configuration(options)
+    http: HttpPort | None = None
+    crash = _Crash()
+    try:
+        prepare(config)
+        http = _http_port(options, config)
+        failure = trio.run(_serve, config, http, slow_seconds, crash)
+    except (NoOwner, StartRefused) as error:
+        raise Failure(str(error)) from error
+    except StorageError as error:
+        raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
+    except BindError as error:
+        has_no_file = options.properties is None and str(error).endswith("in listeners")
+        raise Failure(f"{error}, as {ELSEWHERE} does" if has_no_file else str(error)) from error
+    except (ConfigError, FormatError, CorruptMetadata) as error:
+        raise Failure(str(error)) from error
+    except Exception as error:
+        crash.tell(f"unhandled {type(error).__name__}: {error}", traceback.format_exc())
+        raise
+    finally:
+        crash.end()
+        if http is not None:
+            http.close()
+    if failure:
+        raise Failure(failure)
+    return 0
+
+
+def _begin_logging(options: argparse.Namespace) -> None:
+    """Log to standard error as the options say, or the environment. Failure."""
+    level = _chosen(options.log_level, "KWIRE_LOG_LEVEL", LOG_LEVELS, "info")
+    handler = logging.StreamHandler(sys.stderr)
+    if _chosen(options.log_format, "KWIRE_LOG_FORMAT", LOG_FORMATS, "text") == "json":
+        from kwire.broker.observe.logs import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _chosen(given: str | None, variable: str, choices: Sequence[str], default: str) -> str:
+    """What an option says, else a variable of the environment. UsageError."""
+    chosen = given or os.environ.get(variable, default)
+    if chosen.lower() not in choices:
+        raise UsageError(f"{variable} is {chosen!r}: expected one of {', '.join(choices)}")
+    return chosen.lower()
+
+
+def _slow_seconds(options: argparse.Namespace) -> float:
+    """From how long on requests are logged as slow; infinity where they are not to be. UsageError."""
+    given: str | None = options.slow_request_ms or os.environ.get("KWIRE_SLOW_REQUEST_MS")
+    if given is None:
+        return math.inf
+    if not given.isascii() or not given.isdigit() or len(given) > 9:
+        raise UsageError(f"--slow-request-ms is {given!r}: expected milliseconds, like 500")
+    return int(given) / 1000
+
+
+def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | None:
+    """The HTTP port that was asked for, bound. BindError, Failure."""
+    # A compose file has a variable that nobody has set be empty.
+    where: str | None = options.http if options.http is not None else os.environ.get("KWIRE_HTTP") or None
+    has_console = _chosen("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
+    if options.console_writes and not has_console:
+        raise UsageError("--console-writes is for the console, which is not asked for: add --console")
+    if where is None and not has_console:
+        return None
+    if has_console and not config.is_broker:
+        raise Failure("--console needs a broker: give it to a node that has broker in its process.roles")
+    from kwire.broker.observe.http import HttpPort, NoHttp
+
+    try:
+        return HttpPort(
+            CONSOLE_PORT if where is None else where,
+            settings_of(config),
+            console=has_console,
+            console_writes=options.console_writes,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except NoHttp as error:
+        raise Failure(str(error)) from error
+
+
+async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: float, crash: _Crash) -> str:
+    """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
+    stop = _StopSignals(Moment(), trio.lowlevel.current_trio_token())
+    beside: list[Callable[[RunningNode], Awaitable[None]]] = [] if http is None else [http.serve]
+    service = Notifier(os.environ)
+    if service.watchdog_seconds:
+        beside.append(service.keep_watchdog)
+    async with serve(config, alone=True, stop=stop.asked, beside=beside) as broker:
+        if stop.asked.has_come or broker.failure.reason:
+            return broker.failure.reason
+        crash.watch(broker)
+        if slow_seconds < math.inf:
+            from kwire.broker.observe.slow import SlowRequests
+
+            logger = broker.loop.logger("kwire.dispatch")
+            broker.server.answered.watch_slow(slow_seconds, SlowRequests(logger, perf_counter))
+        service.tell(READY, f"STATUS=serves on {broker.bootstrap}")
+        told = (
+            f"kwire serves on {broker.bootstrap}, its data is in {', '.join(config.log_dirs)}; "
+            f"Ctrl-C or SIGTERM stops it"
+        )
+        if http is not None and http.console_url:
+            told += f"\nthe console is at {http.console_url}"
+        try:
+            print(told, flush=True)
+        except OSError as error:  # which is no reason not to serve
+            logger = broker.loop.logger("kwire.node")
+            logger.warning("standard output cannot be written (%s): %s", error.strerror, told)
+            drop_output()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        gc.enable()
+        await first_of(stop.asked, broker.failure.happened)
+        if broker.failure.reason:
+            crash.tell(broker.failure.reason)
+        service.tell(STOPPING)
+        broker.loop.logger("kwire.node").info("stopping")
+        return broker.failure.reason
+
+
+class _Crash:
+    """Has the flight recorder written when the broker comes to a bad end, by a signal or otherwise."""
+
+    def __init__(self) -> None:
+        self._recorder: FlightRecorder | None = None
+
+    def watch(self, broker: RunningNode) -> None:
+        """From now on there is something to tell. SIGABRT is how systemd ends a service that hangs."""
+        self._recorder = FlightRecorder(broker)
+        self._recorder.begin()
+        faulthandler.enable()  # for signals after which no Python runs
+        signal.signal(signal.SIGABRT, self._aborted)
+
+    def tell(self, reason: str, trace: str = "") -> None:
+        """The broker ends for this reason."""
+        if self._recorder is not None:
+            self._recorder.write(reason, trace)
+
+    def end(self) -> None:
+        """The broker has ended, and what there was to tell of it is told."""
+        if self._recorder is not None:
+            self._recorder.end()
+
+    def _aborted(self, number: int, frame: FrameType | None) -> None:
+        self.tell("SIGABRT", "".join(traceback.format_stack(frame)))
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+
+class _StopSignals:
+    """The first signal asks for a clean stop, the second ends the process: recovery follows."""
+
+    def __init__(self, asked: Moment, token: trio.lowlevel.TrioToken) -> None:
+        self.asked = asked
+        self._token = token
+        self._count = 0
+        signal.signal(signal.SIGTERM, self._received)
+        signal.signal(signal.SIGINT, self._received)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal may close
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count > 1:
+            os._exit(128 + number)
+        self._token.run_sync_soon(self.asked.come)

@@ -1,0 +1,105 @@
+"""How a command reaches a cluster: what its options say, and a client's properties file."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from kwire.cli.shared.failure import Failure, UsageError
+from kwire.client.security import PLAINTEXT, Security, security_of
+from kwire.wire.java_properties import load
+
+DEFAULT_SERVER: Final = "127.0.0.1:9092"
+DEFAULT_PORT: Final = 9092
+CLIENT_ID: Final = "kwire-desk"
+TIMEOUT_SECONDS: Final = 30.0
+MAX_TIMEOUT_SECONDS: Final = 86_400
+_SERVER: Final = re.compile(r"(?:[A-Za-z_]\w*://)?(?:\[([^\]]+)\]|([^:\[\]/]+))(?::(\d{1,5}))?")
+
+Address = tuple[str, int]
+
+
+class ClientSettings(NamedTuple):
+    """Which brokers to ask first, as whom, and for how long."""
+
+    servers: tuple[Address, ...]
+    client_id: str = CLIENT_ID
+    timeout_seconds: float = TIMEOUT_SECONDS
+    properties: Mapping[str, str] = {}
+    """All that the file says, for commands that look for keys of their own."""
+    security: Security = PLAINTEXT
+
+    def __repr__(self) -> str:
+        servers = ",".join(map(str, self.servers))
+        return f"ClientSettings({servers}, {self.client_id}, {self.timeout_seconds}, [hidden])"
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """How long a broker may take for what it has to wait for: it is to answer before nobody listens."""
+        return int(900 * self.timeout_seconds)
+
+
+def settings_of(options: Namespace) -> ClientSettings:
+    """What the options that all commands share come to. Failure, UsageError."""
+    properties = {} if options.command_config is None else read_properties(options.command_config)
+    try:
+        security = security_of(properties)
+    except ValueError as error:
+        raise Failure(f"{options.command_config}: {error}") from error
+    given, what = options.bootstrap_server, "--bootstrap-server"
+    if given is None and "bootstrap.servers" in properties:
+        given, what = properties["bootstrap.servers"], f"bootstrap.servers of {options.command_config}"
+    seconds = options.timeout
+    if seconds is None:
+        seconds = _milliseconds(properties, "default.api.timeout.ms", TIMEOUT_SECONDS)
+    if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise UsageError(f"--timeout {seconds:g}: give some seconds, up to {MAX_TIMEOUT_SECONDS}")
+    servers = servers_of(DEFAULT_SERVER if given is None else given, what)
+    return ClientSettings(servers, properties.get("client.id", CLIENT_ID), seconds, properties, security)
+
+
+def servers_of(text: str, what: str = "--bootstrap-server") -> tuple[Address, ...]:
+    """Hosts and ports of a list with commas; `what` has given it. UsageError."""
+    servers = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        found = _SERVER.fullmatch(part)
+        port = int((found and found[3]) or DEFAULT_PORT)
+        if found is None or not 0 < port < 65536:
+            raise UsageError(f"{what} {part}: expected HOST:PORT, like {DEFAULT_SERVER}")
+        servers.append((found[1] or found[2], port))
+    if not servers:
+        raise UsageError(f"{what} names no broker: expected HOST:PORT, like {DEFAULT_SERVER}")
+    return tuple(servers)
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """A file in the format of Java's properties. Failure."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return load(file.read())
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}: give the path of a client's properties file") from error
+    except ValueError as error:
+        raise Failure(f"{path}: {error}") from error
+
+
+def pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """What KEY=VALUE texts say. UsageError."""
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{option} {text}: expected KEY=VALUE")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _milliseconds(properties: Mapping[str, str], key: str, default_seconds: float) -> float:
+    text = properties.get(key)
+    if text is None:
+        return default_seconds
+    if not text.strip().isdecimal():
+        raise Failure(f"{key}={text}: expected milliseconds")
+    return int(text) / 1000

@@ -1,5 +1,0 @@
-from kwire.testing.cluster.history import History
-from kwire.testing.simulation.run import main
-
-if __name__ == "__main__":
-    raise SystemExit(main(History, "kwire.testing.cluster"))

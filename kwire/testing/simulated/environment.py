@@ -1,0 +1,304 @@
+"""A cluster in one process, under one seed: its nodes, its network, its clients, and who watches them."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kwire.broker.replication.roles import Role
+from kwire.host.host import PeerAddress, PeerUnreachable
+from kwire.testing.network import Faults, Network
+from kwire.testing.simulated.cluster_invariants import Watch, told_of
+from kwire.testing.simulated.ledger import EpochLed, Ledger, Place
+from kwire.testing.simulated.logins import logging_in
+from kwire.testing.simulated.nodes import DIRECTORIES, RIGHT, ClusterNode, Drift, address_of, settings
+from kwire.testing.simulated.simulated_client import Client
+from kwire.testing.simulated.violation import Violation
+from kwire.testing.virtual import Events
+from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+C = TypeVar("C", bound=Client)
+
+CREATE_TOPICS_VERSION: Final = 7
+MOST_PARTITIONS: Final = 3
+START_MS: Final = 20_000
+"""How long a cluster may take from its first process to the leaders of its first topic."""
+
+
+class Shape(NamedTuple):
+    """What a cluster consists of."""
+
+    nodes: dict[int, str]
+    """The roles of each node by its id."""
+    replicas: int = 3
+    min_insync_replicas: int = 2
+    fetch_bytes: int = 1 << 20
+    has_racks: bool = False
+    """Whether nodes stand in two racks, and consumers may read from followers."""
+    directories: int = 1
+    """How many log directories each node has."""
+    longest_work_ms: int = 50
+    """How long syncs, and other work for threads, take at most."""
+    may_lose: bool = False
+    """Whether its topics prefer any leader to none (unclean.leader.election.enable)."""
+    drifts: Mapping[int, Drift] = {}
+    """Of nodes whose clocks are wrong."""
+    has_logins: bool = False
+    """Whether nodes log in to each other."""
+    config: Mapping[str, str] = {}
+    """Kafka's keys for all nodes."""
+
+    @property
+    def brokers(self) -> list[int]:
+        return [node_id for node_id, roles in self.nodes.items() if "broker" in roles]
+
+    @property
+    def controllers(self) -> list[int]:
+        return [node_id for node_id, roles in self.nodes.items() if "controller" in roles]
+
+
+ALONE: Final = Shape({1: "broker,controller"}, replicas=1, min_insync_replicas=1)
+THREE: Final = Shape({1: "broker,controller", 2: "broker", 3: "broker"})
+FIVE: Final = Shape({1: "broker", 2: "broker", 3: "broker", 4: "broker", 5: "controller"})
+FOUR: Final = Shape({1: "broker", 2: "broker", 3: "broker", 4: "controller"})
+
+
+class WatchedEvents(Events):
+    """Events, after each of which somebody looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look: Callable[[], None] = lambda: None
+
+    def run_pending(self) -> None:
+        super().run_pending()
+        self.look()
+
+
+class World:
+    """See the module."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        shape: Shape,
+        faults: Faults,
+        topics: dict[str, int],
+        ledger: Callable[[EpochLed], Ledger] = Ledger,
+    ) -> None:
+        """`topics` are those to be created, with their numbers of partitions."""
+        self.transcript: list[str] = []
+        self.shape = shape
+        self.rng = rng
+        self.events = WatchedEvents()
+        self._began_ms = self.events.clock.monotonic_ms()
+        self.network = Network(self.events, random.Random(rng.getrandbits(64)), faults, self.note)
+        self.ledger = ledger(self._epoch_led)
+        self.clients: list[Client] = []
+        self.topics = topics
+        self.places = [Place(topic, index) for topic, count in topics.items() for index in range(count)]
+        self._may_be = [Place(topic, index) for topic in topics for index in range(MOST_PARTITIONS)]
+        """Those that there are, or may be, as topics grow."""
+        internal = [Place("__consumer_offsets", 0), Place("__transaction_state", 0)]
+        self.bugs: list[str] = []
+        """What nodes have logged as errors of their own."""
+        self.nodes: dict[int, ClusterNode] = {}
+        self.watch = Watch(
+            self.nodes,
+            [*self._may_be, *internal],
+            self.ledger,
+            shape.min_insync_replicas,
+            self.note,
+            topics if shape.may_lose else (),
+        )
+        self.events.look = self._look
+
+    def begin(self) -> None:
+        """Start all nodes."""
+        shape, rng = self.shape, self.rng
+        for node_id, drift in shape.drifts.items():
+            self.note(
+                f"--- the clocks of node {node_id} go at {drift.speed_percent} %, {drift.ahead_ms} ms ahead"
+            )
+        for node_id, roles in sorted(shape.nodes.items(), key=lambda item: "controller" not in item[1]):
+            own = settings(
+                node_id,
+                roles,
+                shape.controllers,
+                replicas=shape.replicas,
+                min_insync_replicas=shape.min_insync_replicas,
+                fetch_bytes=shape.fetch_bytes,
+                has_racks=shape.has_racks,
+                directories=DIRECTORIES[: shape.directories],
+            )
+            if shape.has_logins:
+                own = logging_in(own)
+            own |= shape.config
+            self.nodes[node_id] = ClusterNode(
+                own,
+                rng=random.Random(rng.getrandbits(64)),
+                network=self.network,
+                note=self.note,
+                drift=shape.drifts.get(node_id, RIGHT),
+                longest_work_ms=shape.longest_work_ms,
+            )
+
+    # --- what happens
+
+    @property
+    def now_ms(self) -> int:
+        """Since the beginning."""
+        return self.events.clock.monotonic_ms() - self._began_ms
+
+    def note(self, text: str) -> None:
+        """Tell the reader of the transcript."""
+        self.transcript.append(f"{self.now_ms / 1000:8.3f}  {text}")
+
+    def advance(self, delay_ms: int) -> None:
+        """Let time pass. Violation, and whatever a node raises that it must not."""
+        self.events.advance(delay_ms)
+
+    def advance_until(self, is_so: Callable[[], bool], within_ms: int, why_not: Callable[[], str]) -> None:
+        """Let time pass until something is so. Violation where that takes too long."""
+        ends_ms = self.now_ms + within_ms
+        while not is_so():
+            if self.now_ms >= ends_ms:
+                raise Violation(f"after {within_ms} ms {why_not()}")
+            self.advance(50)
+
+    def _look(self) -> None:
+        self.watch.look()
+        for place in self._may_be:
+            if place not in self.places and self.watch.partition(place) is not None:
+                self.places.append(place)
+        if self.bugs:
+            raise Violation(self.bugs[0])
+
+    def _epoch_led(self, place: Place, address: PeerAddress) -> int | None:
+        """In which epoch the broker there leads a partition; None where it does not, or errs about that."""
+        known = self.watch.partition(place)
+        node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)
+        if known is None or node is None or known.leader != node.node_id or not node.is_running:
+            return None
+        partition = node.node.replicas.get(*place)
+        if partition is None or partition.role is not Role.LEADER:
+            return None
+        return known.leader_epoch if partition.leader_epoch == known.leader_epoch else None
+
+    def tell_how_it_is(self) -> None:
+        """Have the transcript end with what a reader asks first: who has what."""
+        image = self.watch.image
+        for node in self.nodes.values():
+            state = "paused" if node.host.is_paused else "up" if node.is_running else "down"
+            known = image.brokers.get(node.node_id)
+            fenced = "" if known is None else ", fenced" if known.fenced else ", unfenced"
+            self.note(f"= {node.name} is {state}{fenced}")
+        for place in self.watch.places:
+            known_partition = self.watch.partition(place)
+            if known_partition is None:
+                continue
+            self.note(f"= {place}: {told_of(known_partition)}; committed up to {self.ledger.of(place).end}")
+            for node in self.nodes.values():
+                partition = node.node.replicas.get(*place) if node.is_broker and node.is_running else None
+                if partition is not None:
+                    log = partition.log
+                    self.note(
+                        f"=   {node.name}: {partition.role.value} in epoch {partition.leader_epoch}, from "
+                        f"{log.log_start_offset} to {log.log_end_offset}, high watermark {log.high_watermark}"
+                    )
+
+    # --- clients
+
+    def client(self, kind: Callable[..., C], name: str, **more: Any) -> C:
+        """A client, which starts at once."""
+        client = kind(
+            name,
+            self.network,
+            {node_id: address_of(node_id) for node_id in self.shape.brokers},
+            list(self.topics),
+            random.Random(self.rng.getrandbits(64)),
+            self.note,
+            **more,
+        )
+        self.clients.append(client)
+        client.start()
+        return client
+
+    def await_brokers(self) -> None:
+        """Let time pass until all are there. Violation where that takes too long."""
+
+        def all_are_there() -> bool:
+            known = self.watch.image.brokers
+            return all(each in known and not known[each].fenced for each in self.shape.brokers)
+
+        self.advance_until(all_are_there, START_MS, lambda: "not all brokers are unfenced")
+
+    def create_topics(self) -> None:
+        """Once all brokers are there. Violation where that takes too long."""
+        self.await_brokers()
+        unclean = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
+        topics = [
+            CreatableTopic(
+                name=name,
+                num_partitions=count,
+                replication_factor=self.shape.replicas,
+                configs=[unclean] if self.shape.may_lose else [],
+            )
+            for name, count in self.topics.items()
+        ]
+        answers: list[Any] = []
+
+        def are_created() -> bool:
+            if answers and isinstance(answers[-1], PeerUnreachable):
+                ask()  # the broker has not heard yet that it is unfenced
+            return bool(answers) and not isinstance(answers[-1], PeerUnreachable)
+
+        def ask() -> None:
+            answers.clear()
+            connection = self.network.connect(address_of(self.shape.brokers[0]), "operator")
+
+            def answered(answer: Any) -> None:
+                answers.append(answer)
+                connection.close()
+
+            connection.send(CREATE_TOPICS_VERSION, CreateTopicsRequest(topics=topics), answered)
+
+        ask()
+        self.advance_until(are_created, START_MS, lambda: "topics are not created")
+        for topic in answers[0].topics:
+            if topic.error_code:
+                raise Violation(f"{topic.name} is not created: {topic.error_code} {topic.error_message}")
+
+
+class _Bugs(logging.Handler):
+    """Collects what nodes log as their own errors: those with a traceback."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:  # False where a node has thought of it
+            self._found.append(logging.Formatter().format(record))
+
+
+@contextmanager
+def hearing(found: list[str]) -> Iterator[None]:
+    """Hear what nodes log as bugs of their own."""
+    logger = logging.getLogger("kwire")
+    handler, level, propagates = _Bugs(found), logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    disabled = logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates

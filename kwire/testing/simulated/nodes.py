@@ -1,0 +1,180 @@
+"""The nodes of a simulated cluster: their settings, and how they are formatted as nodes of one cluster."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kwire.broker.config import load
+from kwire.broker.metadata.features import not_served
+from kwire.broker.node.format import Beginning, format_directories
+from kwire.host.host import PeerAddress
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.network import Network
+from kwire.testing.simulated.logins import credentials
+from kwire.testing.world import NOW_MS, VirtualNode
+
+CLUSTER_ID: Final = "c2ltdWxhdGVkIGNsdXN0ZQ"
+CONTROLLER_PORT: Final = 9093
+PORT: Final = 9092
+DIRECTORIES: Final = ("/data", "/more")
+"""The first has the metadata."""
+RACKS: Final = ("here", "there")
+RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+FOREVER_MS: Final = (1 << 63) - 1
+"""Brokers whose clocks are hours behind refuse what is written an hour from now by default."""
+
+BEGINNING: Final = Beginning(features=not_served())
+"""Groups that are not served yet keep brokers out of clusters that have them."""
+
+TIMES: Final = {
+    "broker.heartbeat.interval.ms": "300",
+    "broker.session.timeout.ms": "1500",
+    "replica.lag.time.max.ms": "2000",
+    "replica.fetch.wait.max.ms": "300",
+    "replica.fetch.backoff.ms": "100",
+    "replica.socket.timeout.ms": "2000",
+    "controller.quorum.fetch.timeout.ms": "1500",
+    "controller.quorum.request.timeout.ms": "1500",
+    "metadata.max.idle.interval.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "2000",
+    "group.consumer.min.session.timeout.ms": "2000",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.assignment.interval.ms": "200",
+    "leader.imbalance.check.interval.seconds": "3",
+}
+"""What takes a node some seconds or minutes by default, scaled to histories of half a minute."""
+
+
+class Drift(NamedTuple):
+    """What is wrong with a node's clocks. Each is set right, but for the skew, when its process starts.
+
+    Twice or half the speed of others is the most that the times above allow for: of two nodes that differ by
+    four, the slow one's heartbeats have to come within the fast one's session.
+    """
+
+    speed_percent: int = 100
+    ahead_ms: int = 0
+
+
+RIGHT: Final = Drift()
+
+
+def settings(
+    node_id: int,
+    roles: str,
+    controllers: list[int],
+    *,
+    replicas: int,
+    min_insync_replicas: int,
+    fetch_bytes: int,
+    has_racks: bool,
+    directories: Sequence[str],
+) -> dict[str, str]:
+    """A node's properties: Kafka's keys. A follower fetches `fetch_bytes` of a partition at once."""
+    racks = {"broker.rack": RACKS[node_id % len(RACKS)], "replica.selector.class": RACK_AWARE}
+    host = f"n{node_id}"
+    listeners = {
+        "broker": f"PLAINTEXT://{host}:{PORT}",
+        "controller": f"CONTROLLER://{host}:{CONTROLLER_PORT}",
+    }
+    voters = ",".join(f"{each}@n{each}:{CONTROLLER_PORT}" for each in controllers)
+    return {
+        "node.id": str(node_id),
+        "process.roles": roles,
+        "log.dirs": ",".join(directories),
+        "listeners": ",".join(listeners[role] for role in roles.split(",")),
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": voters,
+        "min.insync.replicas": str(min_insync_replicas),
+        "default.replication.factor": str(replicas),
+        "replica.fetch.max.bytes": str(fetch_bytes),
+        "auto.create.topics.enable": "false",
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.replication.factor": str(replicas),
+        "log.message.timestamp.after.max.ms": str(FOREVER_MS),
+        "transaction.state.log.num.partitions": "1",
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(min_insync_replicas),
+        **(racks if has_racks else {}),
+        **TIMES,
+    }
+
+
+def address_of(node_id: int) -> PeerAddress:
+    """Where clients reach a broker."""
+    return PeerAddress(f"n{node_id}", PORT)
+
+
+class ClusterNode(VirtualNode):
+    """A node of the cluster, formatted, that tells when something has happened to it."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        *,
+        rng: random.Random,
+        network: Network,
+        note: Callable[[str], None],
+        drift: Drift,
+        longest_work_ms: int,
+    ) -> None:
+        self.node_id = int(settings["node.id"])
+        self.name = f"node {self.node_id}"
+        self.is_controller = "controller" in settings["process.roles"]
+        self.is_broker = "broker" in settings["process.roles"]
+        self.is_touched = True
+        self.lives = 0
+        """How often its process was started."""
+        self._longest_work_ms = longest_work_ms
+        self._note = note
+        disk = MemoryDisk(
+            random.Random(rng.getrandbits(64)), lambda text: note(f"the disk of {self.name} {text}")
+        )
+        self._formatting = random.Random(rng.getrandbits(64))
+        self._format(disk, settings)
+        super().__init__(
+            settings,
+            disk=disk,
+            seed=rng.getrandbits(32),
+            network=network,
+            work_delays=random.Random(rng.getrandbits(64)),
+            speed_percent=drift.speed_percent,
+            skew_ms=drift.ahead_ms,
+        )
+
+    def _format(self, disk: MemoryDisk, settings: Mapping[str, str]) -> None:
+        config = load(None, {}, settings)
+        beginning = BEGINNING
+        if config.inter_broker_listener_name != "PLAINTEXT":
+            # Of its own chance, so that the other seeds go on in their ways.
+            beginning = beginning._replace(credentials=credentials(random.Random(self.node_id)))
+        format_directories(config, disk, self._formatting, NOW_MS, cluster_id=CLUSTER_ID, beginning=beginning)
+        disk.sync_directory("/")
+
+    def format_again(self) -> None:
+        """After its disk was wiped: as an operator formats a new one."""
+        self._format(self.disk, self.settings)
+
+    def start(self) -> None:
+        self.lives += 1
+        super().start()
+        host = self.host
+        host.longest_work_ms = self._longest_work_ms
+        end_turn = host.end_turn
+        assert end_turn is not None
+
+        def turn_ended() -> None:
+            self.is_touched = True
+            end_turn()
+            if self.fatal and self.host is host and not host.is_dead:
+                self._note(f"{self.name} ends by itself: {self.fatal[0]}")
+                self.die()
+
+        self.host.end_turn = turn_ended
+        self.is_touched = True

@@ -1,0 +1,304 @@
+"""Bugs made by hand, which the simulation has to find. Each takes one safeguard out of the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kwire.broker.api.records import fetch as consumers_fetch
+from kwire.broker.api.records import follower_fetch
+from kwire.broker.controller import alter_partition, brokers
+from kwire.broker.controller.commands import RegisterBroker
+from kwire.broker.controller.liveness import Liveness
+from kwire.broker.controller.partition_changes import PartitionChange
+from kwire.broker.metadata.image import MetadataImage, PartitionImage
+from kwire.broker.net import peer_link
+from kwire.broker.net.peers import PeerLinks
+from kwire.broker.node.life import BrokerLife, Event
+from kwire.broker.node.state_topic import StateTopic
+from kwire.broker.replication.follower import Follower
+from kwire.broker.replication.follower_state import FollowerState
+from kwire.broker.replication.led_replicas import LedReplicas, Pending
+from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.roles import Role
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.producer_state import ProducerStateManager
+from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
+from kwire.coordinator.groups.machine import GroupMachine
+from kwire.coordinator.groups.offsets import Commit
+from kwire.coordinator.runtime import Shard
+from kwire.coordinator.transactions.machine import TransactionMachine
+from kwire.wire.batch import read_header
+from simulation.storage.breakage import Breakage, SetAttribute
+
+EVERYWHERE = 1 << 60
+
+
+def _nothing(*arguments: object, **named: object) -> None:
+    return None
+
+
+def _no(*arguments: object, **named: object) -> bool:
+    return False
+
+
+def _yes(*arguments: object, **named: object) -> bool:
+    return True
+
+
+def _leader_epochs_are_not_compared(replace: SetAttribute) -> None:
+    replace(follower_fetch, "divergence", _nothing)
+    replace(consumers_fetch, "divergence", _nothing)
+
+
+def _followers_cut_nothing(replace: SetAttribute) -> None:
+    replace(Follower, "truncate_to", _nothing)
+
+
+def _followers_cut_nothing_that_was_committed(replace: SetAttribute) -> None:
+    original = Follower.truncate_to
+
+    def truncate_to(self: Follower, offset: int) -> Any:
+        return original(self, max(offset, self.partition.log.high_watermark))
+
+    replace(Follower, "truncate_to", truncate_to)
+
+
+def _cut_logs_are_not_waited_for(replace: SetAttribute) -> None:
+    replace(Log, "awaits_sync", property(_no))
+
+
+def _followers_cut_at_the_high_watermark(replace: SetAttribute) -> None:
+    """As before KIP-101."""
+    original = Partition.follow
+
+    def follow(self: Partition, image: PartitionImage) -> None:
+        original(self, image)
+        self.log.truncate_to(self.log.high_watermark)
+
+    replace(Partition, "follow", follow)
+
+
+def _the_high_watermark_is_the_leaders_end(replace: SetAttribute) -> None:
+    replace(LedReplicas, "high_watermark", lambda self, written, end, least: written)
+
+
+def _too_few_are_enough(replace: SetAttribute) -> None:
+    replace(LedReplicas, "are_too_few", _no)
+    replace(LedReplicas, "were_too_few", _no)
+
+
+def _who_joins_is_not_waited_for(replace: SetAttribute) -> None:
+    def set_isr(self: LedReplicas, isr: tuple[int, ...]) -> None:
+        self.isr = isr
+        for broker_id, state in self.followers.items():
+            state.is_in_sync = broker_id in isr
+
+    replace(LedReplicas, "_set_isr", set_isr)
+    replace(LedReplicas, "_may_soon_join", _no)
+
+
+def _who_lags_joins(replace: SetAttribute) -> None:
+    original = LedReplicas.expanded
+
+    def expanded(self: LedReplicas, place: Any, state: FollowerState, high_watermark: int) -> Pending | None:
+        end_offset, state.end_offset = state.end_offset, EVERYWHERE
+        try:
+            return original(self, place, state, high_watermark)
+        finally:
+            state.end_offset = end_offset
+
+    replace(LedReplicas, "expanded", expanded)
+
+
+def _who_lacks_what_the_leader_began_with_joins(replace: SetAttribute) -> None:
+    original = LedReplicas.expanded
+
+    def expanded(self: LedReplicas, place: Any, state: FollowerState, high_watermark: int) -> Pending | None:
+        self.epoch_start_offset = -1
+        return original(self, place, state, high_watermark)
+
+    replace(LedReplicas, "expanded", expanded)
+
+
+def _who_was_refused_is_forgotten(replace: SetAttribute) -> None:
+    def set_isr(self: LedReplicas, isr: tuple[int, ...]) -> None:
+        self.isr = isr
+        joins = None if self.pending is None else self.pending.joins
+        for broker_id, state in self.followers.items():
+            state.is_in_sync = broker_id in isr or broker_id == joins
+
+    replace(LedReplicas, "_set_isr", set_isr)
+
+
+def _acknowledged_when_written(replace: SetAttribute) -> None:
+    def keep(self: Partition, promises: Any) -> None:
+        for _, tell, _ in promises:
+            tell(None)
+
+    replace(Partition, "_keep", keep)
+
+
+def _stale_alterations_are_taken(replace: SetAttribute) -> None:
+    replace(alter_partition, "_fault", _nothing)
+
+
+def _lives_are_not_told_apart(replace: SetAttribute) -> None:
+    """As before KIP-903."""
+
+    def is_eligible(image: MetadataImage, broker_id: int, broker_epoch: int) -> bool:
+        broker = image.brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+    replace(alter_partition, "_is_eligible", is_eligible)
+
+
+def _unclean_ends_cost_nothing(replace: SetAttribute) -> None:
+    original = brokers.register_broker
+
+    def register(command: RegisterBroker, image: MetadataImage, *arguments: Any, **named: Any) -> Any:
+        result = original(command, image, *arguments, **named)
+        return result._replace(records=result.records[-1:])
+
+    replace(brokers, "register_broker", register)
+
+
+def _anybody_leads(replace: SetAttribute) -> None:
+    replace(PartitionChange, "_is_in_sync", _yes)
+
+
+def _unfenced_before_caught_up(replace: SetAttribute) -> None:
+    """Broker and controller both look."""
+
+    def look(self: BrokerLife, image: MetadataImage) -> None:
+        self._move(Event.REGISTRATION_SEEN)
+        self._host.call_soon(self._on_caught_up)
+
+    replace(Liveness, "registered_at", lambda self, broker: -1)
+    replace(BrokerLife, "_look_for_registration", look)
+
+
+def _followers_do_not_know_producers(replace: SetAttribute) -> None:
+    appending, updating = Log.append_fetched, ProducerStateManager.update
+    is_fetched = False
+
+    def append_fetched(self: Log, records: memoryview, *, leader_epoch: int, now_ms: int) -> Any:
+        nonlocal is_fetched
+        is_fetched = True
+        try:
+            return appending(self, records, leader_epoch=leader_epoch, now_ms=now_ms)
+        finally:
+            is_fetched = False
+
+    def update(self: ProducerStateManager, header: Any) -> None:
+        if not is_fetched:
+            updating(self, header)
+
+    replace(Log, "append_fetched", append_fetched)
+    replace(ProducerStateManager, "update", update)
+
+
+def _consumers_read_to_the_end(replace: SetAttribute) -> None:
+    replace(consumers_fetch._Fetch, "_end_offset", lambda self, log: log.written_end_offset)
+
+
+def _consumers_read_followers_to_the_end(replace: SetAttribute) -> None:
+    original = consumers_fetch._Fetch._end_offset
+
+    def end_offset(self: Any, log: Log) -> int:
+        follows = any(
+            each.log is log and each.role is Role.FOLLOWER
+            for each in self._node.replicas._partitions.values()
+        )
+        return log.written_end_offset if follows else original(self, log)
+
+    replace(consumers_fetch._Fetch, "_end_offset", end_offset)
+
+
+def _leader_epochs_of_requests_are_not_looked_at(replace: SetAttribute) -> None:
+    replace(Partition, "check_leader_epoch", _nothing)
+
+
+def _coordinators_read_to_the_high_watermark(replace: SetAttribute) -> None:
+    read = StateTopic.stored_batches
+
+    def stored_batches(self: StateTopic, index: int) -> Iterator[memoryview]:
+        log = self._led(index).log
+        return (data for data in read(self, index) if read_header(data).next_offset <= log.high_watermark)
+
+    replace(StateTopic, "stored_batches", stored_batches)
+
+
+def _decided_markers_are_forgotten(replace: SetAttribute) -> None:
+    replace(TransactionMachine, "loaded", _nothing)
+
+
+def _aborted_transactions_are_not_told(replace: SetAttribute) -> None:
+    replace(Log, "aborted_transactions", lambda self, *arguments: [])
+
+
+def _partitions_are_given_before_they_are_free(replace: SetAttribute) -> None:
+    replace(ConsumerGroup, "owner_epoch", lambda self, topic_id, partition: NO_EPOCH)
+
+
+def _commits_of_earlier_generations_are_taken(replace: SetAttribute) -> None:
+    def commit_offsets(self: GroupMachine, commit: Commit, *, is_transactional: bool = False) -> Any:
+        return self.offsets.commit(commit, self._around.now_ms())
+
+    replace(GroupMachine, "commit_offsets", commit_offsets)
+
+
+def _coordinators_answer_before_it_is_committed(replace: SetAttribute) -> None:
+    original = Shard.execute
+
+    def execute(self: Shard[Any], result: Any) -> None:
+        result.committed(None)
+        original(self, result._replace(committed=_nothing))
+
+    replace(Shard, "execute", execute)
+
+
+def _logins_are_renewed_too_late(replace: SetAttribute) -> None:
+    replace(peer_link, "SESSION_SHARE", (1.5, 2.0))
+
+
+def _controllers_are_shown_what_is_for_brokers(replace: SetAttribute) -> None:
+    original = PeerLinks.send
+
+    def send(self: PeerLinks, *asked: Any, to_controller: bool = False, **named: Any) -> None:
+        original(self, *asked, **named)
+
+    replace(PeerLinks, "send", send)
+
+
+BREAKAGES = [
+    Breakage("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
+    Breakage("followers cut nothing", _followers_cut_nothing, 3),
+    Breakage("followers cut nothing that was committed", _followers_cut_nothing_that_was_committed, 360),
+    Breakage("logs that were cut are not waited for", _cut_logs_are_not_waited_for, 3),
+    Breakage("followers cut at the high watermark", _followers_cut_at_the_high_watermark),
+    Breakage("the high watermark is the leader's end", _the_high_watermark_is_the_leaders_end),
+    Breakage("too few are enough", _too_few_are_enough),
+    Breakage("who joins is not waited for", _who_joins_is_not_waited_for, 19),
+    Breakage("who lags joins", _who_lags_joins),
+    Breakage("who lacks what the leader began with joins", _who_lacks_what_the_leader_began_with_joins, 13),
+    Breakage("who was refused is forgotten", _who_was_refused_is_forgotten, 301),
+    Breakage("acknowledged when written", _acknowledged_when_written),
+    Breakage("stale alterations are taken", _stale_alterations_are_taken, 22),
+    Breakage("the lives of a broker are not told apart", _lives_are_not_told_apart, 111),
+    Breakage("unclean ends cost nothing", _unclean_ends_cost_nothing, 25),
+    Breakage("anybody leads", _anybody_leads, 1),
+    Breakage("unfenced before caught up", _unfenced_before_caught_up, 7),
+    Breakage("followers do not know producers", _followers_do_not_know_producers),
+    Breakage("consumers read to the end", _consumers_read_to_the_end),
+    Breakage("consumers read followers to the end", _consumers_read_followers_to_the_end),
+    Breakage("coordinators read to the high watermark", _coordinators_read_to_the_high_watermark, 7),
+    Breakage("markers that were decided are forgotten", _decided_markers_are_forgotten, 5),
+    Breakage("aborted transactions are not told", _aborted_transactions_are_not_told, 2),
+    Breakage("leader epochs of requests are not looked at", _leader_epochs_of_requests_are_not_looked_at, 20),
+    Breakage("partitions are given before they are free", _partitions_are_given_before_they_are_free, 18),
+    Breakage("commits of earlier generations are taken", _commits_of_earlier_generations_are_taken, 21),
+    Breakage("coordinators answer before it is committed", _coordinators_answer_before_it_is_committed, 5),
+    Breakage("logins are renewed too late", _logins_are_renewed_too_late, 4),
+    Breakage("controllers are shown what is for brokers", _controllers_are_shown_what_is_for_brokers),
+]

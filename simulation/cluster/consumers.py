@@ -1,0 +1,185 @@
+"""Consumers that read partitions from their beginning, and hold what they see to what is committed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+from kwire.testing.simulated.ledger import Ledger, Place
+from kwire.testing.simulated.simulated_client import Client, Steps
+from kwire.testing.simulated.violation import Violation
+from kwire.wire.batch import batches, records
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.list_offsets import (
+    EARLIEST,
+    LATEST,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+FETCH_VERSION: Final = 12
+LIST_OFFSETS_VERSION: Final = 7
+MAX_WAIT_MS: Final = 300
+MAX_BYTES: Final = 1 << 20
+PREFERRED_FOR_MS: Final = 2_000
+"""After this a leader is asked again; as long as metadata counts, in stock clients."""
+NOBODY: Final = -1
+
+
+class Consumer(Client):
+    """Reads some partitions, each in turn. The epoch that it names lets no leader of before answer it."""
+
+    def __init__(
+        self, *arguments: Any, ledger: Ledger, places: list[Place], read_committed: bool = False
+    ) -> None:
+        super().__init__(*arguments)
+        self._ledger = ledger
+        self._places = places
+        self._isolation_level = int(read_committed)
+        self.positions: defaultdict[Place, int] = defaultdict(int)
+        self.given: set[bytes] = set()
+        """What it was given, with read_committed."""
+        self.rack = ""
+        """Where it stands: it reads from followers there, as leaders tell it to (KIP-392)."""
+        self._preferred: dict[Place, tuple[int, int]] = {}
+        """The follower to read from, and until when."""
+        self._high_watermarks: dict[Place, tuple[int, int]] = {}
+        """The greatest that was seen of leaders, and in which epoch."""
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether it reads with read_committed."""
+        return bool(self._isolation_level)
+
+    def run(self) -> Steps[None]:
+        while not self.enough:
+            for place in self._places:
+                yield from self._poll(place)
+                if self.rng.random() < 0.1:
+                    yield from self._look_at_the_end(place)
+            yield self.some_time(100)
+
+    def _poll(self, place: Place) -> Steps[None]:
+        leader, epoch = yield from self.leader_of(place)
+        preferred, until_ms = self._preferred.pop(place, (NOBODY, 0))
+        asked = self._brokers.get(preferred) if self.now_ms() < until_ms else None
+        position = self.positions[place]
+        wanted = FetchPartition(
+            partition=place.partition,
+            current_leader_epoch=epoch,
+            fetch_offset=position,
+            partition_max_bytes=MAX_BYTES,
+        )
+        request = FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            isolation_level=self._isolation_level,
+            topics=[FetchTopic(topic=place.topic, partitions=[wanted])],
+            rack_id=self.rack,
+        )
+        answer = yield from self.ask(asked or leader, FETCH_VERSION, request)
+        if answer is None:
+            yield from self.refresh()
+            return
+        if answer.error_code:
+            self.must_be_passing(answer.error_code, "Fetch")
+            yield self.backoff()
+            return
+        ((data,),) = (topic.partitions for topic in answer.responses)
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and asked is not None:
+            return  # the leader knows better
+        committed = self._ledger.of(place)
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and position < committed.start:
+            # auto.offset.reset=earliest, after records were deleted.
+            earliest = yield from self._offset(place, EARLIEST)
+            self.positions[place] = max(position, earliest)
+            return
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and (committed.discards or committed.is_open):
+            self.positions[place] = 0  # the same, after they were lost
+            return
+        if data.error_code:
+            self.must_be_passing(data.error_code, f"Fetch of {place} from {position}")
+            yield self.backoff()
+            yield from self.refresh()
+            return
+        if data.preferred_read_replica >= 0 and data.preferred_read_replica not in self._brokers:
+            yield from self.refresh()
+        elif data.preferred_read_replica >= 0:
+            self._preferred[place] = data.preferred_read_replica, self.now_ms() + PREFERRED_FOR_MS
+        elif asked is not None:
+            self._preferred[place] = preferred, until_ms
+        self._take(place, None if asked else epoch, data)
+
+    def _look_at_the_end(self, place: Place) -> Steps[None]:
+        """KIP-207: the end is not before what anybody has been told, whoever leads."""
+        told = self._ledger.of(place).told_end
+        leader, _ = yield from self.leader_of(place)
+        before = self._ledger.epoch_led(place, leader)
+        end = yield from self._offset(place, LATEST)
+        if before is None or before != self._ledger.epoch_led(place, leader):
+            return  # who was cut off, or has paused, may tell what was so before
+        if self._ledger.of(place).discards or self._ledger.of(place).is_open:
+            return  # leaders of before tell what is lost
+        if 0 <= end < told and not self._isolation_level:
+            raise Violation(f"{self.name} is told that {place} ends at {end}; somebody has read up to {told}")
+
+    def _offset(self, place: Place, timestamp: int) -> Steps[int]:
+        """What ListOffsets gives; -1 where it gives nothing."""
+        leader, epoch = yield from self.leader_of(place)
+        wanted = ListOffsetsPartition(
+            partition_index=place.partition, current_leader_epoch=epoch, timestamp=timestamp
+        )
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=self._isolation_level,
+            topics=[ListOffsetsTopic(name=place.topic, partitions=[wanted])],
+        )
+        answer = yield from self.ask(leader, LIST_OFFSETS_VERSION, request)
+        if answer is None:
+            yield from self.refresh()
+            return -1
+        ((found,),) = (topic.partitions for topic in answer.topics)
+        if found.error_code:
+            self.must_be_passing(found.error_code, f"ListOffsets of {place}")
+            yield self.backoff()
+            yield from self.refresh()
+            return -1
+        return int(found.offset)
+
+    def _take(self, place: Place, epoch: int | None, data: Any) -> None:
+        """`epoch` is that of the leader who has answered; None where a follower has."""
+        before = self._high_watermarks.get(place, (-1, -1))
+        if before[0] == epoch and data.high_watermark < before[1]:
+            raise Violation(
+                f"{self.name} is told that the high watermark of {place} is {data.high_watermark} in epoch "
+                f"{epoch}, after it was {before[1]}"
+            )
+        if epoch is not None:
+            self._high_watermarks[place] = (epoch, data.high_watermark)
+        committed = self._ledger.of(place)
+        committed.told_end = max(committed.told_end, data.high_watermark)
+        position = self.positions[place]
+        content = data.records or b""
+        aborted = sorted((one.first_offset, one.producer_id) for one in (data.aborted_transactions or ()))
+        void: set[int] = set()
+        for at, header in batches(content, may_be_cut=True):
+            if header.next_offset <= position:
+                continue
+            while aborted and aborted[0][0] <= header.last_offset:
+                void.add(aborted.pop(0)[1])
+            if header.is_control:
+                void.discard(header.producer_id)
+            elif not self._isolation_level:
+                for record in records(content, at, header):
+                    if record.offset >= position:
+                        self._ledger.read(self.name, place, record.offset, record.value)
+            elif not (header.is_transactional and header.producer_id in void):
+                for record in records(content, at, header):
+                    if record.offset >= position:
+                        self._ledger.counts(self.name, place, record.offset, record.value)
+                        self.given.add(record.value or b"")
+            position = header.next_offset
+        self.positions[place] = position

@@ -1,0 +1,123 @@
+"""A transactional producer that says in each transaction how far it has come in what it copies.
+
+Its group has no members. When it begins anew, and everything that was open has ended, the group's offset
+tells it where to go on: that is the offset of the last transaction that was committed, and of no other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kwire.host.host import PeerAddress
+from kwire.testing.simulated.ledger import Place
+from kwire.testing.simulated.simulated_client import Steps
+from kwire.testing.simulated.violation import Violation
+from kwire.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from kwire.wire.messages.find_coordinator import GROUP, TRANSACTION
+from kwire.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from kwire.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from simulation.cluster.transactions import TransactionalProducer
+
+ADD_OFFSETS_VERSION: Final = 3
+OLD_COMMIT_VERSION, NEW_COMMIT_VERSION = 4, 5
+FETCH_VERSION: Final = 8
+NOTHING: Final = -1
+
+
+class Copier(TransactionalProducer):
+    """See the module."""
+
+    def __init__(self, *arguments: Any, source: Place, **named: Any) -> None:
+        """`source` is where it has come to some offset, as it tells its group."""
+        super().__init__(*arguments, **named)
+        self._source = source
+        self._possible = {NOTHING}
+        """What may be committed: one offset, but for transactions whose end is not known."""
+
+    def _begin_life(self) -> Steps[PeerAddress]:
+        coordinator = yield from super()._begin_life()
+        found = yield from self._look()
+        if found not in self._possible:
+            raise Violation(
+                f"the group of {self.name} is at {found}, where {sorted(self._possible)} may be committed"
+            )
+        self._possible = {found}
+        return coordinator
+
+    def _end(self, coordinator: PeerAddress, commits: bool) -> Steps[None]:
+        offset = self._transactions
+        if not self._is_new:
+            yield from self._add_group(coordinator)
+        yield from self._commit(offset)
+        if commits:
+            self._possible = self._possible | {offset}
+        yield from super()._end(coordinator, commits)
+        if commits:
+            self._possible = {offset}
+
+    def _add_group(self, coordinator: PeerAddress) -> Steps[None]:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.name,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            group_id=self.name,
+        )
+        while True:
+            answer = yield from self.ask(coordinator, ADD_OFFSETS_VERSION, request)
+            if answer is not None:
+                if not answer.error_code:
+                    return
+                self.refused(answer.error_code, "AddOffsetsToTxn")
+                yield self.backoff()
+            coordinator = yield from self.coordinator_of(self.name, TRANSACTION)
+
+    def _commit(self, offset: int) -> Steps[None]:
+        wanted = TxnOffsetCommitRequestPartition(
+            partition_index=self._source.partition, committed_offset=offset, committed_metadata=""
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.name,
+            group_id=self.name,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=self._source.topic, partitions=[wanted])],
+        )
+        version = NEW_COMMIT_VERSION if self._is_new else OLD_COMMIT_VERSION
+        while True:
+            coordinator = yield from self.coordinator_of(self.name, GROUP)
+            answer = yield from self.ask(coordinator, version, request)
+            if answer is None:
+                self._has_stray_end = not self._is_new
+                continue
+            ((outcome,),) = (topic.partitions for topic in answer.topics)
+            if not outcome.error_code:
+                return
+            self.refused(outcome.error_code, "TxnOffsetCommit")
+            yield self.backoff()
+
+    def _look(self) -> Steps[int]:
+        topic = OffsetFetchRequestTopics(name=self._source.topic, partition_indexes=[self._source.partition])
+        groups = [OffsetFetchRequestGroup(group_id=self.name, topics=[topic])]
+        request = OffsetFetchRequest(groups=groups, require_stable=True)
+        while True:
+            coordinator = yield from self.coordinator_of(self.name, GROUP)
+            answer = yield from self.ask(coordinator, FETCH_VERSION, request)
+            if answer is None:
+                continue
+            (group,) = answer.groups
+            code = group.error_code
+            if not code:
+                ((found,),) = (each.partitions for each in group.topics)
+                code = found.error_code
+                if not code:
+                    return int(found.committed_offset)
+            self.must_be_passing(code, "OffsetFetch")
+            yield self.backoff()

@@ -1,0 +1,28 @@
+"""Histories of clusters whose controllers are elected: `python -m simulation.cluster.elected --seed 1`."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from kwire.testing.simulated.environment import Shape
+from simulation.cluster.history import History
+from simulation.storage.run import main
+
+MODULE: Final = "simulation.cluster.elected"
+SHAPES: Final = (
+    Shape(dict.fromkeys((1, 2, 3), "broker,controller")),
+    Shape({1: "broker", 2: "broker", 3: "broker", 4: "controller", 5: "controller", 6: "controller"}),
+    Shape({node_id: "broker,controller" if node_id < 4 else "controller" for node_id in range(1, 6)}),
+)
+
+
+def elected(seed: int) -> History:
+    """One seed's history with several controllers."""
+    rng = random.Random(f"kwire elected {seed}")
+    fetch_bytes = rng.choice((150, 600, 1 << 20))
+    return History(seed, shape=rng.choice(SHAPES)._replace(fetch_bytes=fetch_bytes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(elected, MODULE))

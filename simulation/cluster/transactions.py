@@ -1,0 +1,152 @@
+"""Transactional producers: they commit or abort what they write, and go on as the next life when fenced.
+
+Either as before KIP-890, where each partition is named to the coordinator first, or as since then, where a
+Produce names it, and the epoch is another in each transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kwire.host.host import PeerAddress
+from kwire.testing.simulated.ledger import Place, Transaction
+from kwire.testing.simulated.simulated_client import Steps
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from kwire.wire.messages.end_txn import EndTxnRequest
+from kwire.wire.messages.find_coordinator import TRANSACTION
+from kwire.wire.messages.init_producer_id import InitProducerIdRequest
+from simulation.cluster.producers import Producer
+
+INIT_VERSION: Final = 4
+ADD_VERSION: Final = 3
+OLD_PRODUCE_VERSION, OLD_END_VERSION = 11, 4
+NEW_PRODUCE_VERSION, NEW_END_VERSION = 12, 5
+TRANSACTION_TIMEOUT_MS: Final = 5_000
+
+LOST: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+"""The coordinator has given up the transaction, as it took too long: what was written counts for nothing."""
+
+
+class Lost(Exception):
+    """This life of the producer is over."""
+
+
+class TransactionalProducer(Producer):
+    """One transaction after another."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._is_new = self.rng.random() < 0.5
+        self._end_version = NEW_END_VERSION if self._is_new else OLD_END_VERSION
+        self.produce_version = NEW_PRODUCE_VERSION if self._is_new else OLD_PRODUCE_VERSION
+        self._transactions = 0
+        self._has_stray_end = False
+        """KIP-890: whether an EndTxn may still arrive that would be taken for one of a later transaction."""
+
+    def run(self) -> Steps[None]:
+        while not self.enough:
+            coordinator = yield from self._begin_life()
+            try:
+                while not self.enough:
+                    yield from self._transact(coordinator)
+                    yield self.some_time(self._pause_ms)
+            except Lost as error:
+                self.say(f"begins anew: {error}")
+        yield from self._begin_life()  # which ends whatever is open
+
+    def _begin_life(self) -> Steps[PeerAddress]:
+        """Become the only producer of this transactional id; its coordinator."""
+        self._has_stray_end = False
+        request = InitProducerIdRequest(
+            transactional_id=self.name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+        )
+        while True:
+            coordinator = yield from self.coordinator_of(self.name, TRANSACTION)
+            answer = yield from self.ask(coordinator, INIT_VERSION, request)
+            if answer is None:
+                continue
+            if not answer.error_code:
+                self._become(answer.producer_id, answer.producer_epoch)
+                return coordinator
+            if ErrorCode(answer.error_code) not in LOST:
+                self.must_be_passing(answer.error_code, "InitProducerId")
+            yield self.backoff()
+
+    def _become(self, producer_id: int, epoch: int) -> None:
+        if (producer_id, epoch) != (self.producer_id, self.epoch):
+            self.producer_id, self.epoch = producer_id, epoch
+            self._sequences.clear()
+
+    def _transact(self, coordinator: PeerAddress) -> Steps[None]:
+        self._transactions += 1
+        transaction = Transaction(f"{self.name}#{self._transactions}")
+        self.ledger.begins(transaction)
+        named: set[Place] = set()
+        for _ in range(self.rng.choice((1, 2, 3))):
+            place = self.rng.choice(self.places)
+            if not self._is_new and place not in named:
+                yield from self._name(coordinator, place)
+                named.add(place)
+            if not (yield from self.deliver(place, self.some_records(place, transaction), self.name)):
+                raise Lost("it could not deliver")
+            yield self.some_time(50)
+        commits = self.rng.random() < 0.7
+        if commits:
+            transaction.outcome = None  # from here on nobody knows, until there is an answer
+        yield from self._end(coordinator, commits)
+        transaction.outcome = commits
+        if self._has_stray_end:
+            raise Lost("an EndTxn that nobody answered may still come, and end the next one")
+
+    def _name(self, coordinator: PeerAddress, place: Place) -> Steps[None]:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])],
+        )
+        while True:
+            answer = yield from self.ask(coordinator, ADD_VERSION, request)
+            if answer is not None:
+                ((one,),) = (each.results_by_partition for each in answer.results_by_topic_v3_and_below)
+                if not one.partition_error_code:
+                    return
+                self.refused(one.partition_error_code, "AddPartitionsToTxn")
+                yield self.backoff()
+            coordinator = yield from self.coordinator_of(self.name, TRANSACTION)
+
+    def _end(self, coordinator: PeerAddress, commits: bool) -> Steps[None]:
+        request = EndTxnRequest(
+            transactional_id=self.name,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=commits,
+        )
+        while True:
+            answer = yield from self.ask(coordinator, self._end_version, request)
+            if answer is not None:
+                if not answer.error_code:
+                    if self._is_new:
+                        self._become(answer.producer_id, answer.producer_epoch)
+                    return
+                self.refused(answer.error_code, "EndTxn")
+                yield self.backoff()
+            else:
+                self._has_stray_end = not self._is_new
+            coordinator = yield from self.coordinator_of(self.name, TRANSACTION)
+
+    def refused(self, code: int, what: str) -> None:
+        if ErrorCode(code) in LOST:
+            raise Lost(f"{what} is answered {ErrorCode(code).name}")
+        super().refused(code, what)

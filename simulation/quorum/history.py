@@ -1,0 +1,303 @@
+"""One seed's history of a quorum: its nodes, the network between them, what is done to both, and the end.
+
+At the end everything is healed, and within a bounded time there has to be a leader, the last command has to
+be committed, and every node has to have the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from kwire.broker.raft import outputs
+from kwire.broker.raft.outputs import Output
+from kwire.broker.raft.roles import QuorumRole
+from kwire.broker.raft.snapshots import Snapshot
+from kwire.broker.raft.terms import Terms
+from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, Voter, VoterSet, endpoints_of
+from kwire.host.host import PeerAddress, PeerTooOld, PeerUnreachable
+from kwire.wire.messages.fetch import FetchRequest
+from kwire.wire.messages.vote import VoteRequest, VoteResponse
+from kwire.wire.primitives import ZERO_UUID, Uuid
+from kwire.wire.schema import Message
+from kwire.wire.stored.raft import Endpoint
+from simulation.quorum.invariants import Invariants, Violation
+from simulation.quorum.log import Batch, SavedSnapshot
+from simulation.quorum.node import Disk, SimulatedNode
+from simulation.quorum.trouble import Trouble
+
+CLUSTER_ID: Final = "c2ltdWxhdGVkIHF1b3J1bQ"
+LISTENER: Final = "CONTROLLER"
+ELECTION_TIMEOUT_MS: Final = 300
+FETCH_TIMEOUT_MS: Final = 600
+TROUBLED_MS: Final = 8_000
+"""How long things go wrong."""
+HEALED_MS: Final = 10_000
+"""Within so long afterwards all is well."""
+MOST_EVENTS: Final = 200_000
+
+
+def directory(node_id: int, number: int) -> Uuid:
+    return Uuid(bytes([*[0] * 13, node_id, 0, 1 + number]))
+
+
+class History:
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.transcript: list[str] = []
+        self.nodes: dict[int, SimulatedNode] = {}
+        """By their ids, with the directories that they have now."""
+        self.is_dynamic = self.rng.random() < 0.7
+        self.invariants = Invariants(self._node_of, FETCH_TIMEOUT_MS)
+        self._seed = seed
+        self._now_ms = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._batches: list[Batch] = []
+        self._snapshots: dict[Snapshot, SavedSnapshot] = {}
+        self._commands = count()
+        self.trouble = Trouble(self)
+        self._make_nodes()
+        for node in self.nodes.values():
+            node.start()
+
+    # --- beginning
+
+    def _make_nodes(self) -> None:
+        rng = self.rng
+        voters = list(range(1, 1 + rng.choice([1, 2, 3, 3, 3, 3, 4, 5, 5, 7])))
+        others = list(range(len(voters) + 1, len(voters) + 1 + rng.choice([0, 1, 1, 2, 3])))
+        self.static = VoterSet()
+        if not self.is_dynamic:
+            self.static = VoterSet.of_addresses({one: PeerAddress(f"n{one}", 1) for one in voters}, LISTENER)
+        self.auto_joins = self.is_dynamic and rng.random() < 0.3
+        self._ids = [*voters, *others]
+        for node_id in self._ids:
+            may_vote = node_id in voters or (self.is_dynamic and rng.random() < 0.8)
+            self.nodes[node_id] = self.make_node(node_id, 0, may_vote=may_vote)
+        if self.is_dynamic:
+            first = voters if rng.random() < 0.7 else voters[:1]
+            saved = SavedSnapshot(
+                Snapshot(0, 0), VoterSet(self.voter(self.nodes[one]) for one in first), KRAFT_VERSIONS[1], 3
+            )
+            for one in first:
+                self.nodes[one].log.snapshots.append(saved)
+                self.nodes[one].log.load(saved)
+        kind = "dynamic" if self.is_dynamic else "static"
+        self.say(f"{kind} quorum of {voters}, with {others}")
+
+    def voter(self, node: SimulatedNode) -> Voter:
+        return Voter(node.key, endpoints_of(node.terms.endpoints), *KRAFT_VERSIONS)
+
+    def make_node(self, node_id: int, number: int, *, may_vote: bool, port: int = 1) -> SimulatedNode:
+        rng = self.rng
+        terms = Terms(
+            node_id=node_id,
+            directory_id=directory(node_id, number),
+            cluster_id=CLUSTER_ID,
+            servers=[PeerAddress(f"n{one}", 1) for one in self._ids],
+            may_vote=may_vote,
+            listener=LISTENER,
+            endpoints=[Endpoint(name=LISTENER, host=f"n{node_id}", port=port)],
+            auto_join=self.auto_joins,
+            election_timeout_ms=ELECTION_TIMEOUT_MS,
+            election_backoff_max_ms=ELECTION_TIMEOUT_MS,
+            fetch_timeout_ms=FETCH_TIMEOUT_MS,
+            request_timeout_ms=FETCH_TIMEOUT_MS,
+            retry_backoff_ms=20,
+            fetch_max_bytes=1 << 20,
+            snapshot_max_bytes=1 << 20,
+        )
+        disk = Disk(0, 3) if rng.random() < 0.7 else Disk(5, rng.choice([60, 200]))
+        speed = rng.choice([1.0, 1.0, 1.0, 0.8, 1.25])
+        knows_pre_vote = rng.random() < 0.95
+        return SimulatedNode(self, terms, self.static, disk=disk, speed=speed, knows_pre_vote=knows_pre_vote)
+
+    def _node_of(self, key: ReplicaKey) -> SimulatedNode | None:
+        node = self.nodes.get(key.replica_id)
+        return node if node is not None and key.directory_id in (ZERO_UUID, node.key.directory_id) else None
+
+    # --- what nodes ask of the world
+
+    def now_ms(self) -> int:
+        return round(self._now_ms)
+
+    def later(self, node: SimulatedNode, delay_ms: int, act: Callable[[], None]) -> None:
+        life = node.life
+
+        def now() -> None:
+            if node.life == life and node.is_up and self.nodes.get(node.key.replica_id) is node:
+                act()
+                self._check(node)
+
+        # Rounding must not have the node wake before its own clock is there.
+        self.at(self._now_ms + (max(0, delay_ms) + (node.speed != 1.0)) / node.speed, now)
+
+    def at(self, when_ms: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when_ms, next(self._order), act))
+
+    def after(self, delay_ms: float, act: Callable[[], None]) -> None:
+        self.at(self._now_ms + delay_ms, act)
+
+    def send(self, node: SimulatedNode, send: outputs.Send) -> None:
+        is_open = True
+        life = node.life
+
+        def hear(answer: Message | PeerUnreachable) -> None:
+            nonlocal is_open
+            if is_open and node.life == life and node.is_up:
+                is_open = False
+                node.hear(send.number, answer)
+                self._check(node)
+
+        timeout_ms = send.deadline_ms - node.own_ms
+        self.later(node, timeout_ms, lambda: hear(PeerUnreachable("no answer in time")))
+        other = self.nodes.get(int(send.to.host[1:]))
+        request = send.request
+        if other is None:
+            return
+        is_pre_vote = isinstance(request, VoteRequest) and request.topics[0].partitions[0].pre_vote
+        if is_pre_vote and not other.knows_pre_vote:
+            self.carry(node, other, lambda: hear(PeerTooOld("no pre-votes")))
+            return
+
+        def reply(response: Message) -> None:
+            if isinstance(response, VoteResponse):
+                assert isinstance(request, VoteRequest)
+                self.invariants.votes(other, request, response)
+                self.trouble.lie_in_wait(other)
+            self.carry(other, node, lambda: hear(response))
+
+        def arrive() -> None:
+            receiver = self.nodes.get(other.key.replica_id)
+            if receiver is not other or not other.is_up:
+                self.carry(other, node, lambda: hear(PeerUnreachable("nobody listens")))
+                return
+            if isinstance(request, FetchRequest):
+                self.invariants.heard(other, node.key.replica_id, other.own_ms)
+            other.receive(request, reply)
+            self._check(other)
+
+        self.carry(node, other, arrive)
+
+    def carry(self, sender: SimulatedNode, receiver: SimulatedNode, arrive: Callable[[], None]) -> None:
+        """Over the network, as it is."""
+        for delay_ms in self.trouble.delays_ms(sender.key.replica_id, receiver.key.replica_id):
+            self.after(delay_ms, arrive)
+
+    def note(self, node: SimulatedNode, text: str) -> None:
+        self.say(f"{node} {text}")
+
+    def say(self, text: str) -> None:
+        self.transcript.append(f"{self.now_ms():6} {text}")
+
+    def batches_of(self, records: bytes) -> list[Batch]:
+        places = range(0, len(records), 4)
+        return [self._batches[int.from_bytes(records[place : place + 4], "big")] for place in places]
+
+    def records_of(self, batches: list[Batch]) -> bytes:
+        first = len(self._batches)
+        self._batches.extend(batches)
+        return b"".join(place.to_bytes(4, "big") for place in range(first, len(self._batches)))
+
+    def snapshot_of(self, snapshot: Snapshot) -> SavedSnapshot:
+        return self._snapshots[snapshot]
+
+    def took_snapshot(self, saved: SavedSnapshot) -> None:
+        known = self._snapshots.setdefault(saved.snapshot, saved)
+        if known._replace(size=saved.size) != saved:
+            raise Violation(f"{saved} and {known} stand for the same")
+
+    def watch(self, node: SimulatedNode, output: Output) -> None:
+        self.invariants.watch(node, output)
+        if isinstance(output, outputs.Cut | outputs.Install):
+            self.trouble.lie_in_wait(node)
+
+    def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
+        self.invariants.appended(node, batch, prev_epoch)
+        if batch.controls and node.machine.role is QuorumRole.LEADER:
+            self.note(node, f"appends {batch} for {node.log.voters}")
+
+    def leads(self, node: SimulatedNode) -> None:
+        self.invariants.leads(node)
+
+    def cannot_go_on(self, node: SimulatedNode, reason: str) -> None:
+        raise Violation(f"{node} cannot go on: {reason}")
+
+    def _check(self, node: SimulatedNode) -> None:
+        machine = node.machine
+        shown = (machine.role, machine.epoch, machine.leader_id)
+        if node.shown != shown:
+            node.shown = shown
+            if machine.role is QuorumRole.LEADER:
+                self.trouble.lie_in_wait(node)
+            self.note(node, f"{machine.role.name.lower()} in {machine.epoch}, leader {machine.leader_id}")
+        self.invariants.check(node, node.own_ms)
+
+    # --- the history
+
+    @property
+    def leader(self) -> SimulatedNode | None:
+        """Who leads the latest epoch, of those who lead."""
+        leading = [
+            node for node in self.nodes.values() if node.is_up and node.machine.role is QuorumRole.LEADER
+        ]
+        return max(leading, key=lambda node: node.machine.epoch, default=None)
+
+    def propose(self) -> None:
+        """Have whoever leads append a command."""
+        for node in self.nodes.values():
+            if node.propose(f"c{next(self._commands)}") is not None:
+                self._check(node)
+
+    def run(self) -> None:
+        """All of it. Whatever is wrong is raised."""
+        self._keep_proposing()
+        self.trouble.begin(TROUBLED_MS)
+        self._run_until(TROUBLED_MS, lambda: False)
+        self.say("everything is healed")
+        self.trouble.heal()
+        self._run_until(TROUBLED_MS + HEALED_MS, self._is_well)
+        if not self._is_well():
+            for node in self.nodes.values():
+                self.note(node, node.describe())
+            raise Violation(f"not well {HEALED_MS} ms after everything was healed: {self._what_is_wrong()}")
+        self.say(f"well, with {self.invariants.committed_offset} committed")
+
+    def _keep_proposing(self) -> None:
+        self.propose()
+        is_over = self._now_ms > TROUBLED_MS  # those with slow disks are to catch up
+        self.after(150 if is_over else self.rng.choice([15, 40, 120]), self._keep_proposing)
+
+    def _run_until(self, end_ms: int, is_enough: Callable[[], bool]) -> None:
+        for number in range(MOST_EVENTS):
+            if not self._events or self._events[0][0] > end_ms or (number % 20 == 0 and is_enough()):
+                self._now_ms = max(self._now_ms, min(end_ms, self._events[0][0] if self._events else end_ms))
+                return
+            self._now_ms, _, act = heapq.heappop(self._events)
+            act()
+        raise Violation(f"{MOST_EVENTS} events")
+
+    def _is_well(self) -> bool:
+        return not self._what_is_wrong()
+
+    def _what_is_wrong(self) -> str:
+        leader = self.leader
+        if leader is None:
+            return "nobody leads"
+        if leader.log.epoch_at(leader.log.high_watermark) != leader.machine.epoch:
+            return f"{leader} has committed nothing in its epoch"
+        for node in self.nodes.values():
+            if not node.is_up or (node.machine.epoch, node.machine.leader_id) != (
+                leader.machine.epoch,
+                leader.key.replica_id,
+            ):
+                return f"{node} does not follow {leader}"
+            if node.log.high_watermark < leader.log.high_watermark - 10:
+                return f"{node} is behind {leader}"
+        return ""

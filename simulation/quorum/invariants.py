@@ -1,0 +1,229 @@
+"""What must be true of a quorum after every step, whatever happens to it: the properties of Raft, and more.
+
+- Election safety: an epoch has one leader at most, and nobody votes for two in it, over all of its lives.
+- Leader append only: a leader cuts nothing, and appends only in its epoch.
+- Log matching: what stands at an offset in an epoch is the same in all logs, and so is all before it.
+- Leader completeness: who leads has everything that leaders before it have committed.
+- State machine safety: what is committed is the same everywhere.
+- What a leader counts as committed is durable on a majority of its voters, and never goes back in a life.
+- One voter changes at a time: of two voter sets that follow each other, majorities meet.
+- An epoch begins only if a majority would vote for who begins it; and who is not heard leads no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kwire.broker.raft import outputs
+from kwire.broker.raft.outputs import Output
+from kwire.broker.raft.roles import QuorumRole
+from kwire.broker.raft.voters import ReplicaKey, VoterSet
+from kwire.wire.messages.vote import VoteRequest, VoteResponse
+from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.stored.raft import VotersRecord
+from simulation.quorum.log import Batch
+from simulation.quorum.node import SimulatedNode
+
+
+class Violation(AssertionError):
+    """The quorum has done what it must not."""
+
+
+class Granted:
+    """Who has given whom a vote, or would have."""
+
+    def __init__(self) -> None:
+        self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
+        self.pre_votes: dict[tuple[ReplicaKey, int], set[ReplicaKey]] = {}
+
+
+class Invariants:
+    """Sees all nodes at once."""
+
+    def __init__(self, nodes_of: Callable[[ReplicaKey], SimulatedNode | None], fetch_timeout_ms: int) -> None:
+        self.leaders: dict[int, ReplicaKey] = {}
+        self.committed: list[Batch] = []
+        """What some leader has counted as committed."""
+        self.committed_offset = 0
+        self.wiped: dict[ReplicaKey, SimulatedNode] = {}
+        """The nodes that have lost their directories."""
+        self._committed_in: list[tuple[int, int]] = []
+        """End offsets, with the epoch of the leader that committed so far."""
+        self._nodes_of = nodes_of
+        self._fetch_timeout_ms = fetch_timeout_ms
+        self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
+        self._granted = Granted()
+        self._was: dict[ReplicaKey, tuple[int, QuorumRole, int]] = {}
+        self._heard: dict[ReplicaKey, dict[int, int]] = {}
+        self._led_since: dict[ReplicaKey, int] = {}
+        self._led_for: dict[ReplicaKey, VoterSet] = {}
+
+    # --- while nodes do things
+
+    def watch(self, node: SimulatedNode, output: Output) -> None:
+        """A node is about to do this."""
+        if isinstance(output, outputs.Advance):
+            self._advance(node, output.high_watermark)
+        elif isinstance(output, outputs.AppendControls) and node.machine.epoch == output.epoch:
+            self.leads(node)
+        elif isinstance(output, outputs.Send) and isinstance(output.request, VoteRequest):
+            asked = output.request.topics[0].partitions[0]
+            if not asked.pre_vote:  # then its own vote counts
+                self._vote(node.key, asked.replica_epoch, node.key)
+
+    def votes(self, voter: SimulatedNode, request: VoteRequest, response: VoteResponse) -> None:
+        """A voter has answered."""
+        if response.error_code or not response.topics:
+            return
+        asked, told = request.topics[0].partitions[0], response.topics[0].partitions[0]
+        if not told.vote_granted:
+            return
+        candidate = ReplicaKey(asked.replica_id, asked.replica_directory_id)
+        if asked.pre_vote:
+            self._granted.pre_votes.setdefault((candidate, asked.replica_epoch), set()).add(voter.key)
+        else:
+            self._vote(voter.key, asked.replica_epoch, candidate)
+
+    def _vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
+        given = self._granted.votes.setdefault((voter, epoch), candidate)
+        if given != candidate:
+            raise Violation(f"{voter} votes in epoch {epoch} for {candidate}, and has for {given}")
+
+    def appended(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:
+        """A node appends a batch, before which its log has `prev_epoch`."""
+        machine = node.machine
+        if machine.role is QuorumRole.LEADER and batch.epoch != machine.epoch:
+            raise Violation(f"{node} leads epoch {machine.epoch} and appends {batch}")
+        known, known_prev = self._batches.setdefault((batch.epoch, batch.base_offset), (batch, prev_epoch))
+        if known != batch:
+            raise Violation(f"{node} appends {batch}, and there is {known}")
+        if -1 not in (known_prev, prev_epoch) and known_prev != prev_epoch:
+            raise Violation(f"{node} appends {batch} after epoch {prev_epoch}, others after {known_prev}")
+        for _, control in batch.controls:
+            if isinstance(control, VotersRecord) and machine.role is QuorumRole.LEADER:
+                self._check_change(node, VoterSet.of_record(control))
+
+    def _check_change(self, node: SimulatedNode, voters: VoterSet) -> None:
+        log = node.log
+        before = log.voters
+        if log.kraft_version > 0 and not before.overlaps(voters):
+            raise Violation(f"{node} makes {voters} of {before}")
+        if before.ids != voters.ids and log.voters_offset >= max(0, log.high_watermark):
+            raise Violation(f"{node} makes {voters} of {before}, which is not committed")
+
+    def _advance(self, node: SimulatedNode, offset: int) -> None:
+        log = node.log
+        end_offset = min(offset, log.end_offset)
+        if node.machine.role is not QuorumRole.LEADER:
+            if end_offset > self.committed_offset:
+                raise Violation(f"{node} takes {end_offset} for committed, and nobody has committed that")
+        elif end_offset < log.high_watermark:
+            raise Violation(f"the high watermark of {node} goes back from {log.high_watermark} to {offset}")
+        else:
+            self._check_majority(node, end_offset)
+        self._check_committed(node, end_offset)
+
+    def _check_majority(self, leader: SimulatedNode, offset: int) -> None:
+        epoch = leader.log.epoch_at(offset)
+        durable = 0
+        for voter in leader.log.voters:
+            key = voter.key
+            node = self._nodes_of(key) or self.wiped.get(key)  # which had it once
+            if node is None or node.log.synced_offset < offset:
+                continue
+            there = node.log.epoch_at(offset)
+            durable += there == epoch or (there < 0 and node.log.start_offset >= offset)
+        if durable < leader.log.voters.majority:
+            raise Violation(
+                f"{leader} counts {offset} as committed, which {durable} of {len(leader.log.voters)} have"
+            )
+
+    def _check_committed(self, node: SimulatedNode, offset: int) -> None:
+        """Everything before `offset` is what others have there, too."""
+        if offset > self.committed_offset:
+            for batch in node.log.read(self.committed_offset, offset - self.committed_offset):
+                if batch.end_offset <= offset:
+                    self.committed.append(batch)
+                    self.committed_offset = batch.end_offset
+                    self._committed_in.append((batch.end_offset, node.machine.epoch))
+        last = next((batch for batch in reversed(node.log.batches) if batch.end_offset <= offset), None)
+        if last is not None and last != self._committed_at(last.base_offset):
+            raise Violation(
+                f"{node} takes {last} for committed, others {self._committed_at(last.base_offset)}"
+            )
+
+    def _committed_at(self, base_offset: int) -> Batch | None:
+        low, high = 0, len(self.committed)
+        while low < high:
+            middle = (low + high) // 2
+            if self.committed[middle].base_offset < base_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return self.committed[low] if low < len(self.committed) else None
+
+    def leads(self, node: SimulatedNode) -> None:
+        """Others hear of its lead, or could: what it has not told is lost with it."""
+        epoch = node.machine.epoch
+        first = self.leaders.setdefault(epoch, node.key)
+        if first != node.key:
+            raise Violation(f"epoch {epoch} has two leaders, {first} and {node}")
+
+    # --- after each step
+
+    def check(self, node: SimulatedNode, own_ms: int) -> None:
+        """Something has happened at this node."""
+        machine = node.machine
+        was = self._was.get(node.key)
+        now = (machine.epoch, machine.role, node.life)
+        if was == now:
+            if machine.role is QuorumRole.LEADER:
+                self._check_heard(node, own_ms)
+            return
+        self._was[node.key] = now
+        if was is not None and was[2] == node.life and machine.epoch < was[0]:
+            raise Violation(f"{node} goes back from epoch {was[0]} to {machine.epoch}")
+        if machine.role is QuorumRole.LEADER:
+            self._check_complete(node)
+            self._led_since[node.key] = own_ms
+            self._heard[node.key] = {}
+        if machine.role in (QuorumRole.CANDIDATE, QuorumRole.LEADER) and (
+            was is None or was[0] < machine.epoch
+        ):
+            self._check_stands(node, machine.epoch)
+
+    def _check_stands(self, node: SimulatedNode, epoch: int) -> None:
+        voters = node.log.voters
+        would = self._granted.pre_votes.get((node.key, epoch - 1), set()) | {node.key}
+        counted = sum(1 for voter in voters if any(voter.is_named(key) for key in would))
+        knowing = [self._nodes_of(ReplicaKey(voter_id, ZERO_UUID)) for voter_id in voters.ids]
+        if counted < voters.majority and all(one is None or one.knows_pre_vote for one in knowing):
+            raise Violation(f"{node} begins epoch {epoch}, and {counted} of {len(voters)} would vote for it")
+
+    def _check_complete(self, node: SimulatedNode) -> None:
+        """Who leads has what leaders before it have committed."""
+        epoch = node.machine.epoch
+        offset = max((end for end, by in self._committed_in if by < epoch), default=0)
+        if node.log.end_offset < offset:
+            raise Violation(f"{node} leads epoch {epoch} with a log to {node.log.end_offset}, not {offset}")
+        if offset > node.log.start_offset:
+            last = next(batch for batch in reversed(node.log.batches) if batch.base_offset < offset)
+            if last != self._committed_at(last.base_offset):
+                raise Violation(f"{node} leads epoch {epoch} with {last}, where others have committed")
+
+    def heard(self, leader: SimulatedNode, voter_id: int, own_ms: int) -> None:
+        """A voter has fetched from a leader."""
+        self._heard.setdefault(leader.key, {})[voter_id] = own_ms
+
+    def _check_heard(self, node: SimulatedNode, own_ms: int) -> None:
+        voters = node.log.voters
+        needed = voters.majority - (voters.find(node.key) is not None)
+        if needed <= 0:
+            self._led_since[node.key] = own_ms
+            return
+        if self._led_for.get(node.key) != voters:  # others count now
+            self._led_for[node.key], self._led_since[node.key] = voters, own_ms
+        heard, since_ms = self._heard[node.key], self._led_since[node.key]
+        times = sorted((max(since_ms, heard.get(voter_id, 0)) for voter_id in voters.ids), reverse=True)
+        if own_ms - times[needed - 1] > 4 * self._fetch_timeout_ms:
+            raise Violation(f"{node} leads on, and was not heard for {own_ms - times[needed - 1]} ms")

@@ -1,0 +1,5 @@
+from simulation.storage.history import History
+from simulation.storage.run import main
+
+if __name__ == "__main__":
+    raise SystemExit(main(History, "simulation.storage"))

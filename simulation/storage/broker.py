@@ -1,0 +1,293 @@
+"""A broker's logs with their cleaner on a simulated disk, and the clients' side of each: one process after
+another, each of which ends in a shutdown, a kill or a loss of power."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, RECOVERY_POINTS
+from kwire.broker.storage.cleaner.cleaner import Cleaner
+from kwire.broker.storage.cleaner.offset_map import ENTRY_BYTES
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.log_config import CREATE_TIME, LOG_APPEND_TIME, LogConfig
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.simulated.violation import Violation
+from kwire.testing.virtual import VirtualHost
+from kwire.wire.batch import build
+from kwire.wire.compression import Codec
+from kwire.wire.primitives import ZERO_UUID, Uuid
+from simulation.storage.invariants import Batch, Scan, check
+from simulation.storage.promises import Promises, Written
+
+DATA = "/disk/data"
+BACKOFF_MS = 15_000
+KEYS_IN_MAP = (2, 400, 3, 4)
+"""How many keys the cleaner's map takes, life by life. There are five of them: it is full at times."""
+NEVER = (1 << 63) - 1
+
+
+class Client:
+    """What an idempotent producer knows of itself."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.next_sequence = 0
+        self.last: tuple[memoryview, int] | None = None
+        """The last batch, as it was sent, and where it was put: to be sent again."""
+
+
+class SimulatedPartition:
+    """A log, what was promised of it, and who writes to it."""
+
+    def __init__(self, topic: str, config: LogConfig) -> None:
+        self.topic = topic
+        self.config = config
+        self.promises = Promises(is_compacted=config.compact)
+        self.clients = {producer_id: Client() for producer_id in (7, 8)}
+        self.leader_epoch = 0
+        self.written = 0
+        """Counts records, so that no two values are equal."""
+
+    def make(self, rng: random.Random, now_ms: int, producer_id: int) -> tuple[bytearray, list[Written]]:
+        """A batch as a client sends it, and its records."""
+        made: list[Written] = []
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            self.written += 1
+            key = b"k%d" % rng.randrange(5) if self.config.compact or rng.random() < 0.3 else None
+            value: bytes | None = b"%d" % self.written + b"." * rng.choice((0, 0, 20, 150))
+            if self.config.compact and rng.random() < 0.2:
+                value = None
+            made.append(Written(now_ms + rng.choice((0, 0, 0, 5, -5, -3000)), key, value))
+        client = self.clients.get(producer_id)
+        sent = build(
+            [(record.timestamp, record.key, record.value, []) for record in made],
+            codec=rng.choice((Codec.NONE, Codec.NONE, *Codec)),
+            producer_id=producer_id,
+            producer_epoch=client.epoch if client is not None else -1,
+            base_sequence=client.next_sequence if client is not None else -1,
+        )
+        return sent, made
+
+    def learn(self, found: list[Batch]) -> None:
+        """After a crash: a client whose batches were lost goes on from what is there, in an epoch of its own.
+
+        A real one would be told OUT_OF_ORDER_SEQUENCE_NUMBER first, and bump its epoch.
+        """
+        for producer_id, client in self.clients.items():
+            own = [batch.header for batch in found if batch.header.producer_id == producer_id]
+            if client.last is not None and (not own or own[-1].base_offset != client.last[1]):
+                client.epoch += 1
+                client.next_sequence = 0
+                client.last = None
+
+
+def some_config(rng: random.Random) -> LogConfig:
+    """What a topic may be configured with, scaled to batches of some hundred bytes."""
+    compact = rng.random() < 0.35
+    segment_bytes = rng.choice((900, 1500, 4000))
+    return LogConfig(
+        cleanup_policy=frozenset({"compact"} if compact and rng.random() < 0.7 else {"compact", "delete"})
+        if compact
+        else frozenset({"delete"}),
+        compression_type=rng.choice(("producer", "producer", "producer", "gzip", "uncompressed")),
+        delete_retention_ms=rng.choice((0, 20_000, NEVER)),
+        file_delete_delay_ms=rng.choice((0, 1000, 60_000)),
+        flush_messages=rng.choice((1, 7, NEVER, NEVER)),
+        flush_ms=rng.choice((5000, NEVER, NEVER)),
+        index_interval_bytes=rng.choice((1, 1, 200, 600)),
+        message_timestamp_type=rng.choice((CREATE_TIME, CREATE_TIME, LOG_APPEND_TIME)),
+        min_cleanable_dirty_ratio=rng.choice((0.01, 0.5)),
+        min_compaction_lag_ms=rng.choice((0, 0, 4000)),
+        preallocate=rng.random() < 0.15,
+        retention_bytes=rng.choice((-1, -1, 2 * segment_bytes)),
+        retention_ms=rng.choice((-1, 60_000, 600_000)),
+        segment_bytes=segment_bytes,
+        segment_index_bytes=rng.choice((96, 1200, 1200)),
+        segment_jitter_ms=rng.choice((0, 2000)),
+        segment_ms=rng.choice((10_000, NEVER)),
+    )
+
+
+class SimulatedStorage:
+    """The logs as a broker has them, one life after another."""
+
+    def __init__(self, disk: MemoryDisk, partitions: list[SimulatedPartition], rng: random.Random) -> None:
+        self.disk = disk
+        self.partitions = partitions
+        self.host = VirtualHost()
+        self._rng = rng
+        self._looking = random.Random(rng.getrandbits(64))
+        self._lives = 0
+        self.manager: LogManager
+        self.cleaner: Cleaner
+        self.between: Callable[[], None] = lambda: None
+        """Called between the steps of the cleaner: what a broker does while a log is being cleaned."""
+
+    # --- a life
+
+    def open(self) -> None:
+        """Start a process. StorageError when the disk fails; Died."""
+        host = self.host = VirtualHost(
+            seed=self._rng.getrandbits(32), now_ms=self.host.now_ms() + self._rng.choice((0, 1000))
+        )
+        configs = {partition.topic: partition.config for partition in self.partitions}
+        self.disk.now_ms = host.now_ms()
+        self.manager = LogManager(
+            self.disk,
+            [DATA],
+            rng=random.Random(self._rng.getrandbits(32)),
+            logger=host.logger("kwire.storage"),
+            config_for=configs.__getitem__,
+        )
+        self.manager.open(host.now_ms())
+        keys = KEYS_IN_MAP[self._lives % len(KEYS_IN_MAP)]
+        self._lives += 1
+        settings = SimpleNamespace(
+            log_cleaner_backoff_ms=BACKOFF_MS,
+            log_cleaner_dedupe_buffer_size=keys * ENTRY_BYTES,
+            log_cleaner_enable=True,
+            log_cleaner_io_buffer_load_factor=1.0,
+            log_cleaner_io_buffer_size=1 << 16,
+            log_cleaner_io_max_bytes_per_second=1e300,
+            log_cleaner_threads=1,
+        )
+        self.cleaner = Cleaner(self.manager, settings, host, self.disk)
+        self.cleaner.start()
+        host.end_turn = lambda: self.between()
+
+    def create_logs(self) -> None:
+        """Make the logs that are not there: a topic's creation that was lost is done again, as a controller
+        has it done. StorageError; Died."""
+        for number, partition in enumerate(self.partitions):
+            log = self.manager.get(partition.topic, 0)
+            if log is not None and log.topic_id == ZERO_UUID:
+                self.manager.set_stray(log)  # as a broker does
+                log = None
+            if log is None:
+                promises = partition.promises
+                if promises.durable_end:
+                    raise Violation(
+                        f"the log of {partition.topic} is gone, durable up to {promises.durable_end}"
+                    )
+                partition.promises = Promises(is_compacted=promises.is_compacted)
+                partition.promises.ever = promises.ever
+                partition.learn([])
+                topic_id = Uuid(bytes(15) + bytes([number + 2]))
+                log = self.manager.create(partition.topic, 0, topic_id, partition.config, self.host.now_ms())
+            partition.leader_epoch += 1
+            log.begin_leader_epoch(partition.leader_epoch)
+
+    def log(self, partition: SimulatedPartition) -> Log:
+        log = self.manager.get(partition.topic, 0)
+        assert log is not None
+        return log
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the disk's failure has put the directory offline."""
+        return self.manager.directories()[0].offline
+
+    def shut_down(self) -> None:
+        """A clean shutdown, as far as the disk lets."""
+        self.cleaner.stop()
+        self.manager.shutdown(self.host.now_ms())
+
+    # --- looking
+
+    def check_all(self) -> None:
+        """The invariants, and that each log is what its clients were told. Violation."""
+        with self.disk.undisturbed():
+            for partition in self.partitions:
+                log = self.manager.get(partition.topic, 0)
+                if log is None or log.failure is not None:
+                    continue
+                promises = partition.promises
+                try:
+                    scan = check(self.disk, log, promises, self._looking)
+                    promises.check(
+                        scan.records, log.log_start_offset, log.written_end_offset, log.written_end_offset
+                    )
+                    if log.high_watermark < promises.high_watermark:
+                        raise Violation(
+                            f"the high watermark went back from {promises.high_watermark} "
+                            f"to {log.high_watermark}"
+                        )
+                    promises.high_watermark = log.high_watermark
+                    self._forget_compacted(log, promises, scan)
+                except Violation as error:
+                    raise Violation(f"{partition.topic}: {error}") from error
+
+    @staticmethod
+    def _forget_compacted(log: Log, promises: Promises, scan: Scan) -> None:
+        staged = {at: each for at, each in promises.records.items() if at >= log.written_end_offset}
+        promises.records = {**scan.records, **staged}
+
+    def check_recovered(self, *, power_lost: bool) -> None:
+        """The invariants after a crash, and that it took away nothing that was promised. Violation."""
+        with self.disk.undisturbed():
+            for partition in self.partitions:
+                log = self.manager.get(partition.topic, 0)
+                if log is None:
+                    continue
+                try:
+                    self._check_recovered(partition, log, power_lost=power_lost)
+                except Violation as error:
+                    raise Violation(f"{partition.topic}, recovered: {error}") from error
+
+    def _check_recovered(self, partition: SimulatedPartition, log: Log, *, power_lost: bool) -> None:
+        promises = partition.promises
+        if log.failure is not None:
+            raise Violation(f"it is offline: {log.failure}")
+        if power_lost and not promises.is_compacted:
+            promises.note_holes(Scan(self.disk, log).holes(log.written_end_offset))
+        promised_end = promises.durable_end if power_lost else promises.acknowledged_end
+        if log.topic_id == ZERO_UUID:
+            if promised_end:
+                raise Violation(f"it does not tell whose it is, and was promised up to {promised_end}")
+            promises.about_to_truncate(0)
+            return
+        scan = check(self.disk, log, promises, self._looking)
+        end = log.log_end_offset
+        promises.check(scan.records, log.log_start_offset, end, promised_end)
+        if not power_lost and end > promises.most_end:
+            raise Violation(f"the log ends at {end}; nothing beyond {promises.most_end} was ever written")
+        if log.log_start_offset > max(promises.start, promises.checkpointed_start):
+            raise Violation(f"the log starts at {log.log_start_offset}, not at {promises.start} or before")
+        if log.log_start_offset < promises.checkpointed_start:
+            raise Violation(
+                f"the log starts at {log.log_start_offset} again; "
+                f"the checkpoint said {promises.checkpointed_start}"
+            )
+        if log.high_watermark < min(promises.checkpointed_high_watermark, end):
+            raise Violation(
+                f"the high watermark went back to {log.high_watermark}; "
+                f"the checkpoint said {promises.checkpointed_high_watermark}"
+            )
+        promises.settle(scan.records, end, durable=power_lost)
+        promises.high_watermark = log.high_watermark
+        partition.learn([batch for batch in scan.batches if batch.header.last_offset >= log.log_start_offset])
+
+    def recovery_points(self) -> bytes:
+        """The checkpoint that says where recovery starts."""
+        path = f"{DATA}/{RECOVERY_POINTS}"
+        with self.disk.undisturbed():
+            return self.disk.read(path) if self.disk.exists(path) else b""
+
+    def tree(self) -> dict[str, bytes]:
+        """What recovery is to leave as it is when it is done again: all but what is on its way out."""
+        empty = {
+            f"{log.topic}-0/leader-epoch-checkpoint"
+            for log in self.manager.logs()
+            if log.log_start_offset == log.log_end_offset
+        }
+        # An epoch that began where an empty log ends is forgotten at the next recovery only, as in Kafka.
+        # So is what was preallocated for a log that recovery has begun: zeros at the end. The cleaner's
+        # checkpoint says nothing while it is empty, as it is made where it is not found.
+        return {
+            path: content if path.endswith(".snapshot") else content.rstrip(b"\0")
+            for path, content in self.disk.tree(DATA).items()
+            if not path.endswith(".deleted") and path not in empty and (content or path != CLEANED_OFFSETS)
+        }

@@ -1,0 +1,313 @@
+"""What must be true of a log between any two steps, found out from the bytes of its files.
+
+The files are parsed here, batch by batch, and not through storage; then whatever storage answers is held
+against that.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from itertools import pairwise
+from typing import NamedTuple
+
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.segment import Segment
+from kwire.testing.disk import MemoryDisk
+from kwire.testing.simulated.violation import Violation
+from kwire.wire.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    batches,
+    crc_is_valid,
+    read_header,
+    records,
+)
+from simulation.storage.promises import Promises, Written
+
+LOOKUPS = 3
+"""How many offsets and timestamps are looked up each time."""
+
+
+class Batch(NamedTuple):
+    """A batch in a file."""
+
+    segment_base: int
+    position: int
+    header: BatchHeader
+    records: dict[int, Written]
+
+
+class Scan:
+    """All that the files of a log hold."""
+
+    def __init__(self, disk: MemoryDisk, log: Log) -> None:
+        """Violation: a segment is no row of sound batches."""
+        self.batches: list[Batch] = []
+        self.bytes_of: dict[int, bytes] = {}
+        for segment in log.segments:
+            content = disk.read(segment.log_path)
+            if segment.size_bytes > len(content):
+                raise Violation(f"{segment!r} is {len(content)} bytes long in its file")
+            data = self.bytes_of[segment.base_offset] = content[: segment.size_bytes]
+            self.batches += _parse(segment, data)
+        start = log.log_start_offset
+        self.records = {
+            offset: record
+            for batch in self.batches
+            for offset, record in batch.records.items()
+            if offset >= start
+        }
+
+    def holes(self, end: int) -> list[tuple[int, int]]:
+        """Where offsets are missing between segments, or at the end."""
+        found = []
+        for before, after in pairwise(self.batches):
+            if (
+                before.segment_base != after.segment_base
+                and before.header.next_offset < after.header.base_offset
+            ):
+                found.append((before.header.next_offset, after.header.base_offset))
+        bases = sorted(self.bytes_of)
+        first = self.batches[0].header.base_offset if self.batches else end
+        last = self.batches[-1].header.next_offset if self.batches else bases[0]
+        if bases[0] < first:
+            found.append((bases[0], first))
+        if self.batches and last < end:
+            found.append((last, end))
+        return found
+
+    def in_segment(self, segment: Segment) -> list[Batch]:
+        return [batch for batch in self.batches if batch.segment_base == segment.base_offset]
+
+
+def _parse(segment: Segment, data: bytes) -> list[Batch]:
+    found: list[Batch] = []
+    position = 0
+    try:
+        for position, header in batches(data):
+            if not crc_is_valid(data, position, header):
+                raise Violation(f"{segment!r} holds a batch with a wrong CRC at byte {position}")
+            held = {
+                record.offset: Written(record.timestamp, record.key, record.value)
+                for record in records(data, position, header)
+            }
+            found.append(Batch(segment.base_offset, position, header, held))
+    except CorruptBatch as error:
+        raise Violation(f"{segment!r} holds no sound batch at byte {position}: {error}") from error
+    end = found[-1].position + found[-1].header.size_bytes if found else 0
+    if end != len(data):
+        raise Violation(f"{segment!r} has {len(data) - end} bytes after its last batch")
+    return found
+
+
+def check(disk: MemoryDisk, log: Log, promises: Promises, rng: random.Random) -> Scan:
+    """All of it, but what is promised of the content. Violation."""
+    scan = Scan(disk, log)
+    _check_offsets(log, promises, scan)
+    _check_epochs(log, promises, scan)
+    for segment in log.segments:
+        _check_indexes(segment, scan.in_segment(segment))
+    _check_reading(log, scan, rng)
+    _check_lookups(log, scan, rng)
+    if not log.staged:
+        _check_producers(log, promises, scan)
+    return scan
+
+
+def _check_offsets(log: Log, promises: Promises, scan: Scan) -> None:
+    bases = log.segment_base_offsets
+    if bases != sorted(set(bases)) or bases != [segment.base_offset for segment in log.segments]:
+        raise Violation(f"segments start at {bases}")
+    if not bases[0] <= log.log_start_offset <= log.log_end_offset:
+        raise Violation(f"{log!r} has segments from {bases[0]} on")
+    if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
+        raise Violation(f"{log!r} has the high watermark {log.high_watermark}")
+    if log.recovery_point > log.written_end_offset:
+        raise Violation(f"{log!r} has the recovery point {log.recovery_point}")
+    next_offset, epoch = bases[0], -1
+    for batch in scan.batches:
+        header = batch.header
+        if header.base_offset < max(next_offset, batch.segment_base):
+            raise Violation(f"offset {header.base_offset} where {next_offset} was to come: {batch}")
+        is_hole = (next_offset, header.base_offset) in promises.holes
+        if header.base_offset > next_offset and not promises.is_compacted and not is_hole:
+            raise Violation(f"offsets {next_offset} to {header.base_offset - 1} are missing")
+        if header.leader_epoch < epoch:
+            raise Violation(
+                f"leader epoch {header.leader_epoch} at {header.base_offset} follows epoch {epoch}"
+            )
+        next_offset, epoch = header.next_offset, header.leader_epoch
+        after = bisect_right(bases, batch.segment_base)
+        if after < len(bases) and header.last_offset >= bases[after]:
+            raise Violation(f"offset {header.last_offset} lies before the segment {bases[after]}")
+    end = log.written_end_offset
+    is_hole = not scan.batches or (next_offset, end) in promises.holes
+    if next_offset > end or (next_offset < end and not promises.is_compacted and not is_hole):
+        raise Violation(f"the last batch ends at {next_offset}, the log at {log.written_end_offset}")
+
+
+def _check_epochs(log: Log, promises: Promises, scan: Scan) -> None:
+    epochs = log.leader_epochs
+    starts = [start for _, start in epochs]
+    if starts != sorted(set(starts)) or [epoch for epoch, _ in epochs] != sorted(
+        {each for each, _ in epochs}
+    ):
+        raise Violation(f"the leader epochs do not grow: {epochs}")
+    for batch in scan.batches:
+        header = batch.header
+        # Epochs go when somebody asks for a later start; a crash before the checkpoint brings back the start
+        # alone, in Kafka too.
+        start = max(log.log_start_offset, promises.start)
+        if header.last_offset < start:
+            continue
+        after = bisect_right(starts, max(header.base_offset, start))
+        if not after or epochs[after - 1][0] != header.leader_epoch:
+            raise Violation(
+                f"the batch at {header.base_offset} is of epoch {header.leader_epoch}, not as in {epochs}"
+            )
+
+
+def _check_indexes(segment: Segment, held: list[Batch]) -> None:
+    base = segment.base_offset
+    at_position = {batch.position: batch.header for batch in held}
+    last_offsets = {batch.header.last_offset for batch in held}
+    previous = -1
+    for number in range(segment.index.entries):
+        relative, position = segment.index.entry(number)
+        offset, header = base + relative, at_position.get(position)
+        if header is None or offset <= previous or offset not in last_offsets or header.base_offset > offset:
+            raise Violation(
+                f"{segment.index.path} has an entry for offset {offset} at byte {position}: {header}"
+            )
+        previous = offset
+    entries = [segment.time_index.entry(number) for number in range(segment.time_index.entries)]
+    previous_timestamp = -1
+    for timestamp, relative in entries:
+        offset = base + relative
+        largest = max(
+            (batch.header.max_timestamp for batch in held if batch.header.last_offset <= offset), default=-1
+        )
+        if timestamp <= previous_timestamp or largest > timestamp or offset not in last_offsets:
+            raise Violation(
+                f"{segment.time_index.path} says {timestamp} at {offset}; the greatest so far is {largest}"
+            )
+        previous_timestamp = timestamp
+    largest = max((batch.header.max_timestamp for batch in held), default=-1)
+    if segment.max_timestamp_entry()[0] != largest:
+        raise Violation(
+            f"{segment!r} says {segment.max_timestamp_entry()}, its greatest timestamp is {largest}"
+        )
+
+
+def _check_reading(log: Log, scan: Scan, rng: random.Random) -> None:
+    """Read the log as a consumer does: the bytes of the files come, each of them once."""
+    offset, end = log.log_start_offset, log.written_end_offset
+    expected = [batch for batch in scan.batches if batch.header.last_offset >= offset]
+    max_bytes = rng.choice((1, 300, 1 << 20))
+    number = 0
+    while True:
+        region = log.read(offset, max_bytes=max_bytes, up_to_offset=end)
+        data = region.read()
+        if not data:
+            break
+        position = 0
+        while position + HEADER_BYTES <= len(data):
+            header = read_header(data, position)
+            if position + header.size_bytes > len(data):
+                break  # The last batch may be cut short.
+            batch = expected[number] if number < len(expected) else None
+            if batch is None or data[position : position + header.size_bytes] != _bytes(scan, batch):
+                raise Violation(f"reading at {offset} gives {header} where {batch} was to come")
+            number += 1
+            offset = header.next_offset
+            position += header.size_bytes
+        if not position:
+            raise Violation(f"reading at {offset} gives less than a batch: {len(data)} bytes")
+    if number != len(expected):
+        raise Violation(f"reading ends at {offset}, before {expected[number]}")
+
+
+def _bytes(scan: Scan, batch: Batch) -> bytes:
+    return scan.bytes_of[batch.segment_base][batch.position : batch.position + batch.header.size_bytes]
+
+
+def _check_lookups(log: Log, scan: Scan, rng: random.Random) -> None:
+    """By offset and by timestamp, as a scan of everything would find it."""
+    start, end = log.log_start_offset, log.written_end_offset
+    for _ in range(LOOKUPS if end > start else 0):
+        offset = rng.randrange(start, end)
+        first = next((batch for batch in scan.batches if batch.header.last_offset >= offset), None)
+        data = log.read(offset, max_bytes=1, up_to_offset=end).read()
+        if (data or None) != (_bytes(scan, first) if first is not None else None):
+            raise Violation(f"reading at {offset} does not give {first}")
+    timestamps = [record.timestamp for record in scan.records.values()]
+    for _ in range(LOOKUPS):
+        timestamp = rng.choice(timestamps or [0]) + rng.choice((-1, 0, 0, 1))
+        found = log.offset_for_timestamp(timestamp)
+        linear = _at_timestamp(scan, timestamp)
+        if (found.offset if found is not None else None) != linear:
+            raise Violation(f"timestamp {timestamp} is found at {found}, the first is at {linear}")
+    # Kafka answers from headers, and so may look in vain in a batch that compaction has emptied, or for a
+    # record before the log's start.
+    greatest = max((batch.header.max_timestamp for batch in scan.batches), default=-1)
+    holding = [batch for batch in scan.batches if batch.header.max_timestamp == greatest]
+    if timestamps and max(timestamps) == greatest and all(batch.records for batch in holding):
+        largest = log.max_timestamp()
+        if largest is None or largest.timestamp != greatest:
+            raise Violation(f"the greatest timestamp is {greatest}, not {largest}")
+
+
+def _at_timestamp(scan: Scan, timestamp: int) -> int | None:
+    """The first record that is no older, of the segment that is the first to have a batch as new."""
+    base = next((each.segment_base for each in scan.batches if each.header.max_timestamp >= timestamp), None)
+    return next(
+        (
+            offset
+            for batch in scan.batches
+            if batch.segment_base == base
+            for offset, record in batch.records.items()
+            if offset in scan.records and record.timestamp >= timestamp
+        ),
+        None,
+    )
+
+
+def _check_producers(log: Log, promises: Promises, scan: Scan) -> None:
+    """The last batch of each producer that the log tells of is the last one that it remembers.
+
+    But for those that were deleted, and came back by a loss of power: they may have been forgotten by then.
+    """
+    last: dict[int, BatchHeader] = {}
+    for batch in scan.batches:
+        if batch.header.has_producer_id and batch.header.last_offset >= log.log_start_offset:
+            last[batch.header.producer_id] = batch.header
+    for producer_id, header in last.items():
+        if header.last_offset < promises.start:
+            continue
+        state = log.producers.producers.get(producer_id)
+        if state is None or not state.batches:
+            raise Violation(f"producer {producer_id} is not known, which wrote {header}")
+        remembered = state.batches[-1]
+        if promises.is_compacted and remembered.last_offset > header.last_offset:
+            # Its last batch was cleaned away when it had a later one, which a loss of power took.
+            continue
+        told = (state.epoch, remembered.last_sequence, remembered.last_offset, remembered.offset_delta)
+        if told != (
+            header.producer_epoch,
+            header.last_sequence,
+            header.last_offset,
+            header.last_offset_delta,
+        ):
+            raise Violation(f"producer {producer_id} is remembered with {told}; its last batch is {header}")
+        if not promises.is_compacted and remembered.timestamp != header.max_timestamp:
+            raise Violation(
+                f"producer {producer_id} is remembered with {remembered}; its last batch is {header}"
+            )
+    for producer_id, state in log.producers.producers.items():
+        newest = state.batches[-1].last_offset if state.batches else -1
+        if newest >= log.log_end_offset:
+            raise Violation(f"producer {producer_id} is remembered up to {newest}, beyond the end of {log!r}")
+        if producer_id not in last and newest >= log.log_start_offset and not promises.is_compacted:
+            raise Violation(f"producer {producer_id} is remembered at {newest}, where it wrote nothing")

@@ -1,0 +1,79 @@
+"""Which nodes a cluster is to have, by what was asked for and what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kwire.cli.broker_settings import Failure
+from kwire.cli.cluster.plan import Address, ControllerAddresses, Roles, Wanted, addresses, properties
+
+B: Roles = ("broker",)
+C: Roles = ("controller",)
+BC: Roles = ("broker", "controller")
+
+SEPARATE = {100: C, 1: B, 2: B, 3: B}
+COMBINED = {1: BC, 2: BC, 3: BC}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "nodes"),
+    [
+        (Wanted(), {}, COMBINED),
+        (Wanted(combined=1), {}, {1: BC}),
+        (Wanted(brokers=2), {}, {100: C, 1: B, 2: B}),
+        (Wanted(controllers=3), {}, {**SEPARATE, 101: C, 102: C}),
+        (Wanted(brokers=1, controllers=2), {}, {100: C, 101: C, 1: B}),
+        (Wanted(brokers=3, combined=1), {}, {1: BC, 2: B, 3: B}),
+        (Wanted(), COMBINED, COMBINED),
+        (Wanted(), SEPARATE, SEPARATE),
+        (Wanted(brokers=4), COMBINED, {**COMBINED, 4: B}),
+        (Wanted(brokers=4), SEPARATE, {**SEPARATE, 4: B}),
+        (Wanted(controllers=2), SEPARATE, {**SEPARATE, 101: C}),
+        (Wanted(combined=3), {1: BC}, COMBINED),
+    ],
+)
+def test_what_there_is_to_be(wanted: Wanted, known: dict[int, Roles], nodes: dict[int, Roles]) -> None:
+    assert wanted.nodes(known) == nodes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "said"),
+    [
+        (Wanted(combined=3, controllers=3), {}, "give either --combined or --controllers"),
+        (Wanted(combined=3), SEPARATE, "give either --combined or --controllers"),
+        (Wanted(controllers=3), COMBINED, "give either --combined or --controllers"),
+        (Wanted(brokers=2), COMBINED, "more than 2 brokers already"),
+        (Wanted(combined=2), COMBINED, "more than 2 of both already"),
+        (Wanted(brokers=1, combined=3), {}, "--brokers 1: 3 are brokers by --combined"),
+        (Wanted(combined=3), {1: BC, 2: B}, "node 2 is a broker already"),
+        (Wanted(controllers=1), {100: C, 101: C, 1: B}, "more than 1 controllers already"),
+        (Wanted(brokers=33), {}, "--brokers 33: expected 1 to 32"),
+        (Wanted(controllers=0), {}, "--controllers 0: expected 1 to 7"),
+    ],
+)
+def test_what_cannot_be(wanted: Wanted, known: dict[int, Roles], said: str) -> None:
+    with pytest.raises(Failure, match=said):
+        wanted.nodes(known)
+
+
+def test_ports_of_brokers_come_first() -> None:
+    assert addresses({100: C, 1: B, 2: BC}, 9092) == {
+        100: Address(None, 9095),
+        1: Address(9092, None),
+        2: Address(9093, 9094),
+    }
+
+
+def test_who_comes_later_makes_itself_a_voter() -> None:
+    quorum = ControllerAddresses(["127.0.0.1:9094", "127.0.0.1:9095"])
+    lines = quorum.lines(C, joins=True)
+    assert lines == {
+        "controller.quorum.bootstrap.servers": "127.0.0.1:9094,127.0.0.1:9095",
+        "controller.quorum.auto.join.enable": "true",
+    }
+    text = properties(101, C, Address(None, 9095), lines, 3, Path("/data"), {"min.insync.replicas": "1"})
+    assert "\nlisteners=CONTROLLER://127.0.0.1:9095\n" in text
+    assert "\nmin.insync.replicas=1\n" in text
+    assert quorum.lines(B, joins=True).keys() == {"controller.quorum.bootstrap.servers"}

@@ -1,0 +1,107 @@
+"""What `kwire cluster status` makes of what the nodes answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kwire.cli.cluster.folder import ClusterFolder, ClusterNode
+from kwire.cli.cluster.node_queries import Told
+from kwire.cli.cluster.plan import Wanted
+from kwire.cli.cluster.status import MAX_LINES, Status
+from kwire.wire.messages.describe_cluster import DescribeClusterResponse
+from kwire.wire.messages.describe_quorum import ReplicaState, ResponsePartitionData
+from kwire.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[ClusterNode]:
+    """Three of both roles, none of which runs."""
+    folder = ClusterFolder(str(tmp_path))
+    folder.make(Wanted(combined=3), 20_001, {})
+    return folder.nodes()
+
+
+def replica(node_id: int, end: int, caught_up_ms: int) -> ReplicaState:
+    return ReplicaState(
+        replica_id=node_id,
+        log_end_offset=end,
+        last_fetch_timestamp=caught_up_ms,
+        last_caught_up_timestamp=caught_up_ms,
+    )
+
+
+QUORUM = ResponsePartitionData(
+    leader_id=2,
+    leader_epoch=7,
+    high_watermark=120,
+    current_voters=[replica(1, 100, 5_000), replica(2, 123, 9_000), replica(3, -1, -1)],
+    observers=[replica(9, 123, 9_000)],
+)
+
+
+def topic(name: str, *partitions: tuple[int, list[int], list[int]]) -> MetadataResponseTopic:
+    """Leader, replicas and ISR of each partition."""
+    return MetadataResponseTopic(
+        name=name,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=index, leader_id=leader, replica_nodes=replicas, isr_nodes=isr
+            )
+            for index, (leader, replicas, isr) in enumerate(partitions)
+        ],
+    )
+
+
+def told(*topics: MetadataResponseTopic) -> Told:
+    return Told(DescribeClusterResponse(), MetadataResponse(topics=list(topics)))
+
+
+def test_the_quorum_is_told(nodes: list[ClusterNode]) -> None:
+    status = Status(nodes, told(), QUORUM)
+    lines = list(status.lines())
+    assert lines[0].split()[5:7] == ["quorum", "lag"]
+    assert [line.split()[5:7] for line in lines[1:4]] == [["voter", "23"], ["leader", "0"], ["voter", "-"]]
+    assert lines[4] == "node 2 leads the quorum in epoch 7, high watermark 120"
+    quorum = json.loads(status.as_json())["quorum"]
+    assert (quorum["leader"], quorum["epoch"], quorum["high_watermark"]) == (2, 7, 120)
+    assert [(each["node"], each["lag"], each["lag_ms"]) for each in quorum["voters"]] == [
+        (1, 23, 4_000),
+        (2, 0, 0),
+        (3, None, None),
+    ]
+    assert [each["node"] for each in quorum["observers"]] == [9]
+
+
+def test_partitions_that_lack_replicas_are_named(nodes: list[ClusterNode]) -> None:
+    topics = [
+        topic("orders", (1, [1, 2, 3], [1, 3]), (2, [2, 3, 1], [2, 3, 1])),
+        topic("paid", (-1, [2], [])),
+    ]
+    status = Status(nodes, told(*topics), None)
+    lines = list(status.lines())
+    assert lines[4:] == [
+        "no controller leads the quorum",
+        "2 topics, 3 partitions, 2 under-replicated, 1 offline",
+        "under replicated  leader  replicas  in sync",
+        "orders-0               1  1,2,3     1,3",
+        "paid-0                 -  2         -",
+    ]
+    assert json.loads(status.as_json())["behind"] == [
+        {"under_replicated": "orders-0", "leader": 1, "replicas": [1, 2, 3], "in_sync": [1, 3]},
+        {"under_replicated": "paid-0", "leader": None, "replicas": [2], "in_sync": []},
+    ]
+
+
+def test_one_is_no_plural(nodes: list[ClusterNode]) -> None:
+    lines = list(Status(nodes, told(topic("orders", (1, [1], [1]))), None).lines())
+    assert lines[5:] == ["1 topic, 1 partition, 0 under-replicated, 0 offline"]
+
+
+def test_a_table_has_an_end(nodes: list[ClusterNode]) -> None:
+    many = topic("t", *[(1, [1, 2], [1])] * (MAX_LINES + 3))
+    *_, last, more = Status(nodes, told(many), None).lines()
+    assert last.startswith(f"t-{MAX_LINES - 1} ")
+    assert more == "and 3 more"

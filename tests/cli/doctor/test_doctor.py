@@ -1,0 +1,170 @@
+"""`kwire doctor`: configurations, ports, and what the command makes of it all."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kwire.broker.config import load
+from kwire.broker.config.jaas import PLAIN_MODULE
+from kwire.cli.doctor.doctor import of_configuration, of_console
+from kwire.cli.doctor.machine import Machine
+from kwire.testing import Broker
+from tests.cli.doctor.test_machine import FINE
+from tests.cli.running import Desk
+
+
+@pytest.fixture(autouse=True)
+def _fine_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look() -> Machine:
+        return FINE
+
+    monkeypatch.setattr("kwire.cli.doctor.machine.look", look)
+    monkeypatch.setattr("kwire.cli.doctor.directories.SLOW_SYNC_MS", 1e9)
+    monkeypatch.setattr("kwire.cli.doctor.directories.FEWEST_BYTES", 0)
+
+
+def test_a_new_broker_may_start(offline: Desk, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    at = ("--set", f"listeners=PLAINTEXT://127.0.0.1:{port}", "--data", str(tmp_path / "data"))
+    rows = offline("doctor", *at, "--json").json
+    assert "problem" not in {row["verdict"] for row in rows}
+    assert {
+        "area": "ports",
+        "verdict": "good",
+        "found": f"127.0.0.1:{port} of PLAINTEXT is free",
+        "to_do": None,
+    } in rows
+    told = offline("doctor", *at)
+    assert told.status == 0
+    assert told.out.splitlines()[-1].startswith("0 problems, ")
+
+
+def test_a_port_is_had_by_a_broker_or_by_somebody_else(offline: Desk, broker: Broker, tmp_path: Path) -> None:
+    at = f"listeners=PLAINTEXT://{broker.bootstrap_servers}"
+    rows = offline("doctor", "--set", at, "--data", str(broker.log_dir), "--json").json
+    assert f"a broker answers at {broker.bootstrap_servers} of PLAINTEXT" in [row["found"] for row in rows]
+    elsewhere = offline("doctor", "--set", at, "--data", str(tmp_path))
+    assert elsewhere.status == 1
+    assert f"another broker answers at {broker.bootstrap_servers} of PLAINTEXT, which is not" in elsewhere.out
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        server.close()
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", port))
+            ran = offline(
+                "doctor", "--set", f"listeners=PLAINTEXT://127.0.0.1:{port}", "--data", str(tmp_path)
+            )
+    assert ran.status == 1
+    assert f"127.0.0.1:{port} of PLAINTEXT cannot be had: address already in use" in ran.out
+    assert "→ choose another port" in ran.out
+
+
+def test_a_file_is_read_as_serve_reads_it(offline: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.partition=3\nnode.id=1\nprocess.roles=broker,controller\n"
+                    f"log.dirs={tmp_path}\nlisteners=PLAINTEXT://127.0.0.1:1\n")  # fmt: skip
+    ran = offline("doctor", str(path))
+    assert "did you mean num.partitions?" in ran.out
+    assert (
+        "No such file or directory: give the path of a broker's file"
+        in offline("doctor", str(tmp_path / "none")).sentence
+    )
+    bad = offline("doctor", "--set", "num.partitions=x")
+    assert bad.status == 1
+    assert "XX  configuration" in bad.out
+    assert offline("doctor", "--set", "x").status == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "to_do"),
+    [
+        ({}, None),
+        ({"default.replication.factor": "3", "min.insync.replicas": "3"}, "set min.insync.replicas=2"),
+        ({"min.insync.replicas": "2"}, "no new topic takes records with acks=all"),
+        (
+            {"default.replication.factor": "3", "min.insync.replicas": "2"},
+            "set offsets.topic.replication.factor=3",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://localhost:9092"},
+            "set advertised.listeners to a name of this machine",
+        ),
+        (
+            {"advertised.listeners": "PLAINTEXT://no-such-host.invalid:9092"},
+            "a name that clients can resolve",
+        ),
+    ],
+)
+def test_what_nobody_would_want_is_told(settings: dict[str, str], to_do: str | None) -> None:
+    found = list(of_configuration(load(None, {}, settings)))
+    if to_do is None:
+        assert found == []
+    else:
+        assert to_do in (found[0].to_do or "")
+
+
+def login(options: str, host: str = "127.0.0.1") -> dict[str, str]:
+    return {
+        "listeners": f"SASL_PLAINTEXT://{host}:9092",
+        "advertised.listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required {options};",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (login('username="me" password="mine" user_me="mine"'), []),
+        (
+            login('username="me" password="mine" user_me="yours"'),
+            ["nodes go to SASL_PLAINTEXT as me, whom it does not let in so"],
+        ),
+        (
+            login(""),
+            [
+                "SASL_PLAINTEXT takes PLAIN, and knows nobody who may come by it",
+                "nodes go to SASL_PLAINTEXT as nobody, whom it does not let in so",
+            ],
+        ),
+    ],
+)
+def test_who_is_let_in_is_looked_at(settings: dict[str, str], told: list[str]) -> None:
+    assert [finding.found for finding in of_configuration(load(None, {}, settings))] == told
+
+
+def test_passwords_do_not_go_to_other_machines_unseen() -> None:
+    settings = login('username="me" password="mine" user_me="mine"', host="")
+    found = [finding.found for finding in of_configuration(load(None, {}, settings))]
+    assert "SASL_PLAINTEXT takes passwords as they are (PLAIN), and listens for other machines" in found
+
+
+@pytest.mark.parametrize(
+    ("where", "console", "is_told"),
+    [
+        ("0.0.0.0:8080", "true", True),
+        ("[::]:8080", "true", True),
+        ("0.0.0.0:8080", "", False),
+        ("127.0.0.1:8080", "true", False),
+        ("[::1]:8080", "true", False),
+        ("8080", "true", False),
+        ("", "true", False),
+    ],
+)
+def test_a_console_that_shows_everybody_what_listeners_do_not(
+    where: str, console: str, is_told: bool
+) -> None:
+    environ = {"KWIRE_HTTP": where, "KWIRE_CONSOLE": console}
+    closed = load(None, {}, login('username="me" password="mine" user_me="mine"'))
+    found = [finding.found for finding in of_console(closed, environ)]
+    assert (
+        found
+        == [f"the console at {where} (KWIRE_HTTP) asks nobody who he is, and every listener does"] * is_told
+    )
+    assert list(of_console(load(None, {}, {}), environ)) == []

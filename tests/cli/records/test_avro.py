@@ -1,0 +1,202 @@
+"""Avro values: by the id of a registry, by the fingerprint of a file."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from kwire.cli.records.avro import AvroValues
+from kwire.cli.shared.failure import Failure, Misfit
+from kwire.testing import Broker
+from tests.cli.running import Desk
+from tests.pipeline.schema_registry import SchemaRegistry
+
+ITEM = {"type": "record", "name": "Item", "fields": [{"name": "n", "type": "long"}]}
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "item", "type": "Item"}]}
+ANSWERS: dict[str, Any] = {
+    "/schemas/ids/7": {
+        "schema": json.dumps(ORDER),
+        "references": [{"name": "Item", "subject": "the item", "version": 2}],
+    },
+    "/subjects/the%20item/versions/2": {"schema": json.dumps(ITEM)},
+    "/schemas/ids/8": {"schema": "x", "schemaType": "PROTOBUF"},
+    "/schemas/ids/9": {"schema": '{"type": "nothing"}'},
+}
+
+
+class _Registry(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        found = ANSWERS.get(self.path)
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(found or {"error_code": 40403}).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Registry) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def _written(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, value)
+    return out.getvalue()
+
+
+BY_ID = b"\0\0\0\0\x07" + _written(ITEM, {"n": 5})  # an order has nothing around its item
+
+
+def test_a_schema_is_asked_for_by_its_id_with_what_it_refers_to(registry: str) -> None:
+    values = AvroValues(registry, [])
+    assert values.read(BY_ID) == {"item": {"n": 5}}
+    assert values.read(BY_ID) == {"item": {"n": 5}}
+
+
+def test_a_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
+    path = tmp_path / "int.avsc"
+    path.write_text('{"type": "int", "doc": "what is not canonical does not count"}')
+    # The specification's fingerprint of "int", 7275d51a3f395c8f, begins with its least byte here.
+    data = b"\xc3\x01" + bytes.fromhex("7275d51a3f395c8f")[::-1] + b"\x06"
+    values = AvroValues(None, [str(path)])
+    assert values.read(data) == 3
+    with pytest.raises(Misfit, match="no --schema has the fingerprint 0000000000000000"):
+        values.read(b"\xc3\x01" + bytes(8) + b"\x06")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"{}", "not with 7b 7d"),
+        (b"", "Avro begins with"),
+        (b"\0\0\0\0\x06x", "the registry has no schema 6"),
+        (b"\0\0\0\0\x08x", "not Avro, but PROTOBUF"),
+        (b"\0\0\0\0\x09x", "is no schema"),
+        (BY_ID + b"x", "1 bytes are left over"),
+        (BY_ID[:-1], "not of its schema"),
+    ],
+)
+def test_what_is_something_else_is_said(registry: str, data: bytes, why: str) -> None:
+    with pytest.raises(Misfit, match=why):
+        AvroValues(registry, []).read(data)
+
+
+def test_what_keeps_it_from_being_read_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match=r"does not answer \(Connection refused\): start it, or name another"):
+        AvroValues("http://127.0.0.1:1", []).read(BY_ID)
+    with pytest.raises(Failure, match="begins with http"):
+        AvroValues("file:///etc", [])
+    with pytest.raises(Failure, match="No such file or directory: give the path of an Avro schema"):
+        AvroValues(None, [str(tmp_path / "none")])
+    (tmp_path / "bad").write_text("{")
+    with pytest.raises(Failure, match="is no Avro schema"):
+        AvroValues(None, [str(tmp_path / "bad")])
+    with pytest.raises(Misfit, match="say where it is with --registry"):
+        AvroValues(None, []).read(BY_ID)
+
+
+def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kwire.cli.records.avro.find_spec", lambda name: None)
+    with pytest.raises(Failure, match="pip install fastavro"):
+        AvroValues("http://127.0.0.1:1", [])
+
+
+def test_values_are_shown_as_json(desk: Desk, registry: str) -> None:
+    desk("produce", "avro", BY_ID.hex(), "--value-format", "hex")
+    ran = desk("consume", "avro", "--from", "0", "-n", "1", "--values", "--value-format", "avro",
+               "--registry", registry)  # fmt: skip
+    assert json.loads(ran.out) == {"item": {"n": 5}}
+
+
+POINT = json.dumps(
+    {
+        "type": "record",
+        "name": "Point",
+        "fields": [
+            {"name": "x", "type": "int"},
+            {"name": "label", "type": ["null", "string"], "default": None},
+        ],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def subjects() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as registry:
+        registry.register("points-value", {"schema": '"string"'})
+        registry.register("points-value", {"schema": POINT})
+        registry.register("points-key", {"schema": '"long"'})
+        registry.register("else-value", {"schema": "syntax", "schemaType": "PROTOBUF"})
+        yield registry
+
+
+def test_what_is_produced_by_a_subject_is_what_confluents_deserializer_reads(
+    desk: Desk, broker: Broker, subjects: SchemaRegistry
+) -> None:
+    desk("produce", "points", '{"x": 1, "label": "a"}', '{"x": -2}', "--key", "7", "--key-format", "avro",
+         "--value-format", "avro", "--registry", subjects.url)  # fmt: skip
+    found = broker.records("points", count=2)
+    with SchemaRegistryClient({"url": subjects.url}) as client:
+        read = AvroDeserializer(client)
+        values = [read(one.value, SerializationContext("points", MessageField.VALUE)) for one in found]
+        assert values == [{"x": 1, "label": "a"}, {"x": -2, "label": None}]
+        assert read(found[0].key, SerializationContext("points", MessageField.KEY)) == 7
+
+
+def test_what_is_produced_by_a_file_is_consumed_by_it(
+    desk: Desk, tmp_path: Path, typed: Callable[[bytes], None]
+) -> None:
+    (tmp_path / "point.avsc").write_text(POINT)
+    path = str(tmp_path / "point.avsc")
+    typed(b'{"value": {"x": 3, "label": "b"}}\n{"value": null}\n')
+    desk("produce", "filed", "--records", "--value-format", "avro", "--value-schema", path)
+    ran = desk("consume", "filed", "--from", "0", "--until", "end", "--values", "--value-format", "avro",
+               "--schema", path)  # fmt: skip
+    assert ran.out == '{"x": 3, "label": "b"}\nnull\n'
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ('{"x": 1.5}', "not of its schema"),
+        ('{"x": 4294967296}', "not of its schema"),
+        ('{"x": 1, "y": 2}', "more fields than the schema specifies: y"),
+        ("{}", "not of its schema"),
+        ("x", "line 1: not JSON"),
+    ],
+)
+def test_what_is_not_of_the_schema_is_not_written(
+    desk: Desk, subjects: SchemaRegistry, value: str, why: str
+) -> None:
+    desk("topics", "create", "points", "--if-not-exists")
+    before = desk("topics", "describe", "points", "--offsets", "--json").json[0]["end"]
+    ran = desk("produce", "points", value, "--value-format", "avro", "--registry", subjects.url)
+    assert why in ran.sentence
+    assert desk("topics", "describe", "points", "--offsets", "--json").json[0]["end"] == before
+
+
+def test_where_there_is_no_schema_to_write_with_it_is_said(desk: Desk, subjects: SchemaRegistry) -> None:
+    avro = ("1", "--value-format", "avro")
+    assert "--registry URL or --value-schema FILE" in desk("produce", "other", *avro).sentence
+    unknown = desk("produce", "other", *avro, "--registry", subjects.url)
+    assert "the registry has no subject other-value: register an Avro schema" in unknown.sentence
+    protobuf = desk("produce", "else", *avro, "--registry", subjects.url)
+    assert "subject else-value is not Avro, but PROTOBUF" in protobuf.sentence

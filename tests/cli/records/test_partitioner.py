@@ -1,0 +1,37 @@
+"""Keys go where other producers send them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kwire.cli.records.partitioner import murmur2, partition_of
+from tests.wire import kafka_json
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    # Of Kafka's own test of `Utils.murmur2`, in clients/src/test/.../UtilsTest.java.
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_hashes_are_kafkas(key: bytes, hashed: int) -> None:
+    assert murmur2(key) == hashed % (1 << 32)
+
+
+def test_partitions_are_those_of_another_client() -> None:
+    other: Any = kafka_json.reference("kafka.partitioner.default")
+    rng = random.Random(7)
+    for length in range(40):
+        key = rng.randbytes(length)
+        assert murmur2(key) == other.murmur2(key) & 0xFFFFFFFF
+        for count in (1, 3, 12):
+            assert partition_of(key, count) == (other.murmur2(key) & 0x7FFFFFFF) % count

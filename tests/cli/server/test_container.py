@@ -1,0 +1,154 @@
+"""What `kwire container` makes of its environment, as Apache Kafka's image does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kwire.cli.broker_settings import Failure
+from kwire.cli.server.container import DEFAULT_CLUSTER_ID, address, completed, properties_file
+
+QUORUM = {
+    "KAFKA_NODE_ID": "1",
+    "KAFKA_PROCESS_ROLES": "broker,controller",
+    "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:1",
+    "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+    "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@127.0.0.1:1",
+}
+
+
+def test_a_cluster_has_an_id_though_nobody_names_one() -> None:
+    assert completed({})["CLUSTER_ID"] == DEFAULT_CLUSTER_ID
+    assert completed({"CLUSTER_ID": ""})["CLUSTER_ID"] == DEFAULT_CLUSTER_ID
+    assert completed({"CLUSTER_ID": "mine"})["CLUSTER_ID"] == "mine"
+
+
+def test_arguments_win_over_the_environment() -> None:
+    settings = completed({"A": "1", "B": "2"}, ["A=3=4", "C="])
+    assert {name: settings[name] for name in "ABC"} == {"A": "3=4", "B": "2", "C": ""}
+    for wrong in ("A", "=1"):
+        with pytest.raises(Failure, match=f"^{wrong}: expected NAME=VALUE"):
+            completed({}, [wrong])
+
+
+def test_a_broker_listens_everywhere_at_the_ports_that_it_advertises() -> None:
+    advertised = {"KAFKA_ADVERTISED_LISTENERS": "A://kafka:19092,B://localhost:9092"}
+    assert completed(advertised)["KAFKA_LISTENERS"] == "A://0.0.0.0:19092,B://0.0.0.0:9092"
+    given = {**advertised, "KAFKA_LISTENERS": "A://:1"}
+    assert completed(given)["KAFKA_LISTENERS"] == "A://:1"
+
+
+def test_a_controller_advertises_nothing() -> None:
+    controller = {"KAFKA_PROCESS_ROLES": "controller", "KAFKA_ADVERTISED_LISTENERS": ""}
+    assert "KAFKA_ADVERTISED_LISTENERS" not in completed(controller)
+    with pytest.raises(Failure, match="leave it out"):
+        completed({**controller, "KAFKA_ADVERTISED_LISTENERS": "A://kafka:1"})
+
+
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [
+        ({"KAFKA_LOG4J_ROOT_LOGLEVEL": "WARN"}, "warning"),
+        ({"KAFKA_LOG4J_ROOT_LOGLEVEL": "trace"}, "debug"),
+        ({"KAFKA_LOG4J_ROOT_LOGLEVEL": "no level"}, None),
+        ({"KAFKA_LOG4J_ROOT_LOGLEVEL": "WARN", "KWIRE_LOG_LEVEL": "debug"}, "debug"),
+        ({}, None),
+    ],
+)
+def test_the_level_of_log4j_is_that_of_the_log(given: dict[str, str], level: str | None) -> None:
+    assert completed(given).get("KWIRE_LOG_LEVEL") == level
+
+
+@pytest.mark.parametrize(
+    ("environ", "text", "chosen"),
+    [
+        ({}, None, "default"),
+        ({}, " \n", "default"),
+        ({}, "node.id=1", "mounted"),
+        ({"KAFKA_NODE_ID": "1"}, "node.id=2", "mounted"),
+        ({"KAFKA_NODE_ID": "1"}, " \n", "mounted"),
+        ({"KAFKA_NODE_ID": "1"}, None, os.devnull),
+        ({"KAFKA_LISTENER_NAME_A_SSL_CLIENT_AUTH": "none"}, None, os.devnull),
+        # What speaks to a JVM, or what Kubernetes says of a service called kafka, sets up no broker.
+        ({"KAFKA_HEAP_OPTS": "-Xmx1g", "KAFKA_PORT": "tcp://10.0.0.1:9092"}, None, "default"),
+    ],
+)
+def test_the_file_of_the_image_counts_where_nothing_is_said(
+    environ: dict[str, str], text: str | None, chosen: str, tmp_path: Path
+) -> None:
+    mounted = tmp_path / "server.properties"
+    if text is not None:
+        mounted.write_text(text)
+    found = properties_file(environ, str(mounted), "default")
+    assert found == (str(mounted) if chosen == "mounted" else chosen)
+
+
+@pytest.mark.parametrize(
+    ("listeners", "asked"),
+    [
+        ("", ("127.0.0.1", 9092)),
+        ("PLAINTEXT://:9192", ("127.0.0.1", 9192)),
+        ("CONTROLLER://:9093, HOST://0.0.0.0:9192", ("127.0.0.1", 9192)),
+        ("CONTROLLER://:9093", ("127.0.0.1", 9093)),
+        ("HOST://[::]:9192", ("::1", 9192)),
+        ("HOST://kafka:9192,CONTROLLER://kafka:9093", ("kafka", 9192)),
+    ],
+)
+def test_health_is_asked_where_brokers_answer_first(
+    listeners: str, asked: tuple[str, int], tmp_path: Path
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("controller.listener.names=CONTROLLER\nlisteners=HOST://:1\n")
+    assert address(str(file), {"KAFKA_LISTENERS": listeners}) == asked
+
+
+def test_a_file_that_is_not_there_is_told() -> None:
+    with pytest.raises(Failure, match=r"/none/server\.properties: No such file"):
+        address("/none/server.properties", {})
+
+
+def test_listeners_that_are_none_are_told() -> None:
+    with pytest.raises(Failure, match="expected NAME://host:port"):
+        address(os.devnull, {"KAFKA_LISTENERS": "9092"})
+
+
+def ran(place: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A start that is to fail, and so ends by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "kwire", "container", "run", "--mounted-configs-dir", str(place)],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **environ},
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_directories_of_another_cluster_are_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    meta = "version=1\ncluster.id=one\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAABQ\n"
+    (data / "meta.properties").write_text(meta)
+    told = ran(tmp_path, {**QUORUM, "KAFKA_LOG_DIRS": str(data), "CLUSTER_ID": "other"})
+    assert told.returncode == 1
+    assert told.stderr.startswith("kwire: ")
+    assert "one" in told.stderr
+    assert "other" in told.stderr
+    assert (data / "meta.properties").read_text() == meta
+
+
+def test_who_votes_has_to_be_said(tmp_path: Path) -> None:
+    environ = {**QUORUM, "KAFKA_LOG_DIRS": str(tmp_path / "data")}
+    del environ["KAFKA_CONTROLLER_QUORUM_VOTERS"]
+    environ["KAFKA_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS"] = "127.0.0.1:1"
+    told = ran(tmp_path, environ)
+    assert told.returncode == 1
+    assert told.stderr.startswith(
+        "kwire: controller.quorum.voters is not set, so nothing says who votes: set "
+    )
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,87 @@
+"""How a cluster is reached: options, and a client's properties file."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kwire.broker.security.settings import Credentials
+from kwire.cli.shared.client_settings import ClientSettings, servers_of, settings_of
+from kwire.cli.shared.failure import Failure, UsageError
+from kwire.client.security import PLAINTEXT, login_of
+
+
+def _settings(**options: Any) -> ClientSettings:
+    return settings_of(
+        Namespace(**{"bootstrap_server": None, "command_config": None, "timeout": None, **options})
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("a", (("a", 9092),)),
+        ("a:1, b:2", (("a", 1), ("b", 2))),
+        ("[::1]:9093", (("::1", 9093),)),
+        ("PLAINTEXT://a:1", (("a", 1),)),
+    ],
+)
+def test_servers(text: str, servers: object) -> None:
+    assert servers_of(text) == servers
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:b", "a:0", "a:99999", "::1"])
+def test_what_are_no_servers_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected HOST:PORT"):
+        servers_of(text)
+
+
+def test_a_file_is_what_kafkas_tools_take(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=there:1\nclient.id=me\ndefault.api.timeout.ms=1500\nacks=1\n")
+    found = _settings(command_config=str(path))
+    assert found[:3] == ((("there", 1),), "me", 1.5)
+    assert found.properties["acks"] == "1"
+    assert _settings(command_config=str(path), bootstrap_server="here:2", timeout=3)[:3] == (
+        (("here", 2),),
+        "me",
+        3,
+    )
+    assert _settings().servers == (("127.0.0.1", 9092),)
+    assert _settings().security == PLAINTEXT
+    with path.open("a") as file:
+        file.write("security.protocol=sasl_plaintext\nsasl.mechanism=PLAIN\n")
+        file.write(f"sasl.jaas.config={login_of('PLAIN', 'me', 'mine')}")
+    assert _settings(command_config=str(path)).security.credentials == Credentials("PLAIN", "me", "mine")
+    assert _settings(timeout=2).request_timeout_ms == 1800
+
+
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    with pytest.raises(
+        Failure, match="No such file or directory: give the path of a client's properties file"
+    ):
+        _settings(command_config=str(path))
+    path.write_text("security.protocol=SASL_PLAINTEXT")
+    with pytest.raises(
+        Failure, match=rf"^{path}: sasl.mechanism=GSSAPI, which is Kafka's default, is not known"
+    ):
+        _settings(command_config=str(path))
+    path.write_text("default.api.timeout.ms=soon")
+    with pytest.raises(Failure, match="expected milliseconds"):
+        _settings(command_config=str(path))
+    for seconds in (0, float("nan"), float("inf")):
+        with pytest.raises(UsageError):
+            _settings(timeout=seconds)
+
+
+def test_servers_that_are_empty_are_not_those_of_nobody(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--bootstrap-server names no broker: expected HOST:PORT"):
+        _settings(bootstrap_server="")
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=\n")
+    with pytest.raises(UsageError, match=f"^bootstrap.servers of {path} names no broker"):
+        _settings(command_config=str(path))

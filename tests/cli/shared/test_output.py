@@ -1,0 +1,93 @@
+"""Tables, colour, JSON and progress."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from kwire.cli.shared.output import RED, Output, Progress, size_text, table, time_text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _output(terminal: bool, *, as_json: bool = False, **environ: str) -> tuple[Output, io.StringIO]:
+    out = Terminal() if terminal else io.StringIO()
+    return Output(as_json=as_json, environ=environ, out=out, err=out), out
+
+
+ROWS: list[dict[str, Any]] = [{"a_name": "x", "n": 5, "l": [1, 2]}, {"a_name": None, "n": 1234, "l": []}]
+
+
+def test_a_table_has_numbers_at_the_right() -> None:
+    assert list(table(ROWS)) == ["a name     n  l", "x          5  1,2", "-       1234  -"]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environ", "coloured"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_colour_is_where_a_terminal_is(terminal: bool, environ: dict[str, str], coloured: bool) -> None:
+    output, out = _output(terminal, **environ)
+    output.show(ROWS, empty="", colour=lambda row: RED if row["n"] == 5 else None)
+    assert ("\x1b[31mx" in out.getvalue()) is coloured
+    assert ("\x1b" in out.getvalue()) is coloured
+
+
+def test_json_is_never_coloured() -> None:
+    output, out = _output(True, as_json=True)
+    output.show(ROWS, empty="none")
+    assert json.loads(out.getvalue()) == ROWS
+
+
+def test_nothing_is_said_of_as_a_sentence_or_an_empty_list() -> None:
+    output, out = _output(False)
+    output.show([], empty="there are none")
+    assert out.getvalue() == "there are none\n"
+    output, out = _output(False, as_json=True)
+    output.show([], empty="there are none")
+    assert out.getvalue() == "[]\n"
+
+
+def test_what_was_done_is_a_sentence_each_or_one_array() -> None:
+    for as_json, said in ((False, "a is gone\nb is gone\n"), (True, '[{"gone": "a"}, {"gone": "b"}]')):
+        output, out = _output(False, as_json=as_json)
+        for name in "ab":
+            output.did(f"{name} is gone", gone=name)
+        output.end()
+        assert (json.loads(out.getvalue()) == json.loads(said)) if as_json else out.getvalue() == said
+
+
+def test_a_terminal_does_not_obey_strangers() -> None:
+    output, _ = _output(True)
+    assert output.printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\n"
+    assert "\x1b" not in "".join(table([{"k": "\x1b[2J"}]))
+    output, _ = _output(False)
+    assert output.printable("\x1b") == "\x1b"
+
+
+def test_progress_is_drawn_now_and_then_and_wiped() -> None:
+    times = iter([1.0, 1.05, 2.0])
+    stream = Terminal()
+    with Progress("read", stream, lambda: next(times)) as progress:
+        for done in (10, 20, 30):
+            progress.at(done, 40)
+    assert stream.getvalue() == "\r\x1b[Kread: 10 of 40 (25 %)\r\x1b[Kread: 30 of 40 (75 %)\r\x1b[K"
+
+
+def test_times_and_sizes() -> None:
+    assert time_text(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+    assert time_text(-1) is None
+    assert time_text(1 << 62) == str(1 << 62)
+    assert [size_text(n) for n in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]

@@ -1,0 +1,170 @@
+"""The queue of timers, and the host on virtual time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kwire.host.clock import QueuedTimer, TimerQueue
+from kwire.host.host import Host
+from kwire.testing.virtual import VirtualHost
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=300), st.integers(0, 60))
+def test_what_is_due_comes_in_order_of_deadline_then_of_scheduling(
+    entries: list[tuple[int, bool]], now_ms: int
+) -> None:
+    queue = TimerQueue(lambda: 0)
+    fired: list[int] = []
+    timers = [queue.add(deadline, lambda i=i: fired.append(i)) for i, (deadline, _) in enumerate(entries)]  # type: ignore[misc]
+    for timer, (_, cancelled) in zip(timers, entries, strict=True):
+        if cancelled:
+            timer.cancel()
+            timer.cancel()
+    kept = [(deadline, i) for i, (deadline, cancelled) in enumerate(entries) if not cancelled]
+    assert len(queue) == len(kept)
+    while (callback := queue.pop_due(now_ms)) is not None:
+        callback()
+    assert fired == [i for deadline, i in sorted(kept) if deadline <= now_ms]
+    later = [deadline for deadline, _ in kept if deadline > now_ms]
+    assert queue.next_deadline_ms() == (min(later) if later else None)
+    assert len(queue) == len(later)
+
+
+def test_cancelling_after_the_call_changes_nothing() -> None:
+    queue = TimerQueue(lambda: 0)
+    timer = queue.add(1, lambda: None)
+    assert queue.pop_due(1) is not None
+    timer.cancel()
+    assert len(queue) == 0
+
+
+def test_dead_timers_do_not_gather() -> None:
+    queue = TimerQueue(lambda: 0)
+    queue.add(10**9, lambda: None)
+    for _ in range(100_000):
+        queue.add(10**9, lambda: None).cancel()
+    assert queue.heap_size < 1_000
+    assert len(queue) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "postpone", "cancel", "wait"]), st.integers(0, 9)), max_size=200
+    )
+)
+def test_postponing_is_calling_off_and_asking_again(steps: list[tuple[str, int]]) -> None:
+    """One queue postpones, the other one cancels and adds: nobody can tell them apart."""
+    now_ms = 0
+    postponing, adding = TimerQueue(lambda: now_ms), TimerQueue(lambda: now_ms)
+    fired: list[tuple[str, int, int]] = []
+    timers: list[tuple[QueuedTimer, QueuedTimer]] = []
+    deadlines_ms: list[int | None] = []
+
+    def added(queue: TimerQueue, delay_ms: int, number: int) -> QueuedTimer:
+        name = "postponing" if queue is postponing else "adding"
+
+        def due() -> None:
+            fired.append((name, number, now_ms))
+            deadlines_ms[number] = None
+
+        return queue.add(delay_ms, due)
+
+    for action, number in steps:
+        known = number % len(timers) if timers else 0
+        if action == "add":
+            deadlines_ms.append(now_ms + number)
+            timers.append((added(postponing, number, len(timers)), added(adding, number, len(timers))))
+        elif action == "wait":
+            now_ms += number
+            for queue in (postponing, adding):
+                look_at_ms, deadline_ms = queue.look_at_ms(), queue.next_deadline_ms()
+                assert (look_at_ms is None) == (deadline_ms is None)
+                assert look_at_ms is None or deadline_ms is None or look_at_ms <= deadline_ms
+                while (callback := queue.pop_due(now_ms)) is not None:
+                    callback()
+        elif timers and action == "cancel":
+            deadlines_ms[known] = None
+            for timer in timers[known]:
+                timer.cancel()
+        elif timers:
+            old, (moved, other) = deadlines_ms[known], timers[known]
+            new = now_ms + number
+            assert moved.postpone(number) == (old is not None and new >= old)
+            if old is not None and new >= old:
+                deadlines_ms[known] = new
+                other.cancel()
+                timers[known] = (moved, added(adding, number, known))
+        assert len(postponing) == len(adding)
+        assert postponing.next_deadline_ms() == adding.next_deadline_ms()
+    by_queue = {name: [event[1:] for event in fired if event[0] == name] for name in ("postponing", "adding")}
+    assert by_queue["postponing"] == by_queue["adding"]
+
+
+def test_what_is_postponed_for_ever_takes_one_entry() -> None:
+    now_ms = 0
+    queue = TimerQueue(lambda: now_ms)
+    timer = queue.add(10, lambda: None)
+    for now_ms in range(10_000):
+        assert timer.postpone(10)
+        assert queue.pop_due(now_ms) is None
+    assert queue.heap_size == 1
+    assert queue.next_deadline_ms() == now_ms + 10
+
+
+def test_what_is_over_is_not_postponed() -> None:
+    queue = TimerQueue(lambda: 0)
+    called_off, made = queue.add(1, lambda: None), queue.add(1, lambda: None)
+    called_off.cancel()
+    assert queue.pop_due(1) is not None
+    assert not called_off.postpone(5)
+    assert not made.postpone(5)
+    assert queue.pop_due(10) is None
+
+
+def test_virtual_time_makes_each_call_at_its_own_moment() -> None:
+    virtual = VirtualHost(seed=1, now_ms=1_000)
+    host: Host = virtual
+    seen: list[tuple[str, int]] = []
+
+    def note(name: str) -> None:
+        seen.append((name, host.now_ms()))
+
+    def first() -> None:
+        note("a")
+        host.schedule(50, lambda: note("a2"))
+
+    host.schedule(500, lambda: note("b"))
+    host.schedule(100, first)
+    virtual.advance(499)
+    assert seen == [("a", 1_100), ("a2", 1_150)]
+    virtual.advance(1)
+    assert seen[-1] == ("b", 1_500)
+    assert host.now_ms() == 1_500
+    assert virtual.timers == 0
+
+
+def test_virtual_work_is_delivered_after_the_call_that_asked_for_it() -> None:
+    virtual = VirtualHost()
+    results: list[object] = []
+    turns: list[int] = []
+    virtual.end_turn = lambda: turns.append(len(results))
+    virtual.run_in_worker(lambda: 7, results.append)
+    virtual.run_in_worker(lambda: [][0], results.append)
+    virtual.call_soon(lambda: results.append("soon"))
+    assert results == []
+    virtual.run_pending()
+    assert results[0] == 7
+    assert isinstance(results[1], IndexError)
+    assert results[2] == "soon"
+    assert turns == [1, 2, 3]
+
+
+def test_a_clock_on_the_wall_may_be_wrong_and_jump_while_durations_hold() -> None:
+    host = VirtualHost(now_ms=1_000)
+    due: list[int] = []
+    host.schedule(50, lambda: due.append(host.now_ms()))
+    host.skew_ms = -300
+    host.advance(50)
+    assert due == [750]
+    assert host.monotonic_ms() == 50

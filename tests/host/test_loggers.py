@@ -1,0 +1,31 @@
+"""Loggers that say which node speaks, and those whose levels can be told and set."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+import kwire.broker
+from kwire.host.loggers import NAMES, NodeLogger, known_loggers
+
+
+def test_what_is_logged_says_of_which_node(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "kwire"):
+        NodeLogger("kwire.node", "100% of 1").info("%d logs", 7)
+        NodeLogger("kwire.node", "").info("%d logs", 8)
+    assert caplog.messages == ["[100% of 1] 7 logs", "8 logs"]
+    assert [vars(record)["node"] for record in caplog.records] == ["100% of 1", ""]
+
+
+def test_all_that_a_node_logs_to_is_known_before_it_says_anything() -> None:
+    sources = Path(kwire.broker.__path__[0]).parent.rglob("*.py")
+    used = {
+        name
+        for path in sources
+        for name in re.findall(r'(?:\blogger|NodeLogger)\("(kwire\.\w+)"', path.read_text("utf-8"))
+    }
+    assert used == set(NAMES)
+    assert known_loggers().keys() >= used

@@ -1,0 +1,31 @@
+"""Streams of chance, and loggers that say which node speaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from kwire.host.streams import RandomStreams
+from kwire.testing.virtual import VirtualHost
+
+
+def test_what_one_purpose_draws_moves_no_other() -> None:
+    quiet, busy = RandomStreams(1), RandomStreams(1)
+    for _ in range(100):
+        busy.of("answers").random()
+    assert quiet.of("ids").random() == busy.of("ids").random()
+    assert busy.of("ids") is busy.of("ids")
+
+
+def test_streams_go_by_their_seed_and_their_purpose() -> None:
+    drawn = {RandomStreams(seed).of(purpose).random() for seed in (1, 2) for purpose in ("ids", "answers")}
+    assert len(drawn) == 4
+
+
+def test_two_nodes_in_one_process_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("node 1", "node 100%s"):
+        VirtualHost(name=name).logger("kwire.net").error("%s is gone", "x")
+    assert [record.getMessage() for record in caplog.records] == [
+        "[node 1] x is gone",
+        "[node 100%s] x is gone",
+    ]
+    assert [record.__dict__["node"] for record in caplog.records] == ["node 1", "node 100%s"]

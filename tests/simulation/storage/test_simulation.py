@@ -1,0 +1,115 @@
+"""Storage against the simulated disk: some hundreds of seeds. `make simulate` runs as many as one likes."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from kwire.broker.storage.disk import StorageError
+from kwire.testing.disk import Died, MemoryDisk
+from simulation.storage.breakage import BREAKAGES, Breakage
+from simulation.storage.history import History
+from simulation.storage.run import failure_of
+from tests.simulation import seeds
+
+MODULE = "simulation.storage"
+SEEDS = range(220)
+ENOUGH_SEEDS = 2000
+"""Within so many seeds each bug made by hand is found, should the one that found it go another way now."""
+
+ONCE_FAILED = {
+    16: "a checkpoint that could not be read counted as empty, so that deleted records and start were back",
+    18: "the leader epochs before the recovery point were lost with their file, which was not synced",
+    57: "a truncation was not synced by the flush after it: a loss of power undid it behind a clean shutdown",
+    102: "the end of a write that failed came back after a clean shutdown",
+    153: "preallocated zeros came back behind a segment that had rolled, after a clean shutdown",
+    429: "what recovery had cut off came back after a clean shutdown",
+    478: "an index that recovery had rebuilt was never synced",
+    873: "a recovery point beyond the log's end outlived a crash, and what was appended next was trusted",
+    2994: "a wrong length near the end of a cleanly closed log ended it there, and appends went behind it",
+    3856: "rebuilding an index from a damaged log overflowed an entry",
+    12344: "an index whose rebuilding was interrupted was empty, and trusted",
+    13665: "a snapshot taken in recovery told of a producer what was true before the log's start",
+    1301: "the marker of a clean shutdown came back, since its removal was not synced after a kill",
+}
+"""Seeds that found a bug when it was there. They go other ways now, since the histories have grown."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_every_promise_holds_after_every_step() -> None:
+    seeds.hold(SEEDS, History, MODULE)
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_what_was_found_stays_repaired(seed: int) -> None:
+    failure = failure_of(seed, History, MODULE)
+    assert failure is None, failure
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
+def test_bugs_made_by_hand_are_found(breakage: Breakage, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds.find(breakage, monkeypatch, History, MODULE, ENOUGH_SEEDS)
+
+
+def test_a_seed_decides_everything() -> None:
+    seeds.decide_everything(History)
+
+
+class TestTheDisk:
+    """The fault model itself."""
+
+    @staticmethod
+    def after_a_power_cut(seed: int) -> dict[str, bytes]:
+        disk = MemoryDisk(random.Random(seed))
+        disk.make_directory("/d")
+        disk.sync_directory("/")
+        file = disk.open("/d/synced", create=True)
+        file.write_at(0, [b"durable"])
+        file.sync()
+        disk.sync_directory("/d")
+        file.write_at(7, [b"x" * 200])
+        for number in range(4):
+            disk.write(f"/d/{number}", b"%d" % number, sync=True)
+        disk.power_cut()
+        return disk.tree("/d")
+
+    def test_what_was_synced_stays(self) -> None:
+        for seed in range(50):
+            assert self.after_a_power_cut(seed)["synced"].startswith(b"durable")
+
+    def test_what_was_not_is_lost_torn_or_there(self) -> None:
+        ends = {self.after_a_power_cut(seed)["synced"][7:] for seed in range(200)}
+        assert b"" in ends
+        assert b"x" * 200 in ends
+        assert any(0 < end.count(b"x") < len(end) for end in ends)
+
+    def test_names_survive_in_their_order(self) -> None:
+        kept = {
+            tuple(name for name in self.after_a_power_cut(seed) if name != "synced") for seed in range(100)
+        }
+        assert kept == {(), ("0",), ("0", "1"), ("0", "1", "2"), ("0", "1", "2", "3")}
+
+    def test_it_dies_and_fails_on_demand(self) -> None:
+        disk = MemoryDisk(random.Random(1))
+        disk.fails_after = 0
+        disk.failures = 1
+        with pytest.raises(StorageError, match="simulated EIO"):
+            disk.make_directory("/d")
+        disk.make_directory("/d")
+        disk.free_bytes = 3
+        with pytest.raises(StorageError, match="simulated ENOSPC"):
+            disk.write("/d/full", b"four", sync=False)
+        assert disk.read("/d/full") == b"fou"
+        disk.dies_after = 0
+        with pytest.raises(Died):
+            disk.remove("/d/full")
+        assert disk.exists("/d/full")
