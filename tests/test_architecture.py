@@ -1,4 +1,4 @@
-"""The house keeps its rules, which are in `house.py`.
+"""The house keeps its rules, which are in `architecture.py`.
 
 Each rule is also tried on a made-up module that breaks it, so that a check that has gone blind is found.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import (
+from tests.architecture import (
     LONGEST,
     MAY_BE_LONGER,
     MAY_IMPORT_BY_NAME,
