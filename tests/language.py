@@ -150,7 +150,7 @@ def report(counted: Count) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the hits of the given files and folders, or of the repository; return 1 if a limit is exceeded."""
+    """Print the hits in the given paths, or in the repository, and return 1 if a limit is exceeded."""
     from tests.architecture import repository_files
 
     wanted = [(ROOT / name).resolve() for name in arguments]
