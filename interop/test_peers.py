@@ -66,7 +66,7 @@ class Asker:
             purpose,
             request,
             deadline_ms=self._loop.monotonic_ms() + timeout_ms,
-            on_answer=send_answer.send_nowait,
+            on_response=send_answer.send_nowait,
             to_controller=to_controller,
         )
         return receive_answer.receive

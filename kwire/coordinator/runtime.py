@@ -210,7 +210,7 @@ class Shard(Generic[M]):
         if not records and not self._waiting:
             result.committed(None)
             return
-        until_ms = self._host.between_nodes.monotonic_ms() + self._kind.commit_timeout_ms
+        until_ms = self._host.internode_clock.monotonic_ms() + self._kind.commit_timeout_ms
         waiting = _Waiting(result.committed, until_ms)
         self._waiting.append(waiting)
         try:
@@ -234,7 +234,7 @@ class Shard(Generic[M]):
             self._failed((waiting,))
             return
         if self._watch is None and not self.ended:
-            self._watch = self._host.between_nodes.schedule(
+            self._watch = self._host.internode_clock.schedule(
                 self._kind.commit_timeout_ms, self._look_who_waits
             )
 
@@ -376,20 +376,20 @@ class Shard(Generic[M]):
         if self._refused and not self._under_way:
             self._refused = False
             if self._reload_ms:
-                self._host.between_nodes.schedule(self._reload_ms, self._on_refused)
+                self._host.internode_clock.schedule(self._reload_ms, self._on_refused)
             else:
                 self._host.call_soon(self._on_refused)
 
     def _look_who_waits(self) -> None:
         """Tell those whose time is over. There is one timer for all, which is due when the first one's is."""
         self._watch = None
-        now_ms = self._host.between_nodes.monotonic_ms()
+        now_ms = self._host.internode_clock.monotonic_ms()
         for waiting in list(self._waiting):
             if waiting.committed is None:
                 continue
             if waiting.until_ms > now_ms:
                 if not self.ended:
-                    self._watch = self._host.between_nodes.schedule(
+                    self._watch = self._host.internode_clock.schedule(
                         waiting.until_ms - now_ms, self._look_who_waits
                     )
                 return

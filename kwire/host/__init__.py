@@ -1,1 +1,1 @@
-"""What a node asks of the world: time, chance, later calls, and work off the loop."""
+"""The operating system as a node sees it: clocks, timers, random numbers, worker threads and loggers."""

@@ -1,8 +1,8 @@
-"""Clocks, and the queue of calls that wait for one.
+"""Clocks, and the queue of timers on a clock.
 
-A clock gives wall time (`now_ms`), which may jump when the machine's clock is set, and monotonic time
-(`monotonic_ms`), which timers are measured with. `SystemClock` is the machine's, with an offset: a running
-broker can be told to move its clock forward. `ManualClock` moves only when told to.
+A clock has wall time (`now_ms`), which jumps when the machine's clock is set, and monotonic time
+(`monotonic_ms`), for timers and durations. `SystemClock` is the machine's clock plus an offset, so that tests
+can advance the clock of a running broker. `ManualClock` moves only by `advance`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of wall time and monotonic time."""
 
     on_jump: Callable[[], None] | None
-    """Called after `advance`, from the thread that advanced: whoever waits must look at the time again."""
+    """Called after `advance`, in the thread that called it, so that the loop can check its timers."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment; never goes back."""
+        """Return milliseconds since a fixed moment. They never go back."""
 
     def advance(self, delay_ms: int) -> None:
-        """Move forward by `delay_ms`, as if that time had passed."""
+        """Move the clock forward by `delay_ms`, as if that time had passed."""
 
 
 class SystemClock:
-    """The machine's clock, plus what it was advanced by."""
+    """The machine's clock, plus the time by which it was advanced."""
 
     def __init__(self) -> None:
         self._offset_ms = 0
@@ -50,7 +50,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still between calls of `advance`."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -72,9 +72,9 @@ class ManualClock:
 
 
 class QueuedTimer:
-    """A call in a `TimerQueue`."""
+    """A scheduled call in a `TimerQueue`."""
 
-    __slots__ = ("callback", "deadline_in", "deadline_ms", "order", "queue")
+    __slots__ = ("callback", "deadline_after", "deadline_ms", "order", "queue")
 
     def __init__(
         self,
@@ -82,27 +82,30 @@ class QueuedTimer:
         deadline_ms: int,
         order: int,
         callback: Callable[[], None],
-        deadline_in: Callable[[int], int] | None,
+        deadline_after: Callable[[int], int] | None,
     ) -> None:
         self.queue = queue
-        self.deadline_in = deadline_in
-        """What the clock shows in so many milliseconds, where that is not so much later; it can be moved."""
+        self.deadline_after = deadline_after
+        """Converts a delay to a deadline, for timers of a clock that can be paused; None for all others.
+
+        `TimerQueue.shift` moves such timers.
+        """
         self.callback: Callable[[], None] | None = callback
         self.deadline_ms = deadline_ms
         self.order = order
-        """Its place among those of the same deadline: when it was scheduled, or postponed."""
+        """The position among timers of the same deadline, from the time of scheduling or postponing."""
 
     def cancel(self) -> None:
         if self.callback is not None:
             self.callback = None
-            self.queue.timer_cancelled()
+            self.queue.timer_canceled()
 
     def postpone(self, delay_ms: int) -> bool:
         if self.callback is None:
             return False
         queue = self.queue
-        deadline_in = self.deadline_in
-        deadline_ms = queue.monotonic_ms() + delay_ms if deadline_in is None else deadline_in(delay_ms)
+        deadline_after = self.deadline_after
+        deadline_ms = queue.monotonic_ms() + delay_ms if deadline_after is None else deadline_after(delay_ms)
         if deadline_ms < self.deadline_ms:
             return False
         self.deadline_ms = deadline_ms
@@ -112,86 +115,90 @@ class QueuedTimer:
 
 
 class TimerQueue:
-    """Calls by deadline; equal deadlines in the order in which they were scheduled.
+    """Timers by deadline. Those of equal deadlines run in the order in which they were scheduled.
 
-    Each heartbeat postpones the end of a session, which hardly ever comes. So a timer that is postponed
-    leaves its entry where it is, and goes to its true place once that entry is the first and due. Asking for
-    the exact next deadline moves it as well; `look_at_ms` does not.
+    Every heartbeat postpones a session timeout that rarely expires, so postponing must be cheap. A postponed
+    timer keeps its entry in the heap, which is moved to the new deadline when it reaches the front and is
+    due. `next_deadline_ms` moves such entries as well; `wakeup_ms` does not.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
-        """`monotonic_ms` is the clock that delays count by."""
+        """`monotonic_ms` is the clock of all delays."""
         self.monotonic_ms = monotonic_ms
-        # Tuples, which compare without a call of Python: the orders are all different.
+        # Tuples compare without calling Python code, since each `order` is unique.
         self._heap: list[tuple[int, int, QueuedTimer]] = []
         self.last_order = 0  # the greatest `order` so far
-        self._cancelled = 0
+        self._canceled = 0
 
     def __len__(self) -> int:
-        return len(self._heap) - self._cancelled
-
-    @property
-    def heap_size(self) -> int:
-        """Entries in memory, cancelled ones among them."""
-        return len(self._heap)
+        return len(self._heap) - self._canceled
 
     def next_order(self) -> int:
-        """The next place among equal deadlines."""
+        """Return the next position among equal deadlines."""
         self.last_order += 1
         return self.last_order
 
     def add(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
-        """Have `callback` called when the time has passed."""
+        """Schedule `callback` for `delay_ms` from now."""
         return self.add_at(self.monotonic_ms() + max(0, delay_ms), callback)
 
     def add_at(
         self,
         deadline_ms: int,
         callback: Callable[[], None],
-        deadline_in: Callable[[int], int] | None = None,
+        deadline_after: Callable[[int], int] | None = None,
     ) -> QueuedTimer:
-        """Have `callback` called at that time. With `deadline_in`, `shift` may move it."""
+        """Schedule `callback` for a time. `shift` moves timers that have `deadline_after`."""
         order = self.next_order()
-        timer = QueuedTimer(self, deadline_ms, order, callback, deadline_in)
+        timer = QueuedTimer(self, deadline_ms, order, callback, deadline_after)
         heappush(self._heap, (deadline_ms, order, timer))
         return timer
 
     def shift(self, delay_ms: int) -> None:
-        """Have all come so much later that say themselves when they are due."""
+        """Add `delay_ms` to the deadlines of all timers that have `deadline_after`."""
         moved = []
         for deadline_ms, order, timer in self._heap:
-            if timer.deadline_in is not None:
+            if timer.deadline_after is not None:
                 timer.deadline_ms += delay_ms
                 deadline_ms += delay_ms
             moved.append((deadline_ms, order, timer))
         heapify(moved)
         self._heap = moved
 
-    def timer_cancelled(self) -> None:
-        """Count a cancelled entry. They leave in bulk, so that long deadlines do not gather dead timers."""
-        self._cancelled += 1
-        if self._cancelled > 64 and self._cancelled > len(self._heap) // 2:
+    def timer_canceled(self) -> None:
+        """Count a canceled entry.
+
+        Canceled entries are removed in bulk, so that those with distant deadlines do not use memory for long.
+        """
+        self._canceled += 1
+        if self._canceled > 64 and self._canceled > len(self._heap) // 2:
             self._heap = [entry for entry in self._heap if entry[2].callback is not None]
             heapify(self._heap)
-            self._cancelled = 0
+            self._canceled = 0
 
-    def look_at_ms(self) -> int | None:
-        """Nothing is due before this; None while there is nothing. Cheaper than `next_deadline_ms`."""
+    def wakeup_ms(self) -> int | None:
+        """Return a time before which no timer is due, or None if there is none.
+
+        It may be earlier than the next deadline, and costs less than `next_deadline_ms`.
+        """
         heap = self._heap
         while heap and heap[0][2].callback is None:
             heappop(heap)
-            self._cancelled -= 1
+            self._canceled -= 1
         return heap[0][0] if heap else None
 
     def next_deadline_ms(self) -> int | None:
-        """When the earliest call is due, or None when there is none."""
-        while (deadline_ms := self.look_at_ms()) is not None and self._move_postponed():
+        """Return the exact earliest deadline, or None if there is no timer."""
+        while (deadline_ms := self.wakeup_ms()) is not None and self._move_postponed():
             pass
         return deadline_ms
 
     def pop_due(self, now_ms: int) -> Callable[[], None] | None:
-        """Take the earliest call whose time has come. One at a time: a call may cancel the next."""
-        while (deadline_ms := self.look_at_ms()) is not None and deadline_ms <= now_ms:
+        """Remove the earliest timer that is due and return its callback, or None if none is due.
+
+        Callers run each callback before they take the next, since it may cancel that one.
+        """
+        while (deadline_ms := self.wakeup_ms()) is not None and deadline_ms <= now_ms:
             if not self._move_postponed():
                 timer = heappop(self._heap)[2]
                 callback, timer.callback = timer.callback, None
@@ -199,7 +206,7 @@ class TimerQueue:
         return None
 
     def _move_postponed(self) -> bool:
-        """Put the first timer where it belongs; False where it is there."""
+        """Move the first entry to its timer's deadline. Returns False if it is there already."""
         _, order, timer = self._heap[0]
         if timer.order == order:
             return False

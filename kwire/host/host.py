@@ -1,10 +1,11 @@
-"""What a node's machines ask of the world: the time, chance, later calls, work off the loop, other nodes.
+"""The interface between a node and its process: time, random numbers, timers, worker threads, other nodes.
 
-Everything outside of `broker/net` and `broker/storage/disk.py` is synchronous and reaches the world through a
-`Host`. `broker.net` implements it on one loop of a real process; `kwire.testing` implements it on
-virtual time, so that a test waits a week in a millisecond and gives the same result every time.
+All code outside of `broker/net` and `broker/storage/disk.py` is synchronous, and uses a `Host` for everything
+that waits or that is not deterministic. `broker.net.loop` implements it on the event loop of a real process.
+`kwire.testing.virtual` implements it on virtual time, so a test waits a week in a millisecond and gives the
+same result every time.
 
-All callbacks run on the loop, one at a time, never inside the call that asked for them.
+All callbacks run on the loop, one at a time, and never inside the call that registered them.
 """
 
 from __future__ import annotations
@@ -21,62 +22,62 @@ T = TypeVar("T")
 
 
 class Timer(Protocol):
-    """A call that is due at some time."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Do not make the call. Does nothing when it was made already."""
+        """Cancel the call. Does nothing if it was made already."""
 
     def postpone(self, delay_ms: int) -> bool:
-        """Make the call when `delay_ms` have passed from now, instead of before.
+        """Reschedule the call to `delay_ms` from now, and return whether that was possible.
 
-        As if it were called off and asked for again, but much cheaper. False, and nothing changes, where
-        there is nothing to postpone: the call was made or called off, or this would be sooner.
+        The effect is that of canceling and scheduling again, at a much lower cost. Returns False, and changes
+        nothing, if the call was made or canceled, or if the new time would be earlier.
         """
 
 
-class Timing(Protocol):
-    """A clock to measure with, and calls that wait for it."""
+class TimerClock(Protocol):
+    """A monotonic clock, and timers on it."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment, which never go back: for durations."""
+        """Return milliseconds since a fixed moment, for durations. They never go back."""
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        """Call `callback` once, when `delay_ms` have passed. Not affected by changes of the wall clock."""
+        """Call `callback` once, after `delay_ms` of this clock. Changes of the wall clock have no effect."""
 
 
-class Host(Timing, Protocol):
-    """The world as a node sees it."""
+class Host(TimerClock, Protocol):
+    """The process and machine of a node."""
 
     def random(self, purpose: str) -> random.Random:
-        """The source of every random choice for some purpose; seeded, each on its own, in simulations."""
+        """Return the random number generator for a purpose. Simulations seed each of them independently."""
 
     def logger(self, name: str) -> NodeLogger:
-        """The logger of that name, for this node."""
+        """Return this node's logger of that name."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970: for record timestamps and times that are stored."""
+        """Return the wall-clock time in milliseconds since 1970, for timestamps in records and files."""
 
     @property
-    def between_nodes(self) -> Timing:
-        """The time that nodes wait for each other, and in which they miss each other.
+    def internode_clock(self) -> TimerClock:
+        """The clock for everything that one node waits for from another.
 
-        It stands still where a test makes all nodes of a cluster older at once.
+        Tests pause it while they advance the time of all nodes at once.
         """
 
-    def schedule_look(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        """`schedule` for a look at whether anything is due, which asks for the next look itself.
+    def schedule_check(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        """`schedule` for a periodic check, whose callback schedules the next run.
 
-        It may come later where a test moves the time far, so that a week has no million of them.
+        It may run later than scheduled while a test advances the clock.
         """
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Run `work` in a thread; `done` gets what it returned, or the exception that it raised.
+        """Run `work` in a thread, then call `done` with its result or with the exception that it raised.
 
-        For work that waits for the disk. Work that computes in Python would hold back the loop (the GIL).
+        This is for work that waits for the disk. Computation in Python would block the loop through the GIL.
         """
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in this turn of the loop or the next, after what is running now."""
+        """Call `callback` in this turn of the loop or the next, after the current callback."""
 
     @property
     def peers(self) -> Peers:
@@ -84,7 +85,7 @@ class Host(Timing, Protocol):
 
 
 class PeerAddress(NamedTuple):
-    """Where a node listens to other nodes."""
+    """The address of a node's listener for other nodes."""
 
     host: str
     port: int
@@ -94,21 +95,21 @@ class PeerAddress(NamedTuple):
 
 
 class PeerUnreachable(Exception):
-    """The other node was not reached, or did not answer in time; it may have done what it was asked.
+    """Another node could not be reached, or did not respond in time. It may have processed the request.
 
-    Its text says why.
+    The exception's text is the reason.
     """
 
 
 class PeerTooOld(PeerUnreachable):
-    """The other node does not know a version of the request that can say this."""
+    """The other node supports no version of the API that can express this request."""
 
 
-OnAnswer = Callable[[Message | PeerUnreachable], None]
+OnResponse = Callable[[Message | PeerUnreachable], None]
 
 
 class Peers(Protocol):
-    """The other nodes of a cluster, for those parts of a node that ask them."""
+    """Connections to the other nodes of a cluster."""
 
     def send(
         self,
@@ -117,26 +118,30 @@ class Peers(Protocol):
         request: Message,
         *,
         deadline_ms: int,
-        on_answer: OnAnswer,
+        on_response: OnResponse,
         max_version: int | None = None,
         to_controller: bool = False,
     ) -> None:
-        """Ask a node, and have `on_answer` called once: with its answer, or, by `deadline_ms`, without one.
+        """Send a request, and call `on_response` once: with the response, or by `deadline_ms` with an error.
 
-        Each purpose ("metadata", "fetch-0") has a connection of its own to each address: what is sent for one
-        is done and answered in its order, and waits for nothing that is sent for another. The deadline is a
-        moment of `Host.between_nodes`. The version is the highest that both have, at most `max_version`.
+        Each purpose ("metadata", "fetch-0") has a connection of its own to each address, so requests of one
+        purpose are served in order and never wait for those of another. The deadline is a time of
+        `Host.internode_clock`. The request's version is the highest that both nodes support, at most
+        `max_version`.
 
-        `to_controller` says that a controllers' listener is asked there, not the one between brokers: each
-        may want to be shown in its own way who this node is. Of a purpose it is always the same.
+        `to_controller` means that the address is a controller listener, not the inter-broker listener, which
+        may use another security protocol. It is the same for all requests of one purpose.
         """
 
-    def versions_of(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
-        """Which APIs a node serves, by key and as it has said last; nothing where it was not asked lately."""
+    def api_versions(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
+        """Return the API version ranges of a node by API key, from its last ApiVersions response.
+
+        They are empty if no open connection to it has received one.
+        """
 
 
 class NoPeers:
-    """`Peers` of a node that can reach nobody."""
+    """`Peers` for a node without a network: every request fails."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
         self._call_soon = call_soon
@@ -148,11 +153,11 @@ class NoPeers:
         request: Message,
         *,
         deadline_ms: int,
-        on_answer: OnAnswer,
+        on_response: OnResponse,
         max_version: int | None = None,
         to_controller: bool = False,
     ) -> None:
-        self._call_soon(lambda: on_answer(PeerUnreachable(f"{to}: there is no network")))
+        self._call_soon(lambda: on_response(PeerUnreachable(f"{to}: there is no network")))
 
-    def versions_of(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
+    def api_versions(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
         return {}

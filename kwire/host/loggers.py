@@ -1,6 +1,6 @@
-"""Loggers that say which node speaks, for several may live in one process.
+"""Loggers that name their node, since several nodes may run in one process.
 
-Underneath are the process's loggers by their names, so levels hold for all nodes, as handlers do.
+They adapt the process's loggers of the same names, so levels and handlers apply to all nodes of a process.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 
 ROOT: Final = "root"
-OURS: Final = "kwire"
-NAMES: Final = (
+PACKAGE: Final = "kwire"
+LOGGER_NAMES: Final = (
     "kwire.cleaner",
     "kwire.config",
     "kwire.coordinator",
@@ -28,13 +28,13 @@ NAMES: Final = (
     "kwire.telemetry",
     "kwire.transactions",
 )
-"""What the parts of a node log to."""
+"""The loggers of a node."""
 
 
 class NodeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that puts a node's name before what it is told; `node` stands in the record, too.
+    """A logger that prefixes messages with a node's name, and sets it as `node` in each record.
 
-    What is told of a request has its id in `extra`, as `request`.
+    Messages about a request pass its id in `extra`, as `request`.
     """
 
     def __init__(self, name: str, node: str) -> None:
@@ -42,26 +42,26 @@ class NodeLogger(logging.LoggerAdapter[logging.Logger]):
         self._prefix = f"[{node.replace('%', '%%')}] " if node else ""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        told = kwargs.get("extra")
-        kwargs["extra"] = {**told, **(self.extra or {})} if told else self.extra
+        extra = kwargs.get("extra")
+        kwargs["extra"] = {**extra, **(self.extra or {})} if extra else self.extra
         return f"{self._prefix}{msg}", kwargs
 
 
 def node_name(node_id: int | str) -> str:
-    """What a node is called in the log."""
+    """Return a node's name in the log."""
     return f"node {node_id}"
 
 
-OF_NO_NODE: Final = NodeLogger("kwire.storage", "")
-"""What storage tells where no node has it work: in jobs that write logs, say."""
+STORAGE_LOGGER: Final = NodeLogger("kwire.storage", "")
+"""For storage code that runs outside of a node, as in pipeline jobs that write logs."""
 
 
 def known_loggers() -> dict[str, logging.Logger]:
-    """The root, and those of a node and its process: what may be told later can be asked for by now."""
-    for name in NAMES:
+    """Return the root logger and kwire's, by name, those that have not logged yet included."""
+    for name in LOGGER_NAMES:
         logging.getLogger(name)
     known = logging.root.manager.loggerDict
-    found = {name: one for name, one in sorted(known.items()) if name.partition(".")[0] == OURS}
+    found = {name: one for name, one in sorted(known.items()) if name.partition(".")[0] == PACKAGE}
     return {
         ROOT: logging.root,
         **{name: one for name, one in found.items() if isinstance(one, logging.Logger)},

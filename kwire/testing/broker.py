@@ -206,14 +206,14 @@ class Broker(Running):
         check_delay(delay_ms)
         self._move_clock(delay_ms)
 
-    def _move_clock(self, delay_ms: int, *, between_nodes: bool = True) -> None:
+    def _move_clock(self, delay_ms: int, *, internode_clock: bool = True) -> None:
         if self._hanging is not None:
             raise RuntimeError("no time passes for a broker that hangs: let it resume first")
         self._check_alive()
         running, settled = self._running, threading.Event()
         with self._advancing:
             running.loop.call_from_thread(
-                lambda: running.loop.advance(delay_ms, settled.set, between_nodes=between_nodes)
+                lambda: running.loop.advance(delay_ms, settled.set, internode_clock=internode_clock)
             )
             try:
                 while not settled.wait(LOOK_SECONDS):

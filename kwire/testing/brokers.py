@@ -72,10 +72,10 @@ class _Node(Broker):
         """Whether it lives, and does not hang."""
         return self.is_running and self._hanging is None
 
-    def live(self, delay_ms: int, *, between_nodes: bool) -> None:
+    def live(self, delay_ms: int, *, internode_clock: bool) -> None:
         """Let time pass for it, or, where it is gone or hangs, for the clock that it comes back to."""
         if self.is_there:
-            self._move_clock(delay_ms, between_nodes=between_nodes)
+            self._move_clock(delay_ms, internode_clock=internode_clock)
         elif self._clock is not None:
             self._clock.advance(delay_ms)
 
@@ -86,7 +86,7 @@ class _Node(Broker):
 
         def look() -> None:
             if _waits(running.node) and time.monotonic() < until:
-                running.loop.between_nodes.schedule(LOOK_MS, look)
+                running.loop.internode_clock.schedule(LOOK_MS, look)
             else:
                 settled.set()
 
@@ -179,8 +179,8 @@ class Cluster(Running):
             rest_ms -= min(delay_ms, 2 * lag_ms)
             for passed_ms in range(0, delay_ms - rest_ms, STEP_MS):
                 step_ms = min(STEP_MS, delay_ms - rest_ms - passed_ms)
-                _at_once(partial(node.live, step_ms, between_nodes=True) for node in nodes)
-        _at_once(partial(node.live, rest_ms, between_nodes=False) for node in nodes)
+                _at_once(partial(node.live, step_ms, internode_clock=True) for node in nodes)
+        _at_once(partial(node.live, rest_ms, internode_clock=False) for node in nodes)
         _at_once(node.settle for node in nodes if node.is_there)
 
     def _now_ms(self) -> int:

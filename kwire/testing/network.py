@@ -29,7 +29,7 @@ from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.net.peer_link import Hears
 from kwire.broker.net.receiving import ServesChannels
 from kwire.broker.storage.disk import FileRegion
-from kwire.host.host import OnAnswer, PeerAddress, PeerUnreachable
+from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
 from kwire.testing.virtual import Events, VirtualHost
 from kwire.wire.errors import WireError
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
@@ -496,23 +496,23 @@ class ClientConnection:
         self.on_end: Callable[[], None] = lambda: None
         self._client_id = client_id
         self._ids = count(1)
-        self._asked: deque[tuple[int, int, int, OnAnswer]] = deque()
+        self._asked: deque[tuple[int, int, int, OnResponse]] = deque()
         self._soon = network.events.soon
         self._line = Connection(network, to, self, client, self._soon.append)
 
-    def send(self, version: int, request: Any, on_answer: OnAnswer | None) -> None:
-        """Ask, and have `on_answer` called with the answer, or with why there is none.
+    def send(self, version: int, request: Any, on_response: OnResponse | None) -> None:
+        """Ask, and have `on_response` called with the answer, or with why there is none.
 
         None where there will be no answer: Produce with acks=0.
         """
         if self.end is not None:
-            if on_answer is not None:
+            if on_response is not None:
                 error = PeerUnreachable(self.end)
-                self._soon.append(lambda: on_answer(error))
+                self._soon.append(lambda: on_response(error))
             return
         correlation_id = next(self._ids)
-        if on_answer is not None:
-            self._asked.append((correlation_id, request.API_KEY, version, on_answer))
+        if on_response is not None:
+            self._asked.append((correlation_id, request.API_KEY, version, on_response))
         self._line.send(encode_request(request, version, correlation_id, self._client_id))
 
     def close(self) -> None:
@@ -526,10 +526,10 @@ class ClientConnection:
         pass
 
     def received(self, frame: memoryview) -> None:
-        expected_id, api_key, version, on_answer = self._asked.popleft()
+        expected_id, api_key, version, on_response = self._asked.popleft()
         correlation_id, answer = decode_response(API_VERSIONS[api_key].response_class, version, frame)
         assert correlation_id == expected_id, f"answer {correlation_id} to request {expected_id}"
-        on_answer(answer)
+        on_response(answer)
 
     def closed(self, reason: str) -> None:
         self._end(f"{self.to}: {reason}")
@@ -538,6 +538,6 @@ class ClientConnection:
         if self.end is None:
             self.end = reason
             asked, self._asked = self._asked, deque()
-            for _, _, _, on_answer in asked:
-                on_answer(PeerUnreachable(reason))
+            for _, _, _, on_response in asked:
+                on_response(PeerUnreachable(reason))
             self.on_end()

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kwire.host.clock import ManualClock, TimerQueue
-from kwire.host.host import NoPeers, Peers, Timing
+from kwire.host.host import NoPeers, Peers, TimerClock
 from kwire.host.loggers import NodeLogger
-from kwire.host.streams import RandomStreams
+from kwire.host.random_streams import RandomStreams
 from kwire.testing.disk import Died
 
 T = TypeVar("T")
@@ -166,7 +166,7 @@ class VirtualHost:
         self._streams = RandomStreams(seed)
 
     def random(self, purpose: str) -> random.Random:
-        return self._streams.of(purpose)
+        return self._streams.stream(purpose)
 
     def logger(self, name: str) -> NodeLogger:
         return NodeLogger(name, self.name)
@@ -188,13 +188,13 @@ class VirtualHost:
         return delay_ms if self._speed_percent == 100 else -(-delay_ms * 100 // self._speed_percent)
 
     @property
-    def between_nodes(self) -> Timing:
+    def internode_clock(self) -> TimerClock:
         return self  # nobody makes simulated nodes older than what they have lived through
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
         return HostTimer(self, delay_ms, callback)
 
-    def schedule_look(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
+    def schedule_check(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
         return self.schedule(delay_ms, callback)
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:

@@ -44,7 +44,7 @@ def test_dead_timers_do_not_gather() -> None:
     queue.add(10**9, lambda: None)
     for _ in range(100_000):
         queue.add(10**9, lambda: None).cancel()
-    assert queue.heap_size < 1_000
+    assert len(queue._heap) < 1_000
     assert len(queue) == 1
 
 
@@ -78,9 +78,9 @@ def test_postponing_is_calling_off_and_asking_again(steps: list[tuple[str, int]]
         elif action == "wait":
             now_ms += number
             for queue in (postponing, adding):
-                look_at_ms, deadline_ms = queue.look_at_ms(), queue.next_deadline_ms()
-                assert (look_at_ms is None) == (deadline_ms is None)
-                assert look_at_ms is None or deadline_ms is None or look_at_ms <= deadline_ms
+                wakeup_ms, deadline_ms = queue.wakeup_ms(), queue.next_deadline_ms()
+                assert (wakeup_ms is None) == (deadline_ms is None)
+                assert wakeup_ms is None or deadline_ms is None or wakeup_ms <= deadline_ms
                 while (callback := queue.pop_due(now_ms)) is not None:
                     callback()
         elif timers and action == "cancel":
@@ -108,7 +108,7 @@ def test_what_is_postponed_for_ever_takes_one_entry() -> None:
     for now_ms in range(10_000):
         assert timer.postpone(10)
         assert queue.pop_due(now_ms) is None
-    assert queue.heap_size == 1
+    assert len(queue._heap) == 1
     assert queue.next_deadline_ms() == now_ms + 10
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kwire.broker
-from kwire.host.loggers import NAMES, NodeLogger, known_loggers
+from kwire.host.loggers import LOGGER_NAMES, NodeLogger, known_loggers
 
 
 def test_what_is_logged_says_of_which_node(caplog: pytest.LogCaptureFixture) -> None:
@@ -27,5 +27,5 @@ def test_all_that_a_node_logs_to_is_known_before_it_says_anything() -> None:
         for path in sources
         for name in re.findall(r'(?:\blogger|NodeLogger)\("(kwire\.\w+)"', path.read_text("utf-8"))
     }
-    assert used == set(NAMES)
+    assert used == set(LOGGER_NAMES)
     assert known_loggers().keys() >= used

@@ -55,7 +55,7 @@ class World:
             more.pop("purpose", "test"),
             request,
             deadline_ms=host.monotonic_ms() + timeout_ms,
-            on_answer=self.answers.append,
+            on_response=self.answers.append,
             **more,
         )
 

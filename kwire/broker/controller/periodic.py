@@ -71,7 +71,7 @@ class Periodic:
 
     def _schedule(self, one: _Round, delay_ms: int | None) -> None:
         if delay_ms is not None:
-            self._timers[one] = self._host.schedule_look(delay_ms, lambda: self._due(one))
+            self._timers[one] = self._host.schedule_check(delay_ms, lambda: self._due(one))
 
     def _due(self, one: _Round) -> None:
         timer = self._timers[one]

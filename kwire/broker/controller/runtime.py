@@ -109,7 +109,7 @@ class ControllerRuntime:
         self._epoch = epoch
         self._latest = self._publisher.image
         self._refusal = None
-        self._liveness.now_ms = self._host.between_nodes.monotonic_ms()
+        self._liveness.now_ms = self._host.internode_clock.monotonic_ms()
         self._liveness.activate(self._latest)
         is_open = self._publisher.is_transaction_open
         if self._publisher.is_empty:
@@ -161,14 +161,14 @@ class ControllerRuntime:
         """See to it that the first session that can end is looked at then."""
         due_ms = None if self._session_check is not None else self._liveness.next_expiry_ms()
         if due_ms is not None:
-            delay_ms = max(due_ms - self._host.between_nodes.monotonic_ms(), 0)
-            self._session_check = self._host.between_nodes.schedule(
+            delay_ms = max(due_ms - self._host.internode_clock.monotonic_ms(), 0)
+            self._session_check = self._host.internode_clock.schedule(
                 delay_ms, lambda: self._check_sessions(due_ms)
             )
 
     def _check_sessions(self, due_ms: int) -> None:
         self._session_check = None
-        now_ms = self._liveness.now_ms = self._host.between_nodes.monotonic_ms()
+        now_ms = self._liveness.now_ms = self._host.internode_clock.monotonic_ms()
         if now_ms - due_ms > ASLEEP_MS:
             self._liveness.slept()
         for broker in self._liveness.expired(self._latest):
@@ -192,7 +192,7 @@ class ControllerRuntime:
             return
         reply: Any
         has_records = False
-        self._liveness.now_ms = self._host.between_nodes.monotonic_ms()
+        self._liveness.now_ms = self._host.internode_clock.monotonic_ms()
         self._liveness.asked(command)
         try:
             result = self._controller.handle(command, self._latest, self._rng, self._liveness)

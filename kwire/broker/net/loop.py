@@ -41,12 +41,12 @@ from typing import Any, TypeVar
 from kwire.broker.net.moments import Moment, Wait
 from kwire.broker.net.timerfd import TimerFd
 from kwire.broker.net.workers import Workers
-from kwire.host.between import BetweenNodes
 from kwire.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
 from kwire.host.host import NoPeers, Peers, Timer
+from kwire.host.internode_clock import InternodeClock
 from kwire.host.loggers import NodeLogger
-from kwire.host.looks import Looks
-from kwire.host.streams import RandomStreams
+from kwire.host.periodic_checks import PeriodicChecks
+from kwire.host.random_streams import RandomStreams
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class Loop:
         self.end_turn: Callable[[], bool] = _nothing_left
         """Called at the end of each turn; True asks for another turn at once."""
         self.turn_ms = 0
-        """The time between nodes (`Host.between_nodes`) at the start of this turn."""
+        """The time between nodes (`Host.internode_clock`) at the start of this turn."""
         self.turn_began = perf_counter()
         """When this turn began to work, in seconds of real time that mean nothing by themselves."""
         self.alone = alone
@@ -100,8 +100,8 @@ class Loop:
         self._epoll = select.epoll(256)
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._timers = TimerQueue(self.clock.monotonic_ms)
-        self._looks = Looks(self._timers)
-        self.between_nodes = BetweenNodes(self._timers, self._scheduled)
+        self._checks = PeriodicChecks(self._timers)
+        self.internode_clock = InternodeClock(self._timers, self._scheduled)
         self._timer_fd = TimerFd()
         self._armed_ms: int | None = None
         self._look_at_timers = False
@@ -140,7 +140,7 @@ class Loop:
     def random(self, purpose: str) -> random.Random:
         if self._secrets is not None and purpose in SECRETS:
             return self._secrets
-        return self._streams.of(purpose)
+        return self._streams.stream(purpose)
 
     def logger(self, name: str) -> NodeLogger:
         return NodeLogger(name, self.name)
@@ -150,8 +150,8 @@ class Loop:
         self._scheduled()
         return timer
 
-    def schedule_look(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
-        look = self._looks.add(delay_ms, callback)
+    def schedule_check(self, delay_ms: int, callback: Callable[[], None]) -> Timer:
+        look = self._checks.add(delay_ms, callback)
         self._scheduled()
         return look
 
@@ -270,7 +270,7 @@ class Loop:
         self.in_turn = True
         events = self._epoll.poll(wait_seconds, MAX_EVENTS)
         self.served = len(events)
-        self.turn_ms = self.between_nodes.monotonic_ms()
+        self.turn_ms = self.internode_clock.monotonic_ms()
         self.turn_began = perf_counter()
         handlers = self._handlers
         for fd, mask in events:
@@ -311,7 +311,7 @@ class Loop:
             self._logger.exception("a call of the loop failed")
 
     def _arm_timer(self) -> None:
-        deadline_ms = self._timers.look_at_ms()
+        deadline_ms = self._timers.wakeup_ms()
         if deadline_ms is not None and (self._armed_ms is None or deadline_ms < self._armed_ms):
             self._armed_ms = deadline_ms
             self._timer_fd.arm(deadline_ms - self.clock.monotonic_ms())
@@ -321,24 +321,23 @@ class Loop:
         self._armed_ms = None
         self._look_at_timers = True
 
-    def advance(self, delay_ms: int, done: Callable[[], None], *, between_nodes: bool = True) -> None:
+    def advance(self, delay_ms: int, done: Callable[[], None], *, internode_clock: bool = True) -> None:
         """Move the clock to each deadline within `delay_ms` in turn, and to the end; then call `done`.
 
-        What became due is handled with all that follows from it before the clock is moved on, work in
-        threads included. Looks, of which nearly all find nothing, are rarer meanwhile, and none is missing at
-        the end. Without `between_nodes` that time goes by as if no other node had to be waited for or missed
-        (`Host.between_nodes`). To be called in the loop's thread. It begins when the one before is done, or
-        was called off by `stop_advancing`.
+        All that becomes due runs before the clock moves on, with all that follows from it and work in
+        threads. Periodic checks are rarer meanwhile, and run once more at the end. Without `internode_clock`,
+        that clock (`Host.internode_clock`) is paused meanwhile. To be called in the loop's thread. It begins
+        when the previous advance is done, or canceled by `stop_advancing`.
         """
         if self._advancing:
-            self._next_advances.append(partial(self.advance, delay_ms, done, between_nodes=between_nodes))
+            self._next_advances.append(partial(self.advance, delay_ms, done, internode_clock=internode_clock))
             return
         self._advancing, self._called_off = True, False
         clock = self.clock
         end_ms = clock.monotonic_ms() + delay_ms
-        self._looks.begin_move(delay_ms)
-        if not between_nodes:
-            self.between_nodes.stand(delay_ms)
+        self._checks.begin_advance(delay_ms)
+        if not internode_clock:
+            self.internode_clock.pause(delay_ms)
         on_jump, clock.on_jump = clock.on_jump, None  # the loop knows, and looks by itself
 
         def look(*, is_quiet: bool = False) -> None:
@@ -361,7 +360,7 @@ class Loop:
                 deadline_ms = self._timers.next_deadline_ms()
                 if deadline_ms is None or deadline_ms > end_ms:
                     clock.advance(max(0, end_ms - now_ms))
-                    if self._looks.end_move():
+                    if self._checks.end_advance():
                         continue
                     finish()
                     return
@@ -372,9 +371,9 @@ class Loop:
             self._soon.append(quiet)
 
         def finish() -> None:
-            self._looks.end_move()
-            if not between_nodes:
-                self.between_nodes.go_on(max(0, end_ms - clock.monotonic_ms()))
+            self._checks.end_advance()
+            if not internode_clock:
+                self.internode_clock.resume(max(0, end_ms - clock.monotonic_ms()))
             clock.on_jump = on_jump
             self._advancing = False
             self._look_again()

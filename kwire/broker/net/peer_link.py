@@ -37,7 +37,7 @@ from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 if TYPE_CHECKING:
     from kwire.broker.net.refusals import Refusals
     from kwire.broker.security.sasl import SaslClient
-    from kwire.host.host import Host, OnAnswer, PeerAddress, Timer
+    from kwire.host.host import Host, OnResponse, PeerAddress, Timer
     from kwire.wire.schema import Message
 
 RESTS_MS = 50, 1_000
@@ -105,18 +105,18 @@ class Ask:
         "correlation_id",
         "deadline_ms",
         "max_version",
-        "on_answer",
+        "on_response",
         "request",
         "size_bytes",
         "version",
     )
 
     def __init__(
-        self, request: Message, deadline_ms: int, on_answer: OnAnswer, max_version: int | None = None
+        self, request: Message, deadline_ms: int, on_response: OnResponse, max_version: int | None = None
     ) -> None:
         self.request = request
         self.deadline_ms = deadline_ms
-        self.on_answer = on_answer
+        self.on_response = on_response
         self.max_version = max_version
         self.version = self.correlation_id = -1
         self.size_bytes = 0
@@ -219,13 +219,13 @@ class PeerLink:
         self._line = self._dial(self.to, self)
 
     def _limit_setup(self) -> None:
-        self._until_ms = self._host.between_nodes.monotonic_ms() + self._varied(
+        self._until_ms = self._host.internode_clock.monotonic_ms() + self._varied(
             self._setup_timeouts_ms, self._timeouts
         )
         self._look_by(self._until_ms)
 
     def _send_all(self) -> None:
-        if self._renew_ms is not None and self._host.between_nodes.monotonic_ms() >= self._renew_ms:
+        if self._renew_ms is not None and self._host.internode_clock.monotonic_ms() >= self._renew_ms:
             if self._unsent and not self._sent:
                 self._limit_setup()
                 self._log_in()
@@ -266,7 +266,7 @@ class PeerLink:
             return f"this {ask.name} cannot be written"
         ask.size_bytes = len(frame)
         self._sent_bytes += len(frame)
-        self._active_ms = self._host.between_nodes.monotonic_ms()
+        self._active_ms = self._host.internode_clock.monotonic_ms()
         self._sent.append(ask)
         self._line.send(frame)
         return None
@@ -308,14 +308,14 @@ class PeerLink:
             raise WireError(f"an answer to request {correlation_id} instead of {ask.correlation_id}")
         self._sent.popleft()
         self._sent_bytes -= ask.size_bytes
-        self._active_ms = self._host.between_nodes.monotonic_ms()
+        self._active_ms = self._host.internode_clock.monotonic_ms()
         if not self._sent:
             self._look_by(self._idle_ends_ms())
         return ask, answer
 
     def _take_answer(self, frame: memoryview) -> None:
         ask, answer = self._take(frame)
-        self._host.call_soon(partial(ask.on_answer, answer))
+        self._host.call_soon(partial(ask.on_response, answer))
         if self._unsent:  # which waits for that of before
             self._send_all()
 
@@ -373,12 +373,12 @@ class PeerLink:
         self._refusals.let_in(self.to)
         if login.session_ms > 0:
             share = self._host.random("peers").uniform(*SESSION_SHARE)
-            self._renew_ms = self._host.between_nodes.monotonic_ms() + int(login.session_ms * share)
+            self._renew_ms = self._host.internode_clock.monotonic_ms() + int(login.session_ms * share)
         self._ready()
 
     def _refused(self, reason: str) -> None:
         """This node is not let in, or the other is not who it should be. Said once, not at each attempt."""
-        if self._refusals.is_news(self.to, reason, self._host.between_nodes.monotonic_ms()):
+        if self._refusals.is_news(self.to, reason, self._host.internode_clock.monotonic_ms()):
             self._logger.error("%r failed authentication due to: %s", self, reason)
         self._end(f"authentication failed: {reason}")
 
@@ -394,7 +394,9 @@ class PeerLink:
         self._login = None
         self._failures += 1
         self._last_failure = reason
-        self._until_ms = self._host.between_nodes.monotonic_ms() + self._varied(RESTS_MS, self._failures - 1)
+        self._until_ms = self._host.internode_clock.monotonic_ms() + self._varied(
+            RESTS_MS, self._failures - 1
+        )
         self._move(State.RESTING)
         self._look_by(self._until_ms)
         self._fail_all(reason)
@@ -421,7 +423,7 @@ class PeerLink:
     def _fail(self, ask: Ask, reason: str, kind: type[PeerUnreachable] = PeerUnreachable) -> None:
         """Tell whoever asked."""
         error = kind(f"{self.to}: {reason}")
-        self._host.call_soon(partial(ask.on_answer, error))
+        self._host.call_soon(partial(ask.on_response, error))
 
     def _move(self, state: State) -> None:
         assert state in MOVES[self.state], f"from {self.state.name} to {state.name}"
@@ -436,13 +438,13 @@ class PeerLink:
                 return
             self._timer.cancel()
         self._looks_ms = when_ms
-        self._timer = self._host.between_nodes.schedule(
-            max(0, when_ms - self._host.between_nodes.monotonic_ms()), self._look
+        self._timer = self._host.internode_clock.schedule(
+            max(0, when_ms - self._host.internode_clock.monotonic_ms()), self._look
         )
 
     def _look(self) -> None:
         self._timer = None
-        now_ms = self._host.between_nodes.monotonic_ms()
+        now_ms = self._host.internode_clock.monotonic_ms()
         for ask in [ask for ask in self._unsent if ask.deadline_ms <= now_ms]:
             self._unsent.remove(ask)
             self._fail(ask, self._why_unsent())

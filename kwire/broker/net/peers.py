@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
     from kwire.broker.net.peer_link import Dial, PeerLink
     from kwire.broker.security.sasl import SaslClient
-    from kwire.host.host import Host, OnAnswer, PeerAddress
+    from kwire.host.host import Host, OnResponse, PeerAddress
     from kwire.wire.schema import Message
 
 MAX_LINKS: Final = 1_000
@@ -90,7 +90,7 @@ class PeerLinks:
         request: Message,
         *,
         deadline_ms: int,
-        on_answer: OnAnswer,
+        on_response: OnResponse,
         max_version: int | None = None,
         to_controller: bool = False,
     ) -> None:
@@ -99,7 +99,7 @@ class PeerLinks:
         refusal = ""
         if self._is_closed:
             refusal = "this node stops"
-        elif deadline_ms <= self._host.between_nodes.monotonic_ms():
+        elif deadline_ms <= self._host.internode_clock.monotonic_ms():
             refusal = "it is too late"
         elif link is None and len(self._links) >= MAX_LINKS:
             refusal = "there are too many connections"
@@ -114,12 +114,12 @@ class PeerLinks:
                     self._logger.error("%s: nothing is asked of such nodes: %s", to, refusal)
         if link is None or refusal:
             unreachable = PeerUnreachable(f"{to}: nothing is asked: {refusal}")
-            self._host.call_soon(lambda: on_answer(unreachable))
+            self._host.call_soon(lambda: on_response(unreachable))
             return
         # Imported here: a node that is alone starts without it.
         from kwire.broker.net.peer_link import Ask
 
-        link.ask(Ask(request, deadline_ms, on_answer, max_version))
+        link.ask(Ask(request, deadline_ms, on_response, max_version))
 
     def _link(self, to: PeerAddress, purpose: str, sasl_client: Callable[[], SaslClient] | None) -> PeerLink:
         from kwire.broker.net.peer_link import PeerLink
@@ -138,7 +138,7 @@ class PeerLinks:
             on_down=lambda: self._forget((to, purpose)),
         )
 
-    def versions_of(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
+    def api_versions(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
         return next((link.versions for link in self._links.values() if link.to == peer and link.versions), {})
 
     def _forget(self, key: tuple[PeerAddress, str]) -> None:

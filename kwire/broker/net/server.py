@@ -227,14 +227,14 @@ class Server:
         def look() -> None:
             if connection.closed:
                 return
-            idle_ms = self.loop.between_nodes.monotonic_ms() - connection.last_active_ms
+            idle_ms = self.loop.internode_clock.monotonic_ms() - connection.last_active_ms
             if idle_ms >= self.settings.max_idle_ms:
                 self.close(connection, f"idle for {idle_ms} ms (connections.max.idle.ms)")
             else:
                 self._watch_idle(connection, self.settings.max_idle_ms - idle_ms)
 
         if self.settings.max_idle_ms >= 0:
-            connection.idle_timer = self.loop.between_nodes.schedule(delay_ms, look)
+            connection.idle_timer = self.loop.internode_clock.schedule(delay_ms, look)
 
     def _close_least_recently_used(self, role: ListenerRole) -> None:
         """A protected listener went beyond `max.connections`: somebody else's connection makes room."""

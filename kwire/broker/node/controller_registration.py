@@ -82,4 +82,4 @@ class ControllerRegistration:
         backoff_ms = min(MAX_BACKOFF_MS, RETRY_BACKOFF_MS * 2 ** min(self._failures, 30))
         self._failures += 1
         delay_ms = int(backoff_ms * self._rng.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER))
-        self._timer = self._host.between_nodes.schedule(delay_ms, self._register_if_due)
+        self._timer = self._host.internode_clock.schedule(delay_ms, self._register_if_due)

@@ -182,7 +182,7 @@ class BrokerLife:
         """Register, and go on from there."""
         self._registration = registration
         self._deadlines.append(
-            self._host.between_nodes.schedule(
+            self._host.internode_clock.schedule(
                 self._terms.registration_timeout_ms, self._registration_timed_out
             )
         )
@@ -199,7 +199,7 @@ class BrokerLife:
         if any(directory not in self._failed_directories for directory in failed):
             in_time = partial(self._directories_timed_out, failed)
             self._deadlines.append(
-                self._host.between_nodes.schedule(self._terms.directory_timeout_ms, in_time)
+                self._host.internode_clock.schedule(self._terms.directory_timeout_ms, in_time)
             )
         is_new = (failed, cordoned) != (self._failed_directories, self._cordoned_directories)
         self._failed_directories, self._cordoned_directories = failed, cordoned
@@ -309,7 +309,7 @@ class BrokerLife:
         if self._asked_again:
             delay_ms, self._asked_again = 0, False
         if self.stage is not LifeStage.GONE:
-            self._timer = self._host.between_nodes.schedule(delay_ms, self._communicate)
+            self._timer = self._host.internode_clock.schedule(delay_ms, self._communicate)
 
     def _schedule_after_failure(self, longest_ms: int | None = None) -> None:
         delay_ms = min(
@@ -359,7 +359,7 @@ class BrokerLife:
 
     def _look_for_twin(self) -> None:
         """Another life of this broker has a session: its last one, or that of another process."""
-        now_ms = self._host.between_nodes.monotonic_ms()
+        now_ms = self._host.internode_clock.monotonic_ms()
         if self._duplicate_since_ms is None:
             self._duplicate_since_ms = now_ms
             self._logger.info("waiting for the session of this broker's last life to end")

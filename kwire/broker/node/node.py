@@ -229,10 +229,10 @@ class Node(NodeBase):
         """Do `work` again and again until the node stops."""
 
         def due() -> None:
-            self._timers[work] = self.host.schedule_look(interval_ms, due)
+            self._timers[work] = self.host.schedule_check(interval_ms, due)
             work()
 
-        self._timers[work] = self.host.schedule_look(interval_ms, due)
+        self._timers[work] = self.host.schedule_check(interval_ms, due)
 
     def _apply_retention(self) -> None:
         if self.log_manager.delete_old_segments(self.host.now_ms()):

@@ -52,7 +52,8 @@ class ProducerIds:
 
     def _ask(self) -> None:
         is_early = (
-            self._not_before_ms is not None and self._host.between_nodes.monotonic_ms() < self._not_before_ms
+            self._not_before_ms is not None
+            and self._host.internode_clock.monotonic_ms() < self._not_before_ms
         )
         if self._asked or is_early:
             return
@@ -64,6 +65,6 @@ class ProducerIds:
         self._asked = False
         if isinstance(reply, ApiError):
             self._logger.warning("the controller gives no producer ids: %s", reply.code.name)
-            self._not_before_ms = self._host.between_nodes.monotonic_ms() + REFUSED_MS
+            self._not_before_ms = self._host.internode_clock.monotonic_ms() + REFUSED_MS
         else:
             self._next_block, self._not_before_ms = reply, None

@@ -82,8 +82,8 @@ class Questions(Generic[Q]):
             error = PeerUnreachable(f"broker {broker_id} is not registered")
             self._host.call_soon(lambda: answered(error))
             return
-        deadline_ms = self._host.between_nodes.monotonic_ms() + self._timeout_ms()
+        deadline_ms = self._host.internode_clock.monotonic_ms() + self._timeout_ms()
         request = self._kind.request(questions)
         self._host.peers.send(
-            address, self._kind.purpose, request, deadline_ms=deadline_ms, on_answer=answered
+            address, self._kind.purpose, request, deadline_ms=deadline_ms, on_response=answered
         )

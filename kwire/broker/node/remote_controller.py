@@ -85,7 +85,7 @@ class RemoteController:
             on_done(answer)
 
         self._ask(
-            asked.purpose, asked.request, self._host.between_nodes.monotonic_ms() + patience_ms, answered
+            asked.purpose, asked.request, self._host.internode_clock.monotonic_ms() + patience_ms, answered
         )
 
     def _ask(
@@ -93,7 +93,7 @@ class RemoteController:
         purpose: str,
         request: Message,
         deadline_ms: int,
-        on_answer: Callable[[Message | ApiError], None],
+        on_response: Callable[[Message | ApiError], None],
     ) -> None:
         """Ask who leads now. What it says for the whole request is an ApiError."""
         from kwire.broker.node.controller_requests import error_code
@@ -101,21 +101,21 @@ class RemoteController:
         address = self._quorum.leader_address()
         if address is None:
             error = ApiError(ErrorCode.NOT_CONTROLLER, "nobody is known to lead the quorum")
-            self._host.call_soon(lambda: on_answer(error))
+            self._host.call_soon(lambda: on_response(error))
             return
 
         def answered(answer: Message | PeerUnreachable) -> None:
             if self._under_way.pop(answered, None) is None:
                 return  # it was given up
             if isinstance(answer, PeerUnreachable):
-                on_answer(ApiError(ErrorCode.NOT_CONTROLLER, str(answer)))
+                on_response(ApiError(ErrorCode.NOT_CONTROLLER, str(answer)))
                 return
             code = getattr(answer, "error_code", ErrorCode.NONE)
-            on_answer(ApiError(error_code(code)) if code else answer)
+            on_response(ApiError(error_code(code)) if code else answer)
 
         self._under_way[answered] = address
         self._host.peers.send(
-            address, purpose, request, deadline_ms=deadline_ms, on_answer=answered, to_controller=True
+            address, purpose, request, deadline_ms=deadline_ms, on_response=answered, to_controller=True
         )
 
     def _leader_changed(self) -> None:
@@ -131,14 +131,14 @@ class RemoteController:
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """See `Forwards`."""
         address = self._quorum.leader_address()
-        return {} if address is None else self._host.peers.versions_of(address)
+        return {} if address is None else self._host.peers.api_versions(address)
 
     def forward(self, asked: Asked, request: Message, locally: Callable[[Asked], None]) -> None:
         """Have the active controller answer a client's request, however often it takes to find it.
 
         `locally` has this node answer it, while it leads.
         """
-        deadline_ms = self._host.between_nodes.monotonic_ms() + FORWARDING_TIMEOUT_MS
+        deadline_ms = self._host.internode_clock.monotonic_ms() + FORWARDING_TIMEOUT_MS
 
         def ask() -> None:
             if self._quorum.leads:
@@ -150,7 +150,7 @@ class RemoteController:
             frame = encode_request(request, header.api_version, header.correlation_id, header.client_id)[4:]
             wrapped = envelope(frame, asked.principal, asked.peer_host)
             patience_ms = self._config.controller_socket_timeout_ms
-            until_ms = min(deadline_ms, self._host.between_nodes.monotonic_ms() + patience_ms)
+            until_ms = min(deadline_ms, self._host.internode_clock.monotonic_ms() + patience_ms)
             self._ask(FORWARDED, wrapped, until_ms, answered)
 
         def answered(answer: Message | ApiError) -> None:
@@ -159,8 +159,8 @@ class RemoteController:
                 return
             assert isinstance(answer, ApiError)
             if answer.code is ErrorCode.NOT_CONTROLLER:
-                if self._host.between_nodes.monotonic_ms() + NOT_CONTROLLER_MS < deadline_ms:
-                    self._host.between_nodes.schedule(NOT_CONTROLLER_MS, ask)
+                if self._host.internode_clock.monotonic_ms() + NOT_CONTROLLER_MS < deadline_ms:
+                    self._host.internode_clock.schedule(NOT_CONTROLLER_MS, ask)
                 else:
                     asked.refuse(ApiError(ErrorCode.REQUEST_TIMED_OUT))
             elif answer.code is ErrorCode.UNSUPPORTED_VERSION:

@@ -171,7 +171,7 @@ class NodeTransactionPorts(StateTopic):
             tell(error)
             return
         if led.led is not None and not is_told:
-            waiting = host.between_nodes.schedule(
+            waiting = host.internode_clock.schedule(
                 self._node.config.request_timeout_ms,
                 lambda: tell(ApiError(ErrorCode.REQUEST_TIMED_OUT)),
             )

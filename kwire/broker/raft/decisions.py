@@ -119,7 +119,7 @@ class Decisions:
 
     def are_followed(self) -> None:
         """Another node has fetched the log from this one, which leads."""
-        self._fetched_ms = self._host.between_nodes.monotonic_ms()
+        self._fetched_ms = self._host.internode_clock.monotonic_ms()
         if self._idle_timer is None and self._idle_ms > 0 and self._lead is not None:
             self._wait_until_idle()
 
@@ -131,11 +131,11 @@ class Decisions:
 
     def _wait_until_idle(self) -> None:
         self._idle_since_offset = self._log.end_offset
-        self._idle_timer = self._host.between_nodes.schedule(self._idle_ms, self._look_if_idle)
+        self._idle_timer = self._host.internode_clock.schedule(self._idle_ms, self._look_if_idle)
 
     def _look_if_idle(self) -> None:
         self._idle_timer = None
-        is_followed = self._host.between_nodes.monotonic_ms() - self._fetched_ms < FOLLOWED_MS
+        is_followed = self._host.internode_clock.monotonic_ms() - self._fetched_ms < FOLLOWED_MS
         if self._lead is None or not is_followed:
             return
         if self._log.end_offset == self._idle_since_offset and self._is_active:

@@ -159,7 +159,7 @@ class Quorum:
         )
         terms = self._terms(cluster_id, endpoints)
         self._listener = terms.listener
-        now_ms = host.between_nodes.monotonic_ms()
+        now_ms = host.internode_clock.monotonic_ms()
         remembered = log.election()
         self._machine = machine = Machine(
             terms, log, host.random("quorum"), remembered=remembered, now_ms=now_ms
@@ -220,7 +220,7 @@ class Quorum:
 
     def _synced(self, end_offset: int) -> None:
         if self._machine is not None:
-            self._after(self._machine.synced(end_offset, self._host.between_nodes.monotonic_ms()))
+            self._after(self._machine.synced(end_offset, self._host.internode_clock.monotonic_ms()))
 
     def leave(self, on_left: Callable[[], None]) -> None:
         """Lead no more, and have others elect; `on_left` is called when the node may end."""
@@ -231,8 +231,8 @@ class Quorum:
         self._on_left = on_left
         if not machine.may_end:
             self._logger.info("metadata: ending as soon as another node leads, in %d ms at last", LEAVING_MS)
-        self._host.between_nodes.schedule(LEAVING_MS, self._left)
-        self._after(machine.stop(self._host.between_nodes.monotonic_ms()))
+        self._host.internode_clock.schedule(LEAVING_MS, self._left)
+        self._after(machine.stop(self._host.internode_clock.monotonic_ms()))
 
     def _left(self) -> None:
         on_left, self._on_left = self._on_left, None
@@ -324,7 +324,7 @@ class Quorum:
         machine = self._machine
         if machine is None:
             return
-        now_ms = self._host.between_nodes.monotonic_ms()
+        now_ms = self._host.internode_clock.monotonic_ms()
         if machine.due_ms is not None and machine.due_ms <= now_ms:
             self._do(machine.tick(now_ms))
             machine = self._machine
@@ -339,7 +339,7 @@ class Quorum:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = due_ms
-        self._timer = self._host.between_nodes.schedule(max(0, due_ms - now_ms), self._timer_rings)
+        self._timer = self._host.internode_clock.schedule(max(0, due_ms - now_ms), self._timer_rings)
 
     def _timer_rings(self) -> None:
         self._timer = None
@@ -366,7 +366,7 @@ class Quorum:
             self._is_at_work = False
 
     def _do_one(self, output: out.Output, machine: Machine) -> None:
-        log, now_ms = self.log, self._host.between_nodes.monotonic_ms()
+        log, now_ms = self.log, self._host.internode_clock.monotonic_ms()
         match output:
             case out.Send():
                 self._send(output)
@@ -421,7 +421,9 @@ class Quorum:
                 return
             if isinstance(answer, PeerUnreachable):
                 self._logger.debug("metadata: %s", answer)
-            self._after(self._machine.answered(send.number, answer, self._host.between_nodes.monotonic_ms()))
+            self._after(
+                self._machine.answered(send.number, answer, self._host.internode_clock.monotonic_ms())
+            )
 
         purpose = FETCHES if isinstance(send.request, FetchRequest | FetchSnapshotRequest) else ELECTIONS
         self._host.peers.send(
@@ -429,7 +431,7 @@ class Quorum:
             purpose,
             send.request,
             deadline_ms=send.deadline_ms,
-            on_answer=answered,
+            on_response=answered,
             to_controller=True,
         )
 
@@ -467,7 +469,7 @@ class Quorum:
     def asked(self, request: Message, asker: Asks) -> None:
         """A vote, an epoch that begins or ends, a change of the voters: `asker` is answered, now or later."""
         if self._machine is not None:
-            now_ms = self._host.between_nodes.monotonic_ms()
+            now_ms = self._host.internode_clock.monotonic_ms()
             self._after(self._machine.asked(request, asker, now_ms, api_version=asker.api_version))
 
     def when_kept(self, answer: Callable[[], None]) -> bool:
@@ -483,7 +485,7 @@ class Quorum:
         """How everybody is doing; None where this node does not lead."""
         if self._machine is None or not self.leads:
             return None
-        return self._machine.describe(self._host.between_nodes.monotonic_ms())
+        return self._machine.describe(self._host.internode_clock.monotonic_ms())
 
     def leader_endpoint(self, listener: str) -> PeerAddress | None:
         """Where the leader is reached on a listener, this node or another; None while that is not known."""
@@ -498,7 +500,7 @@ class Quorum:
     def installed(self, *, succeeded: bool) -> None:
         """What was fetched has taken its place, or was refused."""
         if self._machine is not None:
-            now_ms = self._host.between_nodes.monotonic_ms()
+            now_ms = self._host.internode_clock.monotonic_ms()
             self._machine.installed(now_ms)
             if not succeeded:
                 self._machine.refused(now_ms)
@@ -530,7 +532,7 @@ class Quorum:
         if machine.role is not QuorumRole.LEADER or machine.epoch != wanted.epoch:
             return
         offset = self._decisions.append_controls(wanted.epoch, wanted.controls)
-        self._do(machine.controls_appended(offset, self._host.between_nodes.monotonic_ms()))
+        self._do(machine.controls_appended(offset, self._host.internode_clock.monotonic_ms()))
         self._write_soon()
 
     def _write_soon(self) -> None:
@@ -555,13 +557,13 @@ class Quorum:
     def is_fetched(self, key: ReplicaKey, offset: int) -> None:
         """Another node has everything before `offset`, and goes on from there."""
         assert self._machine is not None
-        self._after(self._machine.fetched_by(key, offset, self._host.between_nodes.monotonic_ms()))
+        self._after(self._machine.fetched_by(key, offset, self._host.internode_clock.monotonic_ms()))
         self._decisions.are_followed()
 
     def is_loaded(self, key: ReplicaKey) -> None:
         """Another node was sent some of a snapshot."""
         if self._machine is not None:
-            self._machine.loaded_by(key, self._host.between_nodes.monotonic_ms())
+            self._machine.loaded_by(key, self._host.internode_clock.monotonic_ms())
 
     def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
         """Call `waiter` once, when more is committed, or written, or the lead ends."""

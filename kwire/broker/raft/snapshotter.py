@@ -190,7 +190,7 @@ class Snapshotter:
 
     def _clean_often(self) -> None:
         self.clean()
-        self._timers["clean"] = self._host.schedule_look(CLEAN_INTERVAL_MS, self._clean_often)
+        self._timers["clean"] = self._host.schedule_check(CLEAN_INTERVAL_MS, self._clean_often)
 
     def _clean_soon(self) -> None:
         previous = self._timers.get("clean soon")

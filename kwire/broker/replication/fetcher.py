@@ -135,7 +135,7 @@ class Fetcher:
 
     def _throttle(self, follower: Follower) -> None:
         if not self._throttled:
-            self._host.between_nodes.schedule(
+            self._host.internode_clock.schedule(
                 self._around.config.replica_fetch_backoff_ms, self._look_at_throttled
             )
         self._throttled[follower] = None
@@ -180,8 +180,8 @@ class Fetcher:
             address,
             self.purpose,
             request,
-            deadline_ms=self._host.between_nodes.monotonic_ms() + config.replica_socket_timeout_ms,
-            on_answer=self._answered,
+            deadline_ms=self._host.internode_clock.monotonic_ms() + config.replica_socket_timeout_ms,
+            on_response=self._answered,
             max_version=around.fetch_version,
         )
 
@@ -211,7 +211,7 @@ class Fetcher:
         self._rest()
 
     def _rest(self) -> None:
-        self._pause = self._host.between_nodes.schedule(
+        self._pause = self._host.internode_clock.schedule(
             self._around.config.replica_fetch_backoff_ms, self._rested
         )
 
@@ -304,7 +304,7 @@ class Fetcher:
     def _delay(self, refused: list[Follower]) -> None:
         if refused:
             backoff_ms = self._around.config.replica_fetch_backoff_ms
-            self._host.between_nodes.schedule(backoff_ms, partial(self._delay_over, refused))
+            self._host.internode_clock.schedule(backoff_ms, partial(self._delay_over, refused))
 
     def _delay_over(self, followers: Iterable[Follower]) -> None:
         for follower in followers:

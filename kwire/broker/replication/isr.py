@@ -115,7 +115,7 @@ class IsrChanges:
             del self._wanted[place]
             told(found)
         if missing:
-            self._host.between_nodes.schedule(RETRY_MS, self._ask)
+            self._host.internode_clock.schedule(RETRY_MS, self._ask)
         elif self._wanted:
             self._host.call_soon(self._ask)
         else:

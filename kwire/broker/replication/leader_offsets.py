@@ -83,8 +83,8 @@ class LeaderOffsets:
                     ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
                 ],
             ),
-            deadline_ms=around.host.between_nodes.monotonic_ms() + around.config.replica_socket_timeout_ms,
-            on_answer=answered,
+            deadline_ms=around.host.internode_clock.monotonic_ms() + around.config.replica_socket_timeout_ms,
+            on_response=answered,
             max_version=around.list_offsets_version,
         )
 

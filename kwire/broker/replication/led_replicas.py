@@ -235,7 +235,7 @@ class LedReplicas:
         leading = self._leading
         lag_ms = leading.config.replica_lag_time_max_ms
         return (
-            state.is_caught_up(end_offset, leading.host.between_nodes.monotonic_ms(), lag_ms)
+            state.is_caught_up(end_offset, leading.host.internode_clock.monotonic_ms(), lag_ms)
             and leading.may_join(state)
             and not leading.has_lost(self._image, state.broker_id)
         )

@@ -125,7 +125,7 @@ class Partition:
                 if self.led is None:
                     self.led = LedReplicas(self._leading)
                     self._leading.partitions[self] = None
-                self.led.take(image, self.log.log_end_offset, self._host.between_nodes.monotonic_ms())
+                self.led.take(image, self.log.log_end_offset, self._host.internode_clock.monotonic_ms())
             elif self.led is not None:
                 self._forget_followers()
             self._replicated()
@@ -417,7 +417,7 @@ class Partition:
             log_start_offset=log_start_offset,
             broker_epoch=broker_epoch,
             leader_end_offset=log.written_end_offset,
-            now_ms=self._host.between_nodes.monotonic_ms(),
+            now_ms=self._host.internode_clock.monotonic_ms(),
             watch=watch,
         )
         if broker_id not in led.isr:
@@ -444,9 +444,8 @@ class Partition:
         led = self.led
         if led is None:
             return
-        pending = led.shrunk(
-            (self.topic_id, self.index), self.log.written_end_offset, self._host.between_nodes.monotonic_ms()
-        )
+        now_ms = self._host.internode_clock.monotonic_ms()
+        pending = led.shrunk((self.topic_id, self.index), self.log.written_end_offset, now_ms)
         if pending is not None:
             ends = {broker_id: state.end_offset for broker_id, state in led.followers.items()}
             self._leading.tell(
@@ -476,7 +475,7 @@ class Partition:
         before = led.isr
         if led.answered(pending, answer):
             # Not at once: a controller that is behind would be asked without end.
-            self._host.between_nodes.schedule(RETRY_MS, partial(self._ask_again, pending))
+            self._host.internode_clock.schedule(RETRY_MS, partial(self._ask_again, pending))
             return
         if led.isr != before:
             if pending.joins is None:
@@ -540,7 +539,7 @@ class Partition:
                 self._late = {}
             self._late[late] = None
             if timeout_ms is not None:
-                late.timer = self._host.between_nodes.schedule(
+                late.timer = self._host.internode_clock.schedule(
                     max(0, timeout_ms), partial(self._timed_out, late)
                 )
 

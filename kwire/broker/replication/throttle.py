@@ -69,7 +69,7 @@ class Throttle:
 
     def record(self, size_bytes: int) -> None:
         """So much of the replicas that are limited was copied now."""
-        now_ms, windows = self._host.between_nodes.monotonic_ms(), self._windows
+        now_ms, windows = self._host.internode_clock.monotonic_ms(), self._windows
         if not windows or now_ms - windows[-1][0] >= self._window_ms:
             windows.append([now_ms, 0])
         windows[-1][1] += size_bytes
@@ -80,7 +80,7 @@ class Throttle:
         rate = rate_of(self._image(), self._config.node_id, self._rate)
         if rate is None:
             return False
-        now_ms, windows, window_ms = self._host.between_nodes.monotonic_ms(), self._windows, self._window_ms
+        now_ms, windows, window_ms = self._host.internode_clock.monotonic_ms(), self._windows, self._window_ms
         while windows and now_ms - windows[0][0] >= window_ms * self._config.replication_quota_window_num:
             windows.popleft()
         if not windows:

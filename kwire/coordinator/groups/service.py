@@ -135,7 +135,7 @@ class GroupCoordinatorService:
             self._expiry = self._next_expiry()
 
     def _next_expiry(self) -> Timer:
-        return self._host.schedule_look(self._config.offsets_retention_check_interval_ms, self._expire)
+        return self._host.schedule_check(self._config.offsets_retention_check_interval_ms, self._expire)
 
     # --- finding
 

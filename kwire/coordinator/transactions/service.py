@@ -143,7 +143,7 @@ class TransactionCoordinatorService:
                 self._every(name, interval_ms, work)
                 work()
 
-        self._timers[name] = self._host.schedule_look(interval_ms, due)
+        self._timers[name] = self._host.schedule_check(interval_ms, due)
 
     # --- finding
 
@@ -322,7 +322,7 @@ class TransactionCoordinatorService:
                 shard.machine.markers_refused(ending, left | refused)
             elif left:
                 again_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
-                self._host.between_nodes.schedule(
+                self._host.internode_clock.schedule(
                     retry_ms, lambda: self._write_round(shard, ending, left, again_ms)
                 )
             else:

@@ -13,7 +13,7 @@ import trio
 from kwire.broker.net.loop import MAX_WORKERS, Loop
 from kwire.host.clock import ManualClock, SystemClock
 from kwire.host.host import Host
-from kwire.host.looks import IN_A_MOVE
+from kwire.host.periodic_checks import MAX_CHECKS_PER_ADVANCE
 
 T = TypeVar("T")
 
@@ -210,20 +210,20 @@ async def test_a_week_is_moved_with_few_looks_and_everything_else_in_its_time(lo
 
     def look() -> None:
         looks.append(loop.monotonic_ms() - began_ms)
-        loop.schedule_look(second_ms, look)
+        loop.schedule_check(second_ms, look)
 
     def day() -> None:
         days.append(loop.monotonic_ms() - began_ms)
         loop.schedule(day_ms, day)
 
-    loop.schedule_look(second_ms, look)
+    loop.schedule_check(second_ms, look)
     loop.schedule(day_ms, day)
     moved = trio.Event()
     loop.call_soon(lambda: loop.advance(7 * day_ms, moved.set))
     await moved.wait()
     assert days == [day_ms * nth for nth in range(1, 8)]
     assert looks[-1] == 7 * day_ms
-    assert len(looks) <= IN_A_MOVE + 2
+    assert len(looks) <= MAX_CHECKS_PER_ADVANCE + 2
     again = trio.Event()
     loop.call_soon(lambda: loop.advance(2 * second_ms, again.set))
     await again.wait()
@@ -236,9 +236,9 @@ async def test_a_move_that_is_called_off_leaves_looks_as_often_as_they_were(loop
 
     def look() -> None:
         looks.append(loop.monotonic_ms() - began_ms)
-        loop.schedule_look(1_000, look)
+        loop.schedule_check(1_000, look)
 
-    loop.schedule_look(1_000, look)
+    loop.schedule_check(1_000, look)
     moved = trio.Event()
     loop.schedule(10**6, loop.stop_advancing)
     loop.call_soon(lambda: loop.advance(10**9, moved.set))
@@ -254,19 +254,19 @@ async def test_a_move_that_is_called_off_leaves_looks_as_often_as_they_were(loop
 
 async def test_a_week_without_time_between_nodes_has_everything_else(loop: Loop) -> None:
     day_ms = 24 * 3600 * 1000
-    began_ms, between_ms = loop.monotonic_ms(), loop.between_nodes.monotonic_ms()
+    began_ms, between_ms = loop.monotonic_ms(), loop.internode_clock.monotonic_ms()
     seen: list[str] = []
     loop.schedule(day_ms, lambda: seen.append("a day"))
-    loop.between_nodes.schedule(500, lambda: seen.append("nobody answered"))
+    loop.internode_clock.schedule(500, lambda: seen.append("nobody answered"))
     moved, off = trio.Event(), trio.Event()
-    loop.call_soon(lambda: loop.advance(7 * day_ms, moved.set, between_nodes=False))
-    loop.call_soon(lambda: loop.advance(7 * day_ms, off.set, between_nodes=False))  # when the first is over
+    loop.call_soon(lambda: loop.advance(7 * day_ms, moved.set, internode_clock=False))
+    loop.call_soon(lambda: loop.advance(7 * day_ms, off.set, internode_clock=False))  # when the first is over
     await moved.wait()
     loop.call_soon(loop.stop_advancing)
     await off.wait()
     assert loop.monotonic_ms() - began_ms >= 7 * day_ms
-    assert (loop.between_nodes.monotonic_ms(), seen) == (between_ms, ["a day"])
+    assert (loop.internode_clock.monotonic_ms(), seen) == (between_ms, ["a day"])
     both = trio.Event()
     loop.call_soon(lambda: loop.advance(500, both.set))
     await both.wait()
-    assert (loop.between_nodes.monotonic_ms(), seen) == (between_ms + 500, ["a day", "nobody answered"])
+    assert (loop.internode_clock.monotonic_ms(), seen) == (between_ms + 500, ["a day", "nobody answered"])

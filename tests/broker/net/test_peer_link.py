@@ -87,7 +87,7 @@ class Rig:
             more.pop("purpose", "test"),
             request or MetadataRequest(),
             deadline_ms=self.host.monotonic_ms() + timeout_ms,
-            on_answer=self.answers.append,
+            on_response=self.answers.append,
             **more,
         )
 
@@ -349,9 +349,9 @@ def test_whoever_is_told_may_ask_again_at_once() -> None:
     def again(answer: Any) -> None:
         rig.answers.append(answer)
         if len(rig.answers) < 3:
-            rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_answer=again)
+            rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
 
-    rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_answer=again)
+    rig.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
     rig.line.hears.closed("connections are refused")
     for _ in range(2):
         rig.host.advance(130)

@@ -69,7 +69,7 @@ class Asker:
             more.pop("purpose", "test"),
             request,
             deadline_ms=self.loop.monotonic_ms() + timeout_ms,
-            on_answer=send_answer.send_nowait,
+            on_response=send_answer.send_nowait,
             **more,
         )
         return receive_answer.receive
@@ -490,7 +490,7 @@ async def test_two_nodes_ask_each_other() -> None:
                     "test",
                     MetadataRequest(topics=None),
                     deadline_ms=asking.loop.monotonic_ms() + 10_000,
-                    on_answer=send_answer.send_nowait,
+                    on_response=send_answer.send_nowait,
                 )
                 answer = await receive_answer.receive()
                 assert answer.cluster_id == asked.node.cluster_id

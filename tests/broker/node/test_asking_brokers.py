@@ -52,7 +52,7 @@ class Bench:
 
     def send(self, to: PeerAddress, purpose: str, request: Any, **named: Any) -> None:
         assert named["deadline_ms"] == self.host.monotonic_ms() + TIMEOUT_MS
-        self.asked.append((request, named["on_answer"]))
+        self.asked.append((request, named["on_response"]))
 
     def mark(self, producer_id: int, *partitions: TopicPartition, to: int = 2) -> None:
         ending = Ending("x", producer_id, 0, True, frozenset(partitions), 2)
@@ -69,8 +69,8 @@ class Bench:
         return [request for request, _ in self.asked]
 
     def answer(self, answer: Any) -> None:
-        _, on_answer = self.asked.pop(0)
-        on_answer(answer)
+        _, on_response = self.asked.pop(0)
+        on_response(answer)
         self.host.run_pending()
 
     def written(self, codes: dict[int, dict[TopicPartition, int]]) -> None:

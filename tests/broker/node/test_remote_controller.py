@@ -91,16 +91,16 @@ class Bench:
         request: Message,
         *,
         deadline_ms: int,
-        on_answer: Any,
+        on_response: Any,
         max_version: int | None = None,
         to_controller: bool = False,
     ) -> None:
-        self.sent.append((to, purpose, request, deadline_ms, on_answer))
+        self.sent.append((to, purpose, request, deadline_ms, on_response))
 
     def answer(self, answer: Any) -> Any:
         """Answer the first request; what it was."""
-        _, _, request, _, on_answer = self.sent.pop(0)
-        on_answer(answer)
+        _, _, request, _, on_response = self.sent.pop(0)
+        on_response(answer)
         return request
 
     def ask(self, command: Any, answer: Any) -> tuple[str, Any, Any]:

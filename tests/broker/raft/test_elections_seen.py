@@ -20,7 +20,7 @@ from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
 from kwire.broker.raft.quorum_state import ElectionFile
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
-from kwire.host.host import OnAnswer, PeerAddress, PeerUnreachable
+from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
 from kwire.testing.network import Network
 from kwire.testing.virtual import Events, VirtualHost
 from kwire.wire.batch import build
@@ -179,7 +179,7 @@ class Asking:
         request: Message,
         *,
         deadline_ms: int,
-        on_answer: OnAnswer,
+        on_response: OnResponse,
         max_version: int | None = None,
         to_controller: bool = False,
     ) -> None:
@@ -189,7 +189,7 @@ class Asking:
         def arrive() -> None:
             lost = rng.random() < quorum.unreachable
             answer = PeerUnreachable("lost") if lost else quorum.answer(to, request)
-            self._host.schedule(rng.randrange(1, 30), lambda: on_answer(answer))
+            self._host.schedule(rng.randrange(1, 30), lambda: on_response(answer))
 
         self._host.schedule(rng.randrange(1, 30), arrive)
 

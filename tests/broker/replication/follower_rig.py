@@ -16,7 +16,7 @@ from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.replicas import Replicas
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
-from kwire.host.host import OnAnswer, PeerAddress, PeerUnreachable
+from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import build
@@ -54,7 +54,7 @@ class Sent(NamedTuple):
     purpose: str
     request: Any
     deadline_ms: int
-    on_answer: OnAnswer
+    on_response: OnResponse
     max_version: int | None
 
 
@@ -196,12 +196,12 @@ class FollowerRig:
         request: Message,
         *,
         deadline_ms: int,
-        on_answer: OnAnswer,
+        on_response: OnResponse,
         max_version: int | None = None,
         to_controller: bool = False,
     ) -> None:
         """As `Peers` have it."""
-        self.sent.append(Sent(to, purpose, request, deadline_ms, on_answer, max_version))
+        self.sent.append(Sent(to, purpose, request, deadline_ms, on_response, max_version))
 
     def take(self, kind: type[Message] = FetchRequest) -> Sent:
         """The one request that waits for its answer."""
@@ -211,7 +211,7 @@ class FollowerRig:
 
     def answer(self, sent: Sent, answer: Message | PeerUnreachable) -> None:
         """Let the answer come in."""
-        self.host.call_soon(lambda: sent.on_answer(answer))
+        self.host.call_soon(lambda: sent.on_response(answer))
         self.turn()
 
     def fetch(self, *partitions: PartitionData, session_id: int = SESSION, error: int = 0) -> Sent:

@@ -371,7 +371,7 @@ def test_who_leads_has_written_what_it_fetched_and_fetches_no_more() -> None:
     sent = rig.take()
 
     def both_in_one_turn() -> None:
-        sent.on_answer(answer(data(stored(3, 4), high_watermark=3)))
+        sent.on_response(answer(data(stored(3, 4), high_watermark=3)))
         rig.change(leader=1)
 
     rig.host.call_soon(both_in_one_turn)

@@ -16,7 +16,7 @@ from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
 from kwire.host.host import PeerUnreachable
-from kwire.host.loggers import OF_NO_NODE
+from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import build
 from kwire.wire.errors import ApiError
@@ -260,7 +260,7 @@ class Trouble:
             self.disk.kill()
 
     def check(self) -> None:
-        logs = LogManager(self.disk, ["/d", "/e"], logger=OF_NO_NODE, rng=random.Random(0))
+        logs = LogManager(self.disk, ["/d", "/e"], logger=STORAGE_LOGGER, rng=random.Random(0))
         logs.open(self.rig.host.now_ms())
         log = logs.get("t", 0) or logs.future("t", 0)
         here = [] if log is None else epochs_in(log)

@@ -20,7 +20,7 @@ from kwire.broker.metadata.batches import decode_batches
 from kwire.broker.storage.checkpoints import read_meta_properties, read_offsets, read_topic_id
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import RealDisk
-from kwire.host.loggers import OF_NO_NODE
+from kwire.host.loggers import STORAGE_LOGGER
 from kwire.pipeline import cli
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from kwire.pipeline.archive.reading import Row, Wanted, overlapping, rows
@@ -158,7 +158,7 @@ def test_a_broker_finds_the_logs_as_after_a_clean_shutdown(archive: Archive, tmp
     directory = tmp_path / "data"
     restore(config(archive, directory), in_turn)
     before = {path: path.stat().st_mtime_ns for path in directory.glob("*/*.*")}
-    logs = LogManager(RealDisk(), [str(directory)], logger=OF_NO_NODE, rng=random.Random(1))
+    logs = LogManager(RealDisk(), [str(directory)], logger=STORAGE_LOGGER, rng=random.Random(1))
     logs.open(time.time_ns() // 1_000_000)
     assert logs.directories()[0].was_clean
     log = logs.get("t", 0)

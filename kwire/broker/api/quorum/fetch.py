@@ -159,7 +159,7 @@ class _Fetch:
     def park(self) -> None:
         """Wait until there is more, up to max_wait_ms."""
         self._node.quorum.wait(self.complete, for_written=self._is_voter)
-        self._timer = self._node.host.between_nodes.schedule(self._request.max_wait_ms, self.complete)
+        self._timer = self._node.host.internode_clock.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
     def complete(self) -> None:

@@ -91,7 +91,7 @@ class _Deletion:
         self._response = response
         for _, led, _, _ in self._deleted:
             led.deletions[self._look] = None
-        self._timer = self._host.between_nodes.schedule(max(0, timeout_ms), self._timed_out)
+        self._timer = self._host.internode_clock.schedule(max(0, timeout_ms), self._timed_out)
         return PARKED
 
     def _look(self) -> None:

@@ -205,7 +205,7 @@ class _FollowerFetch:
         session = self._session.follower
         assert session is not None
         session.waiting = self
-        self._timer = self._node.host.between_nodes.schedule(self._request.max_wait_ms, self.complete)
+        self._timer = self._node.host.internode_clock.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
     def wake(self) -> None:

@@ -84,12 +84,12 @@ def check_transaction(
         except ApiError as error:
             over(error)
             return
-        until_ms = host.between_nodes.monotonic_ms() + config.add_partitions_to_txn_retry_backoff_max_ms
+        until_ms = host.internode_clock.monotonic_ms() + config.add_partitions_to_txn_retry_backoff_max_ms
 
         def answered(code: ErrorCode) -> None:
             if code is ErrorCode.CONCURRENT_TRANSACTIONS and adds and header is not None:
-                if host.between_nodes.monotonic_ms() < until_ms:
-                    host.between_nodes.schedule(config.add_partitions_to_txn_retry_backoff_ms, ask)
+                if host.internode_clock.monotonic_ms() < until_ms:
+                    host.internode_clock.schedule(config.add_partitions_to_txn_retry_backoff_ms, ask)
                     return
             elif code is ErrorCode.NONE and not (
                 turns.is_current(producer.producer_id, begun) or producers.has_open_transaction(*producer)

@@ -82,7 +82,7 @@ class Cleaner:
         if not self.config.log_cleaner_enable:
             return
         self._read_checkpoints()
-        self._timer = self.host.schedule_look(self.config.log_cleaner_backoff_ms, self._due)
+        self._timer = self.host.schedule_check(self.config.log_cleaner_backoff_ms, self._due)
 
     def stop(self) -> None:
         """End every worker, before the logs are closed. What was not put in place is done again some day."""
@@ -97,7 +97,7 @@ class Cleaner:
     def _due(self) -> None:
         if self.stopped:
             return
-        self._timer = self.host.schedule_look(self.config.log_cleaner_backoff_ms, self._due)
+        self._timer = self.host.schedule_check(self.config.log_cleaner_backoff_ms, self._due)
         self._forget_logs()
         self.workers.tidy()
         self.look()

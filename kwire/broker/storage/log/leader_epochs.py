@@ -14,7 +14,7 @@ from bisect import bisect_right
 
 from kwire.broker.storage.checkpoints import LEADER_EPOCHS, GarbledCheckpoint, read_epochs, write_epochs
 from kwire.broker.storage.disk import Disk, join
-from kwire.host.loggers import OF_NO_NODE, NodeLogger
+from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET
 
 
@@ -23,7 +23,7 @@ class LeaderEpochs:
 
     __slots__ = ("_disk", "_entries", "_logger", "_path", "_written", "is_behind", "is_garbled", "needs_sync")
 
-    def __init__(self, disk: Disk, directory: str, logger: NodeLogger = OF_NO_NODE) -> None:
+    def __init__(self, disk: Disk, directory: str, logger: NodeLogger = STORAGE_LOGGER) -> None:
         self._logger = logger
         self._disk = disk
         self._path = join(directory, LEADER_EPOCHS)

@@ -17,7 +17,7 @@ from kwire.broker.storage.disk import Disk, DiskFile
 from kwire.broker.storage.log.log_config import CLIENT, AppendOrigin
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.verifications import Verification, Verifications
-from kwire.host.loggers import OF_NO_NODE, NodeLogger
+from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 from kwire.wire.batch import (
     ABORT,
     COMMIT,
@@ -160,7 +160,7 @@ class ProducerStateManager:
         *,
         partition: str = "",
         expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
-        logger: NodeLogger = OF_NO_NODE,
+        logger: NodeLogger = STORAGE_LOGGER,
     ) -> None:
         self._logger = logger
         self._disk = disk

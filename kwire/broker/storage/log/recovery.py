@@ -36,7 +36,7 @@ from kwire.broker.storage.log.segment import (
 )
 from kwire.broker.storage.log.sound_run import SoundRun
 from kwire.broker.storage.log.trash import Trash
-from kwire.host.loggers import OF_NO_NODE, NodeLogger
+from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 from kwire.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
@@ -63,7 +63,7 @@ def open_log(
     log_start_offset: int = 0,
     topic_id: Uuid | None = None,
     producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
-    logger: NodeLogger = OF_NO_NODE,
+    logger: NodeLogger = STORAGE_LOGGER,
 ) -> Log:
     """Open the log in `directory`, or make it there.
 

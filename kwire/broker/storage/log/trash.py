@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kwire.broker.storage.disk import Disk, FileMissing, StorageError
 from kwire.broker.storage.log.segment import DELETED_SUFFIX
-from kwire.host.loggers import OF_NO_NODE, NodeLogger
+from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 
 REMOVALS_AT_ONCE = 8
 """A directory takes some milliseconds to remove, and the loop does nothing else meanwhile."""
@@ -13,7 +13,7 @@ REMOVALS_AT_ONCE = 8
 class Trash:
     """What is to be removed, and when. One for all logs of a broker."""
 
-    def __init__(self, disk: Disk, logger: NodeLogger = OF_NO_NODE) -> None:
+    def __init__(self, disk: Disk, logger: NodeLogger = STORAGE_LOGGER) -> None:
         self._logger = logger
         self._disk = disk
         self._arrived: list[tuple[int, str, bool]] = []

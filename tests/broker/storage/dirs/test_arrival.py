@@ -13,7 +13,7 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.host.loggers import OF_NO_NODE
+from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError
@@ -48,7 +48,7 @@ class Bench:
         self.copy.flush()
 
     def open(self) -> None:
-        self.logs = LogManager(self.disk, ["/one", "/two"], rng=random.Random(0), logger=OF_NO_NODE)
+        self.logs = LogManager(self.disk, ["/one", "/two"], rng=random.Random(0), logger=STORAGE_LOGGER)
         self.logs.open(NOW_MS)
 
     def arrive(self, steps: int = 0) -> Arrival:

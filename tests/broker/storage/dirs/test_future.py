@@ -13,7 +13,7 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.host.loggers import OF_NO_NODE
+from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import build, read_header
 from kwire.wire.errors import ApiError
@@ -38,7 +38,7 @@ def test_its_files_are_those_of_the_source(index_interval_bytes: int, largest_va
     """Every entry of the indexes is for one batch, as it was appended: kafka-dump-log verifies that."""
     rng = random.Random(largest_value_bytes)
     disk = MemoryDisk()
-    manager = LogManager(disk, ["/one", "/two"], logger=OF_NO_NODE, rng=rng)
+    manager = LogManager(disk, ["/one", "/two"], logger=STORAGE_LOGGER, rng=rng)
     manager.open(0)
     config = LogConfig(index_interval_bytes=index_interval_bytes, segment_bytes=64 * 1024)
     source = manager.create("t", 0, TOPIC_ID, config, 0)
@@ -64,7 +64,7 @@ def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> 
     for operations in range(60):
         rng = random.Random(operations)
         disk = MemoryDisk()
-        manager = LogManager(disk, ["/one", "/two"], logger=OF_NO_NODE, rng=rng)
+        manager = LogManager(disk, ["/one", "/two"], logger=STORAGE_LOGGER, rng=rng)
         manager.open(0)
         source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
         target = manager.directory("/two")
@@ -95,7 +95,7 @@ def test_wherever_it_ends_there_are_never_two_directories_of_the_partition() -> 
 def test_an_open_transaction_begins_with_the_first_batch_that_was_copied(
     log_start_offset: int, first_offset: int | None, stable_offset: int
 ) -> None:
-    manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=OF_NO_NODE, rng=random.Random(0))
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=STORAGE_LOGGER, rng=random.Random(0))
     manager.open(0)
     source = manager.create("t", 0, TOPIC_ID, LogConfig(), 0)
     target = manager.directory("/two")
@@ -137,7 +137,7 @@ def batches_of_ten(manager: LogManager, count: int) -> tuple[Log, LogDirectory]:
 
 @pytest.mark.parametrize("log_start_offset", [0, 5, 9, 10, 25, 29, 30])
 def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
-    manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=OF_NO_NODE, rng=random.Random(0))
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=STORAGE_LOGGER, rng=random.Random(0))
     source, target = batches_of_ten(manager, 3)
     source.delete_records_before(log_start_offset)
     copy = moved(FutureLog(manager, source, target, 0))
@@ -150,7 +150,7 @@ def test_a_log_that_begins_within_a_batch_moves(log_start_offset: int) -> None:
 @pytest.mark.parametrize("pieces", [0, 1, 2, 5])
 @pytest.mark.parametrize("log_start_offset", [5, 10, 25, 39, 61, 99, 100])
 def test_its_source_may_forget_records_on_the_way(pieces: int, log_start_offset: int) -> None:
-    manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=OF_NO_NODE, rng=random.Random(0))
+    manager = LogManager(MemoryDisk(), ["/one", "/two"], logger=STORAGE_LOGGER, rng=random.Random(0))
     source, target = batches_of_ten(manager, 10)
     copy = FutureLog(manager, source, target, 0)
     for _ in range(pieces):

@@ -21,7 +21,7 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, RealDisk, StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.host.loggers import OF_NO_NODE
+from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost, Work
 from kwire.wire.errors import ApiError
@@ -36,7 +36,7 @@ HOUR_MS = 60 * 60 * 1000
 
 def manager(disk: Disk, *paths: str) -> LogManager:
     return LogManager(
-        disk, paths or ("/a",), logger=OF_NO_NODE, rng=random.Random(0), config_for=lambda topic: CONFIG
+        disk, paths or ("/a",), logger=STORAGE_LOGGER, rng=random.Random(0), config_for=lambda topic: CONFIG
     )
 
 

@@ -13,7 +13,7 @@ from kwire.broker.storage.checkpoints import (
 )
 from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
 from kwire.broker.storage.disk import StorageError
-from kwire.host.loggers import OF_NO_NODE
+from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.primitives import Uuid
 from tests.broker.storage.log_bench import put_topic_id
@@ -219,6 +219,6 @@ def test_a_directory_without_an_id_gets_one_and_nothing_else_changes(version: in
     disk.make_directory("/b")
     write_meta_properties(disk, "/b", MetaProperties("c", 1, None, version))
     before, ids = disk.read("/a/meta.properties"), count(1)
-    give_directory_ids(disk, read_owners(disk, PATHS), lambda: Uuid(bytes([next(ids)]) * 16), OF_NO_NODE)
+    give_directory_ids(disk, read_owners(disk, PATHS), lambda: Uuid(bytes([next(ids)]) * 16), STORAGE_LOGGER)
     assert disk.read("/a/meta.properties") == before
     assert read_meta_properties(disk, "/b") == MetaProperties("c", 1, Uuid(b"\1" * 16), version)

@@ -11,7 +11,7 @@ from kwire.broker.storage.checkpoints import read_topic_id
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.host.loggers import OF_NO_NODE
+from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost, Work
 from kwire.wire.primitives import Uuid
@@ -31,7 +31,7 @@ class Bench:
         self.open()
 
     def open(self) -> None:
-        self.logs = LogManager(self.disk, ["/a"], rng=random.Random(0), logger=OF_NO_NODE)
+        self.logs = LogManager(self.disk, ["/a"], rng=random.Random(0), logger=STORAGE_LOGGER)
         self.logs.open(NOW_MS)
 
     def create(self, partition: int = 0, topic_id: Uuid = FIRST) -> Log:

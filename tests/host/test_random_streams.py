@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.host.streams import RandomStreams
+from kwire.host.random_streams import RandomStreams
 from kwire.testing.virtual import VirtualHost
 
 
 def test_what_one_purpose_draws_moves_no_other() -> None:
     quiet, busy = RandomStreams(1), RandomStreams(1)
     for _ in range(100):
-        busy.of("answers").random()
-    assert quiet.of("ids").random() == busy.of("ids").random()
-    assert busy.of("ids") is busy.of("ids")
+        busy.stream("answers").random()
+    assert quiet.stream("ids").random() == busy.stream("ids").random()
+    assert busy.stream("ids") is busy.stream("ids")
 
 
 def test_streams_go_by_their_seed_and_their_purpose() -> None:
-    drawn = {RandomStreams(seed).of(purpose).random() for seed in (1, 2) for purpose in ("ids", "answers")}
+    drawn = {
+        RandomStreams(seed).stream(purpose).random() for seed in (1, 2) for purpose in ("ids", "answers")
+    }
     assert len(drawn) == 4
 
 

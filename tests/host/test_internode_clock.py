@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.host.between import BetweenNodes
 from kwire.host.clock import ManualClock, TimerQueue
+from kwire.host.internode_clock import InternodeClock
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -17,8 +17,8 @@ class Time:
         self.clock = ManualClock()
         self.timers = TimerQueue(self.clock.monotonic_ms)
         self.scheduled = 0
-        self.between = BetweenNodes(self.timers, self._scheduled)
-        self.began_ms = self.between.monotonic_ms()
+        self.internode = InternodeClock(self.timers, self._scheduled)
+        self.began_ms = self.internode.monotonic_ms()
         self.seen: list[str] = []
 
     def _scheduled(self) -> None:
@@ -26,7 +26,7 @@ class Time:
 
     @property
     def passed_ms(self) -> int:
-        return self.between.monotonic_ms() - self.began_ms
+        return self.internode.monotonic_ms() - self.began_ms
 
     def advance(self, delay_ms: int) -> None:
         self.clock.advance(delay_ms)
@@ -36,7 +36,7 @@ class Time:
 
 def test_it_goes_as_the_clock_does_and_wakes_who_has_to_look_at_it() -> None:
     time = Time()
-    time.between.schedule(100, lambda: time.seen.append("due"))
+    time.internode.schedule(100, lambda: time.seen.append("due"))
     assert time.scheduled == 1
     time.advance(99)
     assert (time.passed_ms, time.seen) == (99, [])
@@ -47,18 +47,18 @@ def test_it_goes_as_the_clock_does_and_wakes_who_has_to_look_at_it() -> None:
 def test_nothing_of_a_week_passes_where_it_stands() -> None:
     time = Time()
     time.timers.add(WEEK_MS, lambda: time.seen.append("a week"))
-    time.between.schedule(100, lambda: time.seen.append("before"))
-    postponed = time.between.schedule(10, lambda: time.seen.append("postponed"))
+    time.internode.schedule(100, lambda: time.seen.append("before"))
+    postponed = time.internode.schedule(10, lambda: time.seen.append("postponed"))
     time.advance(5)
     assert postponed.postpone(300)
-    time.between.stand(WEEK_MS)
+    time.internode.pause(WEEK_MS)
     time.advance(WEEK_MS // 2)
-    time.between.schedule(100, lambda: time.seen.append("meanwhile"))
-    again = time.between.schedule(10, lambda: time.seen.append("postponed meanwhile"))
+    time.internode.schedule(100, lambda: time.seen.append("meanwhile"))
+    again = time.internode.schedule(10, lambda: time.seen.append("postponed meanwhile"))
     assert again.postpone(400)
     assert (time.passed_ms, time.seen) == (5, [])
     time.advance(WEEK_MS // 2)
-    time.between.go_on(0)
+    time.internode.resume(0)
     assert (time.passed_ms, time.seen) == (5, ["a week"])
     for passed_ms, seen in (
         (95, "before"),
@@ -77,10 +77,10 @@ def test_nothing_of_a_week_passes_where_it_stands() -> None:
 def test_a_move_that_is_called_off_takes_nothing_from_it(moved_ms: int) -> None:
     time = Time()
     time.advance(50)
-    time.between.schedule(100, lambda: time.seen.append("due"))
-    time.between.stand(WEEK_MS)
+    time.internode.schedule(100, lambda: time.seen.append("due"))
+    time.internode.pause(WEEK_MS)
     time.advance(moved_ms)
-    time.between.go_on(WEEK_MS - moved_ms)
+    time.internode.resume(WEEK_MS - moved_ms)
     assert time.passed_ms == 50
     time.advance(99)
     assert (time.passed_ms, time.seen) == (149, [])
@@ -90,10 +90,10 @@ def test_a_move_that_is_called_off_takes_nothing_from_it(moved_ms: int) -> None:
 
 def test_who_is_called_off_does_not_come() -> None:
     time = Time()
-    timer = time.between.schedule(100, lambda: time.seen.append("due"))
-    time.between.stand(WEEK_MS)
+    timer = time.internode.schedule(100, lambda: time.seen.append("due"))
+    time.internode.pause(WEEK_MS)
     timer.cancel()
     time.advance(WEEK_MS)
-    time.between.go_on(0)
+    time.internode.resume(0)
     time.advance(100)
     assert time.seen == []

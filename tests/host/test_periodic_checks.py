@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kwire.host.clock import ManualClock, TimerQueue
-from kwire.host.looks import IN_A_MOVE, Looks
+from kwire.host.periodic_checks import MAX_CHECKS_PER_ADVANCE, PeriodicChecks
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -14,7 +14,7 @@ class Time:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.timers = TimerQueue(self.clock.monotonic_ms)
-        self.looks = Looks(self.timers)
+        self.checks = PeriodicChecks(self.timers)
         self.began_ms = self.clock.monotonic_ms()
         self.seen: list[int] = []
         """When it was looked, in milliseconds from the beginning."""
@@ -24,10 +24,10 @@ class Time:
 
     def look_every(self, interval_ms: int) -> None:
         def look() -> None:
-            self.looks.add(interval_ms, look)
+            self.checks.add(interval_ms, look)
             self.seen.append(self.now_ms())
 
-        self.looks.add(interval_ms, look)
+        self.checks.add(interval_ms, look)
 
     def run_due(self, end_ms: int) -> None:
         while (deadline_ms := self.timers.next_deadline_ms()) is not None and deadline_ms <= end_ms:
@@ -39,9 +39,9 @@ class Time:
 
     def move(self, delay_ms: int) -> None:
         end_ms = self.clock.monotonic_ms() + delay_ms
-        self.looks.begin_move(delay_ms)
+        self.checks.begin_advance(delay_ms)
         self.run_due(end_ms)
-        while self.looks.end_move():
+        while self.checks.end_advance():
             self.run_due(end_ms)
 
 
@@ -57,7 +57,7 @@ def test_a_day_has_no_more_looks_than_there_are_in_a_move_and_the_last_is_at_its
     time.look_every(1_000)
     time.move(DAY_MS)
     assert time.seen[0] == 1_000, "the first was asked for before time was moved"
-    assert IN_A_MOVE - 1 <= len(time.seen) <= IN_A_MOVE + 2
+    assert MAX_CHECKS_PER_ADVANCE - 1 <= len(time.seen) <= MAX_CHECKS_PER_ADVANCE + 2
     assert time.seen[-1] == DAY_MS
     before = len(time.seen)
     time.run_due(time.clock.monotonic_ms() + 3_000)
@@ -66,7 +66,7 @@ def test_a_day_has_no_more_looks_than_there_are_in_a_move_and_the_last_is_at_its
 
 def test_what_is_not_due_by_the_end_comes_when_it_was_to_come() -> None:
     time = Time()
-    interval_ms = DAY_MS // IN_A_MOVE - 1  # just too often
+    interval_ms = DAY_MS // MAX_CHECKS_PER_ADVANCE - 1  # just too often
     time.look_every(interval_ms)
     time.move(DAY_MS)
     looked_ms = time.seen[-1]
@@ -86,13 +86,13 @@ def test_a_look_that_is_rare_anyhow_is_as_rare() -> None:
 def test_one_that_is_called_off_never_comes_whenever_that_is() -> None:
     time = Time()
     looked: list[str] = []
-    time.looks.begin_move(DAY_MS)
-    while_moving = time.looks.add(1_000, lambda: looked.append("while moving"))
-    at_the_end = time.looks.add(1_000, lambda: looked.append("at the end"))
-    time.looks.add(1_000, lambda: looked.append("kept"))
+    time.checks.begin_advance(DAY_MS)
+    while_moving = time.checks.add(1_000, lambda: looked.append("while moving"))
+    at_the_end = time.checks.add(1_000, lambda: looked.append("at the end"))
+    time.checks.add(1_000, lambda: looked.append("kept"))
     while_moving.cancel()
-    assert time.looks.end_move()
+    assert time.checks.end_advance()
     at_the_end.cancel()
     time.run_due(time.clock.monotonic_ms() + DAY_MS)
     assert looked == ["kept"]
-    assert not time.looks.end_move()
+    assert not time.checks.end_advance()
