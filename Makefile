@@ -1,4 +1,4 @@
-# `make` alone tells what there is. Needed: Python 3.11 or newer; for `make interop` also Java 17 and Maven.
+# `make` lists the commands. Requires Python 3.11 or newer; `make interop` also requires Java 17 and Maven.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK_READY := interop/target/venv/.complete
-SOURCES := kwire simulation interop docs/site
+SOURCES := kwire simulation interop bench docs/site
 MKDOCS := env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
@@ -18,11 +18,11 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-ver
 # `make serve ARGS="--set num.partitions=12"`, `make test ARGS="-k fetch"`
 ARGS ?=
 SEEDS ?= 1000
-# As many tests at once as there are cores; those of a file in their order.
-AT_ONCE := -n auto --dist loadfile
+# One worker per core. Tests of one file run in order, in one worker.
+PARALLEL := -n auto --dist loadfile
 
 .PHONY: help
-help: ## this list
+help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
@@ -38,7 +38,7 @@ $(READY): pyproject.toml requirements/dev.lock
 	[ -x $(BIN)/python ] || $$python -m venv $(VENV) || { \
 		rm -rf $(VENV); \
 		echo "$$python cannot make virtual environments (Debian: apt-get install python3-venv)." >&2; exit 1; }
-	@echo "installing into $(VENV), this is done once"
+	@echo "Installing into $(VENV). This is done once."
 	@$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements/dev.lock
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -48,52 +48,52 @@ serve: $(READY) ## run one broker on 127.0.0.1:9092
 	@exec $(BIN)/kwire serve $(ARGS)
 
 .PHONY: test
-test: $(READY) ## run the tests; they need Python alone
-	$(BIN)/python -m pytest $(AT_ONCE) tests/ $(ARGS)
+test: $(READY) ## run the tests, which need only Python
+	$(BIN)/python -m pytest $(PARALLEL) tests/ $(ARGS)
 
 .PHONY: docs
-docs: $(READY) ## the documentation as a site, in target/site
+docs: $(READY) ## build the documentation site in target/site
 	$(MKDOCS)
 
 .PHONY: format
-format: $(READY) ## put the sources into their format
+format: $(READY) ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 .PHONY: check
-check: $(READY) ## all that a change must pass: format, lint, types, tests
+check: $(READY) ## run what every change must pass: format, lint, types, docs, tests
 	@failed=""; \
 	try() { echo "== $$1"; "$${@:2}" || failed="$$failed, $$1"; }; \
 	try format $(BIN)/ruff format --quiet --check .; \
 	try lint $(BIN)/ruff check --output-format concise .; \
 	try types $(BIN)/mypy --strict $(SOURCES); \
 	try docs $(MKDOCS) --quiet; \
-	try tests $(BIN)/python -m pytest --quiet $(AT_ONCE) tests/; \
+	try tests $(BIN)/python -m pytest --quiet $(PARALLEL) tests/; \
 	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi
 
-# What takes long by itself, and is asked for by itself.
+# Long scenarios have targets of their own.
 LONG_PIPELINE := interop/pipeline interop/test_pipeline_kills.py
 LONG_INTEROP := $(LONG_PIPELINE) interop/exactly_once interop/cluster
-# Of the pipeline's demonstration: that Apache Kafka has not changed.
+# The pipeline's demonstration on Apache Kafka runs with the long scenarios, too.
 PIPELINE_ON_KAFKA := interop/test_pipeline.py::test_every_job_runs_on_either_broker[apache]
 
-# Each half of the scenarios shares two brokers and so a process, which mostly waits; what starts brokers of its own comes
-# when one of them is done.
+# Two workers: each file of shared-broker scenarios runs in one worker, which mostly waits. Files that start their own
+# brokers follow when a worker is free.
 .PHONY: interop
-interop: interop-ready ## hold kwire against Apache Kafka, its tools, and Spark (Java 17, Maven)
+interop: interop-ready ## compare kwire with Apache Kafka, its tools and Spark (Java 17, Maven)
 	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . -n 2 --dist loadfile interop $(LONG_INTEROP:%=--ignore=%) \
 		--deselect '$(PIPELINE_ON_KAFKA)' $(ARGS)
 
 .PHONY: interop-pipeline
-interop-pipeline: interop-ready ## the pipeline's longer scenarios: mirrors, restores, kills (half an hour)
+interop-pipeline: interop-ready ## run the pipeline's long scenarios: mirrors, restores, kills (half an hour)
 	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . $(LONG_PIPELINE) '$(PIPELINE_ON_KAFKA)' $(ARGS)
 
 .PHONY: interop-judge
-interop-judge: interop-ready ## whether what judges exactly once finds planted faults (ten minutes)
+interop-judge: interop-ready ## check that the exactly-once checker finds planted faults (ten minutes)
 	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop/exactly_once $(ARGS)
 
 .PHONY: interop-cluster
-interop-cluster: interop-ready ## clusters of three nodes, of kwire, of Apache Kafka and of both: failover, tools
+interop-cluster: interop-ready ## run failover and tools on clusters of kwire, of Apache Kafka and of both
 	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop/cluster $(ARGS)
 
 .PHONY: interop-ready
@@ -107,9 +107,9 @@ interop-ready: $(READY)
 		exit 1; }
 	@$(MAKE) --no-print-directory $(SPARK_READY)
 
-# PySpark is large and only a few scenarios want it, so it has an environment of its own.
+# PySpark is large and only a few scenarios need it, so it has its own virtual environment.
 $(SPARK_READY): requirements/pipeline.lock | $(READY)
-	@echo "installing PySpark into $(@D), this is done once"
+	@echo "Installing PySpark into $(@D). This is done once."
 	@[ -x $(@D)/bin/python ] || $(BIN)/python -m venv $(@D)
 	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/pipeline.lock \
 		|| { echo "make interop needs PySpark, which could not be installed." >&2; exit 1; }
@@ -121,7 +121,7 @@ pipeline-demo: $(READY) ## run every job of the pipeline on real data, and show 
 	PYTHONPATH=. $(SPARK_READY:.complete=bin/python) -m kwire.pipeline.demo target/pipeline-demo $(ARGS)
 
 .PHONY: simulate
-simulate: $(READY) ## run storage, a quorum and a cluster in simulated worlds: `make simulate SEEDS=10000`
+simulate: $(READY) ## simulate storage, a quorum and a cluster under many seeds: `make simulate SEEDS=10000`
 	$(BIN)/python -m simulation.storage --seeds $(SEEDS) $(ARGS)
 	$(BIN)/python -m simulation.quorum --seeds $(SEEDS) $(ARGS)
 	$(BIN)/python -m simulation.cluster --seeds $(SEEDS) $(ARGS)
@@ -134,7 +134,7 @@ pipeline-kills: $(READY) ## kill the pipeline's jobs: `make pipeline-kills SEEDS
 	$(BIN)/python -m interop.pipeline_kills --seeds $(SEEDS) $(JOB:%=--job %) $(VICTIM:%=--victim %) $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## measure, beside Apache Kafka if there is Java; see docs/performance.md
+bench: $(READY) ## measure performance, beside Apache Kafka if Java is installed (docs/performance.md)
 	@if command -v java >/dev/null && command -v mvn >/dev/null; then \
 		$(BIN)/python -c "from interop.reference import kafka_jars; kafka_jars()"; fi
 	$(BIN)/python -m bench $(ARGS)
@@ -148,6 +148,6 @@ lock: $(READY) ## pin the newest versions that pyproject.toml allows
 	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }
 
 .PHONY: clean
-clean: ## remove what make has built; data directories stay
+clean: ## remove everything that make has built, but no data directories
 	rm -rf $(VENV) interop/target target build dist .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,7 +14,10 @@ from tests.language import (
     report,
 )
 
-HELD: list[str] = []
+HELD = [
+    "CONTRIBUTING.md",
+    "README.md",
+]
 """Files and folders whose prose is within the limits. The list may only grow."""
 
 
