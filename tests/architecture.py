@@ -1,7 +1,7 @@
-"""The rules of the house: who may import whom, who may touch the world, how long a module gets.
+"""Rules of the code base: permitted imports, access to the operating system, and the length of modules.
 
-They are the tables below, and CONTRIBUTING.md tells their reasons. The sources are parsed, not imported.
-A new room (a package, or a module right under broker/) needs its line in MAY_IMPORT.
+The tables below are the rules; CONTRIBUTING.md gives the reasons. The sources are parsed, not imported.
+A new package (or a module directly in broker/) needs a line in MAY_IMPORT.
 """
 
 from __future__ import annotations
@@ -20,42 +20,43 @@ MAY_GET_LOGGERS = {
     "kwire.host.loggers",
     "kwire.cli",
     "kwire.pipeline",
-    "kwire.testing.simulated.environment",  # hears what all nodes log
+    "kwire.testing.simulated.environment",  # captures the log of all nodes
 }
-"""Who may log without saying for which node: `logging.getLogger`. Others are handed a `NodeLogger`."""
+"""Modules that may call `logging.getLogger`. All others are handed a `NodeLogger`, which names the node."""
 
-LOW = {"kwire.wire", "kwire.host", "kwire.broker.config"}
-STORED = {*LOW, "kwire.broker.storage"}
-KNOWN = {*STORED, "kwire.broker.security", "kwire.broker.metadata"}
-MACHINES = {
-    *KNOWN, "kwire.broker.controller", "kwire.broker.raft", "kwire.broker.replication", "kwire.coordinator",
+BASE = {"kwire.wire", "kwire.host", "kwire.broker.config"}
+STORED = {*BASE, "kwire.broker.storage"}
+WITH_METADATA = {*STORED, "kwire.broker.security", "kwire.broker.metadata"}
+STATE_MACHINES = {
+    *WITH_METADATA, "kwire.broker.controller", "kwire.broker.raft", "kwire.broker.replication",
+    "kwire.coordinator",
 }  # fmt: skip
-WIRED = {*MACHINES, "kwire.broker.api", "kwire.broker.node"}
-SHELL = {*WIRED, "kwire.broker.net"}
+WITH_NODE = {*STATE_MACHINES, "kwire.broker.api", "kwire.broker.node"}
+WITH_NET = {*WITH_NODE, "kwire.broker.net"}
 CLIENT_COMMANDS = {
-    *KNOWN, "kwire.broker.raft.quorum_state", "kwire.client", "kwire.cli.shared", "kwire.cli.records",
+    *WITH_METADATA, "kwire.broker.raft.quorum_state", "kwire.client", "kwire.cli.shared", "kwire.cli.records",
     "kwire.cli.admin", "kwire.cli.files",
 }  # fmt: skip
-"""What commands may import that talk to a running cluster or read its files."""
+"""Imports of commands that talk to a running cluster or read its files."""
 
 MAY_IMPORT: dict[str, set[str]] = {
     "kwire.wire": set(),
-    "kwire.wire.columns": {"kwire.wire"},  # the pipeline's, with packages that the broker does without
+    "kwire.wire.columns": {"kwire.wire"},  # for the pipeline, with dependencies that the broker does not have
     "kwire.host": {"kwire.wire"},
     "kwire.broker.config": {"kwire.wire", "kwire.host", "kwire.broker.storage.log.log_config"},
     "kwire.broker.storage": {"kwire.wire", "kwire.host"},
-    "kwire.broker.security": LOW,
+    "kwire.broker.security": BASE,
     "kwire.broker.metadata": STORED,
-    "kwire.broker.controller": KNOWN,
-    "kwire.broker.raft": KNOWN,
-    "kwire.broker.replication": KNOWN,
-    "kwire.coordinator": KNOWN,
-    "kwire.broker.api": MACHINES,
-    "kwire.broker.node": WIRED,
-    "kwire.broker.net": WIRED,
+    "kwire.broker.controller": WITH_METADATA,
+    "kwire.broker.raft": WITH_METADATA,
+    "kwire.broker.replication": WITH_METADATA,
+    "kwire.coordinator": WITH_METADATA,
+    "kwire.broker.api": STATE_MACHINES,
+    "kwire.broker.node": WITH_NODE,
+    "kwire.broker.net": WITH_NODE,
     "kwire.http": set(),
-    "kwire.broker.observe": {*SHELL - {"kwire.broker.node"}, "kwire.http"},  # it is handed the node
-    # As whom it goes to a broker, which users tell by the same text as a broker does.
+    "kwire.broker.observe": {*WITH_NET - {"kwire.broker.node"}, "kwire.http"},  # the node is passed to it
+    # Clients are given JAAS configurations in the same syntax as brokers.
     "kwire.client": {"kwire.wire", "kwire.broker.security", "kwire.broker.config.jaas"},
     # The files, and what is in them.
     "kwire.cli.shared": CLIENT_COMMANDS,
@@ -66,24 +67,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A separate process, which no package imports. It shares the queries and formats of the client commands.
     "kwire.console": {*CLIENT_COMMANDS, "kwire.http"},
     # The command line starts everything else.
-    "kwire.cli": {*SHELL, "kwire.broker.observe", "kwire.client", "kwire.cli", "kwire.pipeline.cli"},
+    "kwire.cli": {*WITH_NET, "kwire.broker.observe", "kwire.client", "kwire.cli", "kwire.pipeline.cli"},
     "kwire.__main__": {"kwire.cli"},
-    "kwire.testing": {*SHELL, "kwire.client"},
-    "simulation": {*SHELL, "kwire.client", "kwire.testing"},
-    "kwire.testing.plugin": {"kwire.testing"},  # pytest's, which alone imports it
-    # Strangers: they speak the wire, or read the files.
+    "kwire.testing": {*WITH_NET, "kwire.client"},
+    "simulation": {*WITH_NET, "kwire.client", "kwire.testing"},
+    "kwire.testing.plugin": {"kwire.testing"},  # only pytest imports it
+    # Independent programs, which use the protocol or read the files.
     "interop": {"interop.cluster"},
-    "interop.exactly_once.faulty_broker": {*SHELL, "kwire.cli"},  # breaks it on purpose, from inside
-    "interop.cluster": {"interop", "kwire.testing"},  # its checker of histories, which knows no broker
-    # What is on the disk of a node of either kind, as kwire reads it.
+    "interop.exactly_once.faulty_broker": {*WITH_NET, "kwire.cli"},  # plants errors inside the broker
+    # The history checker of kwire.testing does not depend on the broker.
+    "interop.cluster": {"interop", "kwire.testing"},
+    # Decodes the metadata on the disks of kwire and Apache Kafka nodes.
     "interop.cluster.images": {"kwire.wire", "kwire.broker.metadata"},
-    "interop.test_peers": {"interop", *SHELL},  # what kwire says to other nodes, to brokers of both kinds
-    # No broker.
+    "interop.test_peers": {"interop", *WITH_NET},  # kwire's inter-broker requests, sent to both brokers
+    # Reads segment files without a broker.
     "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},
-    "bench": {"kwire.pipeline"},  # the jobs are measured as a program that imports them runs them
+    "bench": {"kwire.pipeline"},  # measures the jobs as a library
     "kwire.pipeline": {"kwire.wire", "kwire.broker.storage"},
 }
-"""What each room may import, beside itself. Imports run downwards only."""
+"""Permitted imports of each package, besides itself. Imports run downwards only."""
 
 THIRD_PARTY: dict[str, set[str]] = {
     "kwire.wire": {"crc32c", "lz4", "snappy", "zstandard"},
@@ -100,28 +102,28 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.testing.plugin": {"pytest"},
     "interop.test_peers": {"pytest", "trio"},
 }
-"""What a room may use from outside of the standard library. Strangers may use what they like."""
+"""Third-party packages that each package may use. Independent programs may use any."""
 
-STRANGERS = {"interop", "interop.cluster", "bench", "kwire.pipeline"}
+INDEPENDENT = {"interop", "interop.cluster", "bench", "kwire.pipeline"}
 
 LINKS = {"broker", "coordinator", "pipeline"}
-"""What stands at the top of the repository to be seen, and is to be imported as a part of kwire."""
+"""Links at the top of the repository. The packages are imported as parts of kwire, not through the links."""
 
-WORLD = {
+OUTSIDE = {
     "asyncio", "concurrent", "datetime", "fcntl", "mmap", "multiprocessing", "os", "pathlib", "secrets",
     "select", "selectors", "shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time",
     "trio",
 }  # fmt: skip
-"""Modules through which a program touches the world. Everyone else is handed time, chance and disks."""
+"""Modules that give access to the operating system. Most packages are handed time, randomness and disks."""
 
 PURE = {"pathlib.PurePath", "pathlib.PurePosixPath"}
-"""Names in such modules that touch nothing."""
+"""Names in these modules that do not access the operating system."""
 
-TOUCHES_WORLD = {
+MAY_TOUCH_OUTSIDE = {
     "kwire.broker.net",
     "kwire.broker.storage.disk",
-    "kwire.broker.storage.cleaner.child",  # starts the process that cleans
-    "kwire.broker.storage.cleaner.worker",  # and is that process
+    "kwire.broker.storage.cleaner.child",  # starts the cleaner process
+    "kwire.broker.storage.cleaner.worker",  # runs in the cleaner process
     "kwire.host.clock",
     "kwire.broker.observe",
     "kwire.cli",
@@ -130,25 +132,25 @@ TOUCHES_WORLD = {
     "kwire.http",
     "kwire.testing",
     "simulation",
-    *STRANGERS,
+    *INDEPENDENT,
 }
-"""Who may: the shell, and what is not the broker."""
+"""Modules that may use them: the I/O shell, and everything that is not the broker."""
 
-READS_FILES = {"kwire.broker.config.load"}
-"""Who else may call open(): server.properties is read before there is a disk to ask."""
+MAY_OPEN_FILES = {"kwire.broker.config.load"}
+"""Other modules that may call open(): server.properties is read before the disk object exists."""
 
-SEEDED = {"random": "Random", "uuid": "UUID"}
-"""Of these modules the one name that everyone may use: it makes chance of what it is given."""
+SEEDABLE = {"random": "Random", "uuid": "UUID"}
+"""The one name in each of these modules that every module may use: its result follows from its argument."""
 
-LONGEST = 600
+MAX_MODULE_LINES = 600
 MAY_BE_LONGER: dict[str, int] = {}
-"""Modules over the limit, and their length at most. The list may only shrink."""
+"""Longer modules, with the length that each may have. The list may only shrink."""
 
 MACHINE_PATH = re.compile(r"(?<![\w.~$}<-])/(?:home|Users|root|work)/\w")
-"""A path that means something on one machine only."""
+"""A path that exists only on one machine."""
 
 DOTTED = re.compile(r"\w+(\.\w+)+\.?|(\.\w+){2,}")
-"""What `import_module` may be handed: a name, a beginning of some, or a relative one and a name in it."""
+"""Strings that could be passed to `import_module`: a module name, a prefix of one, or a relative name."""
 
 
 MAY_IMPORT_BY_NAME = {
@@ -159,7 +161,7 @@ MAY_IMPORT_BY_NAME = {
     "kwire.testing",
     "kwire.wire.registry",
 }
-"""Who may call `import_module`: the names stand in it, or begin there, so that circles are seen."""
+"""Modules that may call `import_module`. They contain the names as strings, so that cycles are visible."""
 
 
 class Import(NamedTuple):
@@ -168,17 +170,17 @@ class Import(NamedTuple):
     for_types: bool
 
 
-def room_of(module: str) -> str | None:
-    """The room that a module, or a name in a module, is in."""
-    return max((room for room in MAY_IMPORT if is_in(module, room)), key=len, default=None)
+def package_of(module: str) -> str | None:
+    """Return the entry of MAY_IMPORT that covers a module, or a name in a module."""
+    return max((package for package in MAY_IMPORT if is_in(module, package)), key=len, default=None)
 
 
-def is_in(module: str, room: str) -> bool:
-    return module == room or module.startswith(room + ".")
+def is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
 
 
 def imports_of(module: str, tree: ast.Module, *, is_package: bool = False) -> Iterator[Import]:
-    """Every import anywhere in the module, also those inside of functions."""
+    """Yield every import in the module, including those inside functions."""
     for_types = {
         id(inner)
         for node in ast.walk(tree)
@@ -200,35 +202,37 @@ def imports_of(module: str, tree: ast.Module, *, is_package: bool = False) -> It
                 yield Import(node.lineno, f"{origin}.{alias.name}", id(node) in for_types)
 
 
-def import_faults(module: str, source: str, *, is_package: bool = False) -> list[str]:
-    """What is wrong with a module's imports: upwards, from outside, or of the world."""
-    room = room_of(module)
-    if room is None:
-        fault = f"{module} is in no room: give it a line in MAY_IMPORT"
-        return [] if module in ("kwire", "kwire.broker") else [fault]
-    faults = []
+def import_errors(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    """Return the forbidden imports of a module: upwards, third-party, or of the operating system."""
+    package = package_of(module)
+    if package is None:
+        error = f"{module} has no line in MAY_IMPORT"
+        return [] if module in ("kwire", "kwire.broker") else [error]
+    errors = []
     for line, target, for_types in imports_of(module, ast.parse(source), is_package=is_package):
         where = f"{module}:{line} imports {target}"
         top = target.partition(".")[0]
         if top in ("kwire", "simulation", "interop", "bench", "tests"):
-            target_room = room_of(target)
-            if target_room is None:
-                faults.append(f"{where}, which is in no room")
-            elif target_room != room and not any(is_in(target, allowed) for allowed in MAY_IMPORT[room]):
-                faults.append(f"{where}: {room} may not import {target_room}")
+            target_package = package_of(target)
+            if target_package is None:
+                errors.append(f"{where}, which has no line in MAY_IMPORT")
+            elif target_package != package and not any(
+                is_in(target, allowed) for allowed in MAY_IMPORT[package]
+            ):
+                errors.append(f"{where}: {package} may not import {target_package}")
         elif top in LINKS:
-            faults.append(f"{where}: a link to a room, not a package")
-        elif for_types or room in STRANGERS:
+            errors.append(f"{where}: a link, not a package")
+        elif for_types or package in INDEPENDENT:
             continue
-        elif top in WORLD and target not in PURE and not touches_world(module):
-            faults.append(f"{where}: only the shell touches the world")
-        elif top not in sys.stdlib_module_names and top not in THIRD_PARTY.get(room, set()):
-            faults.append(f"{where}: not one of the packages that {room} may use")
-    return faults
+        elif top in OUTSIDE and target not in PURE and not may_touch_outside(module):
+            errors.append(f"{where}: only the I/O shell may access the operating system")
+        elif top not in sys.stdlib_module_names and top not in THIRD_PARTY.get(package, set()):
+            errors.append(f"{where}: {package} may not use this dependency")
+    return errors
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The groups of names that lead to each other, each sorted. Tarjan's strongly connected components."""
+def import_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the sorted groups of names that import each other: strongly connected components, by Tarjan."""
     order: dict[str, int] = {}
     lowest: dict[str, int] = {}
     open_names: list[str] = []
@@ -256,15 +260,15 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def module_graph(of: Iterable[tuple[str, bool, str]]) -> dict[str, set[str]]:
-    """Which module imports which: at any time, lazily, for types alone, or by its name in a string."""
+    """Return the modules that each module imports, also lazily, for types only, or by name in a string."""
     sources = {name: (is_package, source) for name, is_package, source in of}
-    fronts = {name for name, (is_package, _) in sources.items() if is_package}
+    packages_themselves = {name for name, (is_package, _) in sources.items() if is_package}
     graph: dict[str, set[str]] = {}
     for name, (is_package, source) in sources.items():
         tree = ast.parse(source)
         named = {*names_in(name if is_package else name.rpartition(".")[0], tree)}
         if not imports_by_name(tree):
-            named -= fronts  # loggers are called like rooms
+            named -= packages_themselves  # logger names look like package names
         targets = {one for one in sources if is_in(one, "kwire") and one.rpartition(".")[0] + "." in named}
         for target in {found.target for found in imports_of(name, tree, is_package=is_package)} | named:
             targets.add(target if target in sources else target.rpartition(".")[0])
@@ -273,7 +277,7 @@ def module_graph(of: Iterable[tuple[str, bool, str]]) -> dict[str, set[str]]:
 
 
 def imports_by_name(tree: ast.Module) -> bool:
-    """Whether a module calls `import_module`."""
+    """Return whether a module calls `import_module`."""
     return any(
         isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "import_module"
         for node in ast.walk(tree)
@@ -281,82 +285,82 @@ def imports_by_name(tree: ast.Module) -> bool:
 
 
 def names_in(package: str, tree: ast.Module) -> Iterator[str]:
-    """Names of modules, of what is in them, and beginnings of such, as strings in a module of a package."""
+    """Yield the strings of a module that may be module names or prefixes of them, made absolute."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
             yield package + node.value if node.value[0] == "." else node.value
 
 
 def folder_graph(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Which folder or module imports which of those beside it; rooms of broker/ are beside kwire's others."""
+    """Return the siblings that each folder or module imports. Packages in broker/ are siblings, too."""
     between: dict[str, set[str]] = {}
     for name, targets in graph.items():
         for target in targets:
             one, other = (end.replace("kwire.broker.", "kwire.broker/").split(".") for end in (name, target))
             apart = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-            if apart is not None:  # else one of them is the other's front
+            if apart is not None:  # otherwise one contains the other
                 between.setdefault(".".join(one[: apart + 1]), set()).add(".".join(other[: apart + 1]))
     return between
 
 
-def touches_world(module: str) -> bool:
-    return any(is_in(module, place) for place in TOUCHES_WORLD)
+def may_touch_outside(module: str) -> bool:
+    return any(is_in(module, place) for place in MAY_TOUCH_OUTSIDE)
 
 
-def world_faults(module: str, source: str) -> list[str]:
-    """Async code, files opened by hand, and chance that no seed decides, outside of the shell."""
-    if touches_world(module):
+def outside_errors(module: str, source: str) -> list[str]:
+    """Return uses of async code, open() and unseeded randomness outside the I/O shell."""
+    if may_touch_outside(module):
         return []
-    faults = []
+    errors = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.AsyncFunctionDef):
-            faults.append(f"{module}:{node.lineno} async def {node.name}: only the shell is asynchronous")
+            errors.append(f"{module}:{node.lineno} async def {node.name}: only the I/O shell is asynchronous")
         elif isinstance(node, ast.Attribute):
-            faults += chance_faults(module, node.lineno, ast.unparse(node.value), node.attr)
+            errors += randomness_errors(module, node.lineno, ast.unparse(node.value), node.attr)
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                faults += chance_faults(module, node.lineno, node.module, alias.name)
+                errors += randomness_errors(module, node.lineno, node.module, alias.name)
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called in ("Random", "random.Random") and not node.args:
-                faults.append(f"{module}:{node.lineno} {called}() without a seed")
-            elif called == "open" and not any(is_in(module, room) for room in READS_FILES):
-                faults.append(
-                    f"{module}:{node.lineno} open(): files are the business of kwire.broker.storage.disk"
-                )
-    return faults
+                errors.append(f"{module}:{node.lineno} {called}() without a seed")
+            elif called == "open" and not any(is_in(module, package) for package in MAY_OPEN_FILES):
+                errors.append(f"{module}:{node.lineno} open(): only kwire.broker.storage.disk accesses files")
+    return errors
 
 
-def chance_faults(module: str, line: int, origin: str | None, name: str) -> list[str]:
-    """A draw from the process's own chance, of which no test knows the seed."""
-    if origin in SEEDED and name != SEEDED[origin]:
-        return [f"{module}:{line} {origin}.{name}: chance comes in as an argument"]
+def randomness_errors(module: str, line: int, origin: str | None, name: str) -> list[str]:
+    """Return an error for a use of the process-wide random generator, whose seed no test controls."""
+    if origin in SEEDABLE and name != SEEDABLE[origin]:
+        return [f"{module}:{line} {origin}.{name}: randomness is passed as an argument"]
     return []
 
 
-def logger_faults(module: str, source: str) -> list[str]:
-    """Loggers that do not say which node speaks."""
+def logger_errors(module: str, source: str) -> list[str]:
+    """Return uses of loggers that do not name the node."""
     if not is_in(module, "kwire") or any(is_in(module, place) for place in MAY_GET_LOGGERS):
         return []
     return [
-        f"{module}:{node.lineno} logging.getLogger: a logger comes of Host.logger, or as an argument"
+        f"{module}:{node.lineno} logging.getLogger: use Host.logger, or take the logger as an argument"
         for node in ast.walk(ast.parse(source))
         if isinstance(node, (ast.Attribute, ast.ImportFrom)) and "getLogger" in ast.unparse(node)
     ]
 
 
-def length_faults(lengths: dict[str, int], may_be_longer: dict[str, int]) -> list[str]:
-    """Modules that are too long, and entries in the list of exceptions that have outlived their reason."""
-    faults = []
+def length_errors(lengths: dict[str, int], may_be_longer: dict[str, int]) -> list[str]:
+    """Return modules that are too long, and exceptions that are no longer needed."""
+    errors = []
     for path, lines in lengths.items():
-        limit = may_be_longer.get(path, LONGEST)
+        limit = may_be_longer.get(path, MAX_MODULE_LINES)
         if lines > limit:
-            faults.append(f"{path} has {lines} lines, more than {limit}: divide it")
-    stale = [path for path in may_be_longer if lengths.get(path, 0) <= LONGEST]
-    return faults + [f"{path} is not over {LONGEST} lines: take it off the list" for path in stale]
+            errors.append(f"{path} has {lines} lines, more than {limit}: split it")
+    stale = [path for path in may_be_longer if lengths.get(path, 0) <= MAX_MODULE_LINES]
+    return errors + [
+        f"{path} has at most {MAX_MODULE_LINES} lines: remove it from the list" for path in stale
+    ]
 
 
-def path_faults(name: str, text: str) -> list[str]:
+def path_errors(name: str, text: str) -> list[str]:
     return [
         f"{name}:{number} names a path of one machine: {line.strip()[:120]}"
         for number, line in enumerate(text.splitlines(), 1)
@@ -365,7 +369,7 @@ def path_faults(name: str, text: str) -> list[str]:
 
 
 def modules() -> Iterator[tuple[str, bool, str]]:
-    """Name, whether it is a package's own module, and source of every module of ours but the tests."""
+    """Yield name, whether it is an `__init__`, and source of every module except the tests."""
     for top in ("kwire", "simulation", "interop", "bench"):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
@@ -377,7 +381,7 @@ def modules() -> Iterator[tuple[str, bool, str]]:
 
 
 def repository_files() -> list[Path]:
-    """What git holds or would take, or, where there is no git, what does not look built."""
+    """Return the files that git tracks or would add. Without git, return all that are no build results."""
     try:
         listed = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
