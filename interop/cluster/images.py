@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kwire.broker.metadata.batches import TransactionFilter, decode_batches, size_of_whole
+from kwire.broker.metadata.batches import TransactionFilter, decode_batches, size_of_complete_batches
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.snapshot import snapshot_records
@@ -20,13 +20,13 @@ def image_at(home: Path, last_offset: int) -> list[str]:
         log = path.read_bytes()
         batches += [
             batch
-            for batch in decode_batches(log[: size_of_whole(log)])
+            for batch in decode_batches(log[: size_of_complete_batches(log)])
             if start <= batch.base_offset and batch.last_offset <= last_offset
         ]
     transactions, delta = TransactionFilter(), MetadataDelta(MetadataImage())
     for batch in batches:
         delta.replay_all(transactions.feed(batch.records))
-    return sorted(in_words(stored.record) for stored in snapshot_records(delta.finish(last_offset, 0)))
+    return sorted(in_words(stored.record) for stored in snapshot_records(delta.apply(last_offset, 0)))
 
 
 def in_words(record: object) -> str:

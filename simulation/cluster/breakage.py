@@ -7,10 +7,10 @@ from typing import Any
 
 from kwire.broker.api.records import fetch as consumers_fetch
 from kwire.broker.api.records import follower_fetch
-from kwire.broker.controller import alter_partition, brokers
+from kwire.broker.controller import alter_partition, broker_registration
 from kwire.broker.controller.commands import RegisterBroker
-from kwire.broker.controller.liveness import Liveness
-from kwire.broker.controller.partition_changes import PartitionChange
+from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
+from kwire.broker.controller.partition_change_builder import PartitionChangeBuilder
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
 from kwire.broker.net import peer_link
 from kwire.broker.net.peers import PeerLinks
@@ -154,17 +154,17 @@ def _lives_are_not_told_apart(replace: SetAttribute) -> None:
 
 
 def _unclean_ends_cost_nothing(replace: SetAttribute) -> None:
-    original = brokers.register_broker
+    original = broker_registration.register_broker
 
     def register(command: RegisterBroker, image: MetadataImage, *arguments: Any, **named: Any) -> Any:
         result = original(command, image, *arguments, **named)
         return result._replace(records=result.records[-1:])
 
-    replace(brokers, "register_broker", register)
+    replace(broker_registration, "register_broker", register)
 
 
 def _anybody_leads(replace: SetAttribute) -> None:
-    replace(PartitionChange, "_is_in_sync", _yes)
+    replace(PartitionChangeBuilder, "_is_in_sync", _yes)
 
 
 def _unfenced_before_caught_up(replace: SetAttribute) -> None:
@@ -174,7 +174,7 @@ def _unfenced_before_caught_up(replace: SetAttribute) -> None:
         self._move(Event.REGISTRATION_SEEN)
         self._host.call_soon(self._on_caught_up)
 
-    replace(Liveness, "registered_at", lambda self, broker: -1)
+    replace(BrokerHeartbeatManager, "registration_offset", lambda self, broker: -1)
     replace(BrokerLife, "_look_for_registration", look)
 
 

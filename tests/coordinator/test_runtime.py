@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
+from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from kwire.broker.node.state_topic import StateTopic
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.groups.stored import stored_records

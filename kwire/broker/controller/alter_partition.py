@@ -9,9 +9,14 @@ for the one that is.
 
 from __future__ import annotations
 
-from kwire.broker.controller.brokers import checked_broker
-from kwire.broker.controller.commands import AlteredPartition, AlterPartition, PartitionAlteration, Result
-from kwire.broker.controller.partition_changes import PartitionChange, cheapest_election
+from kwire.broker.controller.broker_registration import check_broker_epoch
+from kwire.broker.controller.commands import (
+    AlteredPartition,
+    AlterPartition,
+    ControllerResult,
+    PartitionAlteration,
+)
+from kwire.broker.controller.partition_change_builder import PartitionChangeBuilder, election_for_topic
 from kwire.broker.metadata.delta import NO_LEADER_CHANGE, merge_change
 from kwire.broker.metadata.image import RECOVERED, RECOVERING, MetadataImage, PartitionImage
 from kwire.broker.metadata.records import StoredRecord
@@ -22,34 +27,34 @@ from kwire.wire.stored.metadata import PartitionChangeRecord
 
 
 def alter_partition(
-    command: AlterPartition, image: MetadataImage, *, may_lose: bool
-) -> Result[list[AlteredPartition]]:
+    command: AlterPartition, image: MetadataImage, *, unclean_enabled: bool
+) -> ControllerResult[list[AlteredPartition]]:
     """One outcome a partition; what is refused stops nothing else. ApiError: STALE_BROKER_EPOCH."""
-    checked_broker(image, command.broker_id, command.broker_epoch)
+    check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
     altered: dict[tuple[Uuid, int], PartitionImage] = {}
-    replies: list[AlteredPartition] = []
+    outcomes: list[AlteredPartition] = []
     for wanted in command.partitions:
         key = wanted.topic_id, wanted.partition_index
         topic = image.topics_by_id.get(wanted.topic_id)
         if topic is None:
-            replies.append(AlteredPartition(*key, ErrorCode.UNKNOWN_TOPIC_ID))
+            outcomes.append(AlteredPartition(*key, ErrorCode.UNKNOWN_TOPIC_ID))
             continue
         if not 0 <= wanted.partition_index < len(topic.partitions):
-            replies.append(AlteredPartition(*key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            outcomes.append(AlteredPartition(*key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             continue
         partition = altered.get(key, topic.partitions[wanted.partition_index])
         error = _fault(command.broker_id, wanted, partition, image)
         if error is None and key in altered:
             error = ErrorCode.INVALID_UPDATE_VERSION
         if error is not None:
-            replies.append(AlteredPartition(*key, error))
+            outcomes.append(AlteredPartition(*key, error))
             continue
-        change = PartitionChange(image, topic, wanted.partition_index)
-        change.election = cheapest_election(image, topic.name, may_lose=may_lose)
+        change = PartitionChangeBuilder(image, topic, wanted.partition_index)
+        change.election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
         change.isr = [broker_id for broker_id, _ in wanted.new_isr]
         change.recovery_state = wanted.leader_recovery_state
-        stored = change.record()
+        stored = change.build()
         if stored is not None:
             records.append(stored)
             record = stored.record
@@ -57,9 +62,9 @@ def alter_partition(
             partition = altered[key] = merge_change(partition, record)
             if record.leader not in (NO_LEADER_CHANGE, command.broker_id):
                 # It ended a reassignment that leaves the leader out: who asked must learn who leads now.
-                replies.append(AlteredPartition(*key, ErrorCode.NEW_LEADER_ELECTED))
+                outcomes.append(AlteredPartition(*key, ErrorCode.NEW_LEADER_ELECTED))
                 continue
-        replies.append(
+        outcomes.append(
             AlteredPartition(
                 *key,
                 ErrorCode.NONE,
@@ -70,7 +75,7 @@ def alter_partition(
                 partition.partition_epoch,
             )
         )
-    return Result(records, replies, atomic=False)
+    return ControllerResult(records, outcomes, atomic=False)
 
 
 def _fault(

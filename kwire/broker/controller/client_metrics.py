@@ -7,7 +7,7 @@ from typing import Final
 
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.controller.commands import Fault
-from kwire.broker.metadata.client_metrics import KEYS, IllegalPattern, read_patterns
+from kwire.broker.metadata.client_metrics import KEYS, IllegalPattern, parse_patterns
 from kwire.wire.errors import ErrorCode
 
 MIN_INTERVAL_MS: Final = 100
@@ -31,7 +31,7 @@ def subscription_fault(values: Mapping[str, str]) -> Fault | None:
         )
         return Fault(ErrorCode.INVALID_REQUEST, reason)
     try:
-        read_patterns(patterns if isinstance(patterns, list) else ())
+        parse_patterns(patterns if isinstance(patterns, list) else ())
     except IllegalPattern as error:
         return Fault(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {error}")
     return None

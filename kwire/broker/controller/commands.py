@@ -1,8 +1,8 @@
 """What can be asked of the controller, and what it answers.
 
-A command is data. The controller turns it, with the image and nothing else, into a `Result`: the records to
-append, and the reply to release once they are committed. A refusal that concerns one item of a request is in
-the reply; one that concerns the whole command is an ApiError.
+A command is data. The controller turns a command and an image into a `ControllerResult`: the records to
+append, and the response to release once they are committed. If one item of a request is refused, the response
+says so; if the complete command is refused, the controller raises ApiError.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kwire.wire.primitives import Uuid
 R = TypeVar("R")
 
 
-class Result(NamedTuple, Generic[R]):
+class ControllerResult(NamedTuple, Generic[R]):
     """The outcome of a command: nothing happens before its records are committed."""
 
     records: Sequence[StoredRecord]
-    reply: R
+    response: R
     atomic: bool = True
     """Whether the records must be in one batch, so that all or none of them survive."""
 
@@ -165,7 +165,7 @@ class RegisterBroker(NamedTuple):
 
 
 class BrokerHeartbeat(NamedTuple):
-    """A broker lives, and says what it wants to be. Replies with `HeartbeatReply`."""
+    """A broker lives, and says what it wants to be. Replies with `BrokerHeartbeatReply`."""
 
     broker_id: int
     broker_epoch: int
@@ -179,7 +179,7 @@ class BrokerHeartbeat(NamedTuple):
     """The directories that take nothing new; None leaves them as they are. KIP-1066."""
 
 
-class HeartbeatReply(NamedTuple):
+class BrokerHeartbeatReply(NamedTuple):
     """What the controller has decided about a broker."""
 
     is_caught_up: bool
@@ -223,7 +223,7 @@ class AlteredPartition(NamedTuple):
     partition_epoch: int = 0
 
 
-class AssignDirectories(NamedTuple):
+class AssignReplicasToDirs(NamedTuple):
     """Where replicas of a broker lie, by topic id and partition.
 
     Replies with `dict[tuple[Uuid, int], ErrorCode]`: of those that are refused, why.
@@ -252,7 +252,7 @@ class FenceBroker(NamedTuple):
     broker_epoch: int
 
 
-class ElectWherePossible(NamedTuple):
+class RunPeriodicElection(NamedTuple):
     """Elect leaders that are better than the present ones, or than none. Of the controller itself.
 
     Replies with whether there may be more than it has elected.
@@ -269,7 +269,7 @@ class ElectLeaders(NamedTuple):
     topics: Sequence[tuple[str, Sequence[int]]] | None
 
 
-class AlterReassignments(NamedTuple):
+class AlterPartitionReassignments(NamedTuple):
     """Move partitions, or stop moving them. Replies with one `Fault | None` a partition, as asked."""
 
     partitions: Sequence[tuple[str, int, Sequence[int] | None]]
@@ -368,11 +368,11 @@ Command = (
     | RegisterBroker
     | BrokerHeartbeat
     | AlterPartition
-    | AssignDirectories
+    | AssignReplicasToDirs
     | FenceBroker
-    | ElectWherePossible
+    | RunPeriodicElection
     | ElectLeaders
-    | AlterReassignments
+    | AlterPartitionReassignments
     | UpdateFeatures
     | UnregisterBroker
     | AlterScramCredentials

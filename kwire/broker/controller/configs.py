@@ -17,11 +17,11 @@ from kwire.broker.controller.commands import (
     TOO_MANY_RECORDS,
     AlterOperation,
     ConfigRules,
+    ControllerResult,
     Fault,
     IncrementalAlterConfigs,
     LegacyAlterConfigs,
     ResourceChange,
-    Result,
 )
 from kwire.broker.metadata.image import (
     RESOURCE_BROKER,
@@ -30,27 +30,27 @@ from kwire.broker.metadata.image import (
     RESOURCE_TOPIC,
     MetadataImage,
 )
-from kwire.broker.metadata.names import name_fault
 from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.metadata.topic_names import topic_name_fault
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.stored.metadata import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
-LONGEST_VALUE: Final = 32767
+MAX_VALUE_BYTES: Final = 32767
 """In bytes, which is what Kafka's records hold: a list can outgrow it by what is appended."""
 
 
 def incremental_alter_configs(
     command: IncrementalAlterConfigs, image: MetadataImage, rules: ConfigRules
-) -> Result[list[Fault | None]]:
+) -> ControllerResult[list[Fault | None]]:
     """Change single keys; SET, DELETE, APPEND to and SUBTRACT from lists."""
     return _alter(command.resources, command.validate_only, image, rules, incremental=True)
 
 
 def legacy_alter_configs(
     command: LegacyAlterConfigs, image: MetadataImage, rules: ConfigRules
-) -> Result[list[Fault | None]]:
+) -> ControllerResult[list[Fault | None]]:
     """Replace the whole configuration of each resource: what is not named goes back to its default."""
     return _alter(command.resources, command.validate_only, image, rules, incremental=False)
 
@@ -62,23 +62,23 @@ def _alter(
     rules: ConfigRules,
     *,
     incremental: bool,
-) -> Result[list[Fault | None]]:
+) -> ControllerResult[list[Fault | None]]:
     decide = alter_resource if incremental else _replace_resource
-    replies: list[Fault | None] = []
+    outcomes: list[Fault | None] = []
     records: list[StoredRecord] = []
     try:
         for resource in resources:
             outcome = decide(resource, image, rules)
             if isinstance(outcome, Fault):
-                replies.append(outcome)
+                outcomes.append(outcome)
                 continue
-            replies.append(None)
+            outcomes.append(None)
             records.extend(outcome)
             if len(records) > MAX_RECORDS_PER_REQUEST:
                 raise ApiError(*TOO_MANY_RECORDS)
     except ApiError as error:
-        return Result([], [Fault(error.code, error.message)] * len(resources))
-    return Result([] if validate_only else records, replies)
+        return ControllerResult([], [Fault(error.code, error.message)] * len(resources))
+    return ControllerResult([] if validate_only else records, outcomes)
 
 
 def alter_resource(
@@ -112,7 +112,7 @@ def alter_resource(
             after.pop(change.name, None)
         else:
             after[change.name] = new_value
-    return _checked(resource, image, rules, before, after, records, is_new=is_new)
+    return _validate(resource, image, rules, before, after, records, is_new=is_new)
 
 
 def _replace_resource(
@@ -128,10 +128,10 @@ def _replace_resource(
     for name in before:
         if name not in after:
             records.extend(_config_records(image, resource_type, resource_name, name, None))
-    return _checked(resource, image, rules, before, after, records, is_new=False)
+    return _validate(resource, image, rules, before, after, records, is_new=False)
 
 
-def _checked(
+def _validate(
     resource: ResourceChange,
     image: MetadataImage,
     rules: ConfigRules,
@@ -155,7 +155,7 @@ def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str
     if resource_type == RESOURCE_TOPIC:
         if not name:
             return Fault(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-        text = name_fault(name)
+        text = topic_name_fault(name)
         if text is not None:
             return Fault(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
         text = rules.topic_fault(values)
@@ -193,23 +193,23 @@ def _records_fault(
 ) -> Fault | None:
     """What no record may say: a value that is too long, or what KIP-966 cannot live with.
 
-    Eligible leaders are counted against one min.insync.replicas, the cluster's or the topic's.
+    Eligible leaders are is_elr_setting against one min.insync.replicas, the cluster's or the topic's.
     """
-    counted = resource.resource_type == RESOURCE_BROKER and image.elr_enabled
+    is_elr_setting = resource.resource_type == RESOURCE_BROKER and image.elr_enabled
     for record, _ in records:
         if not isinstance(record, ConfigRecord):
             continue
-        if counted and record.name == MIN_INSYNC_REPLICAS:
+        if is_elr_setting and record.name == MIN_INSYNC_REPLICAS:
             if resource.resource_name:
                 text = "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
                 return Fault(ErrorCode.INVALID_CONFIG, text)
             if record.value is None:
                 text = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
                 return Fault(ErrorCode.INVALID_CONFIG, text)
-        if record.value is not None and len(record.value.encode()) > LONGEST_VALUE:
+        if record.value is not None and len(record.value.encode()) > MAX_VALUE_BYTES:
             text = (
                 "The configuration value cannot be added because it exceeds the maximum value size of "
-                f"{LONGEST_VALUE} bytes."
+                f"{MAX_VALUE_BYTES} bytes."
             )
             return Fault(ErrorCode.INVALID_CONFIG, text)
     return None
@@ -235,7 +235,7 @@ def _config_records(
 def _edit_list(current: str | None, operation: int, value: str) -> str:
     """A list as the controller edits it: without empty entries, but for those of an empty `value`."""
     parts = [part for part in (current or "").split(",") if part]
-    for part in split(value):
+    for part in split_list(value):
         if operation == AlterOperation.APPEND:
             if part not in parts:
                 parts.append(part)
@@ -244,7 +244,7 @@ def _edit_list(current: str | None, operation: int, value: str) -> str:
     return ",".join(parts)
 
 
-def split(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
     """As Java splits: what is empty at the end is left out, but an empty text is one part."""
     if not text:
         return [""]

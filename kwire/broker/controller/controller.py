@@ -1,7 +1,7 @@
-"""The controller: a pure function from a command and an image to records and a reply.
+"""The controller: a pure function from a command and an image to records and a response.
 
 It keeps no state and touches nothing. Whoever runs it appends the records to the metadata log, replays them
-into the next image, and releases the reply when they are committed (`broker.controller.runtime`).
+into the next image, and releases the response when they are committed (`broker.controller.runtime`).
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from kwire.broker.controller import (
-    brokers,
+    broker_registration,
     configs,
     delegation_tokens,
-    directories,
-    elections,
+    elect_leaders,
     features,
-    reassignments,
+    log_directories,
+    partition_reassignments,
     topics,
 )
 from kwire.broker.controller.alter_partition import alter_partition
+from kwire.broker.controller.broker_heartbeat import broker_heartbeat
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
     AlterPartition,
-    AlterReassignments,
+    AlterPartitionReassignments,
     AlterScramCredentials,
-    AssignDirectories,
+    AssignReplicasToDirs,
     BrokerHeartbeat,
     Command,
     ConfigRules,
+    ControllerResult,
     CreatePartitions,
     CreateToken,
     CreateTopics,
     DeleteTopics,
     ElectLeaders,
-    ElectWherePossible,
     ExpireToken,
     FenceBroker,
     IncrementalAlterConfigs,
@@ -45,12 +46,11 @@ from kwire.broker.controller.commands import (
     RegisterController,
     RemoveExpiredTokens,
     RenewToken,
-    Result,
+    RunPeriodicElection,
     UnregisterBroker,
     UpdateFeatures,
 )
-from kwire.broker.controller.heartbeats import broker_heartbeat
-from kwire.broker.controller.liveness import Liveness
+from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
 from kwire.broker.metadata.features import registered_features
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
@@ -69,27 +69,31 @@ class Controller:
         self,
         node_id: int,
         rules: ConfigRules,
-        defaults: topics.Defaults,
+        defaults: topics.TopicDefaults,
         voter_ids: Collection[int] = (),
         token_terms: TokenTerms = NO_TOKENS,
         token_hmacs: TokenHmacs | None = None,
     ) -> None:
         """`voter_ids` are those of controller.quorum.voters."""
         self.node_id = node_id
-        self._quorum = features.KnownControllers(node_id, registered_features(), voter_ids)
+        self._quorum = features.QuorumFeatures(node_id, registered_features(), voter_ids)
         self._rules = rules
         self.defaults = defaults
         self._token_terms = token_terms
         self._token_hmacs = TokenHmacs(token_terms.secret) if token_hmacs is None else token_hmacs
 
     def handle(
-        self, command: Command, image: MetadataImage, rng: random.Random, liveness: Liveness
-    ) -> Result[Any]:
-        """The records and the reply that `command` gives on top of `image`; ApiError where it is refused.
+        self,
+        command: Command,
+        image: MetadataImage,
+        rng: random.Random,
+        heartbeats: BrokerHeartbeatManager,
+    ) -> ControllerResult[Any]:
+        """The records and the response that `command` gives on top of `image`; ApiError where it is refused.
 
-        `liveness` is what is known of brokers beside the image, as it was before the command.
+        `heartbeats` is what is known of brokers beside the image, as it was before the command.
         """
-        may_lose = self.defaults.unclean_leader_election
+        unclean_enabled = self.defaults.unclean_leader_election
         match command:
             case CreateTopics():
                 return topics.create_topics(command, image, self._rules, self.defaults, rng)
@@ -104,31 +108,37 @@ class Controller:
             case AllocateProducerIds():
                 return allocate_producer_ids(command, image)
             case RegisterController():
-                return brokers.register_controller(command, image)
+                return broker_registration.register_controller(command, image)
             case RegisterBroker():
-                return brokers.register_broker(command, image, liveness, may_lose=may_lose)
+                return broker_registration.register_broker(
+                    command, image, heartbeats, unclean_enabled=unclean_enabled
+                )
             case BrokerHeartbeat():
-                return broker_heartbeat(command, image, liveness, may_lose=may_lose)
+                return broker_heartbeat(command, image, heartbeats, unclean_enabled=unclean_enabled)
             case AlterPartition():
-                return alter_partition(command, image, may_lose=may_lose)
-            case AssignDirectories():
-                return directories.assign_directories(command, image, may_lose=may_lose)
+                return alter_partition(command, image, unclean_enabled=unclean_enabled)
+            case AssignReplicasToDirs():
+                return log_directories.assign_replicas_to_dirs(
+                    command, image, unclean_enabled=unclean_enabled
+                )
             case FenceBroker():
-                return brokers.fence_broker(command, image, may_lose=may_lose)
-            case ElectWherePossible():
-                return elections.elect_where_possible(command, image, may_lose=may_lose)
+                return broker_registration.fence_broker(command, image, unclean_enabled=unclean_enabled)
+            case RunPeriodicElection():
+                return elect_leaders.run_periodic_election(command, image, unclean_enabled=unclean_enabled)
             case ElectLeaders():
-                return elections.elect_leaders(command, image)
-            case AlterReassignments():
-                return reassignments.alter_reassignments(command, image, may_lose=may_lose)
+                return elect_leaders.elect_leaders(command, image)
+            case AlterPartitionReassignments():
+                return partition_reassignments.alter_partition_reassignments(
+                    command, image, unclean_enabled=unclean_enabled
+                )
             case UpdateFeatures():
                 least = self.defaults.min_insync_replicas
                 return features.update_features(command, image, self._quorum, least)
             case UnregisterBroker():
-                return brokers.unregister_broker(command, image, may_lose=may_lose)
+                return broker_registration.unregister_broker(command, image, unclean_enabled=unclean_enabled)
             case AlterScramCredentials():
                 # Imported here, with OpenSSL: most nodes are never asked for it.
-                from kwire.broker.controller.scram_credentials import alter_scram_credentials
+                from kwire.broker.controller.alter_scram_credentials import alter_scram_credentials
 
                 return alter_scram_credentials(command, image)
             case CreateToken():
@@ -141,9 +151,11 @@ class Controller:
                 return delegation_tokens.remove_expired_tokens(command, image)
 
 
-def allocate_producer_ids(command: AllocateProducerIds, image: MetadataImage) -> Result[ProducerIdBlock]:
+def allocate_producer_ids(
+    command: AllocateProducerIds, image: MetadataImage
+) -> ControllerResult[ProducerIdBlock]:
     """The next thousand producer ids for one broker. KIP-730."""
-    brokers.checked_broker(image, command.broker_id, command.broker_epoch)
+    broker_registration.check_broker_epoch(image, command.broker_id, command.broker_epoch)
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "There are no producer ids left")
@@ -152,4 +164,4 @@ def allocate_producer_ids(command: AllocateProducerIds, image: MetadataImage) ->
         broker_epoch=command.broker_epoch,
         next_producer_id=first + PRODUCER_ID_BLOCK_SIZE,
     )
-    return Result([StoredRecord(record)], ProducerIdBlock(first, PRODUCER_ID_BLOCK_SIZE))
+    return ControllerResult([StoredRecord(record)], ProducerIdBlock(first, PRODUCER_ID_BLOCK_SIZE))

@@ -11,12 +11,12 @@ import random
 from typing import Final
 
 from kwire.broker.controller.commands import (
+    ControllerResult,
     CreateToken,
     ExpireToken,
     Fault,
     RemoveExpiredTokens,
     RenewToken,
-    Result,
 )
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.metadata.image import MetadataImage
@@ -29,72 +29,72 @@ from kwire.wire.stored.metadata import DelegationTokenRecord, RemoveDelegationTo
 
 TOKENS_LEVEL: Final = 14
 """The metadata.version that has brought tokens to the metadata: 3.6-IV2."""
-LATEST_MS: Final = 2**63 - 1
+MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
 
 def create_token(
     command: CreateToken, image: MetadataImage, terms: TokenTerms, rng: random.Random
-) -> Result[DelegationTokenRecord | Fault]:
+) -> ControllerResult[DelegationTokenRecord | Fault]:
     """A new token."""
     fault = _fault(image, terms)
     if fault is None and any(renewer.type != USER for renewer in command.renewers):
         fault = Fault(ErrorCode.INVALID_PRINCIPAL_TYPE)
     if fault is not None:
-        return Result([], fault)
+        return ControllerResult([], fault)
     lifetime_ms = terms.max_lifetime_ms
     if command.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, command.max_lifetime_ms)
-    max_ms = _later(command.now_ms, lifetime_ms)
+    max_ms = _add_ms(command.now_ms, lifetime_ms)
     record = DelegationTokenRecord(
         owner=str(command.owner),
         requester=str(command.requester),
         renewers=[str(renewer) for renewer in command.renewers],
         issue_timestamp=command.now_ms,
         max_timestamp=max_ms,
-        expiration_timestamp=min(max_ms, _later(command.now_ms, terms.renewed_ms)),
+        expiration_timestamp=min(max_ms, _add_ms(command.now_ms, terms.renewed_ms)),
         token_id=uuid_to_text(new_uuid(rng)),
     )
-    return Result([StoredRecord(record)], record)
+    return ControllerResult([StoredRecord(record)], record)
 
 
 def renew_token(
     command: RenewToken, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
-) -> Result[int | Fault]:
+) -> ControllerResult[int | Fault]:
     """A token is good again for a while, which never goes beyond its maximum."""
-    token = _shown(command.hmac, image, terms, hmacs)
+    token = _find_token(command.hmac, image, terms, hmacs)
     if isinstance(token, Fault):
-        return Result([], token)
-    if _has_run_out(token, command.now_ms):
-        return Result([], Fault(ErrorCode.DELEGATION_TOKEN_EXPIRED))
+        return ControllerResult([], token)
+    if _is_expired(token, command.now_ms):
+        return ControllerResult([], Fault(ErrorCode.DELEGATION_TOKEN_EXPIRED))
     if not is_owner_or_renewer(token, command.principal):
-        return Result([], Fault(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH))
+        return ControllerResult([], Fault(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH))
     period_ms = terms.renewed_ms
     if command.period_ms > 0:
         period_ms = min(period_ms, command.period_ms)
-    return _ends(token, min(token.max_timestamp, _later(command.now_ms, period_ms)))
+    return _set_expiration(token, min(token.max_timestamp, _add_ms(command.now_ms, period_ms)))
 
 
 def expire_token(
     command: ExpireToken, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
-) -> Result[int | Fault]:
+) -> ControllerResult[int | Fault]:
     """A token ends after some time, or, where that is negative, now: then even one that has run out."""
-    token = _shown(command.hmac, image, terms, hmacs)
+    token = _find_token(command.hmac, image, terms, hmacs)
     if isinstance(token, Fault):
-        return Result([], token)
+        return ControllerResult([], token)
     if not is_owner_or_renewer(token, command.principal):
-        return Result([], Fault(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH))
+        return ControllerResult([], Fault(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH))
     if command.period_ms < 0:
-        return Result([_removal(token)], command.now_ms)
-    if _has_run_out(token, command.now_ms):
-        return Result([], Fault(ErrorCode.DELEGATION_TOKEN_EXPIRED))
-    return _ends(token, min(token.max_timestamp, _later(command.now_ms, command.period_ms)))
+        return ControllerResult([_removal(token)], command.now_ms)
+    if _is_expired(token, command.now_ms):
+        return ControllerResult([], Fault(ErrorCode.DELEGATION_TOKEN_EXPIRED))
+    return _set_expiration(token, min(token.max_timestamp, _add_ms(command.now_ms, command.period_ms)))
 
 
-def remove_expired_tokens(command: RemoveExpiredTokens, image: MetadataImage) -> Result[None]:
+def remove_expired_tokens(command: RemoveExpiredTokens, image: MetadataImage) -> ControllerResult[None]:
     """What has run out is forgotten."""
     tokens = image.delegation_tokens.values()
-    gone = [_removal(token) for token in tokens if _has_run_out(token, command.now_ms)]
-    return Result(gone, None, atomic=False)
+    expired = [_removal(token) for token in tokens if _is_expired(token, command.now_ms)]
+    return ControllerResult(expired, None, atomic=False)
 
 
 def _fault(image: MetadataImage, terms: TokenTerms) -> Fault | None:
@@ -103,7 +103,7 @@ def _fault(image: MetadataImage, terms: TokenTerms) -> Fault | None:
     return None if image.metadata_version >= TOKENS_LEVEL else Fault(ErrorCode.UNSUPPORTED_VERSION)
 
 
-def _shown(
+def _find_token(
     hmac: bytes, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
 ) -> DelegationTokenRecord | Fault:
     fault = _fault(image, terms)
@@ -113,11 +113,11 @@ def _shown(
     return Fault(ErrorCode.DELEGATION_TOKEN_NOT_FOUND) if token is None else token
 
 
-def _has_run_out(token: DelegationTokenRecord, now_ms: int) -> bool:
+def _is_expired(token: DelegationTokenRecord, now_ms: int) -> bool:
     return min(token.max_timestamp, token.expiration_timestamp) < now_ms
 
 
-def _ends(token: DelegationTokenRecord, expiration_ms: int) -> Result[int | Fault]:
+def _set_expiration(token: DelegationTokenRecord, expiration_ms: int) -> ControllerResult[int | Fault]:
     record = DelegationTokenRecord(
         owner=token.owner,
         requester=token.requester,
@@ -127,12 +127,12 @@ def _ends(token: DelegationTokenRecord, expiration_ms: int) -> Result[int | Faul
         expiration_timestamp=expiration_ms,
         token_id=token.token_id,
     )
-    return Result([StoredRecord(record)], expiration_ms)
+    return ControllerResult([StoredRecord(record)], expiration_ms)
 
 
 def _removal(token: DelegationTokenRecord) -> StoredRecord:
     return StoredRecord(RemoveDelegationTokenRecord(token_id=token.token_id))
 
 
-def _later(now_ms: int, period_ms: int) -> int:
-    return min(now_ms + period_ms, LATEST_MS)
+def _add_ms(now_ms: int, period_ms: int) -> int:
+    return min(now_ms + period_ms, MAX_TIMESTAMP_MS)

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from kwire.broker.controller.commands import Fault, FeatureUpdate, Result, UpdateFeatures, UpgradeType
+from kwire.broker.controller.commands import (
+    ControllerResult,
+    Fault,
+    FeatureUpdate,
+    UpdateFeatures,
+    UpgradeType,
+)
 from kwire.broker.controller.configs import MIN_INSYNC_REPLICAS
 from kwire.broker.metadata.features import FEATURES, KRAFT_VERSION, broker_features
 from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_BROKER, MetadataImage
@@ -21,24 +27,24 @@ from kwire.wire.stored.metadata import ConfigRecord, FeatureLevelRecord, NoOpRec
 
 Ranges = Mapping[str, tuple[int, int]]
 
-_CHANGED_RECORDS: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
+_METADATA_CHANGED_LEVELS: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 """The levels of metadata.version that brought something to the metadata which older releases cannot read."""
 
 
-class KnownControllers(NamedTuple):
+class QuorumFeatures(NamedTuple):
     """The controllers, as the one that decides knows them without the metadata."""
 
     node_id: int
     """This one."""
-    supported: Ranges
+    local_features: Ranges
     """What it can do."""
     voter_ids: Collection[int] = ()
     """Those of controller.quorum.voters: each has to have told what it can do."""
 
 
 def update_features(
-    command: UpdateFeatures, image: MetadataImage, quorum: KnownControllers, min_insync_replicas: int
-) -> Result[Fault | None]:
+    command: UpdateFeatures, image: MetadataImage, quorum: QuorumFeatures, min_insync_replicas: int
+) -> ControllerResult[Fault | None]:
     """All levels, or the first fault. Whether kraft.version may go up is left to the quorum itself."""
     records: list[StoredRecord] = []
     proposed = dict(image.features)
@@ -47,24 +53,24 @@ def update_features(
         current = command.kraft_version if name == KRAFT_VERSION else image.features.get(name, 0)
         text = _fault(name, update, current, image, quorum)
         if text is None:
-            text = _own_fault(name, update, current, proposed)
+            text = _feature_fault(name, update, current, proposed)
         if text is not None:
-            return Result([], Fault(ErrorCode.INVALID_UPDATE_VERSION, text))
+            return ControllerResult([], Fault(ErrorCode.INVALID_UPDATE_VERSION, text))
         if name != KRAFT_VERSION:
             records.append(StoredRecord(FeatureLevelRecord(name=name, feature_level=update.level)))
         elif update.upgrade_type == UpgradeType.UPGRADE:
-            # The quorum keeps its version in control records; this one gives the reply something to wait for.
+            # KRaft keeps its version in control records. The NoOpRecord gives the response an offset.
             records.append(StoredRecord(NoOpRecord()))
     if command.validate_only:
-        return Result([], None)
+        return ControllerResult([], None)
     elr = command.updates.get(ELR_VERSION)
     if elr is not None and elr.level > 0:
-        records = [*_settings_for_elr(image, min_insync_replicas), *records]
-    return Result(records, None)
+        records = [*_min_isr_records(image, min_insync_replicas), *records]
+    return ControllerResult(records, None)
 
 
 def _fault(
-    name: str, update: FeatureUpdate, current: int, image: MetadataImage, quorum: KnownControllers
+    name: str, update: FeatureUpdate, current: int, image: MetadataImage, quorum: QuorumFeatures
 ) -> str | None:
     level, upgrade_type = update
     reason: str | None = None
@@ -84,18 +90,18 @@ def _fault(
     return None if reason is None else f"Invalid update version {level} for feature {name}. {reason}"
 
 
-def _support_fault(name: str, level: int, image: MetadataImage, quorum: KnownControllers) -> str | None:
+def _support_fault(name: str, level: int, image: MetadataImage, quorum: QuorumFeatures) -> str | None:
     """Every node must support the level: this one, the brokers, the other controllers."""
     node_id = quorum.node_id
-    nodes = [(f"Local controller {node_id}", quorum.supported)]
+    nodes = [(f"Local controller {node_id}", quorum.local_features)]
     # A broker that is this controller, too, has claimed more than it serves, for the time that it is alone.
     is_alone = not image.brokers.keys() - {node_id}
     nodes += [
         (f"Broker {broker_id}", broker.features if is_alone or broker_id != node_id else broker_features())
         for broker_id, broker in image.brokers.items()
     ]
-    tells_of_controllers = image.metadata_version >= CONTROLLER_REGISTRATION_LEVEL
-    if tells_of_controllers:
+    has_controller_registrations = image.metadata_version >= CONTROLLER_REGISTRATION_LEVEL
+    if has_controller_registrations:
         nodes += [
             (f"Controller {controller.controller_id}", controller.features)
             for controller in image.controllers.values()
@@ -109,17 +115,19 @@ def _support_fault(name: str, level: int, image: MetadataImage, quorum: KnownCon
                 return f"{node} does not support this feature."
             return f"{node} only supports versions {low}" + (f"-{high}" if high != low else "")
     # KIP-919: before that nobody can be asked, and all are believed to support it.
-    for voter_id in quorum.voter_ids if tells_of_controllers else ():
+    for voter_id in quorum.voter_ids if has_controller_registrations else ():
         if voter_id != node_id and voter_id not in image.controllers:
             return f"controller {voter_id} has not registered, and may not support this feature"
     return None
 
 
-def _own_fault(name: str, update: FeatureUpdate, current: int, proposed: Mapping[str, int]) -> str | None:
+def _feature_fault(name: str, update: FeatureUpdate, current: int, proposed: Mapping[str, int]) -> str | None:
     """What the feature itself has against a level that every node supports."""
     level = update.level
     if name == METADATA_VERSION:
-        if level < current and any(since in _CHANGED_RECORDS for since in range(level + 1, current + 1)):
+        if level < current and any(
+            since in _METADATA_CHANGED_LEVELS for since in range(level + 1, current + 1)
+        ):
             reason = (
                 "Refusing to perform the requested downgrade because it might delete metadata information."
             )
@@ -140,7 +148,7 @@ def _own_fault(name: str, update: FeatureUpdate, current: int, proposed: Mapping
     return None
 
 
-def _settings_for_elr(image: MetadataImage, min_insync_replicas: int) -> list[StoredRecord]:
+def _min_isr_records(image: MetadataImage, min_insync_replicas: int) -> list[StoredRecord]:
     """KIP-966: eligible leaders are counted against one value, which the whole cluster shares."""
     found: list[tuple[str, str | None]] = []
     if MIN_INSYNC_REPLICAS not in image.config(RESOURCE_BROKER, ""):

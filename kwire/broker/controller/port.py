@@ -11,7 +11,7 @@ class ControllerPort(Protocol):
     """The active controller, wherever it is."""
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
-        """Have a command decided; `on_done` gets the reply, or an ApiError, when its records are committed.
+        """Submit a command; `on_done` gets the response, or an ApiError, once its records are committed.
 
         NOT_CONTROLLER: there is no active controller, or it lost the lead meanwhile. KAFKA_STORAGE_ERROR: its
         log cannot be written. `on_done` is never called before this returns.

@@ -1,7 +1,7 @@
 """The runtime of the active controller: it decides commands, and tells when what they come to holds.
 
 A command is decided at once, on top of everything decided before it, committed or not. When its records are
-committed the image that they make is current already; only then its reply is released. A reply without
+committed the image that they make is current already; only then its response is released. A response without
 records waits for what it was decided upon. When the lead is lost, what was decided and is not committed is
 forgotten: whoever asked for it is told so, and asks again.
 """
@@ -16,21 +16,21 @@ from kwire.broker.controller.bootstrap import ABORT_REASON, activation_records
 from kwire.broker.controller.commands import (
     BrokerHeartbeat,
     Command,
+    ControllerResult,
     Fault,
     FenceBroker,
     OnDone,
-    Result,
     UpdateFeatures,
     UpgradeType,
 )
 from kwire.broker.controller.controller import Controller
-from kwire.broker.controller.liveness import Liveness
-from kwire.broker.controller.news import news
-from kwire.broker.controller.periodic import NEVER, Periodic, Periods
+from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
+from kwire.broker.controller.log_messages import log_messages
+from kwire.broker.controller.periodic_tasks import NO_PERIODIC_TASKS, PeriodicTasks, TaskPeriods
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import KRAFT_VERSION, check_levels
-from kwire.broker.metadata.publisher import Publisher
+from kwire.broker.metadata.publisher import MetadataPublisher
 from kwire.broker.metadata.records import StoredRecord
 from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
@@ -39,11 +39,11 @@ from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
 from kwire.wire.stored.metadata import AbortTransactionRecord, FeatureLevelRecord, NoOpRecord
 
-ASLEEP_MS: Final = 1_000
+MAX_TIMER_DELAY_MS: Final = 1_000
 """A controller that comes so late to its own appointments was stopped, and has heard of nobody meanwhile."""
 
 
-class LedLog(Protocol):
+class LeaderLog(Protocol):
     """What an active controller asks of the quorum that it leads."""
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
@@ -53,11 +53,11 @@ class LedLog(Protocol):
         """Append what raises the version of the quorum's protocol. ApiError where it cannot be."""
 
 
-class _Pending(NamedTuple):
+class _PendingCommand(NamedTuple):
     """A decided command that waits for what it was decided upon, and its own records, to be committed."""
 
     offset: int
-    reply: Any
+    response: Any
     on_done: OnDone[Any]
 
 
@@ -67,31 +67,31 @@ class ControllerRuntime:
     def __init__(
         self,
         controller: Controller,
-        log: LedLog,
-        publisher: Publisher,
+        log: LeaderLog,
+        publisher: MetadataPublisher,
         host: Host,
         *,
-        liveness: Liveness,
+        heartbeats: BrokerHeartbeatManager,
         bootstrap: Callable[[], list[Message]],
-        periods: Periods = NEVER,
+        periods: TaskPeriods = NO_PERIODIC_TASKS,
     ) -> None:
-        """`liveness` is this controller's alone. `bootstrap` tells the first records of a new cluster."""
+        """`heartbeats` is this controller's alone. `bootstrap` tells the first records of a new cluster."""
         self._controller = controller
         self._log = log
         self._publisher = publisher
         self._host = host
         self._rng = host.random("controller")
-        self._liveness = liveness
+        self._heartbeats = heartbeats
         self._session_check: Timer | None = None
-        self._periodic = Periodic(host, periods, self.submit)
+        self._periodic = PeriodicTasks(host, periods, self.submit)
         self._bootstrap = bootstrap
         self._epoch = -1
         self._latest = publisher.image
         """The metadata with everything that is decided."""
         self._refusal: ErrorCode | None = ErrorCode.NOT_CONTROLLER
         """Why nothing is decided here now."""
-        self._pending: deque[_Pending] = deque()
-        self._release_asked = False
+        self._pending: deque[_PendingCommand] = deque()
+        self._release_scheduled = False
         self._logger = host.logger("kwire.metadata")
 
     @property
@@ -109,8 +109,8 @@ class ControllerRuntime:
         self._epoch = epoch
         self._latest = self._publisher.image
         self._refusal = None
-        self._liveness.now_ms = self._host.internode_clock.monotonic_ms()
-        self._liveness.activate(self._latest)
+        self._heartbeats.now_ms = self._host.internode_clock.monotonic_ms()
+        self._heartbeats.activate(self._latest)
         is_open = self._publisher.is_transaction_open
         if self._publisher.is_empty:
             records = self._bootstrap()
@@ -136,22 +136,22 @@ class ControllerRuntime:
         self._latest = self._publisher.image
         pending, self._pending = self._pending, deque()
         for command in pending:
-            self._answer(command, reason)
+            self._complete(command, reason)
 
     def committed(self, offset: int) -> None:
         """Release the replies that waited for no more than this."""
         while self._pending and self._pending[0].offset <= offset:
             command = self._pending.popleft()
-            self._answer(command, command.reply)
+            self._complete(command, command.response)
 
     def idle(self) -> None:
         """Write a record that changes nothing, for those who follow the log to see. KIP-835."""
         if self._refusal is None:
             self._append([StoredRecord(NoOpRecord())])
 
-    def _answer(self, command: _Pending, reply: Any) -> None:
+    def _complete(self, command: _PendingCommand, response: Any) -> None:
         try:
-            command.on_done(reply)
+            command.on_done(response)
         except Exception:
             self._logger.exception("the answer to a command was not taken")
 
@@ -159,7 +159,7 @@ class ControllerRuntime:
 
     def _watch_sessions(self) -> None:
         """See to it that the first session that can end is looked at then."""
-        due_ms = None if self._session_check is not None else self._liveness.next_expiry_ms()
+        due_ms = None if self._session_check is not None else self._heartbeats.next_expiry_ms()
         if due_ms is not None:
             delay_ms = max(due_ms - self._host.internode_clock.monotonic_ms(), 0)
             self._session_check = self._host.internode_clock.schedule(
@@ -168,21 +168,21 @@ class ControllerRuntime:
 
     def _check_sessions(self, due_ms: int) -> None:
         self._session_check = None
-        now_ms = self._liveness.now_ms = self._host.internode_clock.monotonic_ms()
-        if now_ms - due_ms > ASLEEP_MS:
-            self._liveness.slept()
-        for broker in self._liveness.expired(self._latest):
+        now_ms = self._heartbeats.now_ms = self._host.internode_clock.monotonic_ms()
+        if now_ms - due_ms > MAX_TIMER_DELAY_MS:
+            self._heartbeats.restart_sessions()
+        for broker in self._heartbeats.remove_expired_sessions(self._latest):
             # One after the other: each is decided on top of what became of those before it.
             self._logger.warning(
                 "broker %d was not heard of for a whole session: it is fenced", broker.broker_id
             )
-            self.submit(FenceBroker(broker.broker_id, broker.broker_epoch), lambda reply: None)
+            self.submit(FenceBroker(broker.broker_id, broker.broker_epoch), lambda response: None)
         self._watch_sessions()
 
     # --- deciding
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
-        """Decide a command; `on_done` gets the reply, or an ApiError, when its records are committed.
+        """Decide a command; `on_done` gets the response, or an ApiError, when its records are committed.
 
         `on_done` is never called before this returns.
         """
@@ -190,37 +190,39 @@ class ControllerRuntime:
             refused = ApiError(self._refusal)
             self._host.call_soon(lambda: on_done(refused))
             return
-        reply: Any
+        response: Any
         has_records = False
-        self._liveness.now_ms = self._host.internode_clock.monotonic_ms()
-        self._liveness.asked(command)
+        self._heartbeats.now_ms = self._host.internode_clock.monotonic_ms()
+        self._heartbeats.command_received(command)
         try:
-            result = self._controller.handle(command, self._latest, self._rng, self._liveness)
-            if isinstance(command, UpdateFeatures) and result.reply is None:
+            result = self._controller.handle(command, self._latest, self._rng, self._heartbeats)
+            if isinstance(command, UpdateFeatures) and result.response is None:
                 result = self._raise_kraft_version(command, result)
-            reply = result.reply
+            response = result.response
             if result.records:
                 before = self._latest
                 self._append(result.records, atomic=result.atomic)
-                for level, text in news(command, result.records, before, self._controller.node_id):
+                for level, text in log_messages(command, result.records, before, self._controller.node_id):
                     self._logger.log(level, "%s", text)
                 has_records = True
-            self._liveness.decided(command, reply, self._latest.offset)
+            self._heartbeats.command_decided(command, response, self._latest.offset)
             if isinstance(command, BrokerHeartbeat):
                 self._watch_sessions()
         except ApiError as error:
-            reply = error
-        self._pending.append(_Pending(self._latest.offset, reply, on_done))
-        if not has_records and not self._release_asked:
-            self._release_asked = True
+            response = error
+        self._pending.append(_PendingCommand(self._latest.offset, response, on_done))
+        if not has_records and not self._release_scheduled:
+            self._release_scheduled = True
             self._host.call_soon(self.release)
 
     def release(self) -> None:
         """Answer what was decided without records, and needs nothing to be committed any more."""
-        self._release_asked = False
+        self._release_scheduled = False
         self.committed(self._publisher.image.offset)
 
-    def _raise_kraft_version(self, command: UpdateFeatures, result: Result[Any]) -> Result[Any]:
+    def _raise_kraft_version(
+        self, command: UpdateFeatures, result: ControllerResult[Any]
+    ) -> ControllerResult[Any]:
         """What becomes of a command that nothing else is against, once the quorum was asked."""
         update = command.updates.get(KRAFT_VERSION)
         if update is None or update.upgrade_type != UpgradeType.UPGRADE:
@@ -228,11 +230,11 @@ class ControllerRuntime:
         try:
             self._log.raise_kraft_version(update.level, validate_only=command.validate_only)
         except ApiError as error:
-            return Result([], Fault(error.code, error.message or ""))
+            return ControllerResult([], Fault(error.code, error.message or ""))
         return result
 
     def _append(self, records: Sequence[StoredRecord], *, atomic: bool = True) -> None:
         delta = MetadataDelta(self._latest)
         delta.replay_all(record for record, _ in records)
         offset = self._log.append(records, delta, atomic=atomic)
-        self._latest = delta.finish(offset, self._epoch)
+        self._latest = delta.apply(offset, self._epoch)

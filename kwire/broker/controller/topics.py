@@ -16,17 +16,17 @@ from kwire.broker.controller.commands import (
     AlterOperation,
     ConfigChange,
     ConfigRules,
+    ControllerResult,
     CreatePartitions,
     CreateTopics,
     DeletedTopic,
     DeleteTopics,
     Fault,
     ResourceChange,
-    Result,
     TopicToDelete,
 )
 from kwire.broker.controller.configs import alter_resource
-from kwire.broker.controller.placement import place
+from kwire.broker.controller.replica_placement import place_replicas
 from kwire.broker.metadata.image import (
     DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
@@ -37,8 +37,8 @@ from kwire.broker.metadata.image import (
     has_collision_chars,
     unify_collision_chars,
 )
-from kwire.broker.metadata.names import name_fault
 from kwire.broker.metadata.records import StoredRecord, partition_record
+from kwire.broker.metadata.topic_names import topic_name_fault
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_partitions import CreatePartitionsTopic
 from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicResult
@@ -53,7 +53,7 @@ _TOO_MANY_PARTITIONS: Final = Fault(
 )
 
 
-class Defaults:
+class TopicDefaults:
     """What a topic gets where the request does not say."""
 
     __slots__ = ("min_insync_replicas", "num_partitions", "replication_factor", "unclean_leader_election")
@@ -79,38 +79,38 @@ def create_topics(
     command: CreateTopics,
     image: MetadataImage,
     rules: ConfigRules,
-    defaults: Defaults,
+    defaults: TopicDefaults,
     rng: random.Random,
-) -> Result[list[CreatableTopicResult]]:
+) -> ControllerResult[list[CreatableTopicResult]]:
     """All topics that can be created, in one atomic batch; one that is refused does not stop the others.
 
     ApiError: POLICY_VIOLATION for all of them, where they are too much for one request.
     """
-    asked = sum(_partition_count(topic, defaults) for topic in command.topics)
-    if asked > MAX_PARTITIONS_PER_REQUEST:
+    requested = sum(_partition_count(topic, defaults) for topic in command.topics)
+    if requested > MAX_PARTITIONS_PER_REQUEST:
         raise ApiError(*_TOO_MANY_PARTITIONS)
     records: list[StoredRecord] = []
     results: list[CreatableTopicResult] = []
     for topic in command.topics:
         outcome = _create_topic(topic, image, rules, defaults, rng)
         if isinstance(outcome, Fault):
-            results.append(_refused(topic, outcome))
+            results.append(_failure(topic, outcome))
             continue
         topic_records, result = outcome
         records.extend(topic_records)
         results.append(result)
         if len(records) > MAX_RECORDS_PER_REQUEST:
             raise ApiError(*TOO_MANY_RECORDS)
-    return Result([] if command.validate_only else records, results)
+    return ControllerResult([] if command.validate_only else records, results)
 
 
-def _partition_count(topic: CreatableTopic, defaults: Defaults) -> int:
+def _partition_count(topic: CreatableTopic, defaults: TopicDefaults) -> int:
     if topic.assignments:
         return len(topic.assignments)
     return defaults.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
 
 
-def _refused(topic: CreatableTopic, fault: Fault) -> CreatableTopicResult:
+def _failure(topic: CreatableTopic, fault: Fault) -> CreatableTopicResult:
     return CreatableTopicResult(name=topic.name, error_code=fault.code, error_message=fault.message)
 
 
@@ -118,7 +118,7 @@ def _create_topic(
     topic: CreatableTopic,
     image: MetadataImage,
     rules: ConfigRules,
-    defaults: Defaults,
+    defaults: TopicDefaults,
     rng: random.Random,
 ) -> Fault | tuple[list[StoredRecord], CreatableTopicResult]:
     fault = _name_fault(topic.name, image)
@@ -142,7 +142,7 @@ def _create_topic(
     )
     if isinstance(configuration, Fault):
         return configuration
-    placed = _place_topic(topic, image, defaults, rng)
+    placed = _assign_topic(topic, image, defaults, rng)
     if isinstance(placed, Fault):
         return placed
     topic_id = new_uuid(rng)
@@ -166,15 +166,15 @@ def _name_fault(name: str, image: MetadataImage) -> Fault | None:
         if colliding:
             text = f"Topic '{name}' collides with existing topic: {colliding[0]}"
             return Fault(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
-    text_or_none = name_fault(name)
+    text_or_none = topic_name_fault(name)
     return None if text_or_none is None else Fault(ErrorCode.INVALID_TOPIC_EXCEPTION, text_or_none)
 
 
-def _place_topic(
-    topic: CreatableTopic, image: MetadataImage, defaults: Defaults, rng: random.Random
+def _assign_topic(
+    topic: CreatableTopic, image: MetadataImage, defaults: TopicDefaults, rng: random.Random
 ) -> Fault | list[PartitionImage]:
     if topic.assignments:
-        return _place_as_assigned(topic, image)
+        return _assign_topic_manually(topic, image)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         text = "Replication factor must be larger than 0, or -1 to use the default value."
         return Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
@@ -183,13 +183,13 @@ def _place_topic(
         return Fault(ErrorCode.INVALID_PARTITIONS, text)
     count = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
-    placed = _placed(image, count, factor, rng)
+    placed = _assign_partitions(image, count, factor, rng)
     if isinstance(placed, Fault) and not (placed.message or "").startswith("Unable"):
-        return _unable(factor, placed.message)
+        return _placement_fault(factor, placed.message)
     return placed
 
 
-def _place_as_assigned(topic: CreatableTopic, image: MetadataImage) -> Fault | list[PartitionImage]:
+def _assign_topic_manually(topic: CreatableTopic, image: MetadataImage) -> Fault | list[PartitionImage]:
     if topic.replication_factor != -1:
         text = "A manual partition assignment was specified, but replication factor was not set to -1."
         return Fault(ErrorCode.INVALID_REQUEST, text)
@@ -203,7 +203,7 @@ def _place_as_assigned(topic: CreatableTopic, image: MetadataImage) -> Fault | l
         if index in placed:
             text = f"Found multiple manual partition assignments for partition {index}"
             return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-        partition = _assigned(image, index, assignment.broker_ids, replication_factor)
+        partition = _assign_manually(image, index, assignment.broker_ids, replication_factor)
         if isinstance(partition, Fault):
             return partition
         replication_factor = len(assignment.broker_ids)
@@ -214,7 +214,7 @@ def _place_as_assigned(topic: CreatableTopic, image: MetadataImage) -> Fault | l
     return [placed[index] for index in range(len(placed))]
 
 
-def _assigned(
+def _assign_manually(
     image: MetadataImage, index: int, broker_ids: Sequence[int], replication_factor: int | None
 ) -> Fault | PartitionImage:
     fault = assignment_fault(image, broker_ids, replication_factor)
@@ -258,23 +258,25 @@ def assignment_fault(
     return None if text is None else Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
 
 
-def _placed(
+def _assign_partitions(
     image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[PartitionImage]:
     """Partitions spread over the brokers."""
-    placed = place(image, count, replication_factor, rng)
+    placed = place_replicas(image, count, replication_factor, rng)
     if isinstance(placed, Fault):
         return placed
     partitions = []
     for broker_ids in placed:
         partition = _new_partition(image, broker_ids)
         if partition is None:
-            return _unable(replication_factor, "All brokers are currently fenced or in controlled shutdown.")
+            return _placement_fault(
+                replication_factor, "All brokers are currently fenced or in controlled shutdown."
+            )
         partitions.append(partition)
     return partitions
 
 
-def _unable(replication_factor: int, reason: str | None) -> Fault:
+def _placement_fault(replication_factor: int, reason: str | None) -> Fault:
     text = f"Unable to replicate the partition {replication_factor} time(s): {reason}"
     return Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
 
@@ -317,7 +319,7 @@ def new_uuid(rng: random.Random) -> Uuid:
 # --- delete
 
 
-def delete_topics(command: DeleteTopics, image: MetadataImage) -> Result[list[DeletedTopic]]:
+def delete_topics(command: DeleteTopics, image: MetadataImage) -> ControllerResult[list[DeletedTopic]]:
     """Delete by name or id; what is named twice, in whichever way, is not deleted at all."""
     results: list[DeletedTopic] = []
     names: dict[str, int] = {}
@@ -367,9 +369,9 @@ def delete_topics(command: DeleteTopics, image: MetadataImage) -> Result[list[De
     records = [StoredRecord(RemoveTopicRecord(topic_id=topic_id)) for topic_id in found]
     if len(records) > MAX_RECORDS_PER_REQUEST:
         results.extend(DeletedTopic(topic.name, topic.topic_id, TOO_MANY_RECORDS) for topic in found.values())
-        return Result([], results)
+        return ControllerResult([], results)
     results.extend(DeletedTopic(topic.name, topic.topic_id, None) for topic in found.values())
-    return Result(records, results)
+    return ControllerResult(records, results)
 
 
 # --- more partitions
@@ -377,8 +379,8 @@ def delete_topics(command: DeleteTopics, image: MetadataImage) -> Result[list[De
 
 def create_partitions(
     command: CreatePartitions, image: MetadataImage, rng: random.Random
-) -> Result[list[tuple[str, Fault | None]]]:
-    """Add partitions up to the count asked for, topic by topic.
+) -> ControllerResult[list[tuple[str, Fault | None]]]:
+    """Add partitions up to the count requested for, topic by topic.
 
     ApiError: POLICY_VIOLATION for all of them, where there are more topics than one request may change.
     """
@@ -386,46 +388,46 @@ def create_partitions(
         raise ApiError(*TOO_MANY_RECORDS)
     records: list[StoredRecord] = []
     results: list[tuple[str, Fault | None]] = []
-    for asked in command.topics:
-        added = _add_partitions(asked, image, rng)
+    for requested in command.topics:
+        added = _add_partitions(requested, image, rng)
         if isinstance(added, Fault):
-            results.append((asked.name, added))
+            results.append((requested.name, added))
             continue
         if len(records) + len(added) > MAX_RECORDS_PER_REQUEST:
-            results.append((asked.name, TOO_MANY_RECORDS))
+            results.append((requested.name, TOO_MANY_RECORDS))
             continue
         records.extend(added)
-        results.append((asked.name, None))
-    return Result([] if command.validate_only else records, results)
+        results.append((requested.name, None))
+    return ControllerResult([] if command.validate_only else records, results)
 
 
 def _add_partitions(
-    asked: CreatePartitionsTopic, image: MetadataImage, rng: random.Random
+    requested: CreatePartitionsTopic, image: MetadataImage, rng: random.Random
 ) -> Fault | list[StoredRecord]:
-    topic = image.topics.get(asked.name)
+    topic = image.topics.get(requested.name)
     if topic is None:
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     present = len(topic.partitions)
-    if asked.count == present:
+    if requested.count == present:
         return Fault(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
-    if asked.count < present:
+    if requested.count < present:
         text = (
-            f"The topic {asked.name} currently has {present} partition(s); "
-            f"{asked.count} would not be an increase."
+            f"The topic {requested.name} currently has {present} partition(s); "
+            f"{requested.count} would not be an increase."
         )
         return Fault(ErrorCode.INVALID_PARTITIONS, text)
-    additional = asked.count - present
-    if asked.assignments is not None and len(asked.assignments) != additional:
+    additional = requested.count - present
+    if requested.assignments is not None and len(requested.assignments) != additional:
         text = (
             f"Attempted to add {additional} additional partition(s), but only "
-            f"{len(asked.assignments)} assignment(s) were specified."
+            f"{len(requested.assignments)} assignment(s) were specified."
         )
         return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     replication_factor = len(topic.partitions[0].replicas)
     placed: list[PartitionImage] = []
-    if asked.assignments is not None:
-        for index, assignment in enumerate(asked.assignments, present):
-            partition = _assigned(image, index, assignment.broker_ids, replication_factor)
+    if requested.assignments is not None:
+        for index, assignment in enumerate(requested.assignments, present):
+            partition = _assign_manually(image, index, assignment.broker_ids, replication_factor)
             if isinstance(partition, Fault):
                 return partition
             placed.append(partition)
@@ -433,7 +435,7 @@ def _add_partitions(
         # Before they are placed: a request can ask for two thousand millions.
         return TOO_MANY_RECORDS
     else:
-        outcome = _placed(image, additional, replication_factor, rng)
+        outcome = _assign_partitions(image, additional, replication_factor, rng)
         if isinstance(outcome, Fault):
             return outcome
         placed = outcome
@@ -444,7 +446,7 @@ def _add_partitions(
 
 
 __all__ = [
-    "Defaults",
+    "TopicDefaults",
     "TopicToDelete",
     "create_partitions",
     "create_topics",

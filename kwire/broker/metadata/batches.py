@@ -67,7 +67,7 @@ class MetadataBatch(NamedTuple):
     """What they change, on a node that has decided them itself."""
 
 
-def size_of_whole(buffer: Buffer) -> int:
+def size_of_complete_batches(buffer: Buffer) -> int:
     """How many bytes the whole batches at the beginning of `buffer` have."""
     end, position = len(buffer), 0
     while end - position >= HEADER_BYTES:

@@ -35,7 +35,7 @@ class IllegalPattern(ValueError):
     """No `selector=expression`. Its argument is the pattern."""
 
 
-class Subscription(NamedTuple):
+class ClientMetricsSubscription(NamedTuple):
     """One that is read."""
 
     metrics: tuple[str, ...]
@@ -44,22 +44,24 @@ class Subscription(NamedTuple):
     patterns: Mapping[str, re2._Regexp[str]]
     """What each selector has to match. Of several for the same one the last counts."""
 
-    def is_for(self, client: Mapping[str, str]) -> bool:
+    def matches(self, client: Mapping[str, str]) -> bool:
         """Whether a client, by its selectors, is asked; without patterns each is."""
         return all(
             pattern.fullmatch(client[selector]) is not None for selector, pattern in self.patterns.items()
         )
 
 
-def read_subscription(values: Mapping[str, str]) -> Subscription:
+def parse_subscription(values: Mapping[str, str]) -> ClientMetricsSubscription:
     """What these settings say, with defaults for what they leave out. ConfigError, IllegalPattern."""
     read: dict[str, Any] = {
         name: key.parse(values.get(name, key.default or "")) for name, key in KEYS.items()
     }
-    return Subscription(tuple(read["metrics"]), read["interval.ms"], read_patterns(read["match"]))
+    return ClientMetricsSubscription(
+        tuple(read["metrics"]), read["interval.ms"], parse_patterns(read["match"])
+    )
 
 
-def read_patterns(texts: Iterable[str]) -> dict[str, re2._Regexp[str]]:
+def parse_patterns(texts: Iterable[str]) -> dict[str, re2._Regexp[str]]:
     """The expression for each selector. IllegalPattern."""
     return dict(map(_pattern, texts))
 

@@ -1,6 +1,6 @@
 """Records in, a new image out, with a summary of what changed.
 
-All 26 kinds of metadata record are replayed or kept, so that a log written by Apache Kafka loses nothing
+All 26 kinds of metadata record are apply_records or kept, so that a log written by Apache Kafka loses nothing
 here. The transaction records (KIP-868) are no part of an image: `broker.metadata.batches` holds back what
 stands between them.
 """
@@ -125,7 +125,7 @@ class MetadataDelta:
             raise ValueError(f"not a metadata record: {record!r:.200}")
         handler(self, record)
 
-    def finish(self, offset: int, epoch: int) -> MetadataImage:
+    def apply(self, offset: int, epoch: int) -> MetadataImage:
         """The image after the records, the last of which has `offset` and was written in `epoch`."""
         for topic_id, open_partitions in self._open_topics.items():
             self._close_topic(topic_id, open_partitions)
@@ -377,7 +377,7 @@ class MetadataDelta:
     def _remove_delegation_token(self, record: stored.RemoveDelegationTokenRecord) -> None:
         self._own("delegation_tokens").pop(record.token_id, None)
 
-    def _nothing(self, record: object) -> None:
+    def _no_op(self, record: object) -> None:
         """NoOp records keep the log's end moving; transaction records have done their work before this."""
 
 
@@ -399,12 +399,12 @@ _REPLAY: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
     stored.BrokerRegistrationChangeRecord: MetadataDelta._broker_registration_change,
     stored.AccessControlEntryRecord: MetadataDelta._access_control_entry,
     stored.RemoveAccessControlEntryRecord: MetadataDelta._remove_access_control_entry,
-    stored.NoOpRecord: MetadataDelta._nothing,
+    stored.NoOpRecord: MetadataDelta._no_op,
     stored.ZkMigrationStateRecord: MetadataDelta._zk_migration,
     stored.RemoveUserScramCredentialRecord: MetadataDelta._remove_user_scram_credential,
-    stored.BeginTransactionRecord: MetadataDelta._nothing,
-    stored.EndTransactionRecord: MetadataDelta._nothing,
-    stored.AbortTransactionRecord: MetadataDelta._nothing,
+    stored.BeginTransactionRecord: MetadataDelta._no_op,
+    stored.EndTransactionRecord: MetadataDelta._no_op,
+    stored.AbortTransactionRecord: MetadataDelta._no_op,
     stored.RemoveDelegationTokenRecord: MetadataDelta._remove_delegation_token,
     stored.RegisterControllerRecord: MetadataDelta._register_controller,
     stored.ClearElrRecord: MetadataDelta._clear_elr,

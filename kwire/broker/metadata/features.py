@@ -53,7 +53,7 @@ OTHER_FEATURES: Final = sorted(FEATURES.keys() - {METADATA_VERSION, KRAFT_VERSIO
 """Those whose levels stand in the log beside that of metadata.version."""
 
 
-def not_served() -> dict[str, int]:
+def unserved_feature_levels() -> dict[str, int]:
     """What a cluster of kwire's own brokers begins without, though Kafka's releases begin with it."""
     return {name: 0 for name, feature in FEATURES.items() if not feature.is_served}
 

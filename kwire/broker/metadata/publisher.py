@@ -17,7 +17,7 @@ from kwire.host.host import Host
 Subscriber = Callable[[MetadataImage, MetadataDelta], None]
 
 
-class Publisher:
+class MetadataPublisher:
     """Holds the committed metadata, and tells who subscribes of each change."""
 
     def __init__(self, host: Host) -> None:
@@ -42,7 +42,7 @@ class Publisher:
         """Tell nobody any more."""
         self._subscribers.clear()
 
-    def committed(self, batches: Iterable[MetadataBatch]) -> None:
+    def handle_commit(self, batches: Iterable[MetadataBatch]) -> None:
         """Publish the next batches of the log, as one change as far as they are not decided here.
 
         CorruptMetadata where they contradict what is there, or are of a release that this one does not know.
@@ -68,7 +68,7 @@ class Publisher:
         if delta is not None:
             self._publish(delta, offset, epoch)
 
-    def restarted(self, batches: Iterable[MetadataBatch]) -> None:
+    def handle_snapshot(self, batches: Iterable[MetadataBatch]) -> None:
         """Publish what a snapshot says, in the place of all that was: nobody is told what lies between.
 
         CorruptMetadata, with nothing changed, where it makes no sense.
@@ -79,17 +79,17 @@ class Publisher:
             for batch in batches:
                 fresh.replay_all(batch.records)
                 offset, epoch = batch.last_offset, batch.epoch
-            image = fresh.finish(offset, epoch)
+            image = fresh.apply(offset, epoch)
         except ValueError as error:
             raise CorruptMetadata(f"the snapshot up to offset {offset}: {error}") from error
         self._transactions = TransactionFilter()
         self.is_empty = False
-        self._take(image, MetadataDelta.between(self.image, image))
+        self._replace_image(image, MetadataDelta.between(self.image, image))
 
     def _publish(self, delta: MetadataDelta, offset: int, epoch: int) -> None:
-        self._take(delta.finish(offset, epoch), delta)
+        self._replace_image(delta.apply(offset, epoch), delta)
 
-    def _take(self, image: MetadataImage, delta: MetadataDelta) -> None:
+    def _replace_image(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if delta.features_changed:
             check_levels(image.features)
         self.image = image

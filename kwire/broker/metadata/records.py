@@ -13,7 +13,6 @@ from kwire.wire.stored.metadata import (
     BrokerFeature,
     ControllerEndpoint,
     ControllerFeature,
-    PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
@@ -79,11 +78,6 @@ def partition_record(
         record.eligible_leader_replicas = list(partition.elr) or None
         record.last_known_elr = list(partition.last_known_elr) or None
     return StoredRecord(record, partition_record_version(level))
-
-
-def change_record(image: MetadataImage, record: PartitionChangeRecord) -> StoredRecord:
-    """A change of a partition in the version that the cluster allows."""
-    return StoredRecord(record, partition_record_version(image.metadata_version))
 
 
 def broker_record(broker: BrokerImage, level: int) -> StoredRecord:

@@ -10,11 +10,11 @@ from kwire.broker.controller.commands import (
     AllocateProducerIds,
     AlteredPartition,
     AlterPartition,
-    AssignDirectories,
+    AssignReplicasToDirs,
     BrokerHeartbeat,
+    BrokerHeartbeatReply,
     Command,
     CreateTopics,
-    HeartbeatReply,
     ProducerIdBlock,
     RegisterBroker,
     RegisterController,
@@ -66,7 +66,7 @@ def question(command: Command, cluster_id: str) -> Question:
             return Question(HEARTBEATS, _heartbeat(command), _heartbeat_reply)
         case AlterPartition():
             return Question(COMMANDS, _alteration(command), _altered)
-        case AssignDirectories():
+        case AssignReplicasToDirs():
             return Question(COMMANDS, _assignment(command), _refused_assignments)
         case AllocateProducerIds():
             request = AllocateProducerIdsRequest(
@@ -168,8 +168,8 @@ def _heartbeat(command: BrokerHeartbeat) -> Message:
     )
 
 
-def _heartbeat_reply(answer: Any) -> HeartbeatReply:
-    return HeartbeatReply(answer.is_caught_up, answer.is_fenced, answer.should_shut_down)
+def _heartbeat_reply(answer: Any) -> BrokerHeartbeatReply:
+    return BrokerHeartbeatReply(answer.is_caught_up, answer.is_fenced, answer.should_shut_down)
 
 
 def _alteration(command: AlterPartition) -> Message:
@@ -215,7 +215,7 @@ def _altered(answer: alter_partition.AlterPartitionResponse) -> list[AlteredPart
     ]
 
 
-def _assignment(command: AssignDirectories) -> Message:
+def _assignment(command: AssignReplicasToDirs) -> Message:
     messages = assign_replicas_to_dirs
     places: dict[Uuid, dict[Uuid, list[int]]] = {}
     for (topic_id, index), directory in command.directories.items():

@@ -21,7 +21,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Final
 
-from kwire.broker.controller.commands import BrokerHeartbeat, HeartbeatReply, RegisterBroker
+from kwire.broker.controller.commands import BrokerHeartbeat, BrokerHeartbeatReply, RegisterBroker
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
@@ -278,7 +278,7 @@ class BrokerLife:
         if self._is_registered:
             heartbeat = self._heartbeat()
 
-            def answered(reply: HeartbeatReply | ApiError) -> None:
+            def answered(reply: BrokerHeartbeatReply | ApiError) -> None:
                 self._answered(reply, heartbeat.offline_log_dirs)
 
             self._controller.submit(heartbeat, answered)
@@ -394,7 +394,7 @@ class BrokerLife:
             f"kafka-features downgrade {downgrades}, or format the cluster with {downgrades}"
         )
 
-    def _answered(self, reply: HeartbeatReply | ApiError, told: Sequence[Uuid]) -> None:
+    def _answered(self, reply: BrokerHeartbeatReply | ApiError, told: Sequence[Uuid]) -> None:
         self._in_flight = False
         if self._has_ended():
             return

@@ -17,14 +17,14 @@ from kwire.broker.controller.bootstrap import bootstrap_records
 from kwire.broker.controller.commands import RegisterBroker, RegisterController
 from kwire.broker.controller.config_rules import BrokerConfigRules
 from kwire.broker.controller.controller import Controller
-from kwire.broker.controller.liveness import Liveness
-from kwire.broker.controller.partition_changes import UNCLEAN_ELECTION
-from kwire.broker.controller.periodic import Periods
+from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
+from kwire.broker.controller.partition_change_builder import UNCLEAN_ELECTION
+from kwire.broker.controller.periodic_tasks import TaskPeriods
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.runtime import ControllerRuntime
-from kwire.broker.controller.topics import Defaults, new_uuid
+from kwire.broker.controller.topics import TopicDefaults, new_uuid
 from kwire.broker.metadata.features import broker_features, registered_features
-from kwire.broker.metadata.publisher import Publisher
+from kwire.broker.metadata.publisher import MetadataPublisher
 from kwire.broker.node.controller_registration import ControllerRegistration
 from kwire.broker.node.format import metadata_directory
 from kwire.broker.node.life import BrokerLife, LifeSettings, LifeStage
@@ -77,12 +77,12 @@ class Metadata:
         self._home = metadata_directory(config)
         self._on_failed = on_failed
         self._snapshotter: Snapshotter | None = None
-        self.publisher = Publisher(host)
+        self.publisher = MetadataPublisher(host)
         self.quorum = Quorum(
             config,
             host,
-            on_committed=self.publisher.committed,
-            on_restarted=self.publisher.restarted,
+            on_committed=self.publisher.handle_commit,
+            on_restarted=self.publisher.handle_snapshot,
             on_failed=self._failed,
         )
         self.token_hmacs = TokenHmacs(token_terms(config).secret)
@@ -129,7 +129,7 @@ class Metadata:
 
     def _made_runtime(self) -> ControllerRuntime:
         config = self._config
-        defaults = Defaults(
+        defaults = TopicDefaults(
             config.num_partitions,
             config.default_replication_factor,
             config.min_insync_replicas,
@@ -148,7 +148,9 @@ class Metadata:
             self.publisher,
             self._host,
             periods=_periods(config),
-            liveness=Liveness(config.node_id if config.is_broker else None, config.broker_session_timeout_ms),
+            heartbeats=BrokerHeartbeatManager(
+                config.node_id if config.is_broker else None, config.broker_session_timeout_ms
+            ),
             bootstrap=lambda: bootstrap_records(self._disk, self._home),
         )
 
@@ -270,10 +272,12 @@ class Metadata:
         self._on_failed(reason)
 
 
-def _periods(config: BrokerConfig) -> Periods:
+def _periods(config: BrokerConfig) -> TaskPeriods:
     rebalance_ms = config.leader_imbalance_check_interval_seconds * 1000
-    return Periods(
-        preferred_ms=rebalance_ms if config.auto_leader_rebalance_enable else None,
-        unclean_ms=config.unclean_leader_election_interval_ms,
-        tokens_ms=config.delegation_token_expiry_check_interval_ms if token_terms(config).secret else None,
+    return TaskPeriods(
+        preferred_election_ms=rebalance_ms if config.auto_leader_rebalance_enable else None,
+        unclean_election_ms=config.unclean_leader_election_interval_ms,
+        token_expiry_ms=config.delegation_token_expiry_check_interval_ms
+        if token_terms(config).secret
+        else None,
     )

@@ -16,7 +16,7 @@ from kwire.broker.config.group import GroupConfigs
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.broker.node.base import NodeBase
 from kwire.broker.node.format import (
     all_directories,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kwire.broker.controller.commands import AssignDirectories
+from kwire.broker.controller.commands import AssignReplicasToDirs
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.node.life import BrokerLife
 from kwire.broker.replication.directory_moves import Assigned
@@ -24,7 +24,7 @@ class Placement:
     def assign(self, places: Places, done: Assigned) -> None:
         """Tell in which directories replicas lie."""
         self._controller.submit(
-            AssignDirectories(self._node_id, self._life.broker_epoch, places),
+            AssignReplicasToDirs(self._node_id, self._life.broker_epoch, places),
             lambda reply: done(reply if isinstance(reply, ApiError) else None),
         )
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from kwire.broker.config import BrokerConfig
+from kwire.broker.controller.auto_topic_creation import creatable_topic
 from kwire.broker.controller.commands import CreateTopics
-from kwire.broker.controller.new_topics import creatable_topic
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage
 from kwire.broker.replication.partition import Partition

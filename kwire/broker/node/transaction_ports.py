@@ -8,7 +8,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kwire.broker.metadata.image import NO_LEADER
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.broker.node.producer_ids import ProducerIds
 from kwire.broker.node.state_topic import StateTopic, StateTopicNode
 from kwire.broker.replication.partition import Partition

@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch, decode_batches, size_of_whole
+from kwire.broker.metadata.batches import (
+    CorruptMetadata,
+    MetadataBatch,
+    decode_batches,
+    size_of_complete_batches,
+)
 from kwire.broker.raft.positions import EndOfEpoch
 from kwire.broker.raft.quorum_state import FILE_NAME, QuorumState, decode_quorum_state
 from kwire.broker.raft.snapshots import Snapshot, Snapshots
@@ -192,7 +197,7 @@ class MetadataLog:
         offset = self._read_offset
         while offset < self.end_offset:
             data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=self.end_offset).read()
-            whole_bytes = size_of_whole(data)
+            whole_bytes = size_of_complete_batches(data)
             if not whole_bytes:
                 raise CorruptMetadata(f"metadata at offset {offset} cannot be read")
             offset = self._note_batches(memoryview(data)[:whole_bytes])
@@ -209,7 +214,7 @@ class MetadataLog:
             if not data and end_offset < self.end_offset:
                 return  # a batch begins here of which only some is asked for
             # The first batch of what is read is whole, the last may be cut short.
-            whole_bytes = size_of_whole(data)
+            whole_bytes = size_of_complete_batches(data)
             if not whole_bytes:
                 raise CorruptMetadata(f"metadata at offset {offset} cannot be read")
             for batch in decode_batches(memoryview(data)[:whole_bytes]):
@@ -284,7 +289,7 @@ class MetadataLog:
         They are stored as they came. ValueError: they are not what follows here, and none is written.
         StorageError.
         """
-        whole = memoryview(records)[: size_of_whole(records)]
+        whole = memoryview(records)[: size_of_complete_batches(records)]
         if not whole:
             raise ValueError("the first batch is cut short")
         try:

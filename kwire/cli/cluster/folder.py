@@ -29,7 +29,7 @@ from kwire.broker.config.listeners import MAX_PORT
 from kwire.broker.config.properties import ENVIRONMENT_PREFIX
 from kwire.broker.config.roles import BROKER, CONTROLLER, VOTERS
 from kwire.broker.controller.topics import new_uuid
-from kwire.broker.metadata.features import not_served
+from kwire.broker.metadata.features import unserved_feature_levels
 from kwire.broker.node.format import Beginning, FormatError, format_directories, parse_voters
 from kwire.broker.storage.checkpoints import META_PROPERTIES
 from kwire.broker.storage.disk import RealDisk, StorageError
@@ -410,7 +410,9 @@ def _format(path: Path, rng: random.Random, cluster_id: str, voters: str) -> Non
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
-            beginning=Beginning(not_served(), voters=parse_voters(voters, config) if voters else ()),
+            beginning=Beginning(
+                unserved_feature_levels(), voters=parse_voters(voters, config) if voters else ()
+            ),
         )
     except (ConfigError, StorageError, FormatError) as error:
         raise Failure(str(error)) from error

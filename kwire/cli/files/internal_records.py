@@ -8,7 +8,11 @@ from importlib import import_module
 from struct import Struct
 from typing import Any, Final
 
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from kwire.broker.metadata.topic_names import (
+    GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.cli.shared.failure import Misfit
 from kwire.wire.batch import CorruptBatch, Record, control_type

@@ -102,7 +102,7 @@ def properties_file(environ: Mapping[str, str], mounted: str, default: str) -> s
 
 def _format(config: BrokerConfig, cluster_id: str) -> None:
     """Format the directories unless one is formatted. Failure, FormatError, StorageError."""
-    from kwire.broker.metadata.features import not_served
+    from kwire.broker.metadata.features import unserved_feature_levels
     from kwire.broker.node.format import (
         AlreadyFormatted,
         Beginning,
@@ -128,7 +128,7 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
-            beginning=Beginning(not_served(), voters=voters),
+            beginning=Beginning(unserved_feature_levels(), voters=voters),
         ):
             print(line, flush=True)
     except AlreadyFormatted:

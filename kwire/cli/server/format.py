@@ -6,7 +6,7 @@ import argparse
 import random
 import time
 
-from kwire.broker.controller.scram import MalformedCredential, parse_credential
+from kwire.broker.controller.scram_parser import MalformedCredential, parse_credential
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.node.format import (
     Beginning,

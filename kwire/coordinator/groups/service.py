@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
+from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.consumer.requests import Caller, check_request
 from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerDefaults, assignor_names
 from kwire.coordinator.groups.errors import response_error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
-from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
+from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from kwire.coordinator.machine import CoordinatorResult, TimerHandle
 from kwire.coordinator.runtime import Kind, Runtime, Shard, StoredPair
 from kwire.coordinator.transactions.machine import (

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.controller.scram import parse_credential
+from kwire.broker.controller.scram_parser import parse_credential
 from kwire.wire.mechanisms import PLAIN, SCRAM_SHA_256
 from kwire.wire.stored.metadata import UserScramCredentialRecord
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kwire.broker.config import load
-from kwire.broker.metadata.features import not_served
+from kwire.broker.metadata.features import unserved_feature_levels
 from kwire.broker.node.format import Beginning, format_directories
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
@@ -25,7 +25,7 @@ RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 FOREVER_MS: Final = (1 << 63) - 1
 """Brokers whose clocks are hours behind refuse what is written an hour from now by default."""
 
-BEGINNING: Final = Beginning(features=not_served())
+BEGINNING: Final = Beginning(features=unserved_feature_levels())
 """Groups that are not served yet keep brokers out of clusters that have them."""
 
 TIMES: Final = {

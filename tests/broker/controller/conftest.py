@@ -11,20 +11,20 @@ import pytest
 from kwire.broker.controller.bootstrap import activation_records
 from kwire.broker.controller.commands import (
     AlterOperation,
-    AssignDirectories,
+    AssignReplicasToDirs,
     BrokerHeartbeat,
     Command,
     ConfigChange,
+    ControllerResult,
     CreateTopics,
     Fault,
     IncrementalAlterConfigs,
     RegisterBroker,
     ResourceChange,
-    Result,
 )
 from kwire.broker.controller.controller import Controller
-from kwire.broker.controller.liveness import Liveness
-from kwire.broker.controller.topics import Defaults
+from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
+from kwire.broker.controller.topics import TopicDefaults
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import default_features, registered_features
 from kwire.broker.metadata.image import (
@@ -94,8 +94,8 @@ class Cluster:
     def __init__(self, features: Sequence[tuple[str, int]] = tuple(default_features())) -> None:
         self.image = MetadataImage()
         self.rng = random.Random(7)
-        self.controller = Controller(1, Rules(), Defaults(num_partitions=1, replication_factor=1))
-        self.liveness = Liveness(None, session_timeout_ms=9_000)
+        self.controller = Controller(1, Rules(), TopicDefaults(num_partitions=1, replication_factor=1))
+        self.heartbeats = BrokerHeartbeatManager(None, session_timeout_ms=9_000)
         self.records: list[StoredRecord] = []
         """What the last command wrote."""
         levels: list[object] = [
@@ -107,19 +107,19 @@ class Cluster:
         delta = MetadataDelta(self.image)
         for record, version in records:
             delta.replay(decode_stored_metadata(encode_stored(record, version)))
-        self.image = delta.finish(self.image.offset + len(records), 1)
+        self.image = delta.apply(self.image.offset + len(records), 1)
         return delta
 
-    def decide(self, command: Command) -> Result[Any]:
-        return self.controller.handle(command, self.image, self.rng, self.liveness)
+    def decide(self, command: Command) -> ControllerResult[Any]:
+        return self.controller.handle(command, self.image, self.rng, self.heartbeats)
 
     def run(self, command: Command) -> Any:
-        self.liveness.asked(command)
+        self.heartbeats.command_received(command)
         result = self.decide(command)
         self.records = list(result.records)
         self.delta = self.apply(self.records)
-        self.liveness.decided(command, result.reply, self.image.offset)
-        return result.reply
+        self.heartbeats.command_decided(command, result.response, self.image.offset)
+        return result.response
 
     def register(
         self,
@@ -158,7 +158,7 @@ class Cluster:
 
     def end_sessions(self) -> None:
         """Nobody was heard of for longer than a session."""
-        self.liveness.now_ms += 9_001
+        self.heartbeats.now_ms += 9_001
 
     def stop(self, broker_id: int) -> None:
         """The broker is about to end, and cannot wait: it is let go at once."""
@@ -195,7 +195,7 @@ class Cluster:
         """Replicas lie in these directories."""
         found = {(self.image.topics[name].topic_id, index): at for (name, index), at in places.items()}
         epoch = self.image.brokers[broker_id].broker_epoch
-        assert self.run(AssignDirectories(broker_id, epoch, found)) == {}
+        assert self.run(AssignReplicasToDirs(broker_id, epoch, found)) == {}
 
     def set_topic_config(self, topic: str, name: str, value: str) -> None:
         """One key of a topic."""

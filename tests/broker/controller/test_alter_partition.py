@@ -9,7 +9,7 @@ import pytest
 from kwire.broker.controller.commands import (
     AlteredPartition,
     AlterPartition,
-    AlterReassignments,
+    AlterPartitionReassignments,
     FenceBroker,
     PartitionAlteration,
 )
@@ -132,7 +132,7 @@ def test_who_has_recovered_says_so(bare_cluster: Any) -> None:
 
 
 def test_a_move_is_over_when_all_that_stay_are_in_sync(three: Any) -> None:
-    assert three.run(AlterReassignments([("t", 0, [4, 1])])) == [None]
+    assert three.run(AlterPartitionReassignments([("t", 0, [4, 1])])) == [None]
     partition = three.image.topics["t"].partitions[0]
     assert (partition.replicas, partition.adding_replicas) == ((4, 1, 2, 3), (4,))
     reply = alter(three, isr=[1, 2, 3, 4])
@@ -144,7 +144,7 @@ def test_a_move_is_over_when_all_that_stay_are_in_sync(three: Any) -> None:
 
 
 def test_a_move_that_leaves_the_leader_out_ends_with_another_one(three: Any) -> None:
-    assert three.run(AlterReassignments([("t", 0, [4])])) == [None]
+    assert three.run(AlterPartitionReassignments([("t", 0, [4])])) == [None]
     assert alter(three, isr=[1, 2, 3, 4]).error is ErrorCode.NEW_LEADER_ELECTED
     partition = three.image.topics["t"].partitions[0]
     assert (partition.replicas, partition.isr, partition.leader) == ((4,), (4,), 4)
@@ -161,12 +161,12 @@ def test_a_set_below_the_minimum_keeps_who_was_in_it_eligible(three: Any) -> Non
 
 def test_a_move_that_adds_as_many_as_it_removes_waits_for_those_alone(three: Any) -> None:
     alter(three, isr=[1, 2])
-    assert three.run(AlterReassignments([("t", 0, [1, 3, 4])])) == [None]
+    assert three.run(AlterPartitionReassignments([("t", 0, [1, 3, 4])])) == [None]
     assert alter(three, isr=[1, 2, 4]).error is ErrorCode.NONE
     partition = three.image.topics["t"].partitions[0]
     assert (partition.replicas, partition.isr) == ((1, 3, 4), (1, 4)), "3 was out of sync before"
     # Nobody is added: then all that stay must be in sync.
-    assert three.run(AlterReassignments([("t", 0, [1, 3])])) == [None]
+    assert three.run(AlterPartitionReassignments([("t", 0, [1, 3])])) == [None]
     assert three.image.topics["t"].partitions[0].removing_replicas == (4,)
     alter(three, isr=[1, 3, 4])
     assert three.image.topics["t"].partitions[0].replicas == (1, 3)

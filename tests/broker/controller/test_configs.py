@@ -14,7 +14,7 @@ from kwire.broker.controller.commands import (
     LegacyAlterConfigs,
     ResourceChange,
 )
-from kwire.broker.controller.configs import split
+from kwire.broker.controller.configs import split_list
 from kwire.wire.errors import ErrorCode
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
@@ -111,4 +111,4 @@ def test_what_is_refused(
     ("text", "parts"), [("", [""]), ("a", ["a"]), ("a,,b", ["a", "", "b"]), ("a,,", ["a"]), (",", [])]
 )
 def test_texts_are_split_as_java_splits_them(text: str, parts: list[str]) -> None:
-    assert split(text) == parts
+    assert split_list(text) == parts

@@ -14,7 +14,7 @@ from kwire.broker.controller.commands import (
     RenewToken,
 )
 from kwire.broker.controller.controller import Controller
-from kwire.broker.controller.topics import Defaults
+from kwire.broker.controller.topics import TopicDefaults
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.tokens import NO_TOKENS, TokenTerms, token_hmac
 from kwire.wire.stored.metadata import DelegationTokenRecord
@@ -35,7 +35,7 @@ def tokens(cluster: Any) -> Any:
 
 
 def under(cluster: Any, terms: TokenTerms) -> Any:
-    cluster.controller = Controller(1, Rules(), Defaults(1, 1), token_terms=terms)  # type: ignore[arg-type]
+    cluster.controller = Controller(1, Rules(), TopicDefaults(1, 1), token_terms=terms)  # type: ignore[arg-type]
     return cluster
 
 

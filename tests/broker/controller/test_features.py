@@ -8,7 +8,7 @@ import pytest
 
 from kwire.broker.controller.commands import Fault, FeatureUpdate, RegisterController, UpdateFeatures
 from kwire.broker.controller.controller import Controller
-from kwire.broker.controller.topics import Defaults
+from kwire.broker.controller.topics import TopicDefaults
 from kwire.broker.metadata.image import RESOURCE_BROKER
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
@@ -130,7 +130,7 @@ def test_a_broker_of_the_controller_s_own_may_claim_more_than_it_serves_while_it
     bare_cluster: Any,
 ) -> None:
     cluster = bare_cluster((("metadata.version", 30),))
-    cluster.liveness.own_broker_id = 1
+    cluster.heartbeats.own_broker_id = 1
     cluster.register(1)
     assert update(cluster, ("share.version", 1, UPGRADE)) is None
     assert update(cluster, ("share.version", 0, SAFE)) is None
@@ -147,7 +147,7 @@ def known(cluster: Any, controller_id: int, **features: tuple[int, int]) -> None
 
 def test_a_controller_must_support_a_level_and_have_told_so(bare_cluster: Any) -> None:
     cluster = bare_cluster((("metadata.version", 29),))
-    cluster.controller = Controller(1, Rules(), Defaults(1, 1), (1, 2, 3))
+    cluster.controller = Controller(1, Rules(), TopicDefaults(1, 1), (1, 2, 3))
     for controller_id, features, text in (
         (1, {}, "controller 2 has not registered, and may not support this feature"),
         (2, {"metadata_version": (7, 30)}, "Controller 2 does not support this feature."),
@@ -167,7 +167,7 @@ def test_a_controller_must_support_a_level_and_have_told_so(bare_cluster: Any) -
 
 def test_before_controllers_register_they_are_believed_to_support_a_level(bare_cluster: Any) -> None:
     cluster = bare_cluster((("metadata.version", 14),))
-    cluster.controller = Controller(1, Rules(), Defaults(1, 1), (1, 2, 3))
+    cluster.controller = Controller(1, Rules(), TopicDefaults(1, 1), (1, 2, 3))
     assert update(cluster, ("metadata.version", 15, UPGRADE)) is None
     text = "controller 2 has not registered, and may not support this feature"
     reply = update(cluster, ("metadata.version", 16, UPGRADE))

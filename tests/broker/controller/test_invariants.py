@@ -15,17 +15,17 @@ import pytest
 from kwire.broker.controller.commands import (
     AlterOperation,
     AlterPartition,
-    AlterReassignments,
+    AlterPartitionReassignments,
     BrokerHeartbeat,
     ConfigChange,
     CreatePartitions,
     Election,
     ElectLeaders,
-    ElectWherePossible,
     FenceBroker,
     IncrementalAlterConfigs,
     PartitionAlteration,
     ResourceChange,
+    RunPeriodicElection,
     UnregisterBroker,
 )
 from kwire.broker.metadata.image import (
@@ -140,12 +140,12 @@ class Chaos:
     def move(self) -> None:
         topic, index, _ = self.partition()
         target = None if self.rng.random() < 0.3 else self.some(BROKERS)
-        self.cluster.run(AlterReassignments([(topic.name, index, target)]))
+        self.cluster.run(AlterPartitionReassignments([(topic.name, index, target)]))
 
     def elect(self) -> None:
         election = self.rng.choice((Election.PREFERRED, Election.UNCLEAN))
         if self.rng.random() < 0.5:
-            self.cluster.run(ElectWherePossible(election))
+            self.cluster.run(RunPeriodicElection(election))
         else:
             topic, index, _ = self.partition()
             self.cluster.run(ElectLeaders(election, [(topic.name, [index])]))

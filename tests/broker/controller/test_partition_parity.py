@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.controller.commands import Election
-from kwire.broker.controller.partition_changes import PartitionChange
+from kwire.broker.controller.partition_change_builder import PartitionChangeBuilder
 from kwire.broker.metadata.image import (
     ELR_VERSION,
     METADATA_VERSION,
@@ -63,7 +63,7 @@ def image_of(question: Mapping[str, Any]) -> MetadataImage:
 
 def answer_to(question: Mapping[str, Any]) -> str:
     image, target = image_of(question), question["target"]
-    change = PartitionChange(image, image.topics["t"], 0)
+    change = PartitionChangeBuilder(image, image.topics["t"], 0)
     change.election = Election[question["election"]]
     change.isr = target.get("isr", change.isr)
     change.replicas = target.get("replicas", change.replicas)
@@ -71,9 +71,9 @@ def answer_to(question: Mapping[str, Any]) -> str:
     change.adding = target.get("adding", change.adding)
     change.recovery_state = target.get("recovery", change.recovery_state)
     if "unclean" in target:
-        [change.going] = target["unclean"]
-        change.is_unclean = True
-    stored = change.record()
+        [change.broker_to_remove] = target["unclean"]
+        change.unclean_shutdown = True
+    stored = change.build()
     if stored is None:
         return "none"
     record = stored.record

@@ -19,15 +19,15 @@ from kwire.broker.controller.commands import (
     UpgradeType,
 )
 from kwire.broker.controller.controller import Controller
-from kwire.broker.controller.liveness import Liveness
-from kwire.broker.controller.periodic import NEVER, Periods
+from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
+from kwire.broker.controller.periodic_tasks import NO_PERIODIC_TASKS, TaskPeriods
 from kwire.broker.controller.runtime import ControllerRuntime
-from kwire.broker.controller.topics import Defaults
+from kwire.broker.controller.topics import TopicDefaults
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import default_features, registered_features
 from kwire.broker.metadata.image import EndpointImage
-from kwire.broker.metadata.publisher import Publisher
+from kwire.broker.metadata.publisher import MetadataPublisher
 from kwire.broker.metadata.records import StoredRecord
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
@@ -45,9 +45,9 @@ from tests.broker.controller.conftest import DIRECTORY, Rules
 class Bench:
     """A runtime over a log in memory that commits when a test says so."""
 
-    def __init__(self, periods: Periods = NEVER) -> None:
+    def __init__(self, periods: TaskPeriods = NO_PERIODIC_TASKS) -> None:
         self.host = VirtualHost(seed=1)
-        self.publisher = Publisher(self.host)
+        self.publisher = MetadataPublisher(self.host)
         self.appended: list[MetadataBatch] = []
         self.end_offset = 0
         self.epoch = 0
@@ -58,11 +58,11 @@ class Bench:
         self.refuses: ApiError | None = None
         self.refuses_version: ApiError | None = None
         self.runtime = ControllerRuntime(
-            Controller(1, Rules(), Defaults(1, 1)),  # type: ignore[arg-type]
+            Controller(1, Rules(), TopicDefaults(1, 1)),  # type: ignore[arg-type]
             self,
             self.publisher,
             self.host,
-            liveness=Liveness(1, session_timeout_ms=9_000),
+            heartbeats=BrokerHeartbeatManager(1, session_timeout_ms=9_000),
             periods=periods,
             bootstrap=lambda: self.bootstrap,
         )
@@ -89,7 +89,7 @@ class Bench:
     def commit(self, batches: int | None = None) -> None:
         """As a quorum does: what is committed is replayed, and then the leader hears of it."""
         for batch in self.appended[:batches]:
-            self.publisher.committed([batch])
+            self.publisher.handle_commit([batch])
             self.runtime.committed(batch.last_offset)
         del self.appended[:batches]
 
@@ -174,7 +174,7 @@ def test_a_transaction_that_was_cut_short_is_aborted(bench: Bench) -> None:
     bench.lose()
     begun = MetadataBatch(bench.end_offset, bench.end_offset, 2, [BeginTransactionRecord(name="t")])
     bench.end_offset += 1
-    bench.publisher.committed([begun])
+    bench.publisher.handle_commit([begun])
     bench.lead()
     [batch] = bench.appended
     assert [type(record) for record in batch.records] == [AbortTransactionRecord]
@@ -205,11 +205,11 @@ def test_what_was_decided_is_what_is_published(bench: Bench) -> None:
 
 
 def test_whoever_follows_the_log_has_the_same_image(bench: Bench) -> None:
-    follower = Publisher(bench.host)
+    follower = MetadataPublisher(bench.host)
     made = Bench()
     made.lead()
     for batch in made.appended:
-        follower.committed([batch._replace(delta=None)])
+        follower.handle_commit([batch._replace(delta=None)])
     made.commit()
     assert follower.image.features == made.publisher.image.features
     assert follower.image.configs == made.publisher.image.configs

@@ -189,7 +189,7 @@ def test_the_record_limit_counts_the_whole_request(cluster: Any) -> None:
         cluster.decide(CreateTopics([topic("a", 5_000), topic("a b"), topic("c", 4_999)]))
     good, bad, last = cluster.decide(
         CreateTopics([topic("a", 5_000), topic("a b"), topic("c", 4_998)], validate_only=True)
-    ).reply
+    ).response
     assert (good.error_code, last.error_code) == (0, 0)
     assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
@@ -367,6 +367,6 @@ def test_growth_beyond_the_record_limit_is_refused(cluster: Any) -> None:
 
 def test_growth_of_more_topics_than_the_limit_is_refused(cluster: Any) -> None:
     asked = [grow(f"nope{index}", 2) for index in range(10_001)]
-    assert len(cluster.decide(CreatePartitions(asked[1:])).reply) == 10_000
+    assert len(cluster.decide(CreatePartitions(asked[1:])).response) == 10_000
     with pytest.raises(ApiError, match="POLICY_VIOLATION: Unable to perform excessively large batch"):
         cluster.decide(CreatePartitions(asked))

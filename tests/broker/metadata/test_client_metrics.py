@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kwire.broker.config.definition import ConfigError
-from kwire.broker.metadata.client_metrics import SELECTORS, IllegalPattern, read_patterns, read_subscription
+from kwire.broker.metadata.client_metrics import SELECTORS, IllegalPattern, parse_patterns, parse_subscription
 
 CLIENT = {
     "client_instance_id": "AAECAwQFBgcICQoLDA0ODw",
@@ -18,16 +18,16 @@ CLIENT = {
 
 
 def test_what_is_left_out() -> None:
-    said = read_subscription({"metrics": "a"})
+    said = parse_subscription({"metrics": "a"})
     assert (said.metrics, said.interval_ms, said.patterns) == (("a",), 300_000, {})
-    assert read_subscription({"interval.ms": "100"}).metrics == ()
+    assert parse_subscription({"interval.ms": "100"}).metrics == ()
 
 
 def test_what_makes_no_sense() -> None:
     with pytest.raises(ConfigError):
-        read_subscription({"interval.ms": "x"})
+        parse_subscription({"interval.ms": "x"})
     with pytest.raises(IllegalPattern, match="client_id"):
-        read_subscription({"match": "client_id"})
+        parse_subscription({"match": "client_id"})
 
 
 @pytest.mark.parametrize(
@@ -45,23 +45,23 @@ def test_what_makes_no_sense() -> None:
     ],
 )
 def test_whom_it_is_for(match: str, *, is_for: bool) -> None:
-    assert read_subscription({"match": match}).is_for(CLIENT) is is_for
+    assert parse_subscription({"match": match}).matches(CLIENT) is is_for
 
 
 @pytest.mark.parametrize("selector", sorted(SELECTORS))
 def test_every_selector(selector: str) -> None:
-    said = read_subscription({"match": f"{selector}=.+"})
-    assert said.is_for(CLIENT)
-    assert not said.is_for({**CLIENT, selector: ""})
+    said = parse_subscription({"match": f"{selector}=.+"})
+    assert said.matches(CLIENT)
+    assert not said.matches({**CLIENT, selector: ""})
 
 
 def test_an_expression_does_not_hold_the_broker_up() -> None:
     """With one that backtracks this would take longer than there is time."""
-    said = read_subscription({"match": "client_id=(a+)+b"})
-    assert not said.is_for({**CLIENT, "client_id": "a" * 30_000})
+    said = parse_subscription({"match": "client_id=(a+)+b"})
+    assert not said.matches({**CLIENT, "client_id": "a" * 30_000})
 
 
 @pytest.mark.parametrize("expression", ["x++", "(?!x).*", r"(a)\1", r"\h", "[", "*"])
 def test_expressions_that_are_refused(expression: str) -> None:
     with pytest.raises(IllegalPattern):
-        read_patterns([f"client_id={expression}"])
+        parse_patterns([f"client_id={expression}"])

@@ -36,7 +36,7 @@ def topic(name: str = "t", topic_id: Uuid = TOPIC_ID, partitions: int = 1) -> li
 def after(image: MetadataImage, *records: object) -> tuple[MetadataImage, MetadataDelta]:
     delta = MetadataDelta(image)
     delta.replay_all(records)
-    return delta.finish(image.offset + len(records), 1), delta
+    return delta.apply(image.offset + len(records), 1), delta
 
 
 def test_what_was_there_before_is_not_touched() -> None:

@@ -33,7 +33,7 @@ def replay(decoded: list[MetadataBatch], up_to_offset: int | None = None) -> Met
         delta.replay_all(transactions.feed(batch.records))
         last = batch
     assert not transactions.is_open
-    return delta.finish(last.last_offset, last.epoch)
+    return delta.apply(last.last_offset, last.epoch)
 
 
 def content(image: MetadataImage) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_the_records_of_an_image_make_it_again(name: str) -> None:
     delta = MetadataDelta(MetadataImage())
     for record, version in snapshot_records(image):
         delta.replay(decode_stored_metadata(encode_stored(record, version)))
-    assert content(delta.finish(image.offset, image.epoch)) == content(image)
+    assert content(delta.apply(image.offset, image.epoch)) == content(image)
 
 
 def test_every_record_is_written_again_byte_for_byte() -> None:

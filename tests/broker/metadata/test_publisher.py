@@ -7,7 +7,7 @@ import pytest
 from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.metadata.publisher import Publisher
+from kwire.broker.metadata.publisher import MetadataPublisher
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.primitives import Uuid
 from kwire.wire.registry import UnknownRecord
@@ -34,7 +34,7 @@ class Bench:
     """A publisher, what it has told, and where the log ends."""
 
     def __init__(self) -> None:
-        self.publisher = Publisher(VirtualHost())
+        self.publisher = MetadataPublisher(VirtualHost())
         self.told: list[tuple[int, set[str]]] = []
         self.end_offset = 0
         self.publisher.subscribe(self.hear)
@@ -48,7 +48,7 @@ class Bench:
         return MetadataBatch(base_offset, self.end_offset - 1, 3, list(records), delta=delta)
 
     def commit(self, *records: Message) -> None:
-        self.publisher.committed([self.batch(*records)])
+        self.publisher.handle_commit([self.batch(*records)])
 
     @property
     def topics(self) -> set[str]:
@@ -62,7 +62,7 @@ def bench() -> Bench:
 
 def test_batches_that_come_together_are_one_change(bench: Bench) -> None:
     assert bench.publisher.is_empty
-    bench.publisher.committed([bench.batch(topic("a"), topic("b")), bench.batch(topic("c"))])
+    bench.publisher.handle_commit([bench.batch(topic("a"), topic("b")), bench.batch(topic("c"))])
     assert bench.told == [(2, {"a", "b", "c"})]
     assert (bench.publisher.image.offset, bench.publisher.image.epoch) == (2, 3)
     assert not bench.publisher.is_empty
@@ -77,7 +77,7 @@ def test_an_image_that_was_given_out_never_changes(bench: Bench) -> None:
 
 
 def test_control_batches_move_the_offset_alone(bench: Bench) -> None:
-    bench.publisher.committed([MetadataBatch(0, 0, 1, [])])
+    bench.publisher.handle_commit([MetadataBatch(0, 0, 1, [])])
     assert bench.told == [(0, set())]
     assert bench.publisher.is_empty
 
@@ -86,8 +86,8 @@ def test_what_was_decided_here_is_not_made_again(bench: Bench) -> None:
     bench.commit(topic("a"))
     delta = MetadataDelta(bench.publisher.image)
     delta.replay(topic("b"))
-    decided = delta.finish(1, 3)
-    bench.publisher.committed([bench.batch(topic("b"), delta=delta)])
+    decided = delta.apply(1, 3)
+    bench.publisher.handle_commit([bench.batch(topic("b"), delta=delta)])
     assert bench.publisher.image is decided
     assert bench.told == [(0, {"a"}), (1, {"b"})]
 
@@ -96,7 +96,7 @@ def test_what_was_decided_upon_something_else_is_made_again(bench: Bench) -> Non
     delta = MetadataDelta(bench.publisher.image)
     delta.replay(topic("b"))
     bench.commit(topic("a"))
-    bench.publisher.committed([bench.batch(topic("b"), delta=delta)])
+    bench.publisher.handle_commit([bench.batch(topic("b"), delta=delta)])
     assert bench.topics == {"a", "b"}
 
 
@@ -116,7 +116,7 @@ def test_who_aborts_a_transaction_may_have_decided_so_here(bench: Bench) -> None
     bench.commit(BeginTransactionRecord(name="t"), topic("a"))
     delta = MetadataDelta(bench.publisher.image)
     delta.replay(AbortTransactionRecord())
-    bench.publisher.committed([bench.batch(AbortTransactionRecord(), delta=delta)])
+    bench.publisher.handle_commit([bench.batch(AbortTransactionRecord(), delta=delta)])
     assert not bench.publisher.is_transaction_open
     assert bench.topics == set()
 
@@ -166,7 +166,7 @@ def test_a_snapshot_takes_the_place_of_all_and_tells_what_is_different(bench: Be
     bench.publisher.subscribe(lambda image, delta: deltas.append(delta))
     again = TopicRecord(name="anew", topic_id=id_of("another"))
     said = [topic("kept"), again, topic("new"), FeatureLevelRecord(name="group.version", feature_level=1)]
-    bench.publisher.restarted([MetadataBatch(99, 99, 7, [record]) for record in said])
+    bench.publisher.handle_snapshot([MetadataBatch(99, 99, 7, [record]) for record in said])
     [delta] = deltas
     assert {created.topic_id for created in delta.created_topics} == {id_of("another"), id_of("new")}
     assert {deleted.name for deleted in delta.deleted_topics} == {"gone", "anew"}
@@ -180,5 +180,5 @@ def test_a_snapshot_takes_the_place_of_all_and_tells_what_is_different(bench: Be
 def test_a_snapshot_that_makes_no_sense_changes_nothing(bench: Bench) -> None:
     bench.commit(topic("a"))
     with pytest.raises(CorruptMetadata):
-        bench.publisher.restarted([MetadataBatch(9, 9, 3, [RemoveTopicRecord(topic_id=id_of("b"))])])
+        bench.publisher.handle_snapshot([MetadataBatch(9, 9, 3, [RemoveTopicRecord(topic_id=id_of("b"))])])
     assert bench.topics == {"a"}

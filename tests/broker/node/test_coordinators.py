@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

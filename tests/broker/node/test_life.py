@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.controller.commands import BrokerHeartbeat, Command, HeartbeatReply, OnDone, RegisterBroker
+from kwire.broker.controller.commands import (
+    BrokerHeartbeat,
+    BrokerHeartbeatReply,
+    Command,
+    OnDone,
+    RegisterBroker,
+)
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.node.life import (
@@ -29,9 +35,9 @@ from kwire.wire.stored import metadata as stored
 EPOCH = 17
 HEARTBEAT_MS = 2_000
 REGISTRATION = RegisterBroker(1, Uuid(bytes(16)), [], {"share.version": (0, 0)}, None, [])
-FENCED = HeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=False)
-UNFENCED = HeartbeatReply(is_caught_up=True, is_fenced=False, should_shut_down=False)
-LET_GO = HeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=True)
+FENCED = BrokerHeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=False)
+UNFENCED = BrokerHeartbeatReply(is_caught_up=True, is_fenced=False, should_shut_down=False)
+LET_GO = BrokerHeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=True)
 
 
 class Bench:
@@ -66,7 +72,7 @@ class Bench:
         self.host.run_pending()
         return command
 
-    def heartbeat(self, reply: HeartbeatReply) -> BrokerHeartbeat:
+    def heartbeat(self, reply: BrokerHeartbeatReply) -> BrokerHeartbeat:
         """What is asked now, without time to pass."""
         self.host.advance(0)
         heartbeat = self.answer(reply)
@@ -76,7 +82,7 @@ class Bench:
     def publish(self, offset: int, *records: Any) -> None:
         delta = MetadataDelta(self.image)
         delta.replay_all(records)
-        self.image = delta.finish(offset, 1)
+        self.image = delta.apply(offset, 1)
         self.life.image_changed(self.image, delta)
         self.host.run_pending()
 

@@ -12,10 +12,10 @@ from kwire.broker.controller.commands import (
     AllocateProducerIds,
     AlteredPartition,
     AlterPartition,
-    AssignDirectories,
+    AssignReplicasToDirs,
     BrokerHeartbeat,
+    BrokerHeartbeatReply,
     CreateTopics,
-    HeartbeatReply,
     PartitionAlteration,
     ProducerIdBlock,
     RegisterBroker,
@@ -132,7 +132,7 @@ def test_a_heartbeat(bench: Bench) -> None:
     command = BrokerHeartbeat(3, 17, 20, False, True, (DIRECTORY,), None)
     answer = BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False, should_shut_down=True)
     purpose, request, reply = bench.ask(command, answer)
-    assert (purpose, reply) == (HEARTBEATS, HeartbeatReply(True, False, True))
+    assert (purpose, reply) == (HEARTBEATS, BrokerHeartbeatReply(True, False, True))
     assert (request.broker_epoch, request.current_metadata_offset) == (17, 20)
     assert (request.want_fence, request.want_shut_down) == (False, True)
     assert (request.offline_log_dirs, request.cordoned_log_dirs) == ([DIRECTORY], None)
@@ -174,7 +174,7 @@ def test_an_assignment_of_directories(bench: Bench) -> None:
         directories=[messages.ResponseDirectoryData(id=DIRECTORY, topics=[topic])]
     )
     places = {(TOPIC, 0): DIRECTORY, (TOPIC, 1): DIRECTORY, (TOPIC, 2): OTHER}
-    purpose, request, reply = bench.ask(AssignDirectories(3, 17, places), answer)
+    purpose, request, reply = bench.ask(AssignReplicasToDirs(3, 17, places), answer)
     assert (purpose, request.broker_epoch, reply) == (COMMANDS, 17, {(TOPIC, 1): code})
     assert {
         one.id: [partition.partition_index for partition in one.topics[0].partitions]

@@ -11,7 +11,7 @@ from kwire.broker.config import load
 from kwire.broker.metadata.batches import MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.metadata.publisher import Publisher
+from kwire.broker.metadata.publisher import MetadataPublisher
 from kwire.broker.net.peers import PeerLinks
 from kwire.broker.node.format import all_directories, format_directories
 from kwire.broker.raft.decisions import Leadership
@@ -98,13 +98,13 @@ class ObservingNode:
             directory_id=directory.directory_id or ZERO_UUID,
             static_voters=static_voters(config),
         )
-        self.publisher = Publisher(self.host)
+        self.publisher = MetadataPublisher(self.host)
         self.publisher.subscribe(self._never_back)
         self.observer = Quorum(
             config,
             self.host,
-            on_committed=lambda batches: self.publisher.committed(self._heard(batches)),
-            on_restarted=self.publisher.restarted,
+            on_committed=lambda batches: self.publisher.handle_commit(self._heard(batches)),
+            on_restarted=self.publisher.handle_snapshot,
             on_failed=self.fatal.append,
         )
         self.observer.subscribe_leader(

@@ -149,7 +149,7 @@ class FollowerRig:
         """Commit metadata records, and end the turn."""
         delta = MetadataDelta(self.image)
         delta.replay_all(records)
-        self.image = delta.finish(self.image.offset + len(records), 1)
+        self.image = delta.apply(self.image.offset + len(records), 1)
         self.replicas.changed(delta)
         self.turn()
 

@@ -102,7 +102,7 @@ class Rig:
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
-        self.image = delta.finish(self.image.offset + len(records), 1)
+        self.image = delta.apply(self.image.offset + len(records), 1)
         self.replicas.changed(delta)
 
     def create(self, name: str = "t", **fields: Any) -> None:
@@ -319,7 +319,7 @@ def test_a_log_that_the_cluster_knows_elsewhere_is_a_stray() -> None:
     rig.logs.shutdown(rig.host.now_ms())
     delta = MetadataDelta(rig.image)
     delta.replay(change(leader=2, replicas=[2, 3], isr=[2, 3]))
-    again = Rig(rig.disk, delta.finish(9, 1))
+    again = Rig(rig.disk, delta.apply(9, 1))
     assert again.logs.get("t", 0) is None
     assert [name for name in rig.disk.names("/d") if name.startswith("t-0")] != ["t-0"]
 

@@ -97,7 +97,7 @@ class Pair:
             publisher = around.node._metadata.publisher
             delta = MetadataDelta(publisher.image)
             delta.replay_all(records)
-            publisher.image = delta.finish(publisher.image.offset + len(records), 1)
+            publisher.image = delta.apply(publisher.image.offset + len(records), 1)
             around.node.replicas.changed(delta)
             around.turn()
 

@@ -38,7 +38,7 @@ class Known:
     def write(self, *records: object) -> None:
         delta = MetadataDelta(self.image)
         delta.replay_all(records)
-        self.image = delta.finish(self.image.offset + len(records), 1)
+        self.image = delta.apply(self.image.offset + len(records), 1)
 
 
 def token_record(token_id: str, owner: str = "User:alice", expires_ms: int = 5) -> DelegationTokenRecord:

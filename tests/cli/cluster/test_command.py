@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.config import load
-from kwire.broker.metadata.features import not_served
+from kwire.broker.metadata.features import unserved_feature_levels
 from kwire.broker.node.format import Beginning, format_directories
 from kwire.broker.storage.disk import RealDisk
 from kwire.cli.broker_settings import Failure
@@ -340,7 +340,7 @@ def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
             random.Random(1),
             0,
             cluster_id="4L6g3nShT-eMCtK--X86sw",
-            beginning=Beginning(not_served()),
+            beginning=Beginning(unserved_feature_levels()),
         )
     assert "named in the properties of its nodes" in desk.says("up", "--controllers", "3", status=1)
     desk.says("up", "--brokers", "2")

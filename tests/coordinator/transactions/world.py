@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kwire.broker.api.transactions.checks import check_transaction
-from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
+from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from kwire.broker.node.node import Node
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import AppendOrigin, Log

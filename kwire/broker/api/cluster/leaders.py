@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import PARKED, Parked
-from kwire.broker.controller.commands import AlterReassignments, Election, ElectLeaders, Fault
-from kwire.broker.controller.partition_changes import find, is_moving
+from kwire.broker.controller.commands import AlterPartitionReassignments, Election, ElectLeaders, Fault
+from kwire.broker.controller.partition_change_builder import find_partition, is_reassigning
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -84,7 +84,9 @@ def alter_partition_reassignments(
         response.allow_replication_factor_change = request.allow_replication_factor_change
         context.complete(response)
 
-    node.own_controller.submit(AlterReassignments(asked, request.allow_replication_factor_change), done)
+    node.own_controller.submit(
+        AlterPartitionReassignments(asked, request.allow_replication_factor_change), done
+    )
     return PARKED
 
 
@@ -131,7 +133,7 @@ def list_partition_reassignments(
                 removing_replicas=list(found[1].removing_replicas),
             )
             for index in indexes
-            if (found := find(image, name, index)) is not None and is_moving(found[1])
+            if (found := find_partition(image, name, index)) is not None and is_reassigning(found[1])
         ]
         if moving:
             topics.append(OngoingTopicReassignment(name=name, partitions=moving))

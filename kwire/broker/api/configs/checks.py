@@ -12,7 +12,7 @@ from typing import Final
 
 from kwire.broker.config.definition import parse_integer
 from kwire.broker.controller.commands import AlterOperation, ConfigRules, Fault, ResourceChange
-from kwire.broker.controller.configs import split
+from kwire.broker.controller.configs import split_list
 from kwire.broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -117,10 +117,10 @@ def _broker_fault(
 def _edited(current: str, operation: int, value: str) -> str:
     """A list as the broker edits it, to look at what a change would come to."""
     if operation == AlterOperation.APPEND:
-        parts = split(current) if current else []
-        return ",".join([*parts, *(part for part in split(value) if part not in parts)])
-    parts = split(current)
-    for part in split(value):
+        parts = split_list(current) if current else []
+        return ",".join([*parts, *(part for part in split_list(value) if part not in parts)])
+    parts = split_list(current)
+    for part in split_list(value):
         if part in parts:
             parts.remove(part)
     return ",".join(parts)

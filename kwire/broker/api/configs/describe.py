@@ -29,7 +29,7 @@ from kwire.broker.metadata.image import (
     RESOURCE_TOPIC,
     MetadataImage,
 )
-from kwire.broker.metadata.names import name_fault
+from kwire.broker.metadata.topic_names import topic_name_fault
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -112,7 +112,7 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
 def _entries(node: ClusterView, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
     kind, name = resource.resource_type, resource.resource_name
     if kind == RESOURCE_TOPIC:
-        fault = name_fault(name)
+        fault = topic_name_fault(name)
         if fault is not None:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         if name not in node.image.topics:

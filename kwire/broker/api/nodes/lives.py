@@ -13,7 +13,7 @@ from kwire.broker.api.request.context import PARKED, Parked
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
     BrokerHeartbeat,
-    HeartbeatReply,
+    BrokerHeartbeatReply,
     ProducerIdBlock,
     RegisterBroker,
     RegisterController,
@@ -87,7 +87,7 @@ def broker_registration(
 def broker_heartbeat(node: ControllerRole, context: Asked, request: BrokerHeartbeatRequest) -> Parked:
     """What a broker is, as it lives on."""
 
-    def done(reply: HeartbeatReply | ApiError) -> None:
+    def done(reply: BrokerHeartbeatReply | ApiError) -> None:
         if isinstance(reply, ApiError):
             context.refuse(reply)
             return

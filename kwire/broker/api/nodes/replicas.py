@@ -12,7 +12,7 @@ from kwire.broker.api.request.context import PARKED, Parked
 from kwire.broker.controller.commands import (
     AlteredPartition,
     AlterPartition,
-    AssignDirectories,
+    AssignReplicasToDirs,
     PartitionAlteration,
 )
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL
@@ -132,5 +132,5 @@ def assign_replicas_to_dirs(
         for topic in directory.topics
         for partition in topic.partitions
     }
-    node.own_controller.submit(AssignDirectories(request.broker_id, request.broker_epoch, places), done)
+    node.own_controller.submit(AssignReplicasToDirs(request.broker_id, request.broker_epoch, places), done)
     return PARKED

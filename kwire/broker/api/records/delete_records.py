@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import PARKED, Parked, RequestContext
-from kwire.broker.metadata.names import is_internal
+from kwire.broker.metadata.topic_names import is_internal
 from kwire.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.delete_records import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
-from kwire.broker.metadata.names import is_internal
+from kwire.broker.metadata.topic_names import is_internal
 from kwire.broker.storage.log.validator import RecordErrors, check_produced, leading_header
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.batch import BatchHeader

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kwire.broker.api.telemetry.instances import Client, ClientInstances
 from kwire.broker.api.telemetry.received import Received
 from kwire.broker.config.definition import ConfigError
-from kwire.broker.metadata.client_metrics import IllegalPattern, read_subscription
+from kwire.broker.metadata.client_metrics import IllegalPattern, parse_subscription
 from kwire.broker.metadata.image import RESOURCE_CLIENT_METRICS
 from kwire.wire.compression import Codec, CompressionError, decompress
 from kwire.wire.errors import ApiError, ErrorCode, WireError
@@ -62,7 +62,7 @@ class ClientTelemetry:
 
     def _subscribe(self, name: str, settings: Mapping[str, str]) -> None:
         try:
-            self.instances.subscribe(name, read_subscription(settings) if settings else None)
+            self.instances.subscribe(name, parse_subscription(settings) if settings else None)
         except (ConfigError, IllegalPattern) as error:
             self._logger.error("the client metrics subscription %s is passed over: %s", name, error)
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kwire.broker.controller.topics import new_uuid
-from kwire.broker.metadata.client_metrics import Subscription, read_subscription
+from kwire.broker.metadata.client_metrics import ClientMetricsSubscription, parse_subscription
 from kwire.wire.compression import Codec
 from kwire.wire.crc import crc32c
 from kwire.wire.errors import ApiError, ErrorCode
@@ -31,7 +31,7 @@ KEPT_INTERVALS: Final = 3
 NEVER_MS: Final = -(1 << 62)
 ALL: Final = "*"
 CODECS: Final = frozenset(Codec)
-DEFAULT_INTERVAL_MS: Final = read_subscription({}).interval_ms
+DEFAULT_INTERVAL_MS: Final = parse_subscription({}).interval_ms
 ONE_UUID: Final = Uuid(bytes(15) + b"\x01")
 RETRIED_AT_ONCE: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 """After these a client asks anew which metrics to push, and need not wait."""
@@ -130,7 +130,7 @@ class ClientInstances:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, ClientMetricsSubscription] = {}
         self._version = 0
         self._instances: OrderedDict[Uuid, Instance] = OrderedDict()
         self._by_connection: dict[int, Uuid] = {}
@@ -138,7 +138,7 @@ class ClientInstances:
     def __len__(self) -> int:
         return len(self._instances)
 
-    def subscribe(self, name: str, subscription: Subscription | None) -> None:
+    def subscribe(self, name: str, subscription: ClientMetricsSubscription | None) -> None:
         """A subscription is made or changed, or with None deleted: clients learn of it when they ask."""
         if subscription is not None:
             self._subscriptions[name] = subscription
@@ -235,7 +235,7 @@ class ClientInstances:
         interval_ms = DEFAULT_INTERVAL_MS
         selectors = client.selectors(instance_id)
         for subscription in self._subscriptions.values():
-            if subscription.is_for(selectors):
+            if subscription.matches(selectors):
                 # As Java copies a list into a set: with as much room as it will need.
                 count = len(subscription.metrics)
                 metrics += hash_set_order(subscription.metrics, max(16, int(count / 0.75) + 1))

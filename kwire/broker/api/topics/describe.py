@@ -11,7 +11,7 @@ from kwire.broker.api.request.authorized_operations import TOPIC_OPERATIONS
 from kwire.broker.api.request.context import RequestContext
 from kwire.broker.api.topics.metadata import offline_replicas
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
-from kwire.broker.metadata.names import is_internal, name_fault
+from kwire.broker.metadata.topic_names import is_internal, topic_name_fault
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -60,7 +60,7 @@ def describe_topic_partitions(
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
-    known_name = name_fault(name) is None
+    known_name = topic_name_fault(name) is None
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known_name else ErrorCode.INVALID_TOPIC_EXCEPTION,
         name=name,

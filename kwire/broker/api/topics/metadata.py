@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from kwire.broker.api.request.context import RequestContext
+from kwire.broker.controller.auto_topic_creation import creatable_topic
 from kwire.broker.controller.commands import CreateTopics
-from kwire.broker.controller.new_topics import creatable_topic
 from kwire.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionImage, TopicImage
-from kwire.broker.metadata.names import is_internal, name_fault
+from kwire.broker.metadata.topic_names import is_internal, topic_name_fault
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode
@@ -120,7 +120,7 @@ def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[M
     wanted: list[str] = []
     for name in names:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-        if name_fault(name) is None:
+        if topic_name_fault(name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if name != METADATA_TOPIC:  # It is no topic to clients, and its log is there.
                 wanted.append(name)

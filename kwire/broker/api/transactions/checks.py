@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
+from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.batch import NO_SEQUENCE, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode

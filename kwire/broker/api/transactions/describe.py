@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import RequestContext
-from kwire.broker.metadata.names import name_fault
+from kwire.broker.metadata.topic_names import topic_name_fault
 from kwire.broker.replication.roles import Role
 from kwire.coordinator.groups.consumer import regex
 from kwire.coordinator.transactions.transaction import State, Transaction
@@ -53,7 +53,7 @@ def describe_producers(
 
 def _topic_fault(node: BrokerRole, topic: str) -> ApiError | None:
     """What is wrong with all partitions of a topic, which is told in words; nothing where it is there."""
-    name_error = name_fault(topic)
+    name_error = topic_name_fault(topic)
     if name_error is not None:
         return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, name_error)
     if topic not in node.image.topics:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC
+from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.errors import response_error
 from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.transactions.machine import Producer

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import PARKED, Parked, RequestContext
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, is_internal
+from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, is_internal
 from kwire.coordinator.transactions.machine import Producer
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode

@@ -31,7 +31,7 @@ def kept() -> MetadataImage:
     for number, entity in enumerate(QUOTAS):
         named = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
         delta.replay(ClientQuotaRecord(entity=named, key="producer_byte_rate", value=float(number)))
-    return delta.finish(1, 1)
+    return delta.apply(1, 1)
 
 
 def request(*components: Component, strict: bool = False) -> DescribeClientQuotasRequest:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.api.telemetry.instances import MOST_INSTANCES, Client, ClientInstances, Instance
-from kwire.broker.metadata.client_metrics import read_subscription
+from kwire.broker.metadata.client_metrics import parse_subscription
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
@@ -34,7 +34,7 @@ class Rig:
 
     def subscribe(self, name: str = "s", **settings: str) -> None:
         told = {key.replace("interval_ms", "interval.ms"): value for key, value in settings.items()}
-        self.machine.subscribe(name, read_subscription(told) if told else None)
+        self.machine.subscribe(name, parse_subscription(told) if told else None)
 
     def get(self, instance_id: Uuid = ID, connection: int = 1) -> Instance | ErrorCode:
         try:

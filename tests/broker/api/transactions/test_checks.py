@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from kwire.broker.metadata.names import TRANSACTION_STATE_TOPIC
+from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from kwire.broker.storage.log.verifications import Verifications
 from kwire.testing.world import Client
 from kwire.wire.errors import ErrorCode

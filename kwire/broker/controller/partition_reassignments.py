@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from kwire.broker.controller.commands import (
     MAX_RECORDS_PER_REQUEST,
     TOO_MANY_RECORDS,
-    AlterReassignments,
+    AlterPartitionReassignments,
+    ControllerResult,
     Election,
     Fault,
-    Result,
 )
-from kwire.broker.controller.partition_changes import (
-    PartitionChange,
-    cheapest_election,
-    find,
-    is_moving,
+from kwire.broker.controller.partition_change_builder import (
+    PartitionChangeBuilder,
+    election_for_topic,
+    find_partition,
+    is_reassigning,
     without,
 )
 from kwire.broker.controller.topics import assignment_fault
@@ -25,25 +25,27 @@ from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ErrorCode
 
 
-def alter_reassignments(
-    command: AlterReassignments, image: MetadataImage, *, may_lose: bool
-) -> Result[list[Fault | None]]:
+def alter_partition_reassignments(
+    command: AlterPartitionReassignments, image: MetadataImage, *, unclean_enabled: bool
+) -> ControllerResult[list[Fault | None]]:
     """One outcome a partition; what is refused stops nothing else."""
     records: list[StoredRecord] = []
-    replies: list[Fault | None] = []
+    outcomes: list[Fault | None] = []
     for name, index, replicas in command.partitions:
-        outcome = _alter(image, may_lose, name, index, replicas, command.allow_replication_factor_change)
+        outcome = _reassign(
+            image, unclean_enabled, name, index, replicas, command.allow_replication_factor_change
+        )
         if isinstance(outcome, StoredRecord) and len(records) == MAX_RECORDS_PER_REQUEST:
             outcome = TOO_MANY_RECORDS
-        replies.append(outcome if isinstance(outcome, Fault) else None)
+        outcomes.append(outcome if isinstance(outcome, Fault) else None)
         if isinstance(outcome, StoredRecord):
             records.append(outcome)
-    return Result(records, replies)
+    return ControllerResult(records, outcomes)
 
 
-def _alter(
+def _reassign(
     image: MetadataImage,
-    may_lose: bool,
+    unclean_enabled: bool,
     name: str,
     index: int,
     replicas: Sequence[int] | None,
@@ -51,32 +53,32 @@ def _alter(
 ) -> StoredRecord | Fault | None:
     if name not in image.topics:
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
-    found = find(image, name, index)
+    found = find_partition(image, name, index)
     if found is None:
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     topic, partition = found
     if replicas is None:
-        return _stop(image, may_lose, topic, index, partition)
+        return _cancel(image, unclean_enabled, topic, index, partition)
     fault = assignment_fault(image, replicas, None)
     if fault is None and not may_change_factor:
-        fault = _factor_fault(partition, replicas)
+        fault = _replication_factor_fault(partition, replicas)
     if fault is not None:
         return fault
     removing = sorted(without(partition.replicas, replicas))
-    change = PartitionChange(image, topic, index)
+    change = PartitionChangeBuilder(image, topic, index)
     change.replicas = [*replicas, *removing]
     if removing:
         change.removing = removing
     adding = sorted(without(replicas, partition.replicas))
     if adding:
         change.adding = adding
-    return change.record()
+    return change.build()
 
 
-def _factor_fault(partition: PartitionImage, replicas: Sequence[int]) -> Fault | None:
+def _replication_factor_fault(partition: PartitionImage, replicas: Sequence[int]) -> Fault | None:
     """How many replicas there are, or will be once a move is over, may not change."""
     present = len(partition.replicas)
-    if is_moving(partition):
+    if is_reassigning(partition):
         kept = {*partition.replicas, *partition.adding_replicas} - set(partition.removing_replicas)
         present = len(kept)
     if present == len(replicas):
@@ -85,17 +87,17 @@ def _factor_fault(partition: PartitionImage, replicas: Sequence[int]) -> Fault |
     return Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
 
 
-def _stop(
-    image: MetadataImage, may_lose: bool, topic: TopicImage, index: int, partition: PartitionImage
+def _cancel(
+    image: MetadataImage, unclean_enabled: bool, topic: TopicImage, index: int, partition: PartitionImage
 ) -> StoredRecord | Fault | None:
     """Back to the replicas from before the move."""
-    if not is_moving(partition):
+    if not is_reassigning(partition):
         return Fault(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     replicas = without(partition.replicas, partition.adding_replicas)
     if not replicas:
         text = "Invalid replica assignment: addingReplicas contains all replicas."
         return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    election = cheapest_election(image, topic.name, may_lose=may_lose)
+    election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
     isr = without(partition.isr, partition.adding_replicas)
     if not isr:
         if election is not Election.UNCLEAN:
@@ -105,7 +107,7 @@ def _stop(
             )
             return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         isr = replicas[:1]
-    change = PartitionChange(image, topic, index)
+    change = PartitionChangeBuilder(image, topic, index)
     change.replicas, change.isr, change.removing, change.adding = replicas, isr, [], []
     change.election = election
-    return change.record()
+    return change.build()

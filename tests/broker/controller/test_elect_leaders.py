@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.controller import elections
+from kwire.broker.controller import elect_leaders
 from kwire.broker.controller.commands import (
-    AlterReassignments,
+    AlterPartitionReassignments,
     Election,
     ElectLeaders,
-    ElectWherePossible,
+    RunPeriodicElection,
     UnregisterBroker,
 )
 from kwire.wire.errors import ApiError, ErrorCode
@@ -70,13 +70,13 @@ def test_the_preferred_leader_takes_over_again(three: Any) -> None:
     # Back, but not in sync before it has asked its way into the set.
     three.start(1)
     assert elect(three, Election.PREFERRED) == [("t", 0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
-    assert three.run(AlterReassignments([("t", 0, [3, 2, 1])])) == [None]
+    assert three.run(AlterPartitionReassignments([("t", 0, [3, 2, 1])])) == [None]
     assert elect(three, Election.PREFERRED, None) == [("t", 0, ErrorCode.NONE)]
     assert state(three)[2] == 3
 
 
 def test_unclean_elections_take_who_lives(three: Any) -> None:
-    assert three.run(AlterReassignments([("t", 0, [2, 3])])) == [None]
+    assert three.run(AlterPartitionReassignments([("t", 0, [2, 3])])) == [None]
     for broker_id in (2, 3):
         three.stop(broker_id)
     partition = three.image.topics["t"].partitions[0]
@@ -104,16 +104,16 @@ def test_who_is_forgotten_leads_no_more(three: Any) -> None:
 def test_so_many_are_elected_in_one_go_and_no_more(
     bare_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elections, "MAX_RECORDS_PER_REQUEST", 3)
-    monkeypatch.setattr(elections, "MAX_ELECTIONS_AT_ONCE", 3)
+    monkeypatch.setattr(elect_leaders, "MAX_RECORDS_PER_REQUEST", 3)
+    monkeypatch.setattr(elect_leaders, "MAX_ELECTIONS_AT_ONCE", 3)
     cluster = bare_cluster()
     for broker_id in (1, 2):
         cluster.start(broker_id)
     cluster.create_on("t", [[1, 2]] * 4)
-    cluster.run(AlterReassignments([("t", index, [2, 1]) for index in range(4)]))
+    cluster.run(AlterPartitionReassignments([("t", index, [2, 1]) for index in range(4)]))
     with pytest.raises(ApiError, match="Unable to perform excessively large batch operation"):
         cluster.decide(ElectLeaders(Election.PREFERRED, None))
-    assert cluster.run(ElectWherePossible(Election.PREFERRED)) is True
+    assert cluster.run(RunPeriodicElection(Election.PREFERRED)) is True
     assert len(cluster.records) == 3
-    assert cluster.run(ElectWherePossible(Election.PREFERRED)) is False
+    assert cluster.run(RunPeriodicElection(Election.PREFERRED)) is False
     assert [partition.leader for partition in cluster.image.topics["t"].partitions] == [2] * 4

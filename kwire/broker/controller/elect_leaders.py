@@ -7,20 +7,24 @@ from typing import Final
 from kwire.broker.controller.commands import (
     MAX_RECORDS_PER_REQUEST,
     TOO_MANY_RECORDS,
+    ControllerResult,
     Election,
     ElectLeaders,
-    ElectWherePossible,
     Fault,
-    Result,
+    RunPeriodicElection,
 )
-from kwire.broker.controller.partition_changes import PartitionChange, cheapest_election, find
+from kwire.broker.controller.partition_change_builder import (
+    PartitionChangeBuilder,
+    election_for_topic,
+    find_partition,
+)
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.elect_leaders import PartitionResult, ReplicaElectionResult
 
 MAX_ELECTIONS_AT_ONCE: Final = 1_000
-"""Kafka's bound on what is elected in one go where nobody asked for it."""
+"""Kafka's bound on what is elected in one go where nobody requested for it."""
 
 _NOT_NEEDED = Fault(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
 _NOT_AVAILABLE = {
@@ -33,17 +37,19 @@ _NOT_AVAILABLE = {
 }
 
 
-def elect_leaders(command: ElectLeaders, image: MetadataImage) -> Result[list[ReplicaElectionResult]]:
+def elect_leaders(
+    command: ElectLeaders, image: MetadataImage
+) -> ControllerResult[list[ReplicaElectionResult]]:
     """One outcome a partition that was named; of all partitions, only where there was something to do.
 
     ApiError: POLICY_VIOLATION for all of them, where they are too many for one request.
     """
     records: list[StoredRecord] = []
     results: list[ReplicaElectionResult] = []
-    asked = command.topics
-    if asked is None:
-        asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
-    for name, indexes in asked:
+    requested = command.topics
+    if requested is None:
+        requested = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+    for name, indexes in requested:
         result = ReplicaElectionResult(topic=name, partition_result=[])
         results.append(result)
         for index in indexes:
@@ -59,13 +65,13 @@ def elect_leaders(command: ElectLeaders, image: MetadataImage) -> Result[list[Re
                         partition_id=index, error_code=outcome.code, error_message=outcome.message
                     )
                 )
-    return Result(records, results, atomic=False)
+    return ControllerResult(records, results, atomic=False)
 
 
 def _elect(image: MetadataImage, name: str, index: int, election: Election) -> StoredRecord | Fault:
     if name not in image.topics:
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
-    found = find(image, name, index)
+    found = find_partition(image, name, index)
     if found is None:
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
     topic, partition = found
@@ -74,19 +80,22 @@ def _elect(image: MetadataImage, name: str, index: int, election: Election) -> S
         is_led = partition.leader == partition.replicas[0]
     if is_led:
         return _NOT_NEEDED
-    change = PartitionChange(image, topic, index)
+    change = PartitionChangeBuilder(image, topic, index)
     change.election = election
-    return change.record() or _NOT_AVAILABLE[election]
+    return change.build() or _NOT_AVAILABLE[election]
 
 
-def elect_where_possible(
-    command: ElectWherePossible, image: MetadataImage, *, may_lose: bool
-) -> Result[bool]:
+def run_periodic_election(
+    command: RunPeriodicElection, image: MetadataImage, *, unclean_enabled: bool
+) -> ControllerResult[bool]:
     """Preferred leaders take over again, or what has no leader gets an unclean one where it may."""
     records: list[StoredRecord] = []
     is_unclean = command.election is Election.UNCLEAN
     for topic in image.topics.values():
-        if is_unclean and cheapest_election(image, topic.name, may_lose=may_lose) is not Election.UNCLEAN:
+        if (
+            is_unclean
+            and election_for_topic(image, topic.name, unclean_enabled=unclean_enabled) is not Election.UNCLEAN
+        ):
             continue
         for index, partition in enumerate(topic.partitions):
             is_led = (
@@ -94,11 +103,11 @@ def elect_where_possible(
             )
             if is_led:
                 continue
-            change = PartitionChange(image, topic, index)
+            change = PartitionChangeBuilder(image, topic, index)
             change.election = command.election
-            record = change.record()
+            record = change.build()
             if record is not None:
                 records.append(record)
                 if len(records) == MAX_ELECTIONS_AT_ONCE:
-                    return Result(records, True, atomic=False)
-    return Result(records, False, atomic=False)
+                    return ControllerResult(records, True, atomic=False)
+    return ControllerResult(records, False, atomic=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.controller.commands import Fault
-from kwire.broker.controller.placement import place
+from kwire.broker.controller.replica_placement import place_replicas
 from kwire.broker.metadata.image import BrokerImage, MetadataImage
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
@@ -29,7 +29,7 @@ def broker(broker_id: int, rack: str | None = None, **state: Any) -> BrokerImage
 
 
 def placed(image: MetadataImage, count: int, replication_factor: int, seed: int = 1) -> list[list[int]]:
-    found = place(image, count, replication_factor, random.Random(seed))
+    found = place_replicas(image, count, replication_factor, random.Random(seed))
     assert isinstance(found, list)
     return found
 
@@ -109,5 +109,5 @@ def test_who_goes_or_is_full_gets_nothing_new() -> None:
     ],
 )
 def test_what_cannot_be_placed(brokers: list[BrokerImage], replication_factor: int, text: str) -> None:
-    found = place(image_of(*brokers), 1, replication_factor, random.Random(1))
+    found = place_replicas(image_of(*brokers), 1, replication_factor, random.Random(1))
     assert found == Fault(ErrorCode.INVALID_REPLICATION_FACTOR, text)

@@ -9,14 +9,17 @@ from __future__ import annotations
 from typing import Final
 
 from kwire.broker.controller.commands import (
+    ControllerResult,
     FenceBroker,
     RegisterBroker,
     RegisterController,
-    Result,
     UnregisterBroker,
 )
-from kwire.broker.controller.liveness import Liveness
-from kwire.broker.controller.partition_changes import arrivals, departures
+from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
+from kwire.broker.controller.partition_change_builder import (
+    elect_leaderless_partitions,
+    remove_broker_from_isrs,
+)
 from kwire.broker.metadata.features import KRAFT_VERSION
 from kwire.broker.metadata.image import METADATA_VERSION, BrokerImage, ControllerImage, MetadataImage
 from kwire.broker.metadata.records import (
@@ -36,20 +39,20 @@ RESERVED_DIRECTORIES: Final = 100
 """Ids below this one have meanings of their own."""
 
 
-def register_controller(command: RegisterController, image: MetadataImage) -> Result[None]:
+def register_controller(command: RegisterController, image: MetadataImage) -> ControllerResult[None]:
     """KIP-919; clusters before 3.7 have no such record."""
     if image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
-        return Result([], None)
+        return ControllerResult([], None)
     controller = ControllerImage(
         command.controller_id,
         command.incarnation_id,
         {endpoint.name: endpoint for endpoint in command.endpoints},
         command.features,
     )
-    return Result([controller_record(controller)], None)
+    return ControllerResult([controller_record(controller)], None)
 
 
-def checked_broker(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
+def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
     """The broker in its present life. ApiError: STALE_BROKER_EPOCH."""
     broker = image.brokers.get(broker_id)
     if broker is None:
@@ -65,8 +68,12 @@ def checked_broker(image: MetadataImage, broker_id: int, broker_epoch: int) -> B
 
 
 def register_broker(
-    command: RegisterBroker, image: MetadataImage, liveness: Liveness, *, may_lose: bool
-) -> Result[int]:
+    command: RegisterBroker,
+    image: MetadataImage,
+    heartbeats: BrokerHeartbeatManager,
+    *,
+    unclean_enabled: bool,
+) -> ControllerResult[int]:
     """The broker, fenced, with an epoch of its own; and what an unclean end of its last life costs it.
 
     One that registers again in the same life keeps what it is. ApiError: DUPLICATE_BROKER_REGISTRATION,
@@ -74,7 +81,7 @@ def register_broker(
     """
     known = image.brokers.get(command.broker_id)
     is_same_life = known is not None and known.incarnation_id == command.incarnation_id
-    if known is not None and not is_same_life and liveness.has_session(known):
+    if known is not None and not is_same_life and heartbeats.has_valid_session(known):
         text = (
             "Another broker is registered with that broker id. If the broker was recently restarted this "
             "should self-resolve once the heartbeat manager expires the broker's session."
@@ -105,9 +112,13 @@ def register_broker(
             in_controlled_shutdown=known.in_controlled_shutdown,
         )
     else:
-        is_unclean = known is None or known.broker_epoch != command.previous_broker_epoch
-        records = list(departures(image, command.broker_id, is_unclean=is_unclean, may_lose=may_lose))
-    return Result([*records, broker_record(broker, level)], broker.broker_epoch, atomic=False)
+        unclean_shutdown = known is None or known.broker_epoch != command.previous_broker_epoch
+        records = list(
+            remove_broker_from_isrs(
+                image, command.broker_id, unclean_shutdown=unclean_shutdown, unclean_enabled=unclean_enabled
+            )
+        )
+    return ControllerResult([*records, broker_record(broker, level)], broker.broker_epoch, atomic=False)
 
 
 def _check_directories(command: RegisterBroker, image: MetadataImage) -> None:
@@ -158,15 +169,24 @@ def _check_feature(name: str, level: int, low: int, high: int) -> None:
 # --- fencing
 
 
-def fenced_records(image: MetadataImage, broker: BrokerImage, *, may_lose: bool) -> list[StoredRecord]:
+def fenced_records(image: MetadataImage, broker: BrokerImage, *, unclean_enabled: bool) -> list[StoredRecord]:
     """Nobody counts on the broker any more, and then it is fenced."""
-    records = list(departures(image, broker.broker_id, is_unclean=False, may_lose=may_lose))
+    records = list(
+        remove_broker_from_isrs(
+            image, broker.broker_id, unclean_shutdown=False, unclean_enabled=unclean_enabled
+        )
+    )
     return [*records, _fencing(broker, FENCED)]
 
 
-def unfenced_records(image: MetadataImage, broker: BrokerImage, *, may_lose: bool) -> list[StoredRecord]:
+def unfenced_records(
+    image: MetadataImage, broker: BrokerImage, *, unclean_enabled: bool
+) -> list[StoredRecord]:
     """The broker is unfenced, and leads what has no leader and is its own to lead."""
-    return [_fencing(broker, UNFENCED), *arrivals(image, broker.broker_id, may_lose=may_lose)]
+    return [
+        _fencing(broker, UNFENCED),
+        *elect_leaderless_partitions(image, broker.broker_id, unclean_enabled=unclean_enabled),
+    ]
 
 
 def _fencing(broker: BrokerImage, fenced: int) -> StoredRecord:
@@ -176,20 +196,30 @@ def _fencing(broker: BrokerImage, fenced: int) -> StoredRecord:
     return StoredRecord(change)
 
 
-def fence_broker(command: FenceBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:
+def fence_broker(
+    command: FenceBroker, image: MetadataImage, *, unclean_enabled: bool
+) -> ControllerResult[None]:
     """A broker that is not heard of any more leads nothing, if that life of it still lasts."""
     broker = image.brokers.get(command.broker_id)
     if broker is None or broker.fenced or broker.broker_epoch != command.broker_epoch:
-        return Result([], None)
-    return Result(fenced_records(image, broker, may_lose=may_lose), None, atomic=False)
+        return ControllerResult([], None)
+    return ControllerResult(
+        fenced_records(image, broker, unclean_enabled=unclean_enabled), None, atomic=False
+    )
 
 
-def unregister_broker(command: UnregisterBroker, image: MetadataImage, *, may_lose: bool) -> Result[None]:
+def unregister_broker(
+    command: UnregisterBroker, image: MetadataImage, *, unclean_enabled: bool
+) -> ControllerResult[None]:
     """Nobody counts on the broker any more, and then it is forgotten. ApiError: BROKER_ID_NOT_REGISTERED."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
         text = f"Broker ID {command.broker_id} is not currently registered"
         raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
-    records = list(departures(image, broker.broker_id, is_unclean=False, may_lose=may_lose))
+    records = list(
+        remove_broker_from_isrs(
+            image, broker.broker_id, unclean_shutdown=False, unclean_enabled=unclean_enabled
+        )
+    )
     gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
-    return Result([*records, StoredRecord(gone)], None, atomic=False)
+    return ControllerResult([*records, StoredRecord(gone)], None, atomic=False)

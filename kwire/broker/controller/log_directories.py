@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kwire.broker.controller.brokers import checked_broker
-from kwire.broker.controller.commands import AssignDirectories, Result
-from kwire.broker.controller.partition_changes import (
-    PartitionChange,
-    cheapest_election,
-    departures,
+from kwire.broker.controller.broker_registration import check_broker_epoch
+from kwire.broker.controller.commands import AssignReplicasToDirs, ControllerResult
+from kwire.broker.controller.partition_change_builder import (
+    PartitionChangeBuilder,
+    election_for_topic,
+    remove_broker_from_isrs,
     without,
 )
 from kwire.broker.metadata.image import BrokerImage, MetadataImage
@@ -24,18 +24,18 @@ from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord
 
 
-def assign_directories(
-    command: AssignDirectories, image: MetadataImage, *, may_lose: bool
-) -> Result[dict[tuple[Uuid, int], ErrorCode]]:
+def assign_replicas_to_dirs(
+    command: AssignReplicasToDirs, image: MetadataImage, *, unclean_enabled: bool
+) -> ControllerResult[dict[tuple[Uuid, int], ErrorCode]]:
     """A change for each partition whose directory was not known so, and what is refused.
 
     A replica in a directory that has failed is as good as gone. ApiError: STALE_BROKER_EPOCH.
     """
-    broker = checked_broker(image, command.broker_id, command.broker_epoch)
+    broker = check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
     refused: dict[tuple[Uuid, int], ErrorCode] = {}
     if image.metadata_version < DIRECTORIES_LEVEL:
-        return Result(records, refused)
+        return ControllerResult(records, refused)
     for (topic_id, index), chosen in command.directories.items():
         topic = image.topics_by_id.get(topic_id)
         if topic is None:
@@ -45,26 +45,30 @@ def assign_directories(
         elif broker.broker_id not in topic.partitions[index].replicas:
             refused[topic_id, index] = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
-            change = PartitionChange(image, topic, index)
+            change = PartitionChangeBuilder(image, topic, index)
             change.directories = {broker.broker_id: chosen}
             if not broker.has_online_directory(chosen):
-                change.election = cheapest_election(image, topic.name, may_lose=may_lose)
+                change.election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
                 change.isr = without(topic.partitions[index].isr, [broker.broker_id])
-                change.going = broker.broker_id
-            record = change.record()
+                change.broker_to_remove = broker.broker_id
+            record = change.build()
             if record is not None:
                 records.append(record)
-    return Result(records, refused, atomic=False)
+    return ControllerResult(records, refused, atomic=False)
 
 
-def offline_records(
-    image: MetadataImage, broker: BrokerImage, offline: Collection[Uuid], *, may_lose: bool
+def offline_directory_records(
+    image: MetadataImage, broker: BrokerImage, offline: Collection[Uuid], *, unclean_enabled: bool
 ) -> list[StoredRecord]:
     """What changes for replicas in directories of a broker that have failed since."""
     failed = [directory for directory in broker.log_dirs if directory in offline]
     if not failed or image.metadata_version < DIRECTORIES_LEVEL:
         return []
-    records = list(departures(image, broker.broker_id, is_unclean=False, may_lose=may_lose, only=failed))
+    records = list(
+        remove_broker_from_isrs(
+            image, broker.broker_id, unclean_shutdown=False, unclean_enabled=unclean_enabled, only=failed
+        )
+    )
     change = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id,
         broker_epoch=broker.broker_epoch,
@@ -73,7 +77,7 @@ def offline_records(
     return [*records, StoredRecord(change, 2)]
 
 
-def cordoned_records(
+def cordoned_directory_records(
     image: MetadataImage, broker: BrokerImage, cordoned: Collection[Uuid]
 ) -> list[StoredRecord]:
     """Which directories of a broker take nothing new, where that has changed. KIP-1066."""

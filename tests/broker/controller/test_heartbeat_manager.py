@@ -14,7 +14,7 @@ from kwire.broker.controller.commands import (
     UpdateFeatures,
     UpgradeType,
 )
-from kwire.broker.controller.periodic import NEVER, Periods
+from kwire.broker.controller.periodic_tasks import NO_PERIODIC_TASKS, TaskPeriods
 from kwire.broker.metadata.features import registered_features
 from kwire.broker.metadata.image import EndpointImage
 from kwire.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic
@@ -28,7 +28,7 @@ SESSION_MS, BEAT_MS = 9_000, 2_000
 class Cluster(Bench):
     """A controller, node 1, that is a broker, too; and brokers that send heartbeats when a test says so."""
 
-    def __init__(self, periods: Periods = NEVER) -> None:
+    def __init__(self, periods: TaskPeriods = NO_PERIODIC_TASKS) -> None:
         super().__init__(periods)
         self.lead()
         self.commit()
@@ -151,7 +151,7 @@ def test_a_controller_that_was_asleep_holds_it_against_nobody(cluster: Cluster) 
 
 
 def test_preferred_leaders_take_over_in_time() -> None:
-    cluster = Cluster(Periods(preferred_ms=300_000))
+    cluster = Cluster(TaskPeriods(preferred_election_ms=300_000))
     cluster.create_on(3, 2)
     cluster.pass_ms(12_000, 2)
     assert cluster.leader() == 2

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kwire.broker.controller.scram import MalformedCredential, parse_credential
+from kwire.broker.controller.scram_parser import MalformedCredential, parse_credential
 
 KAFKAS = [
     (

@@ -26,7 +26,7 @@ def registration(broker_id: int = 1, **changes: Any) -> RegisterBroker:
 def cluster(bare_cluster: Any) -> Any:
     """A cluster without brokers."""
     made = bare_cluster()
-    made.liveness.now_ms = 1_000
+    made.heartbeats.now_ms = 1_000
     return made
 
 
@@ -98,10 +98,10 @@ def test_another_life_waits_until_the_first_is_over(cluster: Any) -> None:
     with pytest.raises(ApiError) as refused:
         cluster.decide(registration())
     assert refused.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    cluster.liveness.now_ms += 9_000
+    cluster.heartbeats.now_ms += 9_000
     with pytest.raises(ApiError):
         cluster.decide(registration())
-    cluster.liveness.now_ms += 1
+    cluster.heartbeats.now_ms += 1
     cluster.run(registration())
 
 
@@ -124,7 +124,7 @@ def test_an_epoch_is_where_the_registration_begins(cluster: Any) -> None:
     assert cluster.run(registration()) == cluster.image.offset
     beat(cluster)
     cluster.create_on("t", [[1]])
-    cluster.liveness.now_ms += 10_000
+    cluster.heartbeats.now_ms += 10_000
     before = cluster.image.offset
     epoch = cluster.run(registration(incarnation_id=NEXT_LIFE))
     assert epoch == before + 1 < cluster.image.offset

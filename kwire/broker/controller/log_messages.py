@@ -18,11 +18,11 @@ from kwire.wire.stored.metadata import (
     UnregisterBrokerRecord,
 )
 
-NAMED: Final = 3
+MAX_NAMED_PARTITIONS: Final = 3
 """So many partitions are told by their names."""
 
 
-def news(
+def log_messages(
     command: object, records: Sequence[StoredRecord], image: MetadataImage, node_id: int
 ) -> Iterator[tuple[int, str]]:
     """A level and a sentence each, of what was decided on top of `image`.
@@ -50,20 +50,20 @@ def news(
                 owner = image.delegation_tokens[record.token_id].owner
                 yield logging.INFO, f"delegation token {record.token_id} of {owner} has run out"
         elif isinstance(record, BrokerRegistrationChangeRecord):
-            text = _of_broker(record, image)
-            is_told_elsewhere = record.broker_id == node_id and not record.log_dirs
-            if text and not is_told_elsewhere and not isinstance(command, FenceBroker):
+            text = _registration_change_message(record, image)
+            is_logged_by_broker = record.broker_id == node_id and not record.log_dirs
+            if text and not is_logged_by_broker and not isinstance(command, FenceBroker):
                 level = logging.WARNING if record.log_dirs else logging.INFO
-                yield level, text + _and_changed(changed)
+                yield level, text + _changed_partitions_suffix(changed)
     if recovering:
-        named = ", ".join(recovering[:NAMED])
-        others = len(recovering) - NAMED
+        named = ", ".join(recovering[:MAX_NAMED_PARTITIONS])
+        others = len(recovering) - MAX_NAMED_PARTITIONS
         more = f" and {others} more" if others > 0 else ""
         text = "a leader was elected that may lack acknowledged records, since none that has them lives"
         yield logging.WARNING, f"{text}: {named}{more}"
 
 
-def _of_broker(record: BrokerRegistrationChangeRecord, image: MetadataImage) -> str:
+def _registration_change_message(record: BrokerRegistrationChangeRecord, image: MetadataImage) -> str:
     if record.fenced:
         state = "fenced" if record.fenced > 0 else "unfenced"
         return f"broker {record.broker_id} is {state}"
@@ -76,7 +76,7 @@ def _of_broker(record: BrokerRegistrationChangeRecord, image: MetadataImage) -> 
     return ""
 
 
-def _and_changed(partitions: int) -> str:
+def _changed_partitions_suffix(partitions: int) -> str:
     if not partitions:
         return ""
     return f"; {partitions} partition{'s have' if partitions > 1 else ' has'} changed with it"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.controller import reassignments
+from kwire.broker.controller import partition_reassignments
 from kwire.broker.controller.commands import (
     TOO_MANY_RECORDS,
-    AlterReassignments,
+    AlterPartitionReassignments,
     Fault,
 )
 from kwire.wire.errors import ErrorCode
@@ -39,7 +39,7 @@ def state(cluster: Any) -> tuple[Any, ...]:
 
 
 def move(cluster: Any, replicas: list[int] | None, **how: bool) -> Fault | None:
-    [fault] = cluster.run(AlterReassignments([("t", 0, replicas)], **how))
+    [fault] = cluster.run(AlterPartitionReassignments([("t", 0, replicas)], **how))
     assert fault is None or isinstance(fault, Fault)
     return fault
 
@@ -54,7 +54,7 @@ def test_moves_that_are_refused(cluster: Any) -> None:
     assert move(cluster, [1, 2]) == Fault(refused, text)
     text = "The manual partition assignment includes the broker 1 more than once."
     assert move(cluster, [1, 1]) == Fault(refused, text)
-    replies = cluster.run(AlterReassignments([("nowhere", 0, [1]), ("t", 1, [1]), ("t", 1, None)]))
+    replies = cluster.run(AlterPartitionReassignments([("nowhere", 0, [1]), ("t", 1, [1]), ("t", 1, None)]))
     assert replies == [
         Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find a topic named nowhere."),
         Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:1."),
@@ -93,8 +93,8 @@ def test_a_new_replica_is_waited_for(three: Any) -> None:
 
 
 def test_one_request_moves_so_many_and_no_more(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reassignments, "MAX_RECORDS_PER_REQUEST", 3)
+    monkeypatch.setattr(partition_reassignments, "MAX_RECORDS_PER_REQUEST", 3)
     cluster.start(2)
     cluster.create_on("t", [[1]] * 5)
-    replies = cluster.run(AlterReassignments([("t", index, [2]) for index in range(5)]))
+    replies = cluster.run(AlterPartitionReassignments([("t", index, [2]) for index in range(5)]))
     assert replies == [None] * 3 + [TOO_MANY_RECORDS] * 2

@@ -23,7 +23,7 @@ def is_internal(name: str) -> bool:
     return name in INTERNAL_TOPICS
 
 
-def name_fault(name: str) -> str | None:
+def topic_name_fault(name: str) -> str | None:
     """Why this cannot be a topic's name; None where it can."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.controller.commands import BrokerHeartbeat, HeartbeatReply
+from kwire.broker.controller.commands import BrokerHeartbeat, BrokerHeartbeatReply
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord, PartitionChangeRecord
@@ -15,7 +15,7 @@ from tests.broker.controller.conftest import DIRECTORY
 OTHER = Uuid(b"another-one-of-1")
 
 
-def beat(cluster: Any, broker_id: int, *, offset: int | None = None, **wants: Any) -> HeartbeatReply:
+def beat(cluster: Any, broker_id: int, *, offset: int | None = None, **wants: Any) -> BrokerHeartbeatReply:
     command = BrokerHeartbeat(
         broker_id,
         cluster.image.brokers[broker_id].broker_epoch,
@@ -25,7 +25,7 @@ def beat(cluster: Any, broker_id: int, *, offset: int | None = None, **wants: An
         **wants,
     )
     reply = cluster.run(command)
-    assert isinstance(reply, HeartbeatReply)
+    assert isinstance(reply, BrokerHeartbeatReply)
     return reply
 
 
@@ -41,7 +41,7 @@ def two(bare_cluster: Any) -> Any:
     cluster = bare_cluster()
     for broker_id in (1, 2):
         cluster.register(broker_id)
-        assert beat(cluster, broker_id, cordoned_log_dirs=[]) == HeartbeatReply(True, False, False)
+        assert beat(cluster, broker_id, cordoned_log_dirs=[]) == BrokerHeartbeatReply(True, False, False)
     cluster.create_on("t", [[1, 2]])
     return cluster
 
@@ -49,10 +49,10 @@ def two(bare_cluster: Any) -> Any:
 def test_a_broker_is_unfenced_once_it_knows_of_its_registration(bare_cluster: Any) -> None:
     cluster = bare_cluster()
     epoch = cluster.register(1)
-    assert beat(cluster, 1, offset=epoch - 1) == HeartbeatReply(False, True, False)
-    assert beat(cluster, 1, offset=epoch, want_fence=True) == HeartbeatReply(True, True, False)
+    assert beat(cluster, 1, offset=epoch - 1) == BrokerHeartbeatReply(False, True, False)
+    assert beat(cluster, 1, offset=epoch, want_fence=True) == BrokerHeartbeatReply(True, True, False)
     assert cluster.image.brokers[1].fenced
-    assert beat(cluster, 1, offset=epoch) == HeartbeatReply(True, False, False)
+    assert beat(cluster, 1, offset=epoch) == BrokerHeartbeatReply(True, False, False)
     assert not cluster.image.brokers[1].fenced
 
 
@@ -66,21 +66,21 @@ def test_an_epoch_that_is_over_is_refused(two: Any) -> None:
 
 def test_who_lives_on_costs_no_records(two: Any) -> None:
     for _ in range(3):
-        assert beat(two, 1, cordoned_log_dirs=[]) == HeartbeatReply(True, False, False)
+        assert beat(two, 1, cordoned_log_dirs=[]) == BrokerHeartbeatReply(True, False, False)
         assert two.records == []
 
 
 def test_who_wants_to_be_fenced_is(two: Any) -> None:
-    assert beat(two, 1, want_fence=True) == HeartbeatReply(True, True, False)
+    assert beat(two, 1, want_fence=True) == BrokerHeartbeatReply(True, True, False)
     assert told(two) == (2, (2,), ())
-    assert beat(two, 1) == HeartbeatReply(True, False, False)
+    assert beat(two, 1) == BrokerHeartbeatReply(True, False, False)
     assert told(two) == (2, (2,), ()), "it has to ask its way back into the set"
 
 
 def test_who_leads_is_let_go_when_the_others_know(two: Any) -> None:
     beat(two, 2)
     reply = beat(two, 1, want_shut_down=True)
-    assert reply == HeartbeatReply(True, False, False, in_controlled_shutdown=True)
+    assert reply == BrokerHeartbeatReply(True, False, False, in_controlled_shutdown=True)
     assert told(two) == (2, (2,), ())
     assert two.image.brokers[1].in_controlled_shutdown
     moved_at = two.image.offset
@@ -89,14 +89,14 @@ def test_who_leads_is_let_go_when_the_others_know(two: Any) -> None:
     beat(two, 2, offset=moved_at - 1)
     assert not beat(two, 1, want_shut_down=True).should_shut_down
     beat(two, 2, offset=moved_at)
-    assert beat(two, 1, want_shut_down=True) == HeartbeatReply(True, True, True)
+    assert beat(two, 1, want_shut_down=True) == BrokerHeartbeatReply(True, True, True)
     assert two.image.brokers[1].fenced
 
 
 def test_who_leads_nothing_is_let_go_at_once(two: Any) -> None:
-    assert beat(two, 2, want_shut_down=True) == HeartbeatReply(True, True, True)
+    assert beat(two, 2, want_shut_down=True) == BrokerHeartbeatReply(True, True, True)
     assert told(two) == (1, (1,), ())
-    assert beat(two, 2, want_shut_down=True) == HeartbeatReply(True, True, True)
+    assert beat(two, 2, want_shut_down=True) == BrokerHeartbeatReply(True, True, True)
     assert two.records == []
 
 
@@ -104,11 +104,11 @@ def test_who_is_alone_is_let_go_with_what_nobody_else_can_lead(two: Any) -> None
     beat(two, 2, want_shut_down=True)
     assert beat(two, 1, want_shut_down=True).in_controlled_shutdown
     assert told(two) == (-1, (), (1,))
-    assert beat(two, 1, want_shut_down=True) == HeartbeatReply(True, True, True)
+    assert beat(two, 1, want_shut_down=True) == BrokerHeartbeatReply(True, True, True)
 
 
 def test_who_cannot_wait_is_let_go_as_it_is(two: Any) -> None:
-    assert beat(two, 1, want_fence=True, want_shut_down=True) == HeartbeatReply(True, True, True)
+    assert beat(two, 1, want_fence=True, want_shut_down=True) == BrokerHeartbeatReply(True, True, True)
     assert told(two) == (2, (2,), ())
 
 

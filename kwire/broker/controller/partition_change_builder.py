@@ -39,11 +39,20 @@ _SHRINK_BUMPS_EPOCH_BELOW: Final = 12
 """Before 3.6-IV0 a set that became smaller needed a new leader epoch."""
 
 
-class PartitionChange:
+class PartitionChangeBuilder:
     """What a partition is to become. Set what changes, then `record`."""
 
     __slots__ = (
-        *("adding", "coming", "directories", "election", "going", "is_unclean", "isr", "recovery_state"),
+        *(
+            "adding",
+            "broker_to_add",
+            "directories",
+            "election",
+            "broker_to_remove",
+            "unclean_shutdown",
+            "isr",
+            "recovery_state",
+        ),
         *("removing", "replicas"),
         *("_before", "_elr", "_elr_enabled", "_image", "_index", "_level", "_topic"),
     )
@@ -58,11 +67,11 @@ class PartitionChange:
         self.recovery_state = partition.leader_recovery_state
         self.directories: Mapping[int, Uuid] = {}
         """Where replicas lie, as far as that is news."""
-        self.going: int | None = None
+        self.broker_to_remove: int | None = None
         """Who cannot lead, though the image has it active."""
-        self.coming: int | None = None
+        self.broker_to_add: int | None = None
         """Who can, though the image has it fenced."""
-        self.is_unclean = False
+        self.unclean_shutdown = False
         """Whether who is going may have lost what it had."""
         self._image = image
         self._elr_enabled = image.elr_enabled
@@ -72,16 +81,16 @@ class PartitionChange:
         self._before = partition
         self._elr: Sequence[int] = partition.elr
 
-    def record(self) -> StoredRecord | None:
+    def build(self) -> StoredRecord | None:
         """The record that makes the change; None where there is nothing to change."""
         before = self._before
         if self.removing or self.adding:
-            self._finish_move()
+            self._complete_reassignment()
         if self._elr_enabled:
-            self._fill_elr()
+            self._populate_elr()
         change = PartitionChangeRecord(partition_id=self._index, topic_id=self._topic.topic_id)
-        self._elect(change)
-        if change.leader == NO_LEADER_CHANGE and not contains(self.replicas, before.replicas):
+        self._try_elect(change)
+        if change.leader == NO_LEADER_CHANGE and not contains_all(self.replicas, before.replicas):
             # Whoever holds a replica no more must not be taken for one in the present epoch.
             change.leader = before.leader
         if change.isr is not None or not self._elr_enabled:
@@ -94,18 +103,18 @@ class PartitionChange:
             self._level < _SHRINK_BUMPS_EPOCH_BELOW
             and change.leader == NO_LEADER_CHANGE
             and change.isr is not None
-            and not contains(change.isr, before.isr)
+            and not contains_all(change.isr, before.isr)
         ):
             change.leader = before.leader
-        self._fill_last_known(change)
-        self._fill_assignment(change)
+        self._update_last_known_elr(change)
+        self._set_assignment(change)
         if self.recovery_state != before.leader_recovery_state:
             change.leader_recovery_state = self.recovery_state
-        return None if _is_nothing(change) else StoredRecord(change, partition_record_version(self._level))
+        return None if _is_no_op(change) else StoredRecord(change, partition_record_version(self._level))
 
     # --- the parts of a change
 
-    def _finish_move(self) -> None:
+    def _complete_reassignment(self) -> None:
         """A move ends when all that are added are in sync.
 
         Where fewer are added than removed, as many as stay must be: else it would cost copies of the data.
@@ -116,13 +125,13 @@ class PartitionChange:
         if len(self.adding) >= len(self.removing) or set(replicas) <= set(isr):
             self.isr, self.replicas, self.removing, self.adding = isr, replicas, [], []
 
-    def _fill_elr(self) -> None:
+    def _populate_elr(self) -> None:
         isr_size, most = len(self.isr), len(self._before.replicas)
         if isr_size >= most or isr_size >= min_isr(self._image, self._topic.name, self._before):
             self._elr = []
             return
         candidates = dict.fromkeys([*self._elr, *self._before.isr])
-        lost = self.going if self.is_unclean else None
+        lost = self.broker_to_remove if self.unclean_shutdown else None
         # Whom a move has left out deletes what he has. Kafka leaves him eligible: another one may bring him
         # back, empty, and he leads.
         self._elr = [
@@ -131,48 +140,52 @@ class PartitionChange:
             if replica in self.replicas and replica not in self.isr and replica != lost
         ]
 
-    def _elect(self, change: PartitionChangeRecord) -> None:
-        leader, is_unclean = self._elected()
+    def _try_elect(self, change: PartitionChangeRecord) -> None:
+        leader, unclean = self._elect_leader()
         if leader == self._before.leader:
             return
         change.leader = leader
         if leader in self._elr:
             self.isr = [leader]
             self._elr = [replica for replica in self._elr if replica != leader]
-        if is_unclean:
+        if unclean:
             # Nobody else has what this one has, or more: the others start over from it.
             change.isr = [leader]
             if self._before.leader_recovery_state != RECOVERING:
                 change.leader_recovery_state = RECOVERING
 
-    def _elected(self) -> tuple[int, bool]:
+    def _elect_leader(self) -> tuple[int, bool]:
         """(who leads, whether something may be lost by it)."""
         before = self._before
         preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
         for replica in (*preferred, before.leader, *self.replicas):
-            if self._is_in_sync(replica) and self._can_lead(replica):
+            if self._is_in_sync(replica) and self._is_acceptable_leader(replica):
                 return replica, False
         if self._elr_enabled and not self._elr and not self.isr and len(before.last_known_elr) == 1:
             [last_known] = before.last_known_elr
-            if self._can_lead(last_known):
+            if self._is_acceptable_leader(last_known):
                 return last_known, True
         if self.election is Election.UNCLEAN:
             for replica in self.replicas:
-                if self._can_lead(replica):
+                if self._is_acceptable_leader(replica):
                     return replica, True
         return NO_LEADER, False
 
     def _is_in_sync(self, replica: int) -> bool:
         return replica in self.isr or (not self.isr and replica in self._elr)
 
-    def _can_lead(self, replica: int) -> bool:
+    def _is_acceptable_leader(self, replica: int) -> bool:
         broker = self._image.brokers.get(replica)
-        if broker is None or replica == self.going or not (broker.is_active or replica == self.coming):
+        if (
+            broker is None
+            or replica == self.broker_to_remove
+            or not (broker.is_active or replica == self.broker_to_add)
+        ):
             return False
         directory = self.directories.get(replica) or self._before.directory_of(replica)
         return directory is None or broker.has_online_directory(directory)
 
-    def _fill_last_known(self, change: PartitionChangeRecord) -> None:
+    def _update_last_known_elr(self, change: PartitionChangeRecord) -> None:
         """KIP-966: who led last is remembered while nobody leads."""
         before = self._before
         if not self._elr_enabled:
@@ -184,7 +197,7 @@ class PartitionChange:
         elif change.leader >= 0 and before.last_known_elr:
             change.last_known_elr = []
 
-    def _fill_assignment(self, change: PartitionChangeRecord) -> None:
+    def _set_assignment(self, change: PartitionChangeRecord) -> None:
         before = self._before
         is_moved = bool(self.replicas) and tuple(self.replicas) != before.replicas
         if is_moved:
@@ -204,7 +217,7 @@ class PartitionChange:
             change.adding_replicas = list(self.adding)
 
 
-def _is_nothing(change: PartitionChangeRecord) -> bool:
+def _is_no_op(change: PartitionChangeRecord) -> bool:
     return (
         change.leader == NO_LEADER_CHANGE
         and change.leader_recovery_state == NO_RECOVERY_CHANGE
@@ -218,58 +231,60 @@ def _is_nothing(change: PartitionChangeRecord) -> bool:
     )
 
 
-def departures(
+def remove_broker_from_isrs(
     image: MetadataImage,
     broker_id: int,
     *,
-    is_unclean: bool,
-    may_lose: bool,
+    unclean_shutdown: bool,
+    unclean_enabled: bool,
     only: Container[Uuid | None] | None = None,
 ) -> Iterator[StoredRecord]:
     """What changes for every partition that can no longer count on this broker.
 
-    `may_lose`: this node's own unclean.leader.election.enable. `only`: where just these directories of the
-    broker are gone.
+    `unclean_enabled`: this node's own unclean.leader.election.enable. `only`: where just these directories
+    of the broker are gone.
     """
     for topic in image.topics.values():
-        election = cheapest_election(image, topic.name, may_lose=may_lose)
+        election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
 
-        def depart(change: PartitionChange, election: Election = election) -> None:
+        def depart(change: PartitionChangeBuilder, election: Election = election) -> None:
             change.election = election
             change.isr = without(change.isr, [broker_id])
-            change.going, change.is_unclean = broker_id, is_unclean
+            change.broker_to_remove, change.unclean_shutdown = broker_id, unclean_shutdown
 
         counting_on_it = (
             index
             for index, partition in enumerate(topic.partitions)
-            if (broker_id in partition.isr or (is_unclean and broker_id in partition.elr))
+            if (broker_id in partition.isr or (unclean_shutdown and broker_id in partition.elr))
             and (only is None or partition.directory_of(broker_id) in only)
         )
-        yield from _changed(image, topic, counting_on_it, depart)
+        yield from _change_partitions(image, topic, counting_on_it, depart)
 
 
-def arrivals(image: MetadataImage, broker_id: int, *, may_lose: bool) -> Iterator[StoredRecord]:
+def elect_leaderless_partitions(
+    image: MetadataImage, broker_id: int, *, unclean_enabled: bool
+) -> Iterator[StoredRecord]:
     """What a broker that is unfenced leads from then on: what has no leader, and is its own to lead."""
     for topic in image.topics.values():
-        election = cheapest_election(image, topic.name, may_lose=may_lose)
+        election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
 
-        def arrive(change: PartitionChange, election: Election = election) -> None:
+        def arrive(change: PartitionChangeBuilder, election: Election = election) -> None:
             change.election = election
-            change.coming = broker_id
+            change.broker_to_add = broker_id
 
         leaderless = (
             index
             for index, partition in enumerate(topic.partitions)
             if partition.leader == NO_LEADER and broker_id in partition.replicas
         )
-        yield from _changed(image, topic, leaderless, arrive)
+        yield from _change_partitions(image, topic, leaderless, arrive)
 
 
-def _changed(
+def _change_partitions(
     image: MetadataImage,
     topic: TopicImage,
     indexes: Iterable[int],
-    change_it: Callable[[PartitionChange], None],
+    configure: Callable[[PartitionChangeBuilder], None],
 ) -> Iterator[StoredRecord]:
     """The changes of a topic's partitions. Those that differ in their epochs alone come to the same."""
     made: dict[tuple[object, ...], StoredRecord | None] = {}
@@ -277,9 +292,9 @@ def _changed(
         partition = topic.partitions[index]
         state = partition._replace(leader_epoch=0, partition_epoch=0)
         if state not in made:
-            change = PartitionChange(image, topic, index)
-            change_it(change)
-            made[state] = change.record()
+            change = PartitionChangeBuilder(image, topic, index)
+            configure(change)
+            made[state] = change.build()
         one = made[state]
         if one is not None:
             yield StoredRecord(_copy(one.record, index), one.version)
@@ -294,17 +309,17 @@ def _copy(record: Message, index: int) -> PartitionChangeRecord:
     return copied
 
 
-def cheapest_election(image: MetadataImage, topic: str, *, may_lose: bool) -> Election:
+def election_for_topic(image: MetadataImage, topic: str, *, unclean_enabled: bool) -> Election:
     """How a leader is chosen where nobody asked for it: unclean only where the topic prefers that to none.
 
-    `may_lose` holds for topics and clusters that do not say.
+    `unclean_enabled` holds for topics and clusters that do not say.
     """
     text = image.config(RESOURCE_TOPIC, topic).get(UNCLEAN_ELECTION)
     if text is None:
         text = image.config(RESOURCE_BROKER, "").get(UNCLEAN_ELECTION)
     if text is not None:
-        may_lose = text.strip().lower() == "true"
-    return Election.UNCLEAN if may_lose else Election.ONLINE
+        unclean_enabled = text.strip().lower() == "true"
+    return Election.UNCLEAN if unclean_enabled else Election.ONLINE
 
 
 def min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
@@ -320,19 +335,19 @@ def min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
     return min(count, len(partition.replicas))
 
 
-def replayed(image: MetadataImage, records: Iterable[StoredRecord]) -> MetadataImage:
+def apply_records(image: MetadataImage, records: Iterable[StoredRecord]) -> MetadataImage:
     """The image as it will be with these records: for what is decided on top of them in the same command."""
     delta = MetadataDelta(image)
     delta.replay_all(record for record, _ in records)
-    return delta.finish(image.offset, image.epoch)
+    return delta.apply(image.offset, image.epoch)
 
 
-def is_moving(partition: PartitionImage) -> bool:
+def is_reassigning(partition: PartitionImage) -> bool:
     """Whether a move to other replicas is under way."""
     return bool(partition.removing_replicas or partition.adding_replicas)
 
 
-def find(image: MetadataImage, topic: str, index: int) -> tuple[TopicImage, PartitionImage] | None:
+def find_partition(image: MetadataImage, topic: str, index: int) -> tuple[TopicImage, PartitionImage] | None:
     """The topic and its partition, None where either does not exist."""
     known = image.topics.get(topic)
     if known is None or not 0 <= index < len(known.partitions):
@@ -340,7 +355,7 @@ def find(image: MetadataImage, topic: str, index: int) -> tuple[TopicImage, Part
     return known, known.partitions[index]
 
 
-def contains(replicas: Sequence[int], others: Sequence[int]) -> bool:
+def contains_all(replicas: Sequence[int], others: Sequence[int]) -> bool:
     """Whether all of the others are among the replicas."""
     return replicas == others or set(others) <= set(replicas)
 

@@ -19,7 +19,7 @@ from kwire.broker.metadata.image import BrokerImage, MetadataImage
 from kwire.wire.errors import ErrorCode
 
 
-class _Ring:
+class _BrokerList:
     """Brokers that take turns: in each round each is given once, the next round begins one further on."""
 
     def __init__(self, brokers: Iterable[int], rng: random.Random) -> None:
@@ -44,8 +44,8 @@ class _Ring:
 
 class _Rack:
     def __init__(self, brokers: list[BrokerImage], rng: random.Random) -> None:
-        self.fenced = _Ring((broker.broker_id for broker in brokers if broker.fenced), rng)
-        self.unfenced = _Ring((broker.broker_id for broker in brokers if not broker.fenced), rng)
+        self.fenced = _BrokerList((broker.broker_id for broker in brokers if broker.fenced), rng)
+        self.unfenced = _BrokerList((broker.broker_id for broker in brokers if not broker.fenced), rng)
 
     def next(self, current_round: int) -> int | None:
         broker_id = self.unfenced.next(current_round)
@@ -56,7 +56,7 @@ class _Rack:
         self.unfenced.shuffle(rng)
 
 
-def place(
+def place_replicas(
     image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[list[int]]:
     """The brokers of each of so many partitions, the leader first."""
@@ -86,12 +86,14 @@ def place(
             for rack in racks:
                 rack.shuffle(rng)
             current_round = 0
-        placed.append(_stripe(racks, first % len(racks), current_round, replication_factor))
+        placed.append(_place_partition(racks, first % len(racks), current_round, replication_factor))
         first, current_round = first + 1, current_round + 1
     return placed
 
 
-def _stripe(racks: list[_Rack], first: int, current_round: int, replication_factor: int) -> list[int]:
+def _place_partition(
+    racks: list[_Rack], first: int, current_round: int, replication_factor: int
+) -> list[int]:
     """The leader from the first rack that has one, counted from `first`; the others from `first` on."""
     leader, leads_at = None, first
     while leader is None:

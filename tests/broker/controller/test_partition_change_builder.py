@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.controller.commands import AlterReassignments
+from kwire.broker.controller.commands import AlterPartitionReassignments
 from kwire.broker.metadata.image import RECOVERING
 from kwire.wire.stored.metadata import PartitionChangeRecord
 
@@ -119,7 +119,7 @@ def test_whom_a_move_has_left_out_is_not_eligible_when_another_one_brings_him_ba
     four.stop(4)
     four.stop(3)
     assert told(four) == (1, (1, 2), (3,), ())
-    four.run(AlterReassignments([("t", 0, [1, 2])]))
+    four.run(AlterPartitionReassignments([("t", 0, [1, 2])]))
     assert told(four) == (1, (1, 2), (), ())
-    four.run(AlterReassignments([("t", 0, [1, 2, 3])]))
+    four.run(AlterPartitionReassignments([("t", 0, [1, 2, 3])]))
     assert told(four) == (1, (1, 2), (), ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kwire.broker.config import load
-from kwire.broker.controller.new_topics import creatable_topic
+from kwire.broker.controller.auto_topic_creation import creatable_topic
 
 
 def test_the_share_coordinators_topic_has_its_own_settings() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.metadata.names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from kwire.broker.metadata.topic_names import (
+    GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 

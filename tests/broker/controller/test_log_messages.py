@@ -14,7 +14,7 @@ from kwire.broker.controller.commands import (
     RemoveExpiredTokens,
     UnregisterBroker,
 )
-from kwire.broker.controller.news import news
+from kwire.broker.controller.log_messages import log_messages
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import DelegationTokenRecord
@@ -40,7 +40,7 @@ def two(bare_cluster: Any) -> Any:
 def told(cluster: Any, command: Command, *, node_id: int = 1) -> list[tuple[int, str]]:
     before = cluster.image
     cluster.run(command)
-    return list(news(command, cluster.records, before, node_id))
+    return list(log_messages(command, cluster.records, before, node_id))
 
 
 def beat(cluster: Any, **wants: Any) -> BrokerHeartbeat:

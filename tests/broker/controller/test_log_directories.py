@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.controller.commands import AssignDirectories
+from kwire.broker.controller.commands import AssignReplicasToDirs
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 from kwire.wire.stored.metadata import PartitionChangeRecord
@@ -27,7 +27,7 @@ def cluster(bare_cluster: Any) -> Any:
 
 def assign(cluster: Any, places: dict[tuple[Uuid, int], Uuid]) -> dict[tuple[Uuid, int], ErrorCode]:
     epoch = cluster.image.brokers[1].broker_epoch
-    reply: dict[tuple[Uuid, int], ErrorCode] = cluster.run(AssignDirectories(1, epoch, places))
+    reply: dict[tuple[Uuid, int], ErrorCode] = cluster.run(AssignReplicasToDirs(1, epoch, places))
     return reply
 
 
@@ -54,10 +54,10 @@ def test_what_cannot_be_there_is_refused(cluster: Any) -> None:
     assert cluster.records == []
     cluster.start(2)
     epoch = cluster.image.brokers[2].broker_epoch
-    not_there = cluster.run(AssignDirectories(2, epoch, {(topic_id, 0): OTHER}))
+    not_there = cluster.run(AssignReplicasToDirs(2, epoch, {(topic_id, 0): OTHER}))
     assert not_there == {(topic_id, 0): ErrorCode.NOT_LEADER_OR_FOLLOWER}
     with pytest.raises(ApiError, match=f"Expected broker epoch {epoch}, but got broker epoch 7"):
-        cluster.decide(AssignDirectories(2, 7, {}))
+        cluster.decide(AssignReplicasToDirs(2, 7, {}))
 
 
 def test_a_replica_in_a_directory_that_has_failed_leads_nothing(cluster: Any) -> None:

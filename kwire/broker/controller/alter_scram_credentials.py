@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kwire.broker.controller.commands import AlterScramCredentials, Fault, Result
-from kwire.broker.controller.scram import credential_record
+from kwire.broker.controller.commands import AlterScramCredentials, ControllerResult, Fault
+from kwire.broker.controller.scram_parser import credential_record
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import SCRAM_LEVEL, StoredRecord
 from kwire.broker.security.scram_credentials import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
@@ -28,7 +28,7 @@ _TWICE: Final = Fault(
 
 def alter_scram_credentials(
     command: AlterScramCredentials, image: MetadataImage
-) -> Result[dict[str, Fault | None]]:
+) -> ControllerResult[dict[str, Fault | None]]:
     """Why each user was refused, or None: first those who lose a credential, then those who get one."""
     deleted: dict[str, ScramCredentialDeletion] = {}
     given: dict[str, ScramCredentialUpsertion] = {}
@@ -64,7 +64,7 @@ def alter_scram_credentials(
         )
         for name, one in given.items()
     ]
-    return Result(records, {**dict.fromkeys([*deleted, *given]), **faults})
+    return ControllerResult(records, {**dict.fromkeys([*deleted, *given]), **faults})
 
 
 def _fault(name: str, mechanism: int, image: MetadataImage) -> Fault | None:
