@@ -18,7 +18,7 @@ from kwire import wire
 from kwire.broker.api.request.table import SERVED, By, Served
 from kwire.broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
-from kwire.broker.config.definition import REQUIRED, Key, Update
+from kwire.broker.config.definition import REQUIRED, Key, UpdateMode
 from kwire.broker.config.group_keys import GROUP_KEYS
 from kwire.broker.config.topic_keys import TOPIC_KEYS
 from kwire.wire.registry import API_VERSIONS
@@ -29,7 +29,11 @@ WHO = {
     By.CONTROLLER: "controller; brokers forward it",
     By.CONTROLLER_ALONE: "controller, for other nodes",
 }
-CHANGES = {Update.READ_ONLY: "no", Update.PER_BROKER: "per broker", Update.CLUSTER_WIDE: "cluster-wide"}
+CHANGES = {
+    UpdateMode.READ_ONLY: "no",
+    UpdateMode.PER_BROKER: "per broker",
+    UpdateMode.CLUSTER_WIDE: "cluster-wide",
+}
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?!decisions/)[^)]*\)")
 """A link to what is in the repository and not in docs/, as pages and decisions have them."""
 
@@ -106,9 +110,9 @@ def _keys_table(keys: Iterable[Key], dynamic: Mapping[str, Key] | None = None) -
         if key.internal:
             continue
         default = {None: "none", REQUIRED: "must be set", "": "empty"}.get(key.default, f"`{key.default}`")
-        cells = [f"`{key.name}`", key.kind.name.lower(), default, key.doc]
+        cells = [f"`{key.name}`", key.type.name.lower(), default, key.doc]
         if dynamic is not None:
-            cells.append(CHANGES[key.update if key.name in dynamic else Update.READ_ONLY])
+            cells.append(CHANGES[key.update_mode if key.name in dynamic else UpdateMode.READ_ONLY])
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -8,7 +8,7 @@ from kwire.broker.metadata.batches import TransactionFilter, decode_batches, siz
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.snapshot import snapshot_records
-from kwire.wire.stored.metadata import RegisterBrokerRecord, RegisterControllerRecord
+from kwire.wire.records.metadata import RegisterBrokerRecord, RegisterControllerRecord
 
 
 def image_at(home: Path, last_offset: int) -> list[str]:

@@ -26,8 +26,8 @@ from kwire.host.host import Host
 from kwire.wire.batch import NO_PRODUCER_EPOCH, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
+from kwire.wire.records.transactions import TransactionLogValue
 from kwire.wire.schema import Message
-from kwire.wire.stored.transactions import TransactionLogValue
 
 SLOW_MARKER_MS = 150
 SLOW_ANSWER_MS = 60

@@ -133,7 +133,7 @@ class Reader:
         data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
         aborted = Aborted(found.aborted_transactions or ()) if self._committed else None
         try:
-            for position, header in batches(data, may_be_cut=True):
+            for position, header in batches(data, allow_partial=True):
                 void = aborted is not None and aborted.has(header, data, position)
                 if not void and not header.is_control:
                     at = self.positions[partition]

@@ -23,7 +23,7 @@ from kwire.broker.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX
 from kwire.cli.files.segment_files import read_only
 from kwire.cli.shared.failure import Failure
 from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS, RECORDS_AT_ONCE
-from kwire.wire.batch import CorruptBatch, crc_is_valid, payload_of, read_header, records
+from kwire.wire.batch import CorruptBatch, crc_is_valid, decompress_records, read_header, records
 from kwire.wire.primitives import Uuid
 
 SEGMENT: Final = re.compile(r"(\d{20})\.log")
@@ -99,7 +99,7 @@ class OwnLog:
         header = read_header(whole.buffer, whole.at)
         if not crc_is_valid(whole.buffer, whole.at, header):
             return True
-        if self._key not in bytes(payload_of(whole.buffer, whole.at, header, MAX_BATCH_BYTES)):
+        if self._key not in bytes(decompress_records(whole.buffer, whole.at, header, MAX_BATCH_BYTES)):
             return False
         found = records(whole.buffer, whole.at, header, max_bytes=MAX_BATCH_BYTES, max_headers=MAX_HEADERS)
         return any(

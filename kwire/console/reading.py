@@ -236,7 +236,7 @@ def _batches(found: PartitionData, offset: int) -> Iterator[Batch]:
     data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
     aborted = Aborted(found.aborted_transactions or ())
     try:
-        for position, header in batches(data, may_be_cut=True):
+        for position, header in batches(data, allow_partial=True):
             if header.next_offset <= offset:
                 continue
             is_void = aborted.has(header, data, position)

@@ -28,9 +28,9 @@ from kwire.host.host import Host, Timer
 from kwire.host.loggers import NodeLogger
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.java import string_hash
+from kwire.wire.java_strings import string_hash
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.registry import encode_stored
+from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
 
 LOAD_STEP_BYTES = 1 << 20
@@ -547,7 +547,7 @@ _known_partition_of = lru_cache(NAMES_KNOWN)(_partition_of)
 
 def _stored_bytes(record: CoordinatorRecord) -> StoredBytes:
     value = record.value
-    return encode_stored(record.key, 0), None if value is None else encode_stored(value, record.value_version)
+    return encode_record(record.key, 0), None if value is None else encode_record(value, record.value_version)
 
 
 def _parts(records: Sequence[CoordinatorRecord]) -> list[Sequence[CoordinatorRecord]]:

@@ -256,7 +256,7 @@ def _records(data: Buffer) -> list[Record]:
     """The records of some batches, as far as they are whole."""
     found: list[Record] = []
     try:
-        for position, header in batches(data, may_be_cut=True):
+        for position, header in batches(data, allow_partial=True):
             if not header.is_control:
                 found += records(data, position, header)
     except CorruptBatch:

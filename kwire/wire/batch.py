@@ -58,7 +58,7 @@ _UINT32 = Struct(">I")
 _INT64 = Struct(">q")
 _CONTROL = Struct(">hh")
 _64_BITS = (1 << 64) - 1
-_LEAST_DELTA = -(1 << 63)
+_MIN_DELTA = -(1 << 63)
 
 
 class CorruptBatch(Exception):
@@ -142,7 +142,7 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
 
-_made_of: Callable[[type[BatchHeader], tuple[int, ...]], BatchHeader] = tuple.__new__
+_new_header: Callable[[type[BatchHeader], tuple[int, ...]], BatchHeader] = tuple.__new__
 """Of all fields as they are read: `_make` is a call of Python's for each batch."""
 
 
@@ -162,21 +162,21 @@ NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | N
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at `position`; there must be HEADER_BYTES of it. Nothing in it is checked."""
-    return _made_of(BatchHeader, HEADER.unpack_from(buffer, position))
+    return _new_header(BatchHeader, HEADER.unpack_from(buffer, position))
 
 
 def batches(
-    buffer: Buffer, start: int = 0, end: int | None = None, *, may_be_cut: bool = False
+    buffer: Buffer, start: int = 0, end: int | None = None, *, allow_partial: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Each batch's position and header. CorruptBatch for one that is torn, or whose length cannot be.
 
-    Where the end `may_be_cut`, as what a Fetch gives, a last batch that is not all there is left off.
+    Where the end `allow_partial`, as what a Fetch gives, a last batch that is not all there is left off.
     """
     end = len(buffer) if end is None else end
     position = start
     while position < end:
         if end - position < HEADER_BYTES:
-            if may_be_cut:
+            if allow_partial:
                 return
             raise CorruptBatch(f"{end - position} bytes at {position} are less than a batch's header")
         header = read_header(buffer, position)
@@ -184,7 +184,7 @@ def batches(
             raise CorruptBatch(f"the batch at {position} has magic {header.magic}")
         next_position = position + header.size_bytes
         if header.size_bytes < HEADER_BYTES or next_position > end:
-            if may_be_cut and header.size_bytes >= HEADER_BYTES:
+            if allow_partial and header.size_bytes >= HEADER_BYTES:
                 return
             raise CorruptBatch(f"the batch at {position} has length {header.batch_length}")
         yield position, header
@@ -210,18 +210,18 @@ def stamp_append_time(
     attributes = header.attributes | TIMESTAMP_TYPE_MASK
     _INT16.pack_into(buffer, position + ATTRIBUTES_AT, attributes)
     _INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, timestamp_ms)
-    crc = seal(buffer, position, header.size_bytes)
+    crc = update_crc(buffer, position, header.size_bytes)
     return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
 
 
-def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> int:
+def update_crc(buffer: bytearray | memoryview, position: int, size_bytes: int) -> int:
     """Sum up the batch anew after something that the CRC covers was changed; the new CRC."""
     crc: int = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : position + size_bytes])
     _UINT32.pack_into(buffer, position + CRC_AT, crc)
     return crc
 
 
-def payload_of(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
+def decompress_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
     """The records of a batch, decompressed. CorruptBatch: they do not, or come to more than `max_bytes`."""
     span = memoryview(buffer)[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + header.batch_length]
     if not header.attributes & CODEC_MASK:
@@ -234,21 +234,21 @@ def payload_of(buffer: Buffer, position: int, header: BatchHeader, max_bytes: in
         ) from error
 
 
-_MOST_LENGTH_BYTES = 5
-_LEAST_ALIKE = 8
+_MAX_LENGTH_BYTES = 5
+_MIN_RUN = 8
 """So many records of one length are worth being passed over together."""
 
 
-def _alike(payload: Buffer, at: int, stride: int, most: int) -> int:
+def _run_length(payload: Buffer, at: int, stride: int, most: int) -> int:
     """How many records from `at` on, of so many at most, have the length of the one before; 0 if only a few.
 
     Each of these lengths leads to the next, so that equal bytes there are proof enough.
     """
     before = at - stride
-    for step in range(_MOST_LENGTH_BYTES):
+    for step in range(_MAX_LENGTH_BYTES):
         first = payload[before + step]
         if (
-            most < _LEAST_ALIKE
+            most < _MIN_RUN
             or payload[at + step] != first
             or payload[at + 3 * stride + step] != first
             or payload[at + 7 * stride + step] != first
@@ -257,7 +257,7 @@ def _alike(payload: Buffer, at: int, stride: int, most: int) -> int:
         column = bytes(payload[at + step : at + step + (most - 1) * stride + 1 : stride])
         most -= len(column.lstrip(column[:1]))
         if first < 0x80:
-            return most if most >= _LEAST_ALIKE else 0
+            return most if most >= _MIN_RUN else 0
     return 0
 
 
@@ -266,7 +266,7 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
 
     CorruptBatch where they do not end with the batch, or a compressed batch exceeds `max_bytes`.
     """
-    payload = payload_of(buffer, position, header, max_bytes)
+    payload = decompress_records(buffer, position, header, max_bytes)
     count, at = _walk(payload, header.records_count)
     return count if at == len(payload) else count + 1
 
@@ -278,19 +278,19 @@ def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
     """
     at, end = 0, len(payload)
     count = start = 0
-    wait = 1
-    look_at = 1 if limit > _LEAST_ALIKE else limit
+    interval = 1
+    next_check = 1 if limit > _MIN_RUN else limit
     while at < end and count < limit:
-        if count == look_at:
-            same = _alike(payload, at, at - start, min(limit - count, (end - at) // (at - start)))
+        if count == next_check:
+            same = _run_length(payload, at, at - start, min(limit - count, (end - at) // (at - start)))
             count += same
             at += same * (at - start)
             # Records of ever new lengths are looked at less and less often.
-            wait = 1 if same else 2 * wait
-            look_at = count + wait
+            interval = 1 if same else 2 * interval
+            next_check = count + interval
             if same:
                 continue
-        stop = min(limit, look_at)
+        stop = min(limit, next_check)
         for number in range(count, stop):
             if at >= end:
                 count = number
@@ -357,16 +357,16 @@ def records(
     CorruptBatch where they are not what they say, unpack to more than `max_bytes`, or one has more than
     `max_headers`: a header may have two bytes, and its objects a hundred.
     """
-    data = bytes(payload_of(buffer, position, header, max_bytes))
+    data = bytes(decompress_records(buffer, position, header, max_bytes))
     end = len(data)
     at = 0
     append_time = header.max_timestamp if header.has_log_append_time else None
-    left, least_delta = header.records_count, _LEAST_DELTA
+    left, min_delta = header.records_count, _MIN_DELTA
     if from_offset is not None:
-        least_delta = from_offset - header.base_offset
+        min_delta = from_offset - header.base_offset
         # Compaction has taken some records: each is by so many offsets, at most, behind its number.
         gaps = max(0, header.last_offset_delta + 1 - left)
-        passed, at = _walk(data, min(left, least_delta - gaps))
+        passed, at = _walk(data, min(left, min_delta - gaps))
         left -= passed
     for _ in range(left):
         length, at = _varint(data, at, end)
@@ -377,7 +377,7 @@ def records(
             raise CorruptBatch("an empty record")
         timestamp_delta, at = _varint(data, at + 1, stop)
         offset_delta, at = _varint(data, at, stop)
-        if offset_delta < least_delta:
+        if offset_delta < min_delta:
             at = stop
             continue
         key, at = _field(data, at, stop)
@@ -508,5 +508,5 @@ def build(
         base_sequence,
         count,
     )
-    seal(out, 0, len(out))
+    update_crc(out, 0, len(out))
     return out

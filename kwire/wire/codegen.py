@@ -93,13 +93,13 @@ class _Source:
     def add(self, indent: int, line: str) -> None:
         self.lines.append("    " * indent + line)
 
-    def guard(self, caught: str, raised: str) -> None:
+    def wrap_in_try(self, caught: str, raised: str) -> None:
         """Have the function, all but its head, tried: one more call around it would cost more."""
         self.lines[1:] = ["    try:", *("    " + line for line in self.lines[1:])]
         self.add(1, f"except {caught} as error:")
         self.add(2, f"raise {raised} from None")
 
-    def present(self) -> list[Field]:
+    def untagged(self) -> list[Field]:
         """Fields that this version sends in their place, not under a tag."""
         return [
             field
@@ -116,7 +116,7 @@ class _Source:
     def runs(self) -> list[list[Field]]:
         """The fields in their place, neighbours of fixed width together."""
         runs: list[list[Field]] = []
-        for field in self.present():
+        for field in self.untagged():
             if self.is_fixed(field) and runs and self.is_fixed(runs[-1][0]):
                 runs[-1].append(field)
             else:
@@ -129,11 +129,11 @@ class _Source:
     def is_nullable(self, field: Field) -> bool:
         return self.version in field.nullable
 
-    def nested(self, field: Field, makes: Callable[[type[Message]], Any]) -> str:
+    def nested(self, field: Field, compile_nested: Callable[[type[Message]], Any]) -> str:
         assert field.message is not None
         name = f"nested_{field.message.__name__}"
         if name not in self.names:
-            self.names[name] = makes(field.message)
+            self.names[name] = compile_nested(field.message)
         return name
 
 
@@ -152,14 +152,14 @@ class _DecoderSource(_Source):
             unpack_h=struct.Struct(">h").unpack_from,
             unpack_i=struct.Struct(">i").unpack_from,
             unpack_from=struct.unpack_from,
-            cut_short=(IndexError, struct.error),
+            short_read=(IndexError, struct.error),
         )
         tagged = self.tagged()
         self.add(0, "def decode(b, p, e):")
         self.add(1, "o = new(cls)")
-        present = {field.name for field in self.present()}
+        untagged = {field.name for field in self.untagged()}
         for field in fields_of(cls):
-            if field.name not in present:
+            if field.name not in untagged:
                 self.add(1, f"o.{field.name} = {self.default(field)}")
         for run in self.runs():
             if self.is_fixed(run[0]):
@@ -170,7 +170,9 @@ class _DecoderSource(_Source):
             self.tags(tagged)
         self.add(1, "return o, p")
         if outermost:
-            self.guard("cut_short", f"WireError(f'{cls.__name__} v{self.version} is cut short: {{error}}')")
+            self.wrap_in_try(
+                "short_read", f"WireError(f'{cls.__name__} v{self.version} is cut short: {{error}}')"
+            )
         return compile_function(
             "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} decode", "decode", self.names
         )
@@ -343,15 +345,15 @@ class _EncoderSource(_Source):
             pack_i=struct.Struct(">i").pack,
             size_of=_size_of,
             new_output=bytearray,
-            no_room=struct.error,
+            out_of_range=struct.error,
         )
         self.add(0, "def encode(o, out, regions):")
-        present = {field.name for field in self.present()}
+        untagged = {field.name for field in self.untagged()}
         tagged = self.tagged()
-        sent = present | {field.name for field in tagged}
+        sent = untagged | {field.name for field in tagged}
         for field in fields_of(cls):
             if field.name not in sent and not field.ignorable:
-                self.must_be_default(field)
+                self.require_default(field)
         for run in self.runs():
             if self.is_fixed(run[0]):
                 packing = struct.Struct(">" + "".join(FORMATS[field.element] for field in run))
@@ -365,7 +367,9 @@ class _EncoderSource(_Source):
             self.tags(tagged)
         self.add(1, "return None")
         if outermost:
-            self.guard("no_room", f"ValueError(f'{cls.__name__} v{self.version} has no room: {{error}}')")
+            self.wrap_in_try(
+                "out_of_range", f"ValueError(f'{cls.__name__} v{self.version} has no room: {{error}}')"
+            )
         return compile_function(
             "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} encode", "encode", self.names
         )
@@ -377,7 +381,7 @@ class _EncoderSource(_Source):
             self.names[name] = default() if isinstance(default, type) else default
         return name
 
-    def must_be_default(self, field: Field) -> None:
+    def require_default(self, field: Field) -> None:
         where = f"{self.message_class.__name__}.{field.name}"
         self.names["NotInVersion"] = NotInVersion
         self.add(1, f"if o.{field.name} != {self.default_name(field)}:")

@@ -29,9 +29,9 @@ MAX_BYTES: Final = 0x7FFFFFFF
 """What 32-bit offsets reach: the records that are decoded at once have to be smaller, decompressed."""
 KEY_AND_VALUE: Final = frozenset({"key", "value"})
 
-_LEAST_RECORD_BYTES: Final = 7
+_MIN_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, two lengths and a count."""
-_LEAST_ALIKE: Final = 8
+_MIN_RUN: Final = 8
 """So many records of one length are worth being found together."""
 _FIRST_WALK: Final = 16
 """So many records are looked at one by one before the next look at whether some are alike."""
@@ -62,17 +62,17 @@ def decode(data: Buffer, batches: Batches, *, fields: Collection[str] = KEY_AND_
     `fields` are those of key, value and headers that are wanted. CRCs are not checked. CorruptBatch,
     UnreadableBatch: a batch does not hold the records that it should, which the message names by its offset.
     """
-    found = list(decode_parts(data, batches, most_bytes=MAX_BYTES, fields=fields))
+    found = list(decode_parts(data, batches, max_bytes=MAX_BYTES, fields=fields))
     assert len(found) <= 1
-    return found[0][0] if found else _decoded(_Part(b"", [], []), fields)
+    return found[0][0] if found else _decode_part(_Part(b"", [], []), fields)
 
 
 def decode_parts(
-    data: Buffer, batches: Batches, *, most_bytes: int, fields: Collection[str] = KEY_AND_VALUE
+    data: Buffer, batches: Batches, *, max_bytes: int, fields: Collection[str] = KEY_AND_VALUE
 ) -> Iterator[tuple[Columns, Batches]]:
     """As `decode`, of as many batches at once as have no more than so many bytes, decompressed, or of one."""
-    for part in _parts(data, batches, most_bytes):
-        yield _decoded(part, fields), part.batches
+    for part in _split(data, batches, max_bytes):
+        yield _decode_part(part, fields), part.batches
 
 
 class _Part(NamedTuple):
@@ -83,27 +83,27 @@ class _Part(NamedTuple):
     batches: Batches
 
 
-def _decoded(part: _Part, fields: Collection[str]) -> Columns:
+def _decode_part(part: _Part, fields: Collection[str]) -> Columns:
     buffer, spans, batches = part
     raw = np.frombuffer(buffer, dtype=np.uint8)
     starts, ends, batch = _boundaries(buffer, raw, spans, batches)
     try:
-        return _decode(buffer, raw, starts, ends, batch, batches, fields)
-    except _Bad as bad:
+        return _decode_columns(buffer, raw, starts, ends, batch, batches, fields)
+    except _InvalidRecord as bad:
         header = batches[int(batch[bad.index])][1]
         offset = header.base_offset
-        raise CorruptBatch(f"the batch at offset {offset} has a record {bad.what}") from None
+        raise CorruptBatch(f"the batch at offset {offset} has a record {bad.problem}") from None
 
 
-class _Bad(Exception):
-    def __init__(self, index: int, what: str) -> None:
-        super().__init__(what)
+class _InvalidRecord(Exception):
+    def __init__(self, index: int, problem: str) -> None:
+        super().__init__(problem)
         self.index = index
-        self.what = what
+        self.problem = problem
 
 
-def _parts(data: Buffer, batches: Batches, most_bytes: int) -> Iterator[_Part]:
-    if batches and len(data) <= most_bytes and not any(header.codec for _, header in batches):
+def _split(data: Buffer, batches: Batches, max_bytes: int) -> Iterator[_Part]:
+    if batches and len(data) <= max_bytes and not any(header.codec for _, header in batches):
         spans = [(at + HEADER_BYTES, at + header.size_bytes) for at, header in batches]
         yield _Part(data, spans, batches)
         return
@@ -120,17 +120,17 @@ def _parts(data: Buffer, batches: Batches, most_bytes: int) -> Iterator[_Part]:
                 raise UnreadableBatch(
                     f"the batch at offset {header.base_offset} does not decompress: {error}"
                 ) from error
-        if pieces and size + len(piece) > most_bytes:
-            yield _Part(_joined(pieces), spans, batches[first:number])
+        if pieces and size + len(piece) > max_bytes:
+            yield _Part(_join(pieces), spans, batches[first:number])
             pieces, spans, size, first = [], [], 0, number
         pieces.append(piece)
         spans.append((size, size + len(piece)))
         size += len(piece)
     if pieces:
-        yield _Part(_joined(pieces), spans, batches[first:])
+        yield _Part(_join(pieces), spans, batches[first:])
 
 
-def _joined(pieces: list[Buffer]) -> Buffer:
+def _join(pieces: list[Buffer]) -> Buffer:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -140,30 +140,30 @@ def _boundaries(
     """Where each record begins and ends, and to which batch it belongs."""
     counts = []
     for (begin, end), (_, header) in zip(spans, batches, strict=True):
-        if not 0 <= header.records_count <= (end - begin) // _LEAST_RECORD_BYTES:
-            raise _no_records(header, "it is too short")
+        if not 0 <= header.records_count <= (end - begin) // _MIN_RECORD_BYTES:
+            raise _invalid_batch(header, "it is too short")
         counts.append(header.records_count)
-    behind = np.cumsum(counts, dtype=np.int64)
-    starts = np.empty(int(behind[-1]) if counts else 0, np.int64)
+    first_after = np.cumsum(counts, dtype=np.int64)
+    starts = np.empty(int(first_after[-1]) if counts else 0, np.int64)
     done = 0
     for (begin, end), (_, header) in zip(spans, batches, strict=True):
         found = starts[done : done + header.records_count]
         done += header.records_count
-        if not _find(buffer, raw, begin, end, found):
+        if not _find_starts(buffer, raw, begin, end, found):
             try:
-                found[:] = _one_by_one(buffer, begin, end, header.records_count)
+                found[:] = _walk_starts(buffer, begin, end, header.records_count)
             except (IndexError, CorruptBatch) as error:
-                raise _no_records(header, str(error) or "it is cut short") from None
+                raise _invalid_batch(header, str(error) or "it is cut short") from None
     ends = np.empty_like(starts)
     ends[:-1] = starts[1:]
     filled = np.flatnonzero(counts)
-    ends[behind[filled] - 1] = np.array([end for _, end in spans], np.int64)[filled]
+    ends[first_after[filled] - 1] = np.array([end for _, end in spans], np.int64)[filled]
     return starts, ends, np.repeat(np.arange(len(counts)), counts)
 
 
-def _no_records(header: BatchHeader, why: str) -> CorruptBatch:
-    what = f"the batch at offset {header.base_offset} holds no {header.records_count} records: {why}"
-    return CorruptBatch(what)
+def _invalid_batch(header: BatchHeader, why: str) -> CorruptBatch:
+    problem = f"the batch at offset {header.base_offset} holds no {header.records_count} records: {why}"
+    return CorruptBatch(problem)
 
 
 @cache
@@ -181,7 +181,7 @@ def _strides() -> list[list[int]]:
     ]
 
 
-def _find(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> bool:
+def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> bool:
     """Fill in where the records begin; whether that came out even. It does not where lengths are large."""
     strides = _strides()
     done, count = 0, len(starts)
@@ -189,7 +189,7 @@ def _find(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> bool:
     try:
         while done < count:
             stride = strides[data[at]][data[at + 1]]
-            same = _alike(raw, at, stride, min(count - done, (end - at) // stride)) if stride else 0
+            same = _run_length(raw, at, stride, min(count - done, (end - at) // stride)) if stride else 0
             if same:
                 starts[done : done + same] = np.arange(at, at + same * stride, stride)
                 done += same
@@ -212,9 +212,9 @@ def _find(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> bool:
     return at == end
 
 
-def _alike(raw: Bytes, at: int, stride: int, most: int) -> int:
+def _run_length(raw: Bytes, at: int, stride: int, most: int) -> int:
     """How many records from here on have the same length; 0 where that is too few to matter."""
-    if most < _LEAST_ALIKE or raw[at] != raw[at + stride] or raw[at] != raw[at + 2 * stride]:
+    if most < _MIN_RUN or raw[at] != raw[at + stride] or raw[at] != raw[at + 2 * stride]:
         return 0
     # Each of these lengths leads to the next one, so the same bytes there are proof enough.
     same = most
@@ -223,15 +223,15 @@ def _alike(raw: Bytes, at: int, stride: int, most: int) -> int:
         first = int(differs.argmax())
         if differs[first]:
             same = first
-    return same if same >= _LEAST_ALIKE else 0
+    return same if same >= _MIN_RUN else 0
 
 
-def _one_by_one(data: Buffer, at: int, end: int, count: int) -> list[int]:
+def _walk_starts(data: Buffer, at: int, end: int, count: int) -> list[int]:
     """Where the records begin, whatever their lengths. IndexError, CorruptBatch."""
     starts = []
     for _ in range(count):
         starts.append(at)
-        length, body = _long_length(data, at)
+        length, body = _read_length(data, at)
         if length & 1:
             raise CorruptBatch("a record has a negative length")
         at = body + (length >> 1)
@@ -242,7 +242,7 @@ def _one_by_one(data: Buffer, at: int, end: int, count: int) -> list[int]:
     return starts
 
 
-def _long_length(data: Buffer, at: int) -> tuple[int, int]:
+def _read_length(data: Buffer, at: int) -> tuple[int, int]:
     """A length, zigzag, and where what it measures begins."""
     value = shift = 0
     while True:
@@ -293,7 +293,7 @@ class _Cursor:
         while len(more):
             there = more if which is None else which[more]
             if shift > 63:
-                raise _Bad(int(there[0]), "with a varint of more than 64 bits")
+                raise _InvalidRecord(int(there[0]), "with a varint of more than 64 bits")
             where = at[more]
             self._check(where, ends[more], there)
             byte = self._raw.take(where)
@@ -317,14 +317,14 @@ class _Cursor:
         beyond = at >= ends
         if beyond.any():
             first = int(beyond.argmax())
-            raise _Bad(first if which is None else int(which[first]), "that is cut short")
+            raise _InvalidRecord(first if which is None else int(which[first]), "that is cut short")
 
-    def require(self, holds: Any, what: str) -> None:
+    def require(self, holds: Any, problem: str) -> None:
         if not holds.all():
-            raise _Bad(int(holds.argmin()), what)
+            raise _InvalidRecord(int(holds.argmin()), problem)
 
 
-def _decode(
+def _decode_columns(
     buffer: Buffer,
     raw: Bytes,
     starts: Ints,
@@ -355,18 +355,18 @@ def _decode(
         if stamped.any():
             latest = np.array([header.max_timestamp for _, header in batches], np.int64)
             timestamp = np.where(stamped.take(batch), latest.take(batch), timestamp)
-    gaps = _Gaps(buffer, len(starts), key_begin, key_end, value_begin, value_end)
+    slices = _Slices(buffer, len(starts), key_begin, key_end, value_begin, value_end)
     return Columns(
         batch,
         offset,
         timestamp,
-        gaps.take(0, key_null) if "key" in fields else None,
-        gaps.take(2, value_null) if "value" in fields else None,
+        slices.take(0, key_null) if "key" in fields else None,
+        slices.take(2, value_null) if "value" in fields else None,
         headers if "headers" in fields else None,
     )
 
 
-class _Gaps:
+class _Slices:
     """One Arrow array of all keys, values, and what lies between them, whose data are the bytes as read.
 
     So keys and values can be taken out of it by Arrow itself, each kind into an array of its own.
@@ -409,20 +409,20 @@ def _headers(buffer: Buffer, raw: Bytes, at: Ints, ends: Ints, count: Ints) -> p
             number += 1
             last = count[left] == number
             cursor.require(~last | (cursor.at == ends[left]), "with bytes left over")
-        except _Bad as bad:
-            raise _Bad(int(left[bad.index]), bad.what) from None
+        except _InvalidRecord as bad:
+            raise _InvalidRecord(int(left[bad.index]), bad.problem) from None
         slots = first[left] + number - 1
         marks[:, slots] = key_begin, key_end, value_begin, value_end
         null[slots] = value_null
         at[left] = cursor.at
         left = left[~last]
-    gaps = _Gaps(buffer, len(null), *marks)
+    slices = _Slices(buffer, len(null), *marks)
     try:
-        keys = gaps.take(0).cast(pa.string())
+        keys = slices.take(0).cast(pa.string())
     except pa.ArrowInvalid:
-        names = [name.decode("utf-8", "replace") for name in gaps.take(0).to_pylist()]
+        names = [name.decode("utf-8", "replace") for name in slices.take(0).to_pylist()]
         keys = pa.array(names, pa.string())
     fields = list(HEADERS_TYPE.value_type)
-    pairs = pa.StructArray.from_arrays([keys, gaps.take(2, null)], fields=fields)
+    pairs = pa.StructArray.from_arrays([keys, slices.take(2, null)], fields=fields)
     offsets = pa.array(first.astype(np.int32), mask=np.append(count == 0, False))
     return pa.ListArray.from_arrays(offsets, pairs, type=HEADERS_TYPE)

@@ -39,9 +39,9 @@ XERIAL_BLOCK_BYTES = 32 * 1024
 LZ4_DEFAULT_LEVEL = 9
 ZSTD_DEFAULT_LEVEL = 3
 CHUNK_BYTES = 64 * 1024
-SNAPPY_MOST_TIMES = 64
+SNAPPY_MAX_RATIO = 64
 """A snappy block cannot grow by more: its densest element makes 64 bytes of 3."""
-LZ4_CHUNK_TIMES = 8
+LZ4_CHUNK_RATIO = 8
 """How much of an lz4 frame is decompressed at once, in multiples of its size: as much is allocated first."""
 ZSTD_SKIPPABLE = 0x184D2A50
 
@@ -52,8 +52,8 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     `level` is the codec's own; None is Kafka's default, and snappy has none.
     """
     if codec == Codec.GZIP:
-        squeeze = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
-        return squeeze.compress(data) + squeeze.flush()
+        compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+        return compressor.compress(data) + compressor.flush()
     if codec == Codec.SNAPPY:
         return _compress_xerial(data)
     if codec == Codec.LZ4:
@@ -165,7 +165,7 @@ def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int)
         raise CompressionError("snappy: no valid length in front of a block")
     if size > left_bytes:
         raise _too_large(Codec.SNAPPY, max_bytes)
-    if size > SNAPPY_MOST_TIMES * len(block):
+    if size > SNAPPY_MAX_RATIO * len(block):
         raise CompressionError(f"snappy: {len(block)} bytes cannot become {size}")
     try:
         plain: bytes = snappy.uncompress(bytes(block))
@@ -180,11 +180,11 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
     out: list[bytes] = []
     left_bytes = max_bytes
     frame: Any = lz4.frame.LZ4FrameDecompressor()
-    given: bytes = bytes(data)
-    chunk_bytes = max(CHUNK_BYTES, LZ4_CHUNK_TIMES * len(given))
+    pending: bytes = bytes(data)
+    chunk_bytes = max(CHUNK_BYTES, LZ4_CHUNK_RATIO * len(pending))
     try:
         while True:
-            piece: bytes = frame.decompress(given, max_length=min(chunk_bytes, left_bytes + 1))
+            piece: bytes = frame.decompress(pending, max_length=min(chunk_bytes, left_bytes + 1))
             if len(piece) > left_bytes:
                 raise _too_large(Codec.LZ4, max_bytes)
             out.append(piece)
@@ -193,7 +193,7 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
                 break
             if frame.needs_input or not piece:
                 raise CompressionError("lz4: the data ends in the middle")
-            given = b""
+            pending = b""
     except (RuntimeError, EOFError, MemoryError) as error:
         raise CompressionError(f"lz4: {error}") from None
     return b"".join(out)
@@ -205,7 +205,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
     out: list[bytes] = []
     left_bytes = max_bytes
     try:
-        _walk_zstd_frames(memoryview(data))
+        _check_zstd_frames(memoryview(data))
         # read_across_frames: Java's reader goes on with a next frame where one follows.
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
             while True:
@@ -221,7 +221,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
     return b"".join(out)
 
 
-def _walk_zstd_frames(data: memoryview) -> None:
+def _check_zstd_frames(data: memoryview) -> None:
     """CompressionError where the last frame is not whole: the reader would end as if all had been there."""
     import zstandard
 

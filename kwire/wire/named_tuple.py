@@ -54,7 +54,7 @@ else:
         "_asdict": _asdict,
     }
 
-    class Maker(type):
+    class NamedTupleMeta(type):
         """The class of `NamedTuple` alone: what it makes are plain subclasses of tuple."""
 
         def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, object]) -> type:
@@ -82,4 +82,4 @@ else:
                 made["__class_getitem__"] = classmethod(lambda cls, _: cls)
             return type(name, (tuple,), made)
 
-    NamedTuple = type.__new__(Maker, "NamedTuple", (), {})
+    NamedTuple = type.__new__(NamedTupleMeta, "NamedTuple", (), {})

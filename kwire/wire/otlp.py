@@ -25,12 +25,12 @@ _INT64: Final = struct.Struct("<q").unpack
 _DOUBLE: Final = struct.Struct("<d").unpack
 _DELTA: Final = 1
 _NO_RECORDED_VALUE: Final = 1
-MOST_LABELS: Final = 32
+MAX_LABELS: Final = 32
 """Of a number. Those of a resource count for each number of it, so that fields alone bound neither time nor
 memory; clients have a handful."""
 
 
-class Kind(Enum):
+class PointKind(Enum):
     """What a number is."""
 
     GAUGE = "gauge"
@@ -45,7 +45,7 @@ Label = tuple[str, str]
 Labels = tuple[Label, ...]
 
 
-class TooMuch(WireError):
+class MetricsLimitExceeded(WireError):
     """There is more than is read."""
 
 
@@ -56,52 +56,52 @@ class Point(NamedTuple):
     labels: Labels
     """What it is of: attributes of the client, and then those of the number."""
     value: float
-    kind: Kind
-    only_rises: bool
+    kind: PointKind
+    is_monotonic: bool
 
 
-def read_points(data: Buffer, *, most_fields: int) -> Iterator[Point]:
+def read_points(data: Buffer, *, max_fields: int) -> Iterator[Point]:
     """The numbers in a MetricsData.
 
-    WireError where it is none; TooMuch where it has more than `most_fields` fields, or a number has more than
-    MOST_LABELS labels, after what came before.
+    WireError where it is none. MetricsLimitExceeded: more than `max_fields` fields, or a number of more than
+    MAX_LABELS labels, after what came before.
     """
-    message = _Message(memoryview(data), most_fields)
-    for tag, value in message.fields(message.whole):
-        if tag == _of(1, _LENGTH):
+    message = _ProtobufReader(memoryview(data), max_fields)
+    for tag, value in message.fields(message.span):
+        if tag == _tag(1, _LENGTH):
             yield from _resource_points(message, value)
 
 
-def _of(number: int, kind: int) -> int:
+def _tag(number: int, kind: int) -> int:
     return number << 3 | kind
 
 
 # What is looked for: the field's number in its message, and how its value is written.
-_FIRST: Final = _of(1, _LENGTH)
-_SECOND: Final = _of(2, _LENGTH)
-_GAUGE: Final = _of(5, _LENGTH)
-_SUM: Final = _of(7, _LENGTH)
-_TEMPORALITY: Final = _of(2, _VARINT)
-_IS_MONOTONIC: Final = _of(3, _VARINT)
-_AS_DOUBLE: Final = _of(4, _FIXED64)
-_AS_INT: Final = _of(6, _FIXED64)
-_ATTRIBUTE: Final = _of(7, _LENGTH)
-_FLAGS: Final = _of(8, _VARINT)
-_TEXT: Final = _of(1, _LENGTH)
-_TRUTH: Final = _of(2, _VARINT)
-_WHOLE_NUMBER: Final = _of(3, _VARINT)
-_NUMBER: Final = _of(4, _FIXED64)
+_FIRST: Final = _tag(1, _LENGTH)
+_SECOND: Final = _tag(2, _LENGTH)
+_GAUGE: Final = _tag(5, _LENGTH)
+_SUM: Final = _tag(7, _LENGTH)
+_TEMPORALITY: Final = _tag(2, _VARINT)
+_IS_MONOTONIC: Final = _tag(3, _VARINT)
+_AS_DOUBLE: Final = _tag(4, _FIXED64)
+_AS_INT: Final = _tag(6, _FIXED64)
+_ATTRIBUTE: Final = _tag(7, _LENGTH)
+_FLAGS: Final = _tag(8, _VARINT)
+_TEXT: Final = _tag(1, _LENGTH)
+_TRUTH: Final = _tag(2, _VARINT)
+_WHOLE_NUMBER: Final = _tag(3, _VARINT)
+_NUMBER: Final = _tag(4, _FIXED64)
 
 Span = tuple[int, int]
 
 
-class _Message:
+class _ProtobufReader:
     """The bytes, and how many fields in them may still be read."""
 
-    def __init__(self, data: memoryview, most_fields: int) -> None:
+    def __init__(self, data: memoryview, max_fields: int) -> None:
         self._data = data
-        self._left = most_fields
-        self.whole: Span = 0, len(data)
+        self._left = max_fields
+        self.span: Span = 0, len(data)
 
     def fields(self, span: Span) -> Iterator[tuple[int, Span]]:
         """The tag of each field of a message, and where its value is. WireError.
@@ -112,7 +112,7 @@ class _Message:
         while position < end:
             self._left -= 1
             if self._left < 0:
-                raise TooMuch("the metrics have more fields than are read")
+                raise MetricsLimitExceeded("the metrics have more fields than are read")
             tag, position = self._varint(position, end)
             kind = tag & 7
             if kind == _VARINT:
@@ -159,7 +159,7 @@ class _Message:
         return value
 
 
-def _resource_points(message: _Message, span: Span) -> Iterator[Point]:
+def _resource_points(message: _ProtobufReader, span: Span) -> Iterator[Point]:
     """Those of a ResourceMetrics."""
     labels: list[Label] = []
     scopes = []
@@ -176,7 +176,7 @@ def _resource_points(message: _Message, span: Span) -> Iterator[Point]:
                 yield from _metric_points(message, value, labels)
 
 
-def _metric_points(message: _Message, span: Span, labels: Sequence[Label]) -> Iterator[Point]:
+def _metric_points(message: _ProtobufReader, span: Span, labels: Sequence[Label]) -> Iterator[Point]:
     """Those of a Metric."""
     name = ""
     found: Span | None = None
@@ -188,15 +188,17 @@ def _metric_points(message: _Message, span: Span, labels: Sequence[Label]) -> It
             found, is_sum = value, tag == _SUM
     if found is None:
         return
-    kind = Kind.TOTAL if is_sum else Kind.GAUGE
-    only_rises, points = False, []
+    kind = PointKind.TOTAL if is_sum else PointKind.GAUGE
+    is_monotonic, points = False, []
     for tag, value in message.fields(found):
         if tag == _FIRST:
             points.append(value)
         elif is_sum and tag == _TEMPORALITY:
-            kind = Kind.DELTA if value[0] == _DELTA else Kind.TOTAL  # also where nothing is said of it
+            kind = (
+                PointKind.DELTA if value[0] == _DELTA else PointKind.TOTAL
+            )  # also where nothing is said of it
         elif is_sum and tag == _IS_MONOTONIC:
-            only_rises = bool(value[0])
+            is_monotonic = bool(value[0])
     for point in points:
         number: float | None = None
         has_value = True
@@ -211,33 +213,33 @@ def _metric_points(message: _Message, span: Span, labels: Sequence[Label]) -> It
             elif tag == _FLAGS:
                 has_value = not value[0] & _NO_RECORDED_VALUE
         if number is not None and has_value:
-            yield Point(name, tuple(own), number, kind, only_rises)
+            yield Point(name, tuple(own), number, kind, is_monotonic)
 
 
-def _add_attribute(message: _Message, span: Span, labels: list[Label]) -> None:
-    """Add that of a KeyValue; none where its value is a list, a map or bytes. TooMuch."""
-    key, told = "", None
+def _add_attribute(message: _ProtobufReader, span: Span, labels: list[Label]) -> None:
+    """Add that of a KeyValue; none where its value is a list, a map or bytes. MetricsLimitExceeded."""
+    key, text = "", None
     for tag, value in message.fields(span):
         if tag == _FIRST:
             key = message.text(value)
         elif tag == _SECOND:
-            told = _any_value(message, value)
-    if told is None:
+            text = _any_value(message, value)
+    if text is None:
         return
-    if len(labels) == MOST_LABELS:
-        raise TooMuch("a number has more labels than are read")
-    labels.append((key, told))
+    if len(labels) == MAX_LABELS:
+        raise MetricsLimitExceeded("a number has more labels than are read")
+    labels.append((key, text))
 
 
-def _any_value(message: _Message, span: Span) -> str | None:
-    told = None
+def _any_value(message: _ProtobufReader, span: Span) -> str | None:
+    text = None
     for tag, value in message.fields(span):
         if tag == _TEXT:
-            told = message.text(value)
+            text = message.text(value)
         elif tag == _TRUTH:
-            told = "true" if value[0] else "false"
+            text = "true" if value[0] else "false"
         elif tag == _WHOLE_NUMBER:
-            told = str(value[0] - (1 << 64) if value[0] >> 63 else value[0])
+            text = str(value[0] - (1 << 64) if value[0] >> 63 else value[0])
         elif tag == _NUMBER:
-            told = str(message.double(value))
-    return told
+            text = str(message.double(value))
+    return text

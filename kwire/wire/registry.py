@@ -299,7 +299,7 @@ class UnknownRecord(Message):
     value: Bytes = field()
 
 
-def encode_stored(record: Message, version: int) -> bytes:
+def encode_record(record: Message, version: int) -> bytes:
     """A record as its log keeps it.
 
     Metadata records are framed by their type and version; the keys and values of coordinators start with
@@ -307,31 +307,31 @@ def encode_stored(record: Message, version: int) -> bytes:
     """
     if isinstance(record, UnknownRecord):
         return record.value
-    front, write = _stored_form(type(record), version)
-    out = bytearray(front)
+    prefix, write = _record_encoder(type(record), version)
+    out = bytearray(prefix)
     write(record, out, [])
     return bytes(out)
 
 
 @lru_cache(1024)
-def _stored_form(record_class: type[Message], version: int) -> tuple[bytes, Encoder]:
+def _record_encoder(record_class: type[Message], version: int) -> tuple[bytes, Encoder]:
     """What stands in front of a record of this class, and what writes the rest."""
     if record_class.__name__.endswith("Key"):
         version = record_class.VERSIONS[0]
-        front = bytearray(_INT16.pack(record_class.API_KEY))
-    elif record_class.__module__ != "kwire.wire.stored.metadata":
-        front = bytearray(_INT16.pack(version))
+        prefix = bytearray(_INT16.pack(record_class.API_KEY))
+    elif record_class.__module__ != "kwire.wire.records.metadata":
+        prefix = bytearray(_INT16.pack(version))
     else:
-        front = bytearray()
+        prefix = bytearray()
         for number in (METADATA_FRAME_VERSION, record_class.API_KEY, version):
-            append_unsigned_varint(front, number)
-    return bytes(front), encoder(record_class, version)
+            append_unsigned_varint(prefix, number)
+    return bytes(prefix), encoder(record_class, version)
 
 
 @lru_cache(1024)
 def _metadata_decoder(record_type: int, version: int) -> Decoder | None:
     """What reads a metadata record of this type and version; None where it is not declared."""
-    from kwire.wire.stored.metadata import RECORDS
+    from kwire.wire.records.metadata import RECORDS
 
     record_class = RECORDS.get(record_type)
     if record_class is None or version not in record_class.VERSIONS:
@@ -339,7 +339,7 @@ def _metadata_decoder(record_type: int, version: int) -> Decoder | None:
     return decoder(record_class, version)
 
 
-def decode_stored_metadata(value: Buffer) -> Any:
+def decode_metadata_record(value: Buffer) -> Any:
     """The record in the value of a metadata log entry; an UnknownRecord if it is not declared. WireError."""
     end = len(value)
     if end > 2 and (value[0] | value[1] | value[2]) < 0x80:  # each of them is one byte, as all are today
@@ -360,19 +360,19 @@ def decode_stored_metadata(value: Buffer) -> Any:
     return record
 
 
-def stored_version(data: Buffer) -> int:
-    """The version in front of a coordinator's key (there it tells the kind of record) or value. WireError."""
+def version_prefix(data: Buffer) -> int:
+    """The version in front of a coordinator's value, or the type of record in front of its key. WireError."""
     if len(data) < 2:
         raise WireError("a record without a version")
     return int(_INT16.unpack_from(data, 0)[0])
 
 
-def decode_stored(record_class: type[Message], data: Buffer) -> Any:
+def decode_version_prefixed(record_class: type[Message], data: Buffer) -> Any:
     """A coordinator's key or value of this class, whatever version is in front of it. WireError.
 
     A key has the kind of its record there, and only one version.
     """
-    version = stored_version(data)
+    version = version_prefix(data)
     if record_class.__name__.endswith("Key"):
         if version != record_class.API_KEY:
             raise WireError(f"{record_class.__name__} of kind {version}")

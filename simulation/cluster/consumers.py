@@ -165,7 +165,7 @@ class Consumer(Client):
         content = data.records or b""
         aborted = sorted((one.first_offset, one.producer_id) for one in (data.aborted_transactions or ()))
         void: set[int] = set()
-        for at, header in batches(content, may_be_cut=True):
+        for at, header in batches(content, allow_partial=True):
             if header.next_offset <= position:
                 continue
             while aborted and aborted[0][0] <= header.last_offset:

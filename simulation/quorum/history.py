@@ -22,8 +22,8 @@ from kwire.host.host import PeerAddress, PeerTooOld, PeerUnreachable
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.vote import VoteRequest, VoteResponse
 from kwire.wire.primitives import ZERO_UUID, Uuid
+from kwire.wire.records.raft import Endpoint
 from kwire.wire.schema import Message
-from kwire.wire.stored.raft import Endpoint
 from simulation.quorum.invariants import Invariants, Violation
 from simulation.quorum.log import Batch, SavedSnapshot
 from simulation.quorum.node import Disk, SimulatedNode

@@ -20,7 +20,7 @@ from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.voters import ReplicaKey, VoterSet
 from kwire.wire.messages.vote import VoteRequest, VoteResponse
 from kwire.wire.primitives import ZERO_UUID
-from kwire.wire.stored.raft import VotersRecord
+from kwire.wire.records.raft import VotersRecord
 from simulation.quorum.log import Batch
 from simulation.quorum.node import SimulatedNode
 

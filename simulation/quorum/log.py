@@ -8,8 +8,8 @@ from typing import NamedTuple
 from kwire.broker.raft.positions import EndOfEpoch
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.voters import VoterHistory, VoterSet
+from kwire.wire.records.raft import KRaftVersionRecord
 from kwire.wire.schema import Message
-from kwire.wire.stored.raft import KRaftVersionRecord
 
 
 class Batch(NamedTuple):

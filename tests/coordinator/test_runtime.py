@@ -12,7 +12,7 @@ from kwire.coordinator.runtime import partition_of
 from kwire.coordinator.transactions.machine import Ending
 from kwire.wire.batch import read_header
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.stored.groups import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from kwire.wire.records.groups import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from tests.coordinator.scripting import PARTITIONS, Cluster, Reply
 from tests.rig import Rig
 

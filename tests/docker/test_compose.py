@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kwire.broker.config.broker import HONOURED
+from kwire.broker.config.broker import SUPPORTED_KEYS
 from kwire.broker.config.broker_keys import BROKER_KEYS
 from kwire.broker.config.properties import environment_settings
 from kwire.cli.server.container import DEFAULT_CLUSTER_ID
@@ -167,7 +167,9 @@ def test_every_setting_is_one_of_kafkas_that_counts(path: Path) -> None:
     for service in nodes(path):
         for name, (variable, _) in environment_settings(service.environment).items():
             assert name in BROKER_KEYS, f"{path.name}: {service.name} has {variable}"
-            assert name in HONOURED, f"{path.name}: {service.name} has {variable}, which is not honoured"
+            assert name in SUPPORTED_KEYS, (
+                f"{path.name}: {service.name} has {variable}, which is not honoured"
+            )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

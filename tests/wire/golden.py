@@ -14,9 +14,7 @@ from base64 import b64encode
 from typing import Any
 
 from kwire.wire.messages import consumer_protocol, default_principal
-from kwire.wire.registry import API_VERSIONS
-from kwire.wire.schema import Message
-from kwire.wire.stored import (
+from kwire.wire.records import (
     consumer_groups,
     groups,
     metadata,
@@ -26,6 +24,8 @@ from kwire.wire.stored import (
     streams_groups,
     transactions,
 )
+from kwire.wire.registry import API_VERSIONS
+from kwire.wire.schema import Message
 from tests.wire import kafka_json
 from tests.wire.interpreter import Maker, Value, representative
 from tests.wire.kafka_json import Entry, Struct

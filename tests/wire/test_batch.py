@@ -28,9 +28,9 @@ from kwire.wire.batch import (
     crc_is_valid,
     read_header,
     records,
-    seal,
     stamp,
     stamp_append_time,
+    update_crc,
 )
 from kwire.wire.compression import Codec
 from tests.wire import kafka_json
@@ -276,7 +276,7 @@ def with_payload(payload: bytes, count: int = 1) -> tuple[bytearray, BatchHeader
     batch = build([(0, None, None, [])])[:HEADER_BYTES] + payload
     struct.pack_into(">i", batch, LENGTH_AT, len(batch) - 12)
     struct.pack_into(">i", batch, HEADER_BYTES - 4, count)
-    seal(batch, 0, len(batch))
+    update_crc(batch, 0, len(batch))
     header = read_header(batch)
     assert crc_is_valid(batch, 0, header)
     return batch, header

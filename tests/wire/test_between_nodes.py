@@ -16,10 +16,10 @@ from kwire.wire.registry import (
     decode_request,
     decode_request_header,
     decode_response,
-    decode_stored,
+    decode_version_prefixed,
+    encode_record,
     encode_request,
     encode_response,
-    encode_stored,
 )
 from kwire.wire.schema import Message
 
@@ -162,14 +162,14 @@ def test_an_envelope_holds_a_request_and_its_answer_with_their_headers() -> None
     principal = DefaultPrincipalData(type="User", name="ANONYMOUS")
     packed = EnvelopeRequest(
         request_data=encode_request(wanted, 2, 7, "admin")[4:],
-        request_principal=encode_stored(principal, 0),
+        request_principal=encode_record(principal, 0),
         client_host_address=bytes([127, 0, 0, 1]),
     )
     unpacked = asked(encode_request(packed, 0, 1, "broker-1")[4:])
     assert isinstance(unpacked, EnvelopeRequest)
     assert asked(unpacked.request_data) == wanted
     assert unpacked.request_principal == bytes.fromhex("0000 05") + b"User" + b"\x0aANONYMOUS\x00\x00"
-    assert decode_stored(DefaultPrincipalData, unpacked.request_principal) == principal
+    assert decode_version_prefixed(DefaultPrincipalData, unpacked.request_principal) == principal
 
     answer = ElectLeadersResponse(error_code=ErrorCode.NOT_CONTROLLER)
     reply = EnvelopeResponse(response_data=joined(2, answer))

@@ -18,10 +18,10 @@ from kwire.wire.errors import WireError
 from kwire.wire.primitives import read_unsigned_varint
 from kwire.wire.registry import (
     API_VERSIONS,
+    decode_metadata_record,
     decode_request,
     decode_request_header,
     decode_response,
-    decode_stored_metadata,
     encode_request,
 )
 from kwire.wire.schema import Message
@@ -220,6 +220,6 @@ def test_noise_in_the_place_of_metadata_records() -> None:
             + choose.randbytes(choose.randrange(40))
         )
         try:
-            decode_stored_metadata(data)
+            decode_metadata_record(data)
         except WireError:
             continue

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from kwire.wire.errors import WireError
-from kwire.wire.otlp import MOST_LABELS, Kind, Point, TooMuch, read_points
+from kwire.wire.otlp import MAX_LABELS, MetricsLimitExceeded, Point, PointKind, read_points
 from tests.wire.kafka_json import DATA
 
 PUSHED = sorted(DATA.glob("otlp-*.bin"))
@@ -22,8 +22,8 @@ ENOUGH = 1_000_000
 DELTA = 1
 
 
-def read(data: bytes, most_fields: int = ENOUGH) -> list[Point]:
-    return list(read_points(data, most_fields=most_fields))
+def read(data: bytes, max_fields: int = ENOUGH) -> list[Point]:
+    return list(read_points(data, max_fields=max_fields))
 
 
 def read_by_protobuf(data: bytes) -> list[Point]:
@@ -39,15 +39,15 @@ def _points(data: Any) -> Iterator[Point]:
                 what = metric.WhichOneof("data")
                 if what not in ("gauge", "sum"):
                     continue
-                kind, only_rises = Kind.GAUGE, False
+                kind, is_monotonic = PointKind.GAUGE, False
                 if what == "sum":
-                    kind = Kind.DELTA if metric.sum.aggregation_temporality == DELTA else Kind.TOTAL
-                    only_rises = metric.sum.is_monotonic
+                    kind = PointKind.DELTA if metric.sum.aggregation_temporality == DELTA else PointKind.TOTAL
+                    is_monotonic = metric.sum.is_monotonic
                 for point in getattr(metric, what).data_points:
                     value = point.WhichOneof("value")
                     if value is not None and not point.flags & 1:
                         labels = about + _labels(point.attributes)
-                        yield Point(metric.name, labels, getattr(point, value), kind, only_rises)
+                        yield Point(metric.name, labels, getattr(point, value), kind, is_monotonic)
 
 
 def _labels(attributes: Iterable[Any]) -> tuple[tuple[str, str], ...]:
@@ -68,8 +68,8 @@ def test_what_clients_push(path: Any) -> None:
     assert repr(points) == repr(read_by_protobuf(data))  # a NaN is no NaN's equal
     assert points
     assert all(point.name.startswith("org.apache.kafka.") for point in points)
-    assert {point.kind for point in points} == {Kind.GAUGE, Kind.DELTA}
-    assert all(point.only_rises for point in points if point.kind is Kind.DELTA)
+    assert {point.kind for point in points} == {PointKind.GAUGE, PointKind.DELTA}
+    assert all(point.is_monotonic for point in points if point.kind is PointKind.DELTA)
 
 
 def test_the_pushes_are_of_those_clients() -> None:
@@ -192,8 +192,8 @@ def test_bytes_that_turn_over_are_refused_or_read() -> None:
 def test_no_more_fields_are_read_than_is_said() -> None:
     data = PUSHED[0].read_bytes()
     before: list[Point] = []
-    with pytest.raises(TooMuch):
-        before.extend(read_points(data, most_fields=500))
+    with pytest.raises(MetricsLimitExceeded):
+        before.extend(read_points(data, max_fields=500))
     assert repr(before) == repr(read(data)[: len(before)])
     assert before
 
@@ -203,7 +203,7 @@ def test_no_more_labels_are_read_than_a_number_may_have(of_point: int) -> None:
     """Those of a resource are of each number: many of both would be too many to go over."""
     data = MetricsData()
     resource = data.resource_metrics.add()
-    for number in range(MOST_LABELS - of_point):
+    for number in range(MAX_LABELS - of_point):
         resource.resource.attributes.add(key=str(number)).value.string_value = ""
     (whole, extended) = resource.scope_metrics.add().metrics.add(name="a"), resource.scope_metrics.add()
     for metric in (whole, extended.metrics.add(name="b")):
@@ -213,9 +213,9 @@ def test_no_more_labels_are_read_than_a_number_may_have(of_point: int) -> None:
     assert read(data.SerializeToString()) == read_by_protobuf(data.SerializeToString())
     last = extended.metrics[0].gauge.data_points[0] if of_point else resource.resource
     last.attributes.add(key="one more").value.bool_value = True
-    points = read_points(data.SerializeToString(), most_fields=ENOUGH)
+    points = read_points(data.SerializeToString(), max_fields=ENOUGH)
     assert [next(points).name for _ in range(of_point)] == ["a"] * of_point
-    with pytest.raises(TooMuch):
+    with pytest.raises(MetricsLimitExceeded):
         next(points)
 
 

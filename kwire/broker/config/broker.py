@@ -16,13 +16,13 @@ from typing import Final, cast
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.definition import REQUIRED, ConfigError, Value
 from kwire.broker.config.dynamic import (
-    State,
-    bounded,
+    EffectiveSettings,
     check_change,
     check_settings,
     check_values,
-    layered,
-    usable,
+    clamp_assignment_intervals,
+    merge_layers,
+    remove_invalid,
     without_providers,
 )
 from kwire.broker.config.jaas import LoginContext
@@ -41,10 +41,10 @@ from kwire.broker.config.sasl import (
     ListenerSasl,
     login_context,
     peer_mechanism,
-    read_listener,
-    unused_jaas,
+    read_listener_sasl,
+    unprefixed_jaas_keys,
 )
-from kwire.broker.config.topic_keys import SOURCES
+from kwire.broker.config.topic_keys import BROKER_SYNONYMS
 from kwire.host.loggers import NodeLogger, node_name
 from kwire.wire.named_tuple import NamedTuple
 
@@ -60,7 +60,7 @@ RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSe
 """The one way there is to choose a replica to read from, by the name of Kafka's class. KIP-392."""
 
 
-class TakenUp(NamedTuple):
+class ListenerSecurity(NamedTuple):
     """What a listener asks of clients while it is there."""
 
     protocol: str
@@ -193,16 +193,16 @@ class BrokerConfig:
             if key.default == REQUIRED and name not in self.given:
                 raise ConfigError(f'Missing required configuration "{name}" which has no default value.')
         self._stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
-        self._state = State(self.given)
+        self._state = EffectiveSettings(self.given)
         self._set_attributes()
         self.node_name = node_name(self.node_id)
         self.logger = NodeLogger("kwire.config", self.node_name)
-        self._taken_up: dict[str, TakenUp] = {}
+        self._active_listeners: dict[str, ListenerSecurity] = {}
         """What the listeners ask of clients, as was said when each was taken up. What one that was given up
         had asked for stays, until it is taken up again."""
         self._listeners = self._check_listeners()
         self._advertised = self._read_advertised()
-        self._check_together()
+        self._check_consistency()
 
     # --- reading
 
@@ -236,7 +236,7 @@ class BrokerConfig:
 
         A listener that is there stays where it is, until it is given up or the broker starts elsewhere.
         """
-        return [one for one in self._state.listening.of_brokers() if one.name in self._taken_up]
+        return [one for one in self._state.listeners.broker_endpoints() if one.name in self._active_listeners]
 
     def controller_endpoints(self) -> list[ListenerEndpoint]:
         """Where the controller accepts connections."""
@@ -258,13 +258,13 @@ class BrokerConfig:
 
     def protocol(self, listener: str) -> str:
         """The security protocol of a listener."""
-        taken_up = self._taken_up.get(listener)
-        return self._protocols[listener] if taken_up is None else taken_up.protocol
+        active = self._active_listeners.get(listener)
+        return self._protocols[listener] if active is None else active.protocol
 
     def listener_sasl(self, listener: str) -> ListenerSasl | None:
         """What is said of a listener of SASL: as it was when the listener was taken up. None for others."""
-        taken_up = self._taken_up.get(listener)
-        return None if taken_up is None else taken_up.sasl
+        active = self._active_listeners.get(listener)
+        return None if active is None else active.sasl
 
     def peer_login(self, listener: str) -> tuple[str, LoginContext] | None:
         """The mechanism by which this node goes to others on a listener, and as whom; None without SASL.
@@ -276,15 +276,15 @@ class BrokerConfig:
             return None
         return mechanism, login_context(self._state, listener, mechanism, self._jaas_file)
 
-    def connections_per_host(self) -> dict[str, int]:
+    def connection_limits_per_host(self) -> dict[str, int]:
         """How many connections these hosts may have, instead of max.connections.per.ip."""
         return parse_counts("max.connections.per.ip.overrides", self.max_connections_per_ip_overrides)
 
-    def connections_per_listener(self) -> dict[str, int]:
+    def connection_limits_per_listener(self) -> dict[str, int]:
         """How many connections the listeners may have that have a limit of their own (KIP-402)."""
         return {
-            listener.name: self._state.of_listener("max.connections", listener.name)
-            for listener in self._state.listening.endpoints
+            listener.name: self._state.listener_number("max.connections", listener.name)
+            for listener in self._state.listeners.endpoints
             if f"{LISTENER_PREFIX}{listener.name.lower()}.max.connections" in self._state.settings
         }
 
@@ -301,10 +301,10 @@ class BrokerConfig:
         self._stored = dict(cluster_wide), dict(per_broker)
         # One after the other, as Kafka does it: what is stored for the cluster may be fine without the rest.
         if cluster_wide != known_cluster_wide:
-            self.cluster_wide = usable(cluster_wide, self.logger, per_broker=False)
+            self.cluster_wide = remove_invalid(cluster_wide, self.logger, per_broker=False)
             self._apply("cluster")
         if per_broker != known_per_broker:
-            self.per_broker = usable(per_broker, self.logger, per_broker=True)
+            self.per_broker = remove_invalid(per_broker, self.logger, per_broker=True)
             self._apply("broker")
 
     def check_update(self, settings: Mapping[str, str], *, per_broker: bool) -> None:
@@ -312,45 +312,49 @@ class BrokerConfig:
         settings = without_providers(settings)
         check_settings(settings, per_broker=per_broker)
         layers = (self.cluster_wide, settings) if per_broker else (settings, self.per_broker)
-        state = State(layered(self.given, *layers))
+        state = EffectiveSettings(merge_layers(self.given, *layers))
         check_values(state)
         check_change(self._state, state, self.given)
-        for listener in state.listening.of_brokers():
-            if listener.name not in self._there():
-                self._taking_up(listener.name, state)
+        for listener in state.listeners.broker_endpoints():
+            if listener.name not in self._active_names():
+                self._listener_security(listener.name, state)
 
     def _apply(self, where: str) -> None:
         try:
-            state = State(bounded(layered(self.given, self.cluster_wide, self.per_broker), self.logger))
+            state = EffectiveSettings(
+                clamp_assignment_intervals(
+                    merge_layers(self.given, self.cluster_wide, self.per_broker), self.logger
+                )
+            )
             check_values(state)
             check_change(self._state, state, self.given)
         except ConfigError as error:
             self.logger.error("settings of the running %s are not applied: %s", where, error)
             return
-        before = self._there()
+        before = self._active_names()
         self._state = state
         self._set_attributes()
-        for name in (listener.name for listener in state.listening.endpoints):
+        for name in (listener.name for listener in state.listeners.endpoints):
             if name in before:
                 continue
-            self._taken_up.pop(name, None)
+            self._active_listeners.pop(name, None)
             try:
-                self._taken_up[name] = self._taking_up(name, state)
+                self._active_listeners[name] = self._listener_security(name, state)
             except ConfigError as error:
                 # It may be stored all the same: Apache Kafka may have served this data before.
                 self.logger.error("%s is not taken up: %s", name, error)
 
-    def _there(self) -> set[str]:
+    def _active_names(self) -> set[str]:
         """The names of the listeners that are taken up now."""
-        return {one.name for one in self._state.listening.endpoints if one.name in self._taken_up}
+        return {one.name for one in self._state.listeners.endpoints if one.name in self._active_listeners}
 
-    def _taking_up(self, listener: str, state: State) -> TakenUp:
+    def _listener_security(self, listener: str, state: EffectiveSettings) -> ListenerSecurity:
         """What a listener asks of clients that is taken up with such settings. ConfigError."""
-        protocols = state.listening.protocols
+        protocols = state.listeners.protocols
         check_protocol(listener, protocols)
-        is_of_sasl = protocols[listener] in SASL_PROTOCOLS
-        return TakenUp(
-            protocols[listener], read_listener(state, listener, self._jaas_file) if is_of_sasl else None
+        uses_sasl = protocols[listener] in SASL_PROTOCOLS
+        return ListenerSecurity(
+            protocols[listener], read_listener_sasl(state, listener, self._jaas_file) if uses_sasl else None
         )
 
     def _set_attributes(self) -> None:
@@ -393,7 +397,7 @@ class BrokerConfig:
             check_protocol(listener.name, protocols)
         return listeners
 
-    def _check_together(self) -> None:
+    def _check_consistency(self) -> None:
         check_roles(self._state, self.node_id)
         for name in self.controller_listener_names if self.is_controller else ():
             if name not in (names := [listener.name for listener in self._listeners]):
@@ -420,14 +424,14 @@ class BrokerConfig:
 
     def _check_sasl(self) -> None:
         state = self._state
-        for key in unused_jaas(state, [listener.name for listener in self._listeners]):
+        for key in unprefixed_jaas_keys(state, [listener.name for listener in self._listeners]):
             self.logger.warning(
                 "Server config %s should be prefixed with SASL mechanism name, ignoring config", key
             )
-        self._taken_up = {
-            listener.name: self._taking_up(listener.name, state) for listener in self._listeners
+        self._active_listeners = {
+            listener.name: self._listener_security(listener.name, state) for listener in self._listeners
         }
-        others = [*self.controller_listener_names[:1], *([state.listening.inter_broker] * self.is_broker)]
+        others = [*self.controller_listener_names[:1], *([state.listeners.inter_broker] * self.is_broker)]
         for name in others:
             self.peer_login(name)
 
@@ -455,26 +459,26 @@ class BrokerConfig:
             )
 
 
-_SPECIAL: Final = frozenset(
+_COMPUTED_ATTRIBUTES: Final = frozenset(
     {"log_dirs", "controller_listener_names", "process_roles", "inter_broker_listener_name"}
 )
 
 
 def _attribute_keys() -> tuple[str, ...]:
     by_attribute = {name.replace(".", "_"): name for name in BROKER_KEYS}
-    attributes = [name for name in BrokerConfig.__annotations__ if name not in _SPECIAL]
+    attributes = [name for name in BrokerConfig.__annotations__ if name not in _COMPUTED_ATTRIBUTES]
     return tuple(by_attribute[attribute] for attribute in attributes)
 
 
 ATTRIBUTE_KEYS: Final = _attribute_keys()
 """The keys that are attributes under their own names."""
 
-IN_VAIN: Final = frozenset({"log.local.retention.bytes", "log.local.retention.ms"})
+_WITHOUT_EFFECT: Final = frozenset({"log.local.retention.bytes", "log.local.retention.ms"})
 """Defaults of topic keys that mean nothing without tiered storage."""
 
-HONOURED: Final = (
+SUPPORTED_KEYS: Final = (
     frozenset(ATTRIBUTE_KEYS)
-    | ({source.name for sources in SOURCES.values() for source in sources} - IN_VAIN)
+    | ({source.name for sources in BROKER_SYNONYMS.values() for source in sources} - _WITHOUT_EFFECT)
     | {
         "advertised.listeners",
         "broker.id",

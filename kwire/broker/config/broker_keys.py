@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kwire.broker.config.coordinator_keys import COORDINATOR_KEYS
-from kwire.broker.config.definition import Key, Kind, Update, at_least
+from kwire.broker.config.definition import ConfigType, Key, UpdateMode, at_least
 from kwire.broker.config.security_keys import SECURITY_KEYS
 from kwire.broker.config.server_keys import SERVER_KEYS
 from kwire.broker.config.storage_keys import STORAGE_KEYS
@@ -14,8 +14,8 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     key.name: key for keys in (SERVER_KEYS, STORAGE_KEYS, COORDINATOR_KEYS, SECURITY_KEYS) for key in keys
 }
 
-THROTTLES: Final[dict[str, Key]] = {
-    name: Key(name, Kind.LONG, None, at_least(0), update=Update.CLUSTER_WIDE)
+THROTTLE_KEYS: Final[dict[str, Key]] = {
+    name: Key(name, ConfigType.LONG, None, at_least(0), update_mode=UpdateMode.CLUSTER_WIDE)
     for name in (
         "leader.replication.throttled.rate",
         "follower.replication.throttled.rate",
@@ -27,7 +27,7 @@ THROTTLES: Final[dict[str, Key]] = {
 LISTENER_PREFIX: Final = "listener.name."
 """Keys of one listener: listener.name.<name>.<key>."""
 
-DYNAMIC_KEYS: Final[dict[str, Key]] = THROTTLES | {
-    name: key for name, key in BROKER_KEYS.items() if key.update is not Update.READ_ONLY
+DYNAMIC_KEYS: Final[dict[str, Key]] = THROTTLE_KEYS | {
+    name: key for name, key in BROKER_KEYS.items() if key.update_mode is not UpdateMode.READ_ONLY
 }
 """The keys that may change while brokers run."""

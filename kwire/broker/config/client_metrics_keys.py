@@ -1,4 +1,4 @@
-"""What a client metrics subscription can be told. KIP-714."""
+"""What a client metrics subscription can be reachable. KIP-714."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ CLIENT_METRICS_KEYS: Final = (
         doc="Which clients are asked: pairs of an attribute and a regular expression."),
 )
 # fmt: on
-"""In the order in which Kafka reads them: of several faults the first is told."""
+"""In the order in which Kafka reads them: of several faults the first is reachable."""

@@ -15,8 +15,8 @@ from kwire.broker.config.definition import (
     LONG,
     SHORT,
     STRING,
-    Entries,
     Key,
+    ListValidator,
     at_least,
     between,
     one_of_any_case,
@@ -25,7 +25,7 @@ from kwire.broker.config.definition import (
 # fmt: off
 COORDINATOR_KEYS: Final = (
     Key("group.coordinator.rebalance.protocols", LIST, "classic,consumer,streams",
-        Entries("consumer", "classic", "share", "streams"),
+        ListValidator("consumer", "classic", "share", "streams"),
         doc="The kinds of group the coordinator serves: classic, consumer, streams, share. Deprecated: the "
             "cluster's feature levels say the same."),
     Key("group.coordinator.threads", INT, "4", at_least(1),
@@ -53,7 +53,8 @@ COORDINATOR_KEYS: Final = (
             "compact and load faster."),
     Key("offsets.topic.compression.codec", INT, "0",
         doc="The codec of what the group coordinator writes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."),
-    Key("group.coordinator.cached.buffer.max.bytes", INT, "1048588", at_least(524_288), update=CLUSTER_WIDE,
+    Key("group.coordinator.cached.buffer.max.bytes", INT, "1048588", at_least(524_288),
+        update_mode=CLUSTER_WIDE,
         doc="The largest buffer, in bytes, that the group coordinator keeps for its next write instead of "
             "letting it go."),
     Key("offset.metadata.max.bytes", INT, "4096",
@@ -96,7 +97,7 @@ COORDINATOR_KEYS: Final = (
         one_of_any_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
         doc="Which way a group changes between the classic and the consumer protocol while it has members: "
             "upgrade, downgrade, bidirectional, or disabled for neither."),
-    Key("group.consumer.assignment.interval.ms", INT, "1000", at_least(0), update=CLUSTER_WIDE,
+    Key("group.consumer.assignment.interval.ms", INT, "1000", at_least(0), update_mode=CLUSTER_WIDE,
         doc="The default of consumer.assignment.interval.ms: milliseconds at least between two assignments "
             "of a consumer group. 0 assigns at once."),
     Key("group.consumer.min.assignment.interval.ms", INT, "0", at_least(0),
@@ -123,7 +124,7 @@ COORDINATOR_KEYS: Final = (
         doc="How many members a share group may have."),
     Key("group.share.assignors", LIST, "simple",
         doc="The assignor of share groups, by built-in name (simple) or class."),
-    Key("group.share.assignment.interval.ms", INT, "1000", at_least(0), update=CLUSTER_WIDE,
+    Key("group.share.assignment.interval.ms", INT, "1000", at_least(0), update_mode=CLUSTER_WIDE,
         doc="The default of share.assignment.interval.ms: milliseconds at least between two assignments of "
             "a share group. 0 assigns at once."),
     Key("group.share.min.assignment.interval.ms", INT, "0", at_least(0),
@@ -157,7 +158,7 @@ COORDINATOR_KEYS: Final = (
     Key("group.streams.initial.rebalance.delay.ms", INT, "3000", at_least(0),
         doc="The default of streams.initial.rebalance.delay.ms: milliseconds an empty streams group waits "
             "for more members. 0 means it does not wait."),
-    Key("group.streams.assignment.interval.ms", INT, "1000", at_least(0), update=CLUSTER_WIDE,
+    Key("group.streams.assignment.interval.ms", INT, "1000", at_least(0), update_mode=CLUSTER_WIDE,
         doc="The default of streams.assignment.interval.ms: milliseconds at least between two assignments "
             "of a streams group. 0 assigns at once."),
     Key("group.streams.min.assignment.interval.ms", INT, "0", at_least(0),
@@ -225,7 +226,8 @@ COORDINATOR_KEYS: Final = (
     Key("share.coordinator.cold.partition.snapshot.interval.ms", INT, "300000", at_least(1), internal=True,
         doc="Milliseconds between the rounds in which share state that has not changed is written out again "
             "in full, so that old records can go."),
-    Key("share.coordinator.cached.buffer.max.bytes", INT, "1048588", at_least(524_288), update=CLUSTER_WIDE,
+    Key("share.coordinator.cached.buffer.max.bytes", INT, "1048588", at_least(524_288),
+        update_mode=CLUSTER_WIDE,
         doc="The largest buffer, in bytes, that the share coordinator keeps for its next write instead of "
             "letting it go."),
     Key("transaction.state.log.min.isr", INT, "2", at_least(1),
@@ -242,10 +244,10 @@ COORDINATOR_KEYS: Final = (
     Key("transaction.state.log.segment.bytes", INT, "104857600", at_least(1),
         doc="The segment size, in bytes, the topic of transactions is created with. Smaller segments "
             "compact and load faster."),
-    Key("transaction.partition.verification.enable", BOOLEAN, "true", update=CLUSTER_WIDE,
+    Key("transaction.partition.verification.enable", BOOLEAN, "true", update_mode=CLUSTER_WIDE,
         doc="Whether a broker asks the coordinator if a partition is part of the transaction before it "
             "accepts transactional records for it."),
-    Key("producer.id.expiration.ms", INT, "86400000", at_least(1), update=CLUSTER_WIDE,
+    Key("producer.id.expiration.ms", INT, "86400000", at_least(1), update_mode=CLUSTER_WIDE,
         doc="Milliseconds a partition remembers a producer that has stopped writing to it, to tell repeats "
             "from new batches. An open transaction is not forgotten."),
     Key("producer.id.expiration.check.interval.ms", INT, "600000", at_least(1), internal=True,

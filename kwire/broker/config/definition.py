@@ -12,14 +12,14 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
-from kwire.wire.java import BLANKS
+from kwire.wire.java_strings import BLANKS
 from kwire.wire.named_tuple import NamedTuple
 
 Value = bool | int | float | str | list[str] | None
 """A parsed value."""
 
 
-class Kind(IntEnum):
+class ConfigType(IntEnum):
     """A key's type. The numbers are those of DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
@@ -33,11 +33,17 @@ class Kind(IntEnum):
     PASSWORD = 9
 
 
-BOOLEAN, STRING, INT, SHORT, LONG = Kind.BOOLEAN, Kind.STRING, Kind.INT, Kind.SHORT, Kind.LONG
-DOUBLE, LIST, CLASS, PASSWORD = Kind.DOUBLE, Kind.LIST, Kind.CLASS, Kind.PASSWORD
+BOOLEAN, STRING, INT, SHORT, LONG = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.INT,
+    ConfigType.SHORT,
+    ConfigType.LONG,
+)
+DOUBLE, LIST, CLASS, PASSWORD = ConfigType.DOUBLE, ConfigType.LIST, ConfigType.CLASS, ConfigType.PASSWORD
 
 
-class Update(IntEnum):
+class UpdateMode(IntEnum):
     """When a broker's key may change (KIP-226)."""
 
     READ_ONLY = 0
@@ -45,12 +51,12 @@ class Update(IntEnum):
     CLUSTER_WIDE = 2
 
 
-PER_BROKER, CLUSTER_WIDE = Update.PER_BROKER, Update.CLUSTER_WIDE
+PER_BROKER, CLUSTER_WIDE = UpdateMode.PER_BROKER, UpdateMode.CLUSTER_WIDE
 
 REQUIRED: Final = "\0required"
 """The default of a key that has none, and must be given."""
 
-Check = Callable[[Value], str | None]
+Validator = Callable[[Value], str | None]
 """Says what is wrong with a value; None where nothing is."""
 
 
@@ -62,14 +68,14 @@ class Key(NamedTuple):
     """One configuration key."""
 
     name: str
-    kind: Kind
+    type: ConfigType
     default: str | None
     """As text; None for a key that is unset; REQUIRED for one that must be set."""
-    check: Check | Entries | ThrottledReplicas | None = None
+    validator: Validator | ListValidator | ThrottledReplicasValidator | None = None
     """Lists without a check of their own may hold any texts but empty ones."""
     internal: bool = False
     """Whether it is hidden from those who list the configuration."""
-    update: Update = Update.READ_ONLY
+    update_mode: UpdateMode = UpdateMode.READ_ONLY
     classes: tuple[str, ...] = ()
     """The classes that it can name, where not any name will do."""
     doc: str = ""
@@ -78,22 +84,24 @@ class Key(NamedTuple):
     @property
     def is_sensitive(self) -> bool:
         """Whether its value must not be shown."""
-        return self.kind is PASSWORD
+        return self.type is PASSWORD
 
     def parse(self, text: str) -> Value:
         """The value that `text` stands for. ConfigError when it is none, or out of bounds."""
-        value = parse(self.name, self.kind, text)
+        value = parse(self.name, self.type, text)
         if isinstance(value, list):
-            if isinstance(self.check, ThrottledReplicas):
-                self.check.check(self.name, value)
+            if isinstance(self.validator, ThrottledReplicasValidator):
+                self.validator.validate(self.name, value)
                 return value
             value = list(dict.fromkeys(value))
-            (self.check if isinstance(self.check, Entries) else ANY_ENTRIES).check(self.name, value)
-        elif self.kind is CLASS:
+            (self.validator if isinstance(self.validator, ListValidator) else NON_EMPTY_ENTRIES).validate(
+                self.name, value
+            )
+        elif self.type is CLASS:
             if self.classes and text.strip(BLANKS) not in self.classes:
                 raise invalid(self.name, text, f"Class {text} could not be found.")
-        elif callable(self.check):
-            fault = self.check(value)
+        elif callable(self.validator):
+            fault = self.validator(value)
             if fault is not None:
                 raise invalid(self.name, "[hidden]" if self.is_sensitive else to_text(value), fault)
         return value
@@ -103,7 +111,7 @@ class Key(NamedTuple):
         """The parsed default."""
         if self.default is None or self.default == REQUIRED:
             return None
-        return parse(self.name, self.kind, self.default)
+        return parse(self.name, self.type, self.default)
 
 
 def invalid(name: str, text: object, fault: str) -> ConfigError:
@@ -118,7 +126,7 @@ _DOUBLE: Final = re.compile(
     r"|(?P<hex>0[xX]([0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)\Z",
     re.ASCII,
 )
-_MOST_DIGITS: Final = 19
+_MAX_DIGITS: Final = 19
 """The greatest number of 64 bits has so many; Python reads no text of thousands."""
 
 
@@ -130,7 +138,7 @@ def parse_integer(text: str, bits: int = 31) -> int | None:
     if not _INTEGER.match(text) or max(text) > "\uffff":
         return None
     digits = text.lstrip("+-").lstrip("0")
-    if len(digits) > _MOST_DIGITS:
+    if len(digits) > _MAX_DIGITS:
         return None
     number, limit = int(digits or "0") * (-1 if text.startswith("-") else 1), 1 << bits
     return number if -limit <= number < limit else None
@@ -150,25 +158,25 @@ def parse_double(text: str) -> float | None:
     return float(text.rstrip("fFdD"))
 
 
-def parse(name: str, kind: Kind, text: str) -> Value:
-    """Read a value of a kind from text. ConfigError."""
+def parse(name: str, config_type: ConfigType, text: str) -> Value:
+    """Read a value of a type from text. ConfigError."""
     trimmed = text.strip(BLANKS)
-    if kind in _BOUNDS:
-        number = parse_integer(trimmed, _BOUNDS[kind])
+    if config_type in _BOUNDS:
+        number = parse_integer(trimmed, _BOUNDS[config_type])
         if number is None:
-            raise invalid(name, text, f"Not a number of type {kind.name}")
+            raise invalid(name, text, f"Not a number of type {config_type.name}")
         return number
-    if kind is BOOLEAN:
+    if config_type is BOOLEAN:
         lowered = trimmed.lower()
         if lowered in ("true", "false"):
             return lowered == "true"
         raise invalid(name, text, "Expected value to be either true or false")
-    if kind is DOUBLE:
+    if config_type is DOUBLE:
         double = parse_double(trimmed)
         if double is None:
             raise invalid(name, text, "Not a number of type DOUBLE")
         return double
-    if kind is LIST:
+    if config_type is LIST:
         return _COMMA.split(trimmed) if trimmed else []
     return trimmed
 
@@ -185,11 +193,11 @@ def to_text(value: Value) -> str | None:
     if isinstance(value, list):
         return ",".join(value)
     if isinstance(value, float):
-        return _double_text(value)
+        return _double_to_text(value)
     return str(value)
 
 
-def _double_text(value: float) -> str:
+def _double_to_text(value: float) -> str:
     """As Java writes a double: from 10 to the -3 to below 10 to the 7 plainly, else with an exponent."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
@@ -206,21 +214,21 @@ def _double_text(value: float) -> str:
 # --- what values may be
 
 
-def at_least(low: float) -> Check:
+def at_least(low: float) -> Validator:
     """A number from `low` on."""
 
-    def check(value: Value) -> str | None:
+    def validate(value: Value) -> str | None:
         assert value is None or isinstance(value, (int, float))
         # A number that is none is neither too small nor too large.
         return f"Value must be at least {low}" if value is not None and value < low else None
 
-    return check
+    return validate
 
 
-def between(low: float, high: float) -> Check:
+def between(low: float, high: float) -> Validator:
     """A number from `low` to `high`, both included."""
 
-    def check(value: Value) -> str | None:
+    def validate(value: Value) -> str | None:
         assert value is None or isinstance(value, (int, float))
         if value is None:
             return None
@@ -228,7 +236,7 @@ def between(low: float, high: float) -> Check:
             return f"Value must be at least {low}"
         return f"Value must be no more than {high}" if value > high else None
 
-    return check
+    return validate
 
 
 def gzip_level(value: Value) -> str | None:
@@ -237,35 +245,35 @@ def gzip_level(value: Value) -> str | None:
     return None if value == -1 or 1 <= value <= 9 else "Value must be between 1 and 9 or equal to -1"
 
 
-def one_of(*allowed: str) -> Check:
+def one_of(*allowed: str) -> Validator:
     """One of these texts."""
 
-    def check(value: Value) -> str | None:
+    def validate(value: Value) -> str | None:
         return None if value in allowed else f"String must be one of: {', '.join(allowed)}"
 
-    return check
+    return validate
 
 
-def one_of_any_case(*allowed: str) -> Check:
+def one_of_any_case(*allowed: str) -> Validator:
     """One of these texts, in whatever case."""
     lowered = {text.lower() for text in allowed}
 
-    def check(value: Value) -> str | None:
+    def validate(value: Value) -> str | None:
         if isinstance(value, str) and value.lower() in lowered:
             return None
         return f"String must be one of (case insensitive): {', '.join(allowed)}"
 
-    return check
+    return validate
 
 
-class Entries:
+class ListValidator:
     """A list of texts of which none is empty; its entries are of the `allowed` ones, where there are such."""
 
     def __init__(self, *allowed: str, can_be_empty: bool = True) -> None:
         self._allowed = allowed
         self._can_be_empty = can_be_empty
 
-    def check(self, name: str, entries: list[str]) -> None:
+    def validate(self, name: str, entries: list[str]) -> None:
         """ConfigError for what is wrong with the first entry that is."""
         if not entries and not self._can_be_empty:
             allowed = f"[{', '.join(self._allowed)}]" if self._allowed else "any non-empty value"
@@ -277,7 +285,7 @@ class Entries:
                 raise invalid(name, entry, f"String must be one of: {', '.join(self._allowed)}")
 
 
-ANY_ENTRIES: Final = Entries()
+NON_EMPTY_ENTRIES: Final = ListValidator()
 
 
 def non_empty(value: Value) -> str | None:
@@ -285,12 +293,12 @@ def non_empty(value: Value) -> str | None:
     return "String must be non-empty" if value == "" else None
 
 
-class ThrottledReplicas:
+class ThrottledReplicasValidator:
     """`*`, or pairs of a partition and a broker, empty ones among them."""
 
     _PAIR: Final = re.compile(r"([0-9]+:[0-9]+)?\Z")
 
-    def check(self, name: str, entries: list[str]) -> None:
+    def validate(self, name: str, entries: list[str]) -> None:
         """ConfigError where it is neither."""
         if all(self._PAIR.match(entry) for entry in entries) or "".join(entries) == "*":
             return

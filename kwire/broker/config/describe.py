@@ -10,18 +10,18 @@ from enum import IntEnum
 from typing import Final
 
 from kwire.broker.config.broker import BrokerConfig
-from kwire.broker.config.broker_keys import BROKER_KEYS, THROTTLES
+from kwire.broker.config.broker_keys import BROKER_KEYS, THROTTLE_KEYS
 from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
-from kwire.broker.config.definition import REQUIRED, ConfigError, Key, Update, Value, to_text
+from kwire.broker.config.definition import REQUIRED, ConfigError, Key, UpdateMode, Value, to_text
 from kwire.broker.config.dynamic import LISTENER_KEY, SYNONYMS
-from kwire.broker.config.group import own_value
-from kwire.broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
+from kwire.broker.config.group import parse_override
+from kwire.broker.config.group_keys import BROKER_KEY_PREFIX, GROUP_KEYS
 from kwire.broker.config.sasl import MECHANISM_KEYS
 from kwire.broker.config.topic import TOPIC_KEYS_BY_NAME, topic_values
-from kwire.broker.config.topic_keys import SOURCES
+from kwire.broker.config.topic_keys import BROKER_SYNONYMS
 from kwire.wire.named_tuple import NamedTuple
 
-UNKNOWN_KIND: Final = 0
+UNKNOWN_TYPE: Final = 0
 
 
 class ConfigSource(IntEnum):
@@ -52,7 +52,7 @@ class ConfigEntry(NamedTuple):
     value: str | None
     source: ConfigSource
     synonyms: Sequence[Synonym]
-    kind: int
+    type: int
     read_only: bool
     is_sensitive: bool
     documentation: str | None
@@ -68,10 +68,10 @@ def _synonym_names(name: str) -> tuple[str, ...]:
     if name == _FLUSH_MS[0]:
         return _FLUSH_MS
     match = LISTENER_KEY.match(name)
-    return (name, _of_all_listeners(match[1])) if match is not None else (name,)
+    return (name, _unprefixed_name(match[1])) if match is not None else (name,)
 
 
-def _of_all_listeners(own: str) -> str:
+def _unprefixed_name(own: str) -> str:
     """The key that a listener's own stands for: what a mechanism's name comes before counts, too."""
     return next((name for name in MECHANISM_KEYS if own.endswith(name)), own)
 
@@ -102,8 +102,8 @@ def _key(name: str) -> Key | None:
     """What is known of a key, or of the one that it is for a single listener."""
     match = LISTENER_KEY.match(name)
     if match is not None:
-        return BROKER_KEYS.get(_of_all_listeners(match[1]))
-    return BROKER_KEYS.get(name) or THROTTLES.get(name)
+        return BROKER_KEYS.get(_unprefixed_name(match[1]))
+    return BROKER_KEYS.get(name) or THROTTLE_KEYS.get(name)
 
 
 def _layers(config: BrokerConfig) -> tuple[tuple[Mapping[str, str], ConfigSource], ...]:
@@ -135,16 +135,16 @@ def describe_broker(config: BrokerConfig) -> Iterator[ConfigEntry]:
             value = next(layer[name] for layer, _ in _layers(config) if name in layer)
         else:
             value = key.default_value if name in shadowed else config.value(name)
-        yield _broker_entry(config, name, key, value, _synonyms(config, name, is_sensitive=_hidden(key)))
+        yield _broker_entry(config, name, key, value, _synonyms(config, name, is_sensitive=_is_hidden(key)))
 
 
-def describe_brokers_default(config: BrokerConfig) -> Iterator[ConfigEntry]:
+def describe_cluster_defaults(config: BrokerConfig) -> Iterator[ConfigEntry]:
     """What is set for the whole cluster."""
     for name, text in config.cluster_wide.items():
         key = _key(name)
         synonyms = [
             synonym
-            for synonym in _synonyms(config, name, is_sensitive=_hidden(key))
+            for synonym in _synonyms(config, name, is_sensitive=_is_hidden(key))
             if synonym.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         ]
         yield _broker_entry(config, name, key, text, synonyms)
@@ -155,12 +155,12 @@ def _broker_entry(
 ) -> ConfigEntry:
     return ConfigEntry(
         name=name,
-        value=None if _hidden(key) else to_text(value),
+        value=None if _is_hidden(key) else to_text(value),
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         synonyms=synonyms,
-        kind=key.kind if key is not None else UNKNOWN_KIND,
-        read_only=key is None or key.update is Update.READ_ONLY or key.name != name,
-        is_sensitive=_hidden(key),
+        type=key.type if key is not None else UNKNOWN_TYPE,
+        read_only=key is None or key.update_mode is UpdateMode.READ_ONLY or key.name != name,
+        is_sensitive=_is_hidden(key),
         documentation=key.doc or None if key is not None and key.name == name else None,
     )
 
@@ -172,7 +172,7 @@ def inherited_source(config: BrokerConfig, name: str) -> ConfigSource:
     log.retention.hours; DescribeConfigs has it from the first of them alone.
     """
     for settings, source in _layers(config):
-        if any(key.name in settings for key in SOURCES.get(name, ())):
+        if any(key.name in settings for key in BROKER_SYNONYMS.get(name, ())):
             return source
     return ConfigSource.DEFAULT_CONFIG
 
@@ -185,8 +185,8 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
             continue
         text = to_text(values[name])
         synonyms: list[Synonym] = []
-        if name in SOURCES:
-            synonyms = _synonyms(config, SOURCES[name][0].name, is_sensitive=False)
+        if name in BROKER_SYNONYMS:
+            synonyms = _synonyms(config, BROKER_SYNONYMS[name][0].name, is_sensitive=False)
         if name in overrides:
             synonyms.insert(0, Synonym(name, text, ConfigSource.TOPIC_CONFIG))
         yield ConfigEntry(
@@ -194,7 +194,7 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
             value=text,
             source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
             synonyms=synonyms,
-            kind=key.kind,
+            type=key.type,
             read_only=False,
             is_sensitive=False,
             documentation=key.doc or BROKER_KEYS[name].doc,
@@ -206,14 +206,14 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
     for key in GROUP_KEYS:
         name = key.name
         synonyms: list[Synonym] = []
-        if SOURCE_PREFIX + name in BROKER_KEYS:
-            default = to_text(config.value(SOURCE_PREFIX + name))
-            synonyms = _synonyms(config, SOURCE_PREFIX + name, is_sensitive=False)
+        if BROKER_KEY_PREFIX + name in BROKER_KEYS:
+            default = to_text(config.value(BROKER_KEY_PREFIX + name))
+            synonyms = _synonyms(config, BROKER_KEY_PREFIX + name, is_sensitive=False)
         else:
             default = key.default
             synonyms = [Synonym(name, default, ConfigSource.DEFAULT_CONFIG)]
         text = default
-        own = own_value(overrides, name)
+        own = parse_override(overrides, name)
         if own is not None:
             text = to_text(own)
             synonyms.insert(0, Synonym(name, text, ConfigSource.GROUP_CONFIG))
@@ -222,7 +222,7 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
             value=text,
             source=synonyms[0].source,
             synonyms=synonyms,
-            kind=key.kind,
+            type=key.type,
             read_only=False,
             is_sensitive=False,
             documentation=key.doc,
@@ -235,21 +235,21 @@ def describe_client_metrics(overrides: Mapping[str, str]) -> Iterator[ConfigEntr
         text, source = key.default, ConfigSource.DEFAULT_CONFIG
         synonyms = []
         if key.name in overrides:
-            text, source = _as_read(key, overrides[key.name]), ConfigSource.CLIENT_METRICS_CONFIG
+            text, source = _normalized(key, overrides[key.name]), ConfigSource.CLIENT_METRICS_CONFIG
             synonyms.append(Synonym(key.name, text, source))
         yield ConfigEntry(
             name=key.name,
             value=text,
             source=source,
             synonyms=synonyms,
-            kind=key.kind,
+            type=key.type,
             read_only=False,
             is_sensitive=False,
             documentation=key.doc,
         )
 
 
-def _as_read(key: Key, text: str) -> str | None:
+def _normalized(key: Key, text: str) -> str | None:
     """What a text stands for, or the text where that is nothing."""
     try:
         return to_text(key.parse(text))
@@ -257,5 +257,5 @@ def _as_read(key: Key, text: str) -> str | None:
         return text
 
 
-def _hidden(key: Key | None) -> bool:
+def _is_hidden(key: Key | None) -> bool:
     return key is None or key.is_sensitive

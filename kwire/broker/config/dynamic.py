@@ -3,8 +3,8 @@
 Kafka looks at a change three times, and so do the functions here. `check_settings` looks at each setting for
 itself, `check_values` at all that would hold together, the ones of the start included, and `check_change` at
 how far the new values are from those that hold. What is stored already was looked at once, but perhaps by
-another version, or beside other settings: `usable` passes over single settings that are none, and what does
-not go together is not applied at all, so that no stored setting keeps a broker from starting.
+another version, or beside other settings: `remove_invalid` passes over single settings that are none, and
+what does not go together is not applied at all, so that no stored setting keeps a broker from starting.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from functools import cached_property
 from typing import Final
 
 from kwire.broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
-from kwire.broker.config.definition import ConfigError, Key, Update, Value
+from kwire.broker.config.definition import ConfigError, Key, UpdateMode, Value
 from kwire.broker.config.listeners import (
     ListenerSettings,
-    check_addresses,
-    check_names,
-    is_watched,
-    listeners_fault,
+    affects_listeners,
+    check_advertised_addresses,
+    check_listener_names,
+    listener_update_error,
     parse_counts,
-    read_listening,
+    read_listeners,
 )
 from kwire.broker.config.providers import PROVIDERS
 from kwire.broker.config.sasl import check_inter_broker
-from kwire.broker.config.topic_keys import HOUR_MS, MINUTE_MS, SOURCES
+from kwire.broker.config.topic_keys import BROKER_SYNONYMS, HOUR_MS, MINUTE_MS
 from kwire.host.loggers import NodeLogger
 
 Values = Mapping[str, Value]
@@ -83,11 +83,11 @@ THREAD_COUNTS: Final = (
 NETWORK_THREADS: Final = "num.network.threads"
 FOLLOWER_THREADS: Final = "remote.log.manager.follower.thread.pool.size"
 REMOTE_THREADS: Final = "remote.log.manager.thread.pool.size"
-TOPIC_DEFAULTS: Final = frozenset(source.name for sources in SOURCES.values() for source in sources) | {
-    "cordoned.log.dirs"
-}
+TOPIC_DEFAULTS: Final = frozenset(
+    source.name for sources in BROKER_SYNONYMS.values() for source in sources
+) | {"cordoned.log.dirs"}
 """The settings that a broker's logs go by."""
-AS_RETENTION: Final = -2
+SAME_AS_RETENTION: Final = -2
 """A local retention that is the one of all data."""
 JMX_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
@@ -98,7 +98,7 @@ _HOST: Final = re.compile(r"[0-9a-zA-Z\-%._:]*\Z")
 # --- each setting for itself
 
 
-def known_key(name: str) -> Key | None:
+def dynamic_key(name: str) -> Key | None:
     """The key that may change under this name: a broker's, or that which it is for a single listener."""
     match = LISTENER_KEY.match(name)
     return DYNAMIC_KEYS.get(name if match is None else match[1])
@@ -106,23 +106,23 @@ def known_key(name: str) -> Key | None:
 
 def check_settings(settings: Mapping[str, str], *, per_broker: bool) -> None:
     """ConfigError where these cannot be set on a broker, or on all of them where not `per_broker`."""
-    _refuse("Cannot update these configs dynamically", _fixed(settings))
+    _refuse("Cannot update these configs dynamically", _non_dynamic(settings))
     _refuse(
         "These security configs can be dynamically updated only per-listener using the listener prefix",
-        _per_listener(settings),
+        _without_listener_prefix(settings),
     )
     # In the order of the keys, so that of several faults the same is told whatever the order of a request.
     order = {name: index for index, name in enumerate(DYNAMIC_KEYS)}
-    for name in sorted(settings, key=lambda name: order.get(_base(name), len(order))):
+    for name in sorted(settings, key=lambda name: order.get(_base_name(name), len(order))):
         _check_value(name, settings[name])
     if not per_broker:
         _refuse(
             "Cannot update these configs at default cluster level, broker id must be specified",
-            _of_one_broker(settings),
+            _per_broker_only(settings),
         )
 
 
-def usable(stored: Mapping[str, str], logger: NodeLogger, *, per_broker: bool) -> dict[str, str]:
+def remove_invalid(stored: Mapping[str, str], logger: NodeLogger, *, per_broker: bool) -> dict[str, str]:
     """What of the stored settings can be applied; the others are named in the log."""
     kept = dict(stored)
     wrong: list[str] = []
@@ -136,9 +136,9 @@ def usable(stored: Mapping[str, str], logger: NodeLogger, *, per_broker: bool) -
     if wrong:
         logger.error("settings of the running %s are passed over: %s", where, "; ".join(wrong))
     rules: tuple[tuple[Callable[[Iterable[str]], list[str]], str], ...] = (
-        (_fixed, "it takes a start to change them"),
-        (_per_listener, "they can be set for a listener alone"),
-        *(() if per_broker else ((_of_one_broker, "they can be set for one broker alone"),)),
+        (_non_dynamic, "it takes a start to change them"),
+        (_without_listener_prefix, "they can be set for a listener alone"),
+        *(() if per_broker else ((_per_broker_only, "they can be set for one broker alone"),)),
     )
     for rule, reason in rules:
         found = rule(kept)
@@ -156,7 +156,7 @@ def _refuse(text: str, names: list[str]) -> None:
 
 
 def _check_value(name: str, text: str) -> None:
-    key = known_key(name)
+    key = dynamic_key(name)
     if key is not None and not name.startswith(PROVIDERS):
         key.parse(text)
 
@@ -166,24 +166,24 @@ def without_providers(settings: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in settings.items() if not name.startswith(PROVIDERS)}
 
 
-def _base(name: str) -> str:
+def _base_name(name: str) -> str:
     match = LISTENER_KEY.match(name)
     return name if match is None else match[1]
 
 
-def _fixed(names: Iterable[str]) -> list[str]:
+def _non_dynamic(names: Iterable[str]) -> list[str]:
     return [name for name in names if name in BROKER_KEYS and name not in DYNAMIC_KEYS]
 
 
-def _per_listener(names: Iterable[str]) -> list[str]:
+def _without_listener_prefix(names: Iterable[str]) -> list[str]:
     return [name for name in names if name in PER_LISTENER_KEYS]
 
 
-def _of_one_broker(names: Iterable[str]) -> list[str]:
+def _per_broker_only(names: Iterable[str]) -> list[str]:
     return [
         name
         for name in names
-        if ((key := DYNAMIC_KEYS.get(name)) is not None and key.update is Update.PER_BROKER)
+        if ((key := DYNAMIC_KEYS.get(name)) is not None and key.update_mode is UpdateMode.PER_BROKER)
         or ((match := LISTENER_KEY.match(name)) is not None and match[1] not in CLUSTER_WIDE_LISTENER_KEYS)
     ]
 
@@ -191,7 +191,7 @@ def _of_one_broker(names: Iterable[str]) -> list[str]:
 # --- all that would hold
 
 
-def layered(*layers: Mapping[str, str]) -> dict[str, str]:
+def merge_layers(*layers: Mapping[str, str]) -> dict[str, str]:
     """The settings that hold, of layers of which later ones win. A key sets its synonyms aside."""
     settings: dict[str, str] = {}
     for layer in layers:
@@ -212,7 +212,7 @@ def parse_all(settings: Mapping[str, str]) -> dict[str, Value]:
     }
 
 
-def bounded(settings: Mapping[str, str], logger: NodeLogger) -> dict[str, str]:
+def clamp_assignment_intervals(settings: Mapping[str, str], logger: NodeLogger) -> dict[str, str]:
     """The settings, with intervals that were stored under other bounds at the nearest that is allowed."""
     settings = dict(settings)
     for names in ASSIGNMENT_INTERVALS:
@@ -228,7 +228,7 @@ def bounded(settings: Mapping[str, str], logger: NodeLogger) -> dict[str, str]:
     return settings
 
 
-def check_values(state: State) -> None:
+def check_values(state: EffectiveSettings) -> None:
     """ConfigError where values contradict each other, in the order in which Kafka looks at them."""
     values = state.values
     for name, low, high in ASSIGNMENT_INTERVALS:
@@ -236,10 +236,10 @@ def check_values(state: State) -> None:
             raise ConfigError(f"{name} must be greater than or equal to {low}")
         if _number(values, name) > _number(values, high):
             raise ConfigError(f"{name} must be less than or equal to {high}")
-    listening = state.listening
-    if _either(values, ("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)) < 1:
+    listeners = state.listeners
+    if _first_set_ms(values, ("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)) < 1:
         raise ConfigError("requirement failed: log.roll.ms must be greater than or equal to 1")
-    if _either(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)) < 0:
+    if _first_set_ms(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)) < 0:
         raise ConfigError("requirement failed: log.roll.jitter.ms must be greater than or equal to 0")
     if _retention_ms(values) == 0:
         raise ConfigError(
@@ -253,9 +253,9 @@ def check_values(state: State) -> None:
             "requirement failed: log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
         )
     roles = _list(values, "process.roles")
-    check_names(listening, is_broker="broker" in roles, is_controller="controller" in roles)
+    check_listener_names(listeners, is_broker="broker" in roles, is_controller="controller" in roles)
     _check_cordoned(values)
-    check_addresses(listening)
+    check_advertised_addresses(listeners)
     check_inter_broker(state)
     _check_connections(values)
 
@@ -307,14 +307,14 @@ def _list(values: Values, name: str) -> Sequence[str]:
     return value or ()
 
 
-def _either(values: Values, *names: tuple[str, int]) -> int:
+def _first_set_ms(values: Values, *names: tuple[str, int]) -> int:
     """The first of these that is set, in milliseconds, by how many of them each one's unit has."""
     return next(_number(values, name) * units for name, units in names if values[name] is not None)
 
 
 def _retention_ms(values: Values) -> int:
     """A negative one is for ever."""
-    found = _either(
+    found = _first_set_ms(
         values,
         ("log.retention.ms", 1),
         ("log.retention.minutes", MINUTE_MS),
@@ -326,7 +326,7 @@ def _retention_ms(values: Values) -> int:
 # --- from what holds to what would
 
 
-class State:
+class EffectiveSettings:
     """Settings with their values."""
 
     def __init__(self, settings: Mapping[str, str], values: Values | None = None) -> None:
@@ -335,11 +335,11 @@ class State:
         self.values = parse_all(settings) if values is None else values
 
     @cached_property
-    def listening(self) -> ListenerSettings:
+    def listeners(self) -> ListenerSettings:
         """The listeners. ConfigError where what is said of them cannot be read."""
-        return read_listening(self.settings, self.values)
+        return read_listeners(self.settings, self.values)
 
-    def of_listener(self, name: str, listener: str) -> int:
+    def listener_number(self, name: str, listener: str) -> int:
         """A listener's number: its own, or that of all of them."""
         text = self.settings.get(f"listener.name.{listener.lower()}.{name}")
         value = self.values[name] if text is None else BROKER_KEYS[name].parse(text)
@@ -357,30 +357,30 @@ class State:
                     key.parse(text)
 
 
-def check_change(old: State, new: State, given: Mapping[str, str]) -> None:
+def check_change(old: EffectiveSettings, new: EffectiveSettings, given: Mapping[str, str]) -> None:
     """ConfigError where the parts of a broker, started with these settings, cannot go from `old` to `new`."""
-    listeners = [endpoint.name for endpoint in old.listening.of_brokers()]
+    listeners = [endpoint.name for endpoint in old.listeners.broker_endpoints()]
     names = {*old.settings, *new.settings}
     changed = {name for name in names if old.settings.get(name) != new.settings.get(name)}
     faults = (
-        _connections_fault(old, new, listeners),
-        _reporters_fault(new.values, changed),
+        _connection_limits_error(old, new, listeners),
+        _metric_reporters_error(new.values, changed),
         *(
-            _threads_fault(name, _threads(old, name), _number(new.values, name))
+            _thread_count_error(name, _thread_count(old, name), _number(new.values, name))
             for name in THREAD_COUNTS
             if name in changed
         ),
-        _local_fault(new.values) if changed & TOPIC_DEFAULTS else None,
-        listeners_fault(
-            old.listening,
-            new.listening,
+        _local_retention_error(new.values) if changed & TOPIC_DEFAULTS else None,
+        listener_update_error(
+            old.listeners,
+            new.listeners,
             given,
             new.settings,
             PER_LISTENER_KEYS | CLUSTER_WIDE_LISTENER_KEYS,
         )
-        if is_watched(changed)
+        if affects_listeners(changed)
         else None,
-        _cleaner_fault(*(_number(state.values, "log.cleaner.threads") for state in (old, new))),
+        _cleaner_threads_error(*(_number(state.values, "log.cleaner.threads") for state in (old, new))),
     )
     for fault in faults:
         if fault is not None:
@@ -390,26 +390,28 @@ def check_change(old: State, new: State, given: Mapping[str, str]) -> None:
             )
 
 
-def _connections_fault(old: State, new: State, listeners: Collection[str]) -> str | None:
+def _connection_limits_error(
+    old: EffectiveSettings, new: EffectiveSettings, listeners: Collection[str]
+) -> str | None:
     limits = "max.connections", "max.connection.creation.rate"
     for listener in listeners:
         try:
             new.check_listener(listener)
         except ConfigError as error:
             return str(error)
-        if any(old.of_listener(name, listener) != new.of_listener(name, listener) for name in limits):
+        if any(old.listener_number(name, listener) != new.listener_number(name, listener) for name in limits):
             for name in limits:
-                count = new.of_listener(name, listener)
+                count = new.listener_number(name, listener)
                 if count <= 0:
                     return f"Invalid {name} {count}"
-        threads = (state.of_listener(NETWORK_THREADS, listener) for state in (old, new))
-        fault = _threads_fault(NETWORK_THREADS, *threads)
+        threads = (state.listener_number(NETWORK_THREADS, listener) for state in (old, new))
+        fault = _thread_count_error(NETWORK_THREADS, *threads)
         if fault is not None:
             return fault
     return None
 
 
-def _reporters_fault(values: Values, changed: Collection[str]) -> str | None:
+def _metric_reporters_error(values: Values, changed: Collection[str]) -> str | None:
     name = "metric.reporters"
     if name not in changed or not set(_list(values, name)) - {JMX_REPORTER}:
         return None
@@ -419,13 +421,13 @@ def _reporters_fault(values: Values, changed: Collection[str]) -> str | None:
     )
 
 
-def _threads(state: State, name: str) -> int:
+def _thread_count(state: EffectiveSettings, name: str) -> int:
     if name == FOLLOWER_THREADS and name not in state.settings:
         name = REMOTE_THREADS
     return _number(state.values, name)
 
 
-def _threads_fault(name: str, old: int, new: int) -> str | None:
+def _thread_count_error(name: str, old: int, new: int) -> str | None:
     """A pool grows or shrinks to its double or half at once."""
     failed = f"Dynamic thread count update validation failed for {name}={new}"
     if new == old:
@@ -439,7 +441,7 @@ def _threads_fault(name: str, old: int, new: int) -> str | None:
     return None
 
 
-def _cleaner_fault(old: int, new: int) -> str | None:
+def _cleaner_threads_error(old: int, new: int) -> str | None:
     """The cleaner's threads go by the same bounds as others, in words of their own."""
     if new < old // 2:
         return f"Log cleaner threads cannot be reduced to less than half the current value {old}"
@@ -448,12 +450,12 @@ def _cleaner_fault(old: int, new: int) -> str | None:
     return None
 
 
-def _local_fault(values: Values) -> str | None:
+def _local_retention_error(values: Values) -> str | None:
     """What is kept of a log locally is not more than what is kept at all. KIP-405."""
     for unit, kept in (("ms", _retention_ms(values)), ("bytes", _number(values, "log.retention.bytes"))):
         local, whole = f"log.local.retention.{unit}", f"log.retention.{unit}"
         count = _number(values, local)
-        if kept < 0 or count == AS_RETENTION:
+        if kept < 0 or count == SAME_AS_RETENTION:
             continue
         if count == -1:
             return (

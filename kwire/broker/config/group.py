@@ -7,12 +7,12 @@ from typing import Final
 
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError, Key, Value
-from kwire.broker.config.group_keys import GROUP_KEYS, SOURCE_PREFIX
+from kwire.broker.config.group_keys import BROKER_KEY_PREFIX, GROUP_KEYS
 from kwire.wire.named_tuple import NamedTuple
 
 GROUP_KEYS_BY_NAME: Final[dict[str, Key]] = {key.name: key for key in GROUP_KEYS}
 
-PARSED: Final = tuple(
+PARSE_ORDER: Final = tuple(
     f"{protocol}.{name}"
     for protocol, names in {
         "consumer": ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"),
@@ -73,7 +73,7 @@ def check_group(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
     for name in overrides:
         if name not in GROUP_KEYS_BY_NAME:
             raise ConfigError(f"Unknown group config name: {name}")
-    for name in PARSED:
+    for name in PARSE_ORDER:
         if name in overrides:
             GROUP_KEYS_BY_NAME[name].parse(overrides[name])
     for name, bounds in BOUNDS.items():
@@ -114,7 +114,7 @@ class GroupConfigs:
         """A group's number. Where the broker's bounds have changed since it was set, the nearest one."""
         overrides = self._overrides_of(group_id)
         if name not in overrides:
-            return _limit(self._broker, SOURCE_PREFIX + name)
+            return _limit(self._broker, BROKER_KEY_PREFIX + name)
         value = _number(self._broker, overrides, name)
         bounds = BOUNDS[name]
         if bounds.low is not None:
@@ -122,7 +122,7 @@ class GroupConfigs:
         return min(value, _limit(self._broker, bounds.high))
 
 
-def own_value(overrides: Mapping[str, str], name: str) -> Value:
+def parse_override(overrides: Mapping[str, str], name: str) -> Value:
     """What a group says of a key; None where it says nothing, or nothing that can be read."""
     text = overrides.get(name)
     try:
@@ -132,9 +132,9 @@ def own_value(overrides: Mapping[str, str], name: str) -> Value:
 
 
 def _number(broker: BrokerConfig, overrides: Mapping[str, str], name: str) -> int:
-    value = own_value(overrides, name)
+    value = parse_override(overrides, name)
     if value is None:
-        value = broker.value(SOURCE_PREFIX + name)
+        value = broker.value(BROKER_KEY_PREFIX + name)
     assert isinstance(value, int)
     return value
 

@@ -1,4 +1,4 @@
-"""What a group of the newer protocols can be told (KIP-848, KIP-932, KIP-1071).
+"""What a group of the newer protocols can be reachable (KIP-848, KIP-932, KIP-1071).
 
 Names, types and defaults are those of Apache Kafka 4.3.1. A key's default is the broker's setting of the same
 name behind `group.`.
@@ -98,4 +98,4 @@ GROUP_KEYS: Final = (
 )
 # fmt: on
 
-SOURCE_PREFIX: Final = "group."
+BROKER_KEY_PREFIX: Final = "group."

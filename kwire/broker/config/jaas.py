@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kwire.wire.java import BLANKS
+from kwire.wire.java_strings import BLANKS
 from kwire.wire.named_tuple import NamedTuple
 
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -86,7 +86,7 @@ def parse_jaas(text: str) -> LoginContext:
     tokens = _tokens(text)
     modules = []
     while (token := next(tokens, _END)) != _END:
-        modules.append(_module(token, tokens))
+        modules.append(_parse_module(token, tokens))
     if not modules:
         raise MalformedJaas("Login module not specified in JAAS config")
     if len(modules) > 1:
@@ -106,7 +106,7 @@ def parse_jaas_file(text: str) -> dict[str, LoginContext]:
             raise MalformedJaas("expected NAME { in JAAS config")
         modules = []
         while (inner := next(tokens, _END)).character != "}":
-            modules.append(_module(inner, tokens))
+            modules.append(_parse_module(inner, tokens))
         if next(tokens, _END).character != ";":
             raise MalformedJaas(f"{token.word} is not terminated by semi-colon in JAAS config")
         if any("${" in value for module in modules for value in module.options.values()):
@@ -126,7 +126,7 @@ _END: Final = _Token(None)
 _NUMBER: Final = _Token(None, "0")
 
 
-def _module(first: _Token, tokens: Iterator[_Token]) -> LoginModule:
+def _parse_module(first: _Token, tokens: Iterator[_Token]) -> LoginModule:
     flag = next(tokens, _END)
     if flag == _END:
         raise MalformedJaas("Login module control flag not specified in JAAS config")
@@ -134,10 +134,10 @@ def _module(first: _Token, tokens: Iterator[_Token]) -> LoginModule:
         raise MalformedJaas("Login module control flag is not available in the JAAS config")
     if flag.word.upper() not in _FLAGS:
         raise MalformedJaas(f"Invalid login module control flag '{flag.word}' in JAAS config")
-    return LoginModule(first.word or "null", dict(_options(tokens)))
+    return LoginModule(first.word or "null", dict(_parse_options(tokens)))
 
 
-def _options(tokens: Iterator[_Token]) -> Iterator[tuple[str, str]]:
+def _parse_options(tokens: Iterator[_Token]) -> Iterator[tuple[str, str]]:
     while (token := next(tokens, _END)) != _END:
         if token.character == ";":
             return
@@ -147,7 +147,7 @@ def _options(tokens: Iterator[_Token]) -> Iterator[tuple[str, str]]:
     raise MalformedJaas("JAAS config entry not terminated by semi-colon")
 
 
-def _is_wordly(character: str) -> bool:
+def _is_word_character(character: str) -> bool:
     return (character.isascii() and (character.isalpha() or character in "-_$")) or character >= "\xa0"
 
 
@@ -161,16 +161,16 @@ def _tokens(text: str) -> Iterator[_Token]:
             end = text.find("*/", at + 2)
             at = len(text) if end < 0 else end + 2
         elif first == "/":
-            at = _ends(_LINE, text, at)
+            at = _match_end(_LINE, text, at)
         elif first in "\"'":
-            word, at = _quoted(text, at)
+            word, at = _read_quoted(text, at)
             yield _Token(word)
         elif first in _NUMERIC and (first != "-" or text[at + 1 : at + 2] in tuple("0123456789.")):
-            at = _ends(_NUMBER_TEXT, text, at)
+            at = _match_end(_NUMBER_TEXT, text, at)
             yield _NUMBER
-        elif first != "-" and _is_wordly(first):
+        elif first != "-" and _is_word_character(first):
             start = at
-            while at < len(text) and (_is_wordly(text[at]) or text[at] in _NUMERIC):
+            while at < len(text) and (_is_word_character(text[at]) or text[at] in _NUMERIC):
                 at += 1
             yield _Token(text[start:at])
         else:
@@ -178,12 +178,12 @@ def _tokens(text: str) -> Iterator[_Token]:
             yield _Token(None, first)
 
 
-def _ends(pattern: re.Pattern[str], text: str, at: int) -> int:
+def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
     match = pattern.match(text, at)
     return at if match is None else match.end()
 
 
-def _quoted(text: str, at: int) -> tuple[str, int]:
+def _read_quoted(text: str, at: int) -> tuple[str, int]:
     """The word in the quotes that begin here, and where what follows begins. A line ends it, too."""
     quote = text[at]
     at += 1
@@ -192,12 +192,12 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
         character = text[at]
         at += 1
         if character == "\\" and at < len(text):
-            character, at = _escaped(text, at)
+            character, at = _read_escape(text, at)
         word.append(character)
     return "".join(word), at + (at < len(text) and text[at] == quote)
 
 
-def _escaped(text: str, at: int) -> tuple[str, int]:
+def _read_escape(text: str, at: int) -> tuple[str, int]:
     if text[at] not in _OCTAL:
         return _ESCAPED.get(text[at], text[at]), at + 1
     end = at + 1

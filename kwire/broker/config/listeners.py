@@ -26,7 +26,7 @@ CONTROLLER_NAMES: Final = "controller.listener.names"
 INTER_BROKER_NAME: Final = "inter.broker.listener.name"
 ADVERTISED: Final = "advertised.listeners"
 
-WATCHED: Final = frozenset(
+LISTENER_UPDATE_KEYS: Final = frozenset(
     {
         LISTENERS,
         PROTOCOL_MAP,
@@ -38,9 +38,9 @@ WATCHED: Final = frozenset(
 )
 """Keys that make Kafka compare listeners when they change, beside those of SSL and SASL."""
 
-NAMELESS: Final = "The provided listener name is null or empty string"
+EMPTY_NAME_FAULT: Final = "The provided listener name is null or empty string"
 
-_GIVEN_ENDPOINT: Final = re.compile(r"^([^:/]+)://(\[[0-9A-Fa-f:.%]*\]|[^\[\]:/,\s]*):(-?\d+)$")
+_STRICT_ENDPOINT: Final = re.compile(r"^([^:/]+)://(\[[0-9A-Fa-f:.%]*\]|[^\[\]:/,\s]*):(-?\d+)$")
 _ENDPOINT: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 
 
@@ -56,7 +56,7 @@ def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerEndpoint]:
     """Read `NAME://host:port` entries. ConfigError for one that is none, and for a name used twice."""
     endpoints: list[ListenerEndpoint] = []
     for entry in entries:
-        match = _GIVEN_ENDPOINT.match(entry)
+        match = _STRICT_ENDPOINT.match(entry)
         if match is None:
             raise invalid(key, entry, "expected NAME://host:port, like PLAINTEXT://127.0.0.1:9092")
         port = int(match[3])
@@ -136,27 +136,27 @@ class ListenerSettings(NamedTuple):
     """The names of the controllers' listeners."""
     inter_broker: str
 
-    def of_brokers(self) -> list[ListenerEndpoint]:
+    def broker_endpoints(self) -> list[ListenerEndpoint]:
         """The listeners that are not the controllers'."""
         return [endpoint for endpoint in self.endpoints if endpoint.name not in self.controllers]
 
-    def advertised_of_brokers(self) -> list[str]:
+    def advertised_broker_names(self) -> list[str]:
         """The names of the advertised listeners that are not the controllers'."""
         return [endpoint.name for endpoint in self.advertised if endpoint.name not in self.controllers]
 
 
-def read_listening(settings: Mapping[str, str], values: Mapping[str, Value]) -> ListenerSettings:
+def read_listeners(settings: Mapping[str, str], values: Mapping[str, Value]) -> ListenerSettings:
     """The listeners of these settings. ConfigError where they cannot be read."""
     entries = cast("list[str]", values[LISTENERS])
     controllers = [name.upper() for name in cast("list[str] | None", values[CONTROLLER_NAMES]) or ()]
     protocols: dict[str, str] = {}
     for name, protocol in parse_pairs(PROTOCOL_MAP, cast(str, values[PROTOCOL_MAP])):
         if not name:
-            raise ConfigError(NAMELESS)
+            raise ConfigError(EMPTY_NAME_FAULT)
         if protocol.upper() not in PROTOCOLS:
             raise ConfigError(f"Invalid security protocol `{protocol}` defined in {PROTOCOL_MAP}")
         protocols[name.upper()] = protocol.upper()
-    if PROTOCOL_MAP not in settings and not _secured([*controllers, *_names(entries)]):
+    if PROTOCOL_MAP not in settings and not _names_secure_protocol([*controllers, *_names(entries)]):
         # KIP-595: without a map of its own, a broker's controllers are reached without security.
         protocols |= {name: "PLAINTEXT" for name in controllers if name != "PLAINTEXT"}
     endpoints = _endpoints(entries, protocols, distinct_ports=True)
@@ -177,7 +177,7 @@ def _names(entries: Iterable[str]) -> list[str]:
     return [entry.partition(":")[0].upper() for entry in entries]
 
 
-def _secured(names: Iterable[str]) -> bool:
+def _names_secure_protocol(names: Iterable[str]) -> bool:
     return any(name in PROTOCOLS and name != "PLAINTEXT" for name in names)
 
 
@@ -191,7 +191,7 @@ def _endpoints(
         if match is None:
             fault: str | None = f"Unable to parse {entry} to a broker endpoint"
         elif not match[1].strip():
-            fault = NAMELESS
+            fault = EMPTY_NAME_FAULT
         elif match[1].upper() not in protocols:
             fault = f"No security protocol defined for listener {match[1].upper()}"
         elif not -(1 << 31) <= int(match[3]) < 1 << 31:
@@ -203,13 +203,13 @@ def _endpoints(
     if len({endpoint.name for endpoint in endpoints}) < len(endpoints):
         fault = f"Each listener must have a different name, listeners: {shown}"
     else:
-        fault = _ports_fault(endpoints, shown) if distinct_ports else None
+        fault = _ports_error(endpoints, shown) if distinct_ports else None
     if fault is not None:
         raise ConfigError(f"Error creating broker listeners from '{shown}': {fault}")
     return endpoints
 
 
-def _ports_fault(endpoints: list[ListenerEndpoint], shown: str) -> str | None:
+def _ports_error(endpoints: list[ListenerEndpoint], shown: str) -> str | None:
     """Two listeners may share a port where one is IPv4's and the other IPv6's. KIP-797."""
     taken = sorted((endpoint for endpoint in endpoints if endpoint.port != 0), key=lambda one: one.port)
     for port, sharing in groupby(taken, key=lambda endpoint: endpoint.port):
@@ -245,17 +245,17 @@ def _ip_version(host: str) -> int | None:
 # --- all that would hold
 
 
-def check_names(listening: ListenerSettings, *, is_broker: bool, is_controller: bool) -> None:
+def check_listener_names(listeners: ListenerSettings, *, is_broker: bool, is_controller: bool) -> None:
     """ConfigError where listeners lack one that others of the settings name."""
-    names = [endpoint.name for endpoint in listening.endpoints]
-    advertised = listening.advertised_of_brokers()
+    names = [endpoint.name for endpoint in listeners.endpoints]
+    advertised = listeners.advertised_broker_names()
     there = f"appearing in the '{LISTENERS}' configuration when running the KRaft controller role"
-    offered = {*names, *(endpoint.name for endpoint in listening.advertised)}
+    offered = {*names, *(endpoint.name for endpoint in listeners.advertised)}
     if is_controller:
         # A broker that is alone starts without a listener for controllers here; Kafka's does not.
-        if listening.controllers and not any(name in offered for name in listening.controllers):
+        if listeners.controllers and not any(name in offered for name in listeners.controllers):
             _fail(f"{CONTROLLER_NAMES} must contain at least one value {there}")
-        if not all(name in names for name in listening.controllers):
+        if not all(name in names for name in listeners.controllers):
             _fail(f"{CONTROLLER_NAMES} must only contain values {there}")
     if not is_broker:
         return
@@ -264,7 +264,7 @@ def check_names(listening: ListenerSettings, *, is_broker: bool, is_controller: 
             "There must be at least one broker advertised listener. "
             f"Perhaps all listeners appear in {CONTROLLER_NAMES}?"
         )
-    if listening.inter_broker not in advertised:
+    if listeners.inter_broker not in advertised:
         _fail(
             f"{INTER_BROKER_NAME} must be a listener name defined in {ADVERTISED}. The valid options "
             f"based on currently configured listeners are {','.join(advertised)}"
@@ -277,10 +277,10 @@ def check_names(listening: ListenerSettings, *, is_broker: bool, is_controller: 
         )
 
 
-def check_addresses(listening: ListenerSettings) -> None:
+def check_advertised_addresses(listeners: ListenerSettings) -> None:
     """ConfigError where clients would be told an address that is none."""
-    told = [endpoint for endpoint in listening.advertised if endpoint.name not in listening.controllers]
-    if any(endpoint.host == META_ADDRESS for endpoint in told):
+    reachable = [endpoint for endpoint in listeners.advertised if endpoint.name not in listeners.controllers]
+    if any(endpoint.host == META_ADDRESS for endpoint in reachable):
         _fail(
             f"{ADVERTISED} cannot use the nonroutable meta-address {META_ADDRESS}. Use a routable IP address."
         )
@@ -293,32 +293,33 @@ def _fail(text: str) -> None:
 # --- from what holds to what would
 
 
-def is_watched(changed: Collection[str]) -> bool:
+def affects_listeners(changed: Collection[str]) -> bool:
     """Whether such a change makes Kafka compare the listeners."""
-    return any(name in WATCHED or name.startswith(("ssl.", "sasl.")) for name in changed)
+    return any(name in LISTENER_UPDATE_KEYS or name.startswith(("ssl.", "sasl.")) for name in changed)
 
 
-def listeners_fault(
+def listener_update_error(
     old: ListenerSettings,
     new: ListenerSettings,
     given: Mapping[str, str],
     settings: Mapping[str, str],
-    changeable: Collection[str],
+    dynamic_keys: Collection[str],
 ) -> str | None:
     """Why a broker that was started with the settings `given` cannot go on to other listeners.
 
-    `settings` are all that would hold; `changeable` are the settings of a listener that can change.
+    `settings` are all that would hold; `dynamic_keys` are the settings of a listener that can change.
     """
     names = [endpoint.name for endpoint in new.endpoints]
-    advertised = old.advertised_of_brokers()
+    advertised = old.advertised_broker_names()
     if not set(advertised) <= set(names):
         # Kafka goes by what is advertised now. Without `advertised.listeners` that is what it listens on,
         # so that it takes further listeners up and never gives them up again.
-        return f"Advertised listeners '{_set(advertised)}' must be a subset of listeners '{_set(names)}'"
+        found, listed = _scala_set(advertised), _scala_set(names)
+        return f"Advertised listeners '{found}' must be a subset of listeners '{listed}'"
     for name in names:
         if name not in [endpoint.name for endpoint in old.endpoints]:
             continue
-        if _own(given, name, changeable) != _own(settings, name, changeable):
+        if _fixed_settings(given, name, dynamic_keys) != _fixed_settings(settings, name, dynamic_keys):
             return (
                 f"Configs cannot be updated dynamically for existing listener ListenerName({name}), "
                 "restart broker or create a new listener for update"
@@ -328,14 +329,16 @@ def listeners_fault(
     return None
 
 
-def _set(names: Iterable[str]) -> str:
+def _scala_set(names: Iterable[str]) -> str:
     return f"Set({', '.join(f'ListenerName({name})' for name in names)})"
 
 
-def _own(settings: Mapping[str, str], listener: str, changeable: Collection[str]) -> dict[str, str]:
+def _fixed_settings(
+    settings: Mapping[str, str], listener: str, dynamic_keys: Collection[str]
+) -> dict[str, str]:
     prefix = f"listener.name.{listener.lower()}."
     return {
         name: text
         for name, text in settings.items()
-        if name.startswith(prefix) and name.removeprefix(prefix) not in changeable
+        if name.startswith(prefix) and name.removeprefix(prefix) not in dynamic_keys
     }

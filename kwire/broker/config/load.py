@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from posixpath import basename
 from typing import Final
 
-from kwire.broker.config.broker import HONOURED, BrokerConfig
+from kwire.broker.config.broker import SUPPORTED_KEYS, BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.properties import environment_settings, parse_properties
-from kwire.broker.config.providers import PROVIDERS, resolved
+from kwire.broker.config.providers import PROVIDERS, resolve_placeholders
 from kwire.broker.config.sasl import JaasFile
 from kwire.host.loggers import NodeLogger, node_name
 
 DATA_DIRECTORY: Final = "kwire-data"
 
-ALONE: Final = {
+SINGLE_NODE_DEFAULTS: Final = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "listeners": "PLAINTEXT://127.0.0.1:9092",
@@ -37,7 +37,7 @@ ALONE: Final = {
 """What is set for a broker that nobody configured, as Kafka's container image sets it: one node is enough for
 its internal topics, and a first group does not wait for members on other machines."""
 
-REMOVED: Final = frozenset(
+REMOVED_KEYS: Final = frozenset(
     {
         "broker.id.generation.enable",
         "control.plane.listener.name",
@@ -70,34 +70,36 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
     `properties` is the path of a file, if there is one. ConfigError for a bad value, or an unknown key in
     `overrides`; OSError when the file cannot be read.
     """
-    given: dict[str, str] = dict(ALONE)
-    in_vain: list[str] = []
+    given: dict[str, str] = dict(SINGLE_NODE_DEFAULTS)
+    warnings: list[str] = []
     if properties is not None:
         # As Java reads such a file, whatever was meant: the same text names the same directories.
         with open(properties, encoding="iso-8859-1") as file:
             given = parse_properties(file.read())
-        in_vain = [f"{basename(properties)}: {fault}" for name in given if (fault := _unknown(name))]
+        warnings = [
+            f"{basename(properties)}: {fault}" for name in given if (fault := _unknown_key_fault(name))
+        ]
     for name, (variable, value) in environment_settings(environ).items():
         if name not in BROKER_KEYS and not name.startswith(_PREFIXES):
-            in_vain.append(f"{variable} is passed over: Kafka has no configuration {name}")
+            warnings.append(f"{variable} is passed over: Kafka has no configuration {name}")
             continue
         given[name] = value
     for name, value in overrides.items():
-        if fault := _unknown(name):
+        if fault := _unknown_key_fault(name):
             raise ConfigError(fault)
         given[name] = value
     if properties is None:
-        _complete_alone(given, overrides)
+        _name_controller_listener(given, overrides)
     for name in sorted(given):
-        if name in REMOVED:
-            in_vain.append(f"{name} is passed over: Kafka 4 has no such configuration any more")
-        elif name in BROKER_KEYS and name not in HONOURED and name not in ALONE:
-            in_vain.append(f"{name} is set, but not honoured yet")
+        if name in REMOVED_KEYS:
+            warnings.append(f"{name} is passed over: Kafka 4 has no such configuration any more")
+        elif name in BROKER_KEYS and name not in SUPPORTED_KEYS and name not in SINGLE_NODE_DEFAULTS:
+            warnings.append(f"{name} is set, but not honoured yet")
     node_id = given.get("node.id") or given.get("broker.id")
     logger = NodeLogger("kwire.config", node_name(node_id) if node_id else "")
-    for fault in in_vain:
+    for fault in warnings:
         logger.warning("%s", fault)
-    return BrokerConfig(resolved(given, _read, environ, logger), _jaas_file(environ))
+    return BrokerConfig(resolve_placeholders(given, _read, environ, logger), _jaas_file(environ))
 
 
 def _jaas_file(environ: Mapping[str, str]) -> JaasFile | None:
@@ -118,15 +120,15 @@ def _read(path: str) -> str:
         return file.read()
 
 
-def _complete_alone(given: dict[str, str], overrides: Mapping[str, str]) -> None:
+def _name_controller_listener(given: dict[str, str], overrides: Mapping[str, str]) -> None:
     """Listeners of a controller, if given without a file, are taken for what they are called."""
     if "controller.listener.names" not in overrides and "CONTROLLER://" in given["listeners"]:
         given["controller.listener.names"] = "CONTROLLER"
 
 
-def _unknown(name: str) -> str | None:
+def _unknown_key_fault(name: str) -> str | None:
     """What is wrong with a key that Kafka does not have, and which one was probably meant."""
-    if name in BROKER_KEYS or name in REMOVED or name.startswith(_PREFIXES):
+    if name in BROKER_KEYS or name in REMOVED_KEYS or name.startswith(_PREFIXES):
         return None
     from difflib import get_close_matches
 

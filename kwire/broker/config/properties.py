@@ -10,7 +10,7 @@ from kwire.wire.java_properties import load
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_"
 
-NOT_SETTINGS: Final = frozenset(
+NON_CONFIG_VARIABLES: Final = frozenset(
     {
         "KAFKA_VERSION",
         "KAFKA_HEAP_OPTS",
@@ -51,7 +51,7 @@ def environment_settings(environ: Mapping[str, str]) -> dict[str, tuple[str, str
     """
     settings: dict[str, tuple[str, str]] = {}
     for variable, value in environ.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NOT_SETTINGS:
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NON_CONFIG_VARIABLES:
             continue
         name = variable[len(ENVIRONMENT_PREFIX) :].lower()
         key = name.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")

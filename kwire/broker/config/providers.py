@@ -17,7 +17,7 @@ from kwire.wire.java_properties import load
 
 PROVIDERS: Final = "config.providers"
 
-Read = Callable[[str], str]
+ReadFile = Callable[[str], str]
 """A file's text, by its path. OSError."""
 Provider = Callable[[str, str], str | None]
 """What is at a path under a key, if anything is. ConfigError."""
@@ -26,8 +26,8 @@ _PLACEHOLDER: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PACKAGE: Final = "org.apache.kafka.common.config.provider."
 
 
-def resolved(
-    settings: Mapping[str, str], read: Read, environ: Mapping[str, str], logger: NodeLogger
+def resolve_placeholders(
+    settings: Mapping[str, str], read: ReadFile, environ: Mapping[str, str], logger: NodeLogger
 ) -> dict[str, str]:
     """The settings with what their placeholders stand for. ConfigError where that cannot be read."""
     providers: dict[str, Provider] = {}
@@ -39,13 +39,15 @@ def resolved(
         parameters = {
             name.removeprefix(prefix): text for name, text in settings.items() if name.startswith(prefix)
         }
-        kind = settings[key].strip().removeprefix(_PACKAGE)
-        if kind == "EnvVarConfigProvider":
-            providers[name] = _environment(environ, parameters.get("allowlist.pattern", ".*"))
-        elif kind in ("FileConfigProvider", "DirectoryConfigProvider"):
-            of_kind = _file if kind == "FileConfigProvider" else _directory
+        class_name = settings[key].strip().removeprefix(_PACKAGE)
+        if class_name == "EnvVarConfigProvider":
+            providers[name] = _environment_provider(environ, parameters.get("allowlist.pattern", ".*"))
+        elif class_name in ("FileConfigProvider", "DirectoryConfigProvider"):
+            make_provider = _file_provider if class_name == "FileConfigProvider" else _directory_provider
             allowed = parameters.get("allowed.paths", "")
-            providers[name] = _where_allowed(of_kind(read), allowed.split(",") if allowed else [], logger)
+            providers[name] = _restrict_paths(
+                make_provider(read), allowed.split(",") if allowed else [], logger
+            )
         else:
             fault = "Could not load config provider class or one of its dependencies"
             raise invalid(key, settings[key], fault)
@@ -58,7 +60,7 @@ def resolved(
     return {name: _PLACEHOLDER.sub(value, text) for name, text in settings.items()}
 
 
-def _file(read: Read) -> Provider:
+def _file_provider(read: ReadFile) -> Provider:
     """Keys of properties files."""
 
     def look_up(path: str, key: str) -> str | None:
@@ -70,7 +72,7 @@ def _file(read: Read) -> Provider:
     return look_up
 
 
-def _directory(read: Read) -> Provider:
+def _directory_provider(read: ReadFile) -> Provider:
     """Files of a directory, by their names."""
 
     def look_up(path: str, key: str) -> str | None:
@@ -86,7 +88,7 @@ def _directory(read: Read) -> Provider:
     return look_up
 
 
-def _where_allowed(provider: Provider, allowed: list[str], logger: NodeLogger) -> Provider:
+def _restrict_paths(provider: Provider, allowed: list[str], logger: NodeLogger) -> Provider:
     parents = [normpath(path) for path in allowed]
     for path in parents:
         if not path.startswith("/"):
@@ -105,7 +107,7 @@ def _where_allowed(provider: Provider, allowed: list[str], logger: NodeLogger) -
     return look_up
 
 
-def _environment(environ: Mapping[str, str], pattern: str) -> Provider:
+def _environment_provider(environ: Mapping[str, str], pattern: str) -> Provider:
     try:
         allowed = re.compile(pattern)
     except re.error as error:

@@ -26,7 +26,7 @@ class Settings(Protocol):
     @property
     def values(self) -> Mapping[str, Value]: ...
     @property
-    def listening(self) -> ListenerSettings: ...
+    def listeners(self) -> ListenerSettings: ...
 
 
 class Voter(NamedTuple):
@@ -87,7 +87,7 @@ def check_roles(settings: Settings, node_id: int) -> None:
             )
     else:
         _check_broker(settings, node_id, voters)
-    if BROKER not in roles and settings.listening.of_brokers():
+    if BROKER not in roles and settings.listeners.broker_endpoints():
         _fail(
             f"The {LISTENERS} config must only contain KRaft controller listeners from "
             f"{CONTROLLER_NAMES} when {ROLES}={CONTROLLER}"
@@ -95,23 +95,23 @@ def check_roles(settings: Settings, node_id: int) -> None:
 
 
 def _check_broker(settings: Settings, node_id: int, voters: Sequence[int]) -> None:
-    listening = settings.listening
+    listeners = settings.listeners
     if node_id in voters:
         _fail(
             f"If {ROLES} contains just the 'broker' role, the node id {node_id} must not be included in the "
             f"set of voters {VOTERS}=Set({', '.join(map(str, voters))})"
         )
-    if not listening.controllers:
+    if not listeners.controllers:
         _fail(
             f"{CONTROLLER_NAMES} must contain at least one value when running KRaft with just the broker role"
         )
-    if any(endpoint.name in listening.controllers for endpoint in listening.endpoints):
+    if any(endpoint.name in listeners.controllers for endpoint in listeners.endpoints):
         _fail(
             f"{CONTROLLER_NAMES} must not contain a value appearing in the '{LISTENERS}' configuration when "
             f"running KRaft with just the broker role"
         )
-    for name in listening.controllers:
-        if name not in listening.protocols:
+    for name in listeners.controllers:
+        if name not in listeners.protocols:
             raise ConfigError(
                 f"Controller listener with name {name} defined in {CONTROLLER_NAMES} not found in "
                 f"{PROTOCOL_MAP}  (an explicit security mapping for each controller listener is required "

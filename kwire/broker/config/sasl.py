@@ -45,7 +45,7 @@ _MECHANISM_CLASSES: Final = (
 )
 MECHANISM_KEYS: Final = (JAAS, *_MECHANISM_CLASSES, MAX_REAUTH)
 """The keys that are set for a mechanism of a listener."""
-_CLIENTS_CLASS: Final = "sasl.client.callback.handler.class"
+_CLIENT_CALLBACK_HANDLER: Final = "sasl.client.callback.handler.class"
 
 
 class SaslSettings(Settings, Protocol):
@@ -93,7 +93,7 @@ def enabled_mechanisms(state: SaslSettings, listener: str) -> tuple[str, ...]:
     return tuple(cast("list[str]", listener_value(state, listener, ENABLED)))
 
 
-def read_listener(state: SaslSettings, listener: str, file: JaasFile | None) -> ListenerSasl:
+def read_listener_sasl(state: SaslSettings, listener: str, file: JaasFile | None) -> ListenerSasl:
     """What is said of a listener of SASL. ConfigError where it cannot be served so."""
     mechanisms = enabled_mechanisms(state, listener)
     if not mechanisms:
@@ -121,10 +121,10 @@ def read_listener(state: SaslSettings, listener: str, file: JaasFile | None) -> 
 
 def peer_mechanism(state: SaslSettings, listener: str) -> str | None:
     """The mechanism by which this node goes to others on a listener, if by any. ConfigError."""
-    listening = state.listening
-    if listening.protocols.get(listener) not in SASL_PROTOCOLS:
+    listeners = state.listeners
+    if listeners.protocols.get(listener) not in SASL_PROTOCOLS:
         return None
-    name = CONTROLLER_MECHANISM if listener in listening.controllers else INTER_BROKER_MECHANISM
+    name = CONTROLLER_MECHANISM if listener in listeners.controllers else INTER_BROKER_MECHANISM
     mechanism = cast(str, state.values[name])
     _check_served(name, mechanism)
     return mechanism
@@ -134,8 +134,8 @@ def login_context(state: SaslSettings, listener: str, mechanism: str, file: Jaas
     """What a listener's JAAS text, or else the file, tells a mechanism. ConfigError."""
     own = f"listener.name.{listener.lower()}."
     for key in (
-        _CLIENTS_CLASS,
-        own + _CLIENTS_CLASS,
+        _CLIENT_CALLBACK_HANDLER,
+        own + _CLIENT_CALLBACK_HANDLER,
         *(_key(listener, mechanism, name) for name in _MECHANISM_CLASSES),
     ):
         if key in state.settings:
@@ -147,7 +147,7 @@ def login_context(state: SaslSettings, listener: str, mechanism: str, file: Jaas
         except MalformedJaas as error:
             raise ConfigError(f"{key}: {error}") from None
     else:
-        context, key = _context_of_file(listener.lower(), file, key)
+        context, key = _context_from_file(listener.lower(), file, key)
     for module in context.modules:
         if module.name not in _LOGIN_MODULES:
             raise ConfigError(
@@ -156,7 +156,7 @@ def login_context(state: SaslSettings, listener: str, mechanism: str, file: Jaas
     return context
 
 
-def _context_of_file(listener: str, file: JaasFile | None, missing: str) -> tuple[LoginContext, str]:
+def _context_from_file(listener: str, file: JaasFile | None, missing: str) -> tuple[LoginContext, str]:
     """The context of the file that is a listener's, or else that of all, and what it is called."""
     contexts = {}
     if file is not None:
@@ -191,8 +191,8 @@ def check_inter_broker(state: SaslSettings) -> None:
     """ConfigError where it is not clear how brokers go to each other, or where they would not be let in."""
     if INTER_BROKER_NAME in state.settings and INTER_BROKER_PROTOCOL in state.settings:
         raise ConfigError(f"Only one of {INTER_BROKER_NAME} and {INTER_BROKER_PROTOCOL} should be set.")
-    listener = state.listening.inter_broker
-    if state.listening.protocols.get(listener) not in SASL_PROTOCOLS:
+    listener = state.listeners.inter_broker
+    if state.listeners.protocols.get(listener) not in SASL_PROTOCOLS:
         return
     if state.values[INTER_BROKER_MECHANISM] not in enabled_mechanisms(state, listener):
         raise ConfigError(
@@ -201,7 +201,7 @@ def check_inter_broker(state: SaslSettings) -> None:
         )
 
 
-def unused_jaas(state: SaslSettings, listeners: Iterable[str]) -> list[str]:
+def unprefixed_jaas_keys(state: SaslSettings, listeners: Iterable[str]) -> list[str]:
     """The keys of JAAS text that is nobody's, since they name no mechanism."""
     keys = (JAAS, *(f"listener.name.{listener.lower()}.{JAAS}" for listener in listeners))
     return [key for key in keys if key in state.settings]

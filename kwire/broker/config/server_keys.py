@@ -17,8 +17,8 @@ from kwire.broker.config.definition import (
     PER_BROKER,
     REQUIRED,
     STRING,
-    Entries,
     Key,
+    ListValidator,
     at_least,
 )
 
@@ -27,13 +27,13 @@ SERVER_KEYS: Final = (
     Key("broker.id", INT, "-1",
         doc="The older name of node.id, kept so that old property files load; -1 means it is not set. When "
             "it is set it has to equal node.id."),
-    Key("num.io.threads", INT, "8", at_least(1), update=CLUSTER_WIDE,
+    Key("num.io.threads", INT, "8", at_least(1), update_mode=CLUSTER_WIDE,
         doc="How many threads work on requests once they have been read from the network, disk access "
             "included."),
     Key("num.replica.alter.log.dirs.threads", INT, None,
         doc="How many threads copy replicas from one log directory of this broker to another. Unset means "
             "one for each log directory."),
-    Key("background.threads", INT, "10", at_least(1), update=CLUSTER_WIDE,
+    Key("background.threads", INT, "10", at_least(1), update_mode=CLUSTER_WIDE,
         doc="How many threads share the broker's housekeeping, such as flushing, retention and checkpoints."),
     Key("request.timeout.ms", INT, "30000",
         doc="Milliseconds this node, when it is itself the client, waits for an answer before it retries "
@@ -44,7 +44,7 @@ SERVER_KEYS: Final = (
     Key("socket.connection.setup.timeout.max.ms", LONG, "30000",
         doc="The ceiling, in milliseconds, for the growing time that attempts to open one outgoing "
             "connection get."),
-    Key("config.providers", LIST, "", update=CLUSTER_WIDE,
+    Key("config.providers", LIST, "", update_mode=CLUSTER_WIDE,
         doc="Short names of the providers that fill in placeholders in other settings; "
             "config.providers.NAME.class says what each one is. Empty means placeholders are not resolved."),
     Key("early.start.listeners", LIST, None,
@@ -71,7 +71,7 @@ SERVER_KEYS: Final = (
     Key("unstable.feature.versions.enable", BOOLEAN, "false", internal=True,
         doc="Whether feature levels that are not final yet may be used. A cluster that has used one may be "
             "impossible to upgrade."),
-    Key("process.roles", LIST, REQUIRED, Entries("broker", "controller"),
+    Key("process.roles", LIST, REQUIRED, ListValidator("broker", "controller"),
         doc="What this node is: broker, controller, or both separated by a comma."),
     Key("node.id", INT, REQUIRED, at_least(0),
         doc="The number, 0 or more, that identifies this node; no two nodes of a cluster may share it."),
@@ -120,14 +120,14 @@ SERVER_KEYS: Final = (
         doc="The largest batch, in bytes, that the metadata log accepts."),
     Key("internal.metadata.delete.delay.millis", LONG, "60000", internal=True,
         doc="Milliseconds between taking a metadata file out of use and removing it from disk."),
-    Key("listeners", LIST, "PLAINTEXT://:9092", Entries(can_be_empty=False), update=PER_BROKER,
+    Key("listeners", LIST, "PLAINTEXT://:9092", ListValidator(can_be_empty=False), update_mode=PER_BROKER,
         doc="The sockets this node opens, as NAME://host:port separated by commas. An empty host means the "
             "default interface, 0.0.0.0 all of them, and port 0 any free port."),
     Key("advertised.listeners", LIST, None,
         doc="The addresses clients and brokers are told to connect to, as NAME://host:port. Unset means "
             "those of listeners; 0.0.0.0 cannot be advertised."),
     Key("listener.security.protocol.map", STRING,
-        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", update=PER_BROKER,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", update_mode=PER_BROKER,
         doc="The security protocol of each listener, as NAME:PROTOCOL pairs separated by commas."),
     Key("socket.send.buffer.bytes", INT, "102400",
         doc="The send buffer, in bytes, of the sockets clients connect to; -1 leaves it to the operating "
@@ -141,16 +141,16 @@ SERVER_KEYS: Final = (
     Key("socket.listen.backlog.size", INT, "50", at_least(1),
         doc="How many connections may wait to be accepted on a listening socket. The operating system may "
             "cap it lower."),
-    Key("max.connections.per.ip", INT, "2147483647", at_least(0), update=CLUSTER_WIDE,
+    Key("max.connections.per.ip", INT, "2147483647", at_least(0), update_mode=CLUSTER_WIDE,
         doc="How many connections one address may hold at a time. With 0, only addresses in "
             "max.connections.per.ip.overrides get in."),
-    Key("max.connections.per.ip.overrides", STRING, "", update=CLUSTER_WIDE,
+    Key("max.connections.per.ip.overrides", STRING, "", update_mode=CLUSTER_WIDE,
         doc="Connection limits for single hosts or addresses, as HOST:COUNT pairs separated by commas; "
             "these go before max.connections.per.ip. Empty means no exceptions."),
-    Key("max.connections", INT, "2147483647", at_least(0), update=CLUSTER_WIDE,
+    Key("max.connections", INT, "2147483647", at_least(0), update_mode=CLUSTER_WIDE,
         doc="How many connections the broker holds at a time. With a listener's prefix it limits that "
             "listener; brokers are let in regardless, at the cost of an idle client's connection."),
-    Key("max.connection.creation.rate", INT, "2147483647", at_least(0), update=CLUSTER_WIDE,
+    Key("max.connection.creation.rate", INT, "2147483647", at_least(0), update_mode=CLUSTER_WIDE,
         doc="New connections a second the broker accepts; above this it delays accepting them. With a "
             "listener's prefix it limits that listener."),
     Key("connections.max.idle.ms", LONG, "600000",
@@ -164,7 +164,7 @@ SERVER_KEYS: Final = (
     Key("queued.max.request.bytes", LONG, "-1",
         doc="Bytes of waiting requests above which nothing more is read from the network; -1 means no "
             "limit."),
-    Key("num.network.threads", INT, "3", at_least(1), update=CLUSTER_WIDE,
+    Key("num.network.threads", INT, "3", at_least(1), update_mode=CLUSTER_WIDE,
         doc="How many threads each listener has to read requests from, and write responses to, its sockets."),
     Key("controller.socket.timeout.ms", INT, "30000",
         doc="Milliseconds a broker waits for the controller to answer one of its requests."),
@@ -194,7 +194,7 @@ SERVER_KEYS: Final = (
     Key("replica.fetch.response.max.bytes", INT, "10485760", at_least(0),
         doc="Bytes a follower asks for in one fetch over all partitions. A first batch larger than this "
             "still arrives whole."),
-    Key("num.replica.fetchers", INT, "1", at_least(1), update=CLUSTER_WIDE,
+    Key("num.replica.fetchers", INT, "1", at_least(1), update_mode=CLUSTER_WIDE,
         doc="How many threads fetch from each broker this one follows. More of them copy faster, at the "
             "price of memory and processor time."),
     Key("replica.high.watermark.checkpoint.interval.ms", LONG, "5000",
@@ -250,7 +250,7 @@ SERVER_KEYS: Final = (
         doc="How many time windows a metric is computed over."),
     Key("metrics.sample.window.ms", LONG, "30000", at_least(1),
         doc="The length of each of a metric's windows, in milliseconds."),
-    Key("metric.reporters", LIST, "org.apache.kafka.common.metrics.JmxReporter", update=CLUSTER_WIDE,
+    Key("metric.reporters", LIST, "org.apache.kafka.common.metrics.JmxReporter", update_mode=CLUSTER_WIDE,
         doc="The classes that are told about metrics as they come and go, separated by commas. Empty means "
             "none."),
     Key("metrics.recording.level", STRING, "INFO",

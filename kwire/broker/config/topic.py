@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError, Key, Value
-from kwire.broker.config.topic_keys import SOURCES, TOPIC_KEYS
+from kwire.broker.config.topic_keys import BROKER_SYNONYMS, TOPIC_KEYS
 from kwire.broker.storage.log.log_config import LogConfig
 
 TOPIC_KEYS_BY_NAME: Final[dict[str, Key]] = {key.name: key for key in TOPIC_KEYS}
@@ -23,7 +23,7 @@ _LOG_FIELDS: Final = {
 
 def default_value(broker: BrokerConfig, name: str) -> Value:
     """What a topic's key is when the topic says nothing."""
-    for source in SOURCES.get(name, ()):
+    for source in BROKER_SYNONYMS.get(name, ()):
         value = broker.value(source.name)
         if value is not None:
             if isinstance(value, int) and (source.units != 1 or name == "retention.ms"):

@@ -1,4 +1,4 @@
-"""What a topic can be told, and which of a broker's settings each key takes its default from.
+"""What a topic can be reachable, and which of a broker's settings each key takes its default from.
 
 Names, types, defaults and ranges are those of Apache Kafka 4.3.1.
 """
@@ -14,9 +14,9 @@ from kwire.broker.config.definition import (
     LIST,
     LONG,
     STRING,
-    Entries,
     Key,
-    ThrottledReplicas,
+    ListValidator,
+    ThrottledReplicasValidator,
     at_least,
     between,
     gzip_level,
@@ -70,7 +70,7 @@ TOPIC_KEYS: Final = (
     Key("min.cleanable.dirty.ratio", DOUBLE, "0.5", between(0, 1),
         doc="The share of a partition's log, 0 to 1, that is not compacted yet from which compaction "
             "begins. Higher means fewer passes and more disk space."),
-    Key("cleanup.policy", LIST, "delete", Entries("compact", "delete"),
+    Key("cleanup.policy", LIST, "delete", ListValidator("compact", "delete"),
         doc="What becomes of old records: delete drops segments by age and size, compact keeps the latest "
             "record of each key, and both may be given. An empty list keeps everything."),
     Key("unclean.leader.election.enable", BOOLEAN, "false"),
@@ -91,10 +91,10 @@ TOPIC_KEYS: Final = (
     Key("message.timestamp.after.max.ms", LONG, "3600000", at_least(0),
         doc="Milliseconds by which a record's time may lie ahead of the broker's; later ones are refused. "
             "Does not apply to LogAppendTime."),
-    Key("leader.replication.throttled.replicas", LIST, "", ThrottledReplicas(),
+    Key("leader.replication.throttled.replicas", LIST, "", ThrottledReplicasValidator(),
         doc="The replicas whose replication is throttled where they lead, as PARTITION:BROKER pairs "
             "separated by commas; * means all, empty means none."),
-    Key("follower.replication.throttled.replicas", LIST, "", ThrottledReplicas(),
+    Key("follower.replication.throttled.replicas", LIST, "", ThrottledReplicasValidator(),
         doc="The replicas whose replication is throttled where they follow, as PARTITION:BROKER pairs "
             "separated by commas; * means all, empty means none."),
     Key("remote.storage.enable", BOOLEAN, "false",
@@ -119,7 +119,7 @@ TOPIC_KEYS: Final = (
 # fmt: on
 
 
-class Source(NamedTuple):
+class BrokerSynonym(NamedTuple):
     """A broker's key that says what topics do by default, and how many of the topic's units its unit has."""
 
     name: str
@@ -129,38 +129,41 @@ class Source(NamedTuple):
 MINUTE_MS: Final = 60 * 1000
 HOUR_MS: Final = 60 * MINUTE_MS
 
-SOURCES: Final[dict[str, tuple[Source, ...]]] = {
-    "segment.bytes": (Source("log.segment.bytes"),),
-    "segment.ms": (Source("log.roll.ms"), Source("log.roll.hours", HOUR_MS)),
-    "segment.jitter.ms": (Source("log.roll.jitter.ms"), Source("log.roll.jitter.hours", HOUR_MS)),
-    "segment.index.bytes": (Source("log.index.size.max.bytes"),),
-    "flush.messages": (Source("log.flush.interval.messages"),),
-    "flush.ms": (Source("log.flush.interval.ms"), Source("log.flush.scheduler.interval.ms")),
-    "retention.bytes": (Source("log.retention.bytes"),),
-    "retention.ms": (
-        Source("log.retention.ms"),
-        Source("log.retention.minutes", MINUTE_MS),
-        Source("log.retention.hours", HOUR_MS),
+BROKER_SYNONYMS: Final[dict[str, tuple[BrokerSynonym, ...]]] = {
+    "segment.bytes": (BrokerSynonym("log.segment.bytes"),),
+    "segment.ms": (BrokerSynonym("log.roll.ms"), BrokerSynonym("log.roll.hours", HOUR_MS)),
+    "segment.jitter.ms": (
+        BrokerSynonym("log.roll.jitter.ms"),
+        BrokerSynonym("log.roll.jitter.hours", HOUR_MS),
     ),
-    "max.message.bytes": (Source("message.max.bytes"),),
-    "index.interval.bytes": (Source("log.index.interval.bytes"),),
-    "delete.retention.ms": (Source("log.cleaner.delete.retention.ms"),),
-    "min.compaction.lag.ms": (Source("log.cleaner.min.compaction.lag.ms"),),
-    "max.compaction.lag.ms": (Source("log.cleaner.max.compaction.lag.ms"),),
-    "file.delete.delay.ms": (Source("log.segment.delete.delay.ms"),),
-    "min.cleanable.dirty.ratio": (Source("log.cleaner.min.cleanable.ratio"),),
-    "cleanup.policy": (Source("log.cleanup.policy"),),
-    "unclean.leader.election.enable": (Source("unclean.leader.election.enable"),),
-    "min.insync.replicas": (Source("min.insync.replicas"),),
-    "compression.type": (Source("compression.type"),),
-    "compression.gzip.level": (Source("compression.gzip.level"),),
-    "compression.lz4.level": (Source("compression.lz4.level"),),
-    "compression.zstd.level": (Source("compression.zstd.level"),),
-    "preallocate": (Source("log.preallocate"),),
-    "message.timestamp.type": (Source("log.message.timestamp.type"),),
-    "message.timestamp.before.max.ms": (Source("log.message.timestamp.before.max.ms"),),
-    "message.timestamp.after.max.ms": (Source("log.message.timestamp.after.max.ms"),),
-    "local.retention.ms": (Source("log.local.retention.ms"),),
-    "local.retention.bytes": (Source("log.local.retention.bytes"),),
+    "segment.index.bytes": (BrokerSynonym("log.index.size.max.bytes"),),
+    "flush.messages": (BrokerSynonym("log.flush.interval.messages"),),
+    "flush.ms": (BrokerSynonym("log.flush.interval.ms"), BrokerSynonym("log.flush.scheduler.interval.ms")),
+    "retention.bytes": (BrokerSynonym("log.retention.bytes"),),
+    "retention.ms": (
+        BrokerSynonym("log.retention.ms"),
+        BrokerSynonym("log.retention.minutes", MINUTE_MS),
+        BrokerSynonym("log.retention.hours", HOUR_MS),
+    ),
+    "max.message.bytes": (BrokerSynonym("message.max.bytes"),),
+    "index.interval.bytes": (BrokerSynonym("log.index.interval.bytes"),),
+    "delete.retention.ms": (BrokerSynonym("log.cleaner.delete.retention.ms"),),
+    "min.compaction.lag.ms": (BrokerSynonym("log.cleaner.min.compaction.lag.ms"),),
+    "max.compaction.lag.ms": (BrokerSynonym("log.cleaner.max.compaction.lag.ms"),),
+    "file.delete.delay.ms": (BrokerSynonym("log.segment.delete.delay.ms"),),
+    "min.cleanable.dirty.ratio": (BrokerSynonym("log.cleaner.min.cleanable.ratio"),),
+    "cleanup.policy": (BrokerSynonym("log.cleanup.policy"),),
+    "unclean.leader.election.enable": (BrokerSynonym("unclean.leader.election.enable"),),
+    "min.insync.replicas": (BrokerSynonym("min.insync.replicas"),),
+    "compression.type": (BrokerSynonym("compression.type"),),
+    "compression.gzip.level": (BrokerSynonym("compression.gzip.level"),),
+    "compression.lz4.level": (BrokerSynonym("compression.lz4.level"),),
+    "compression.zstd.level": (BrokerSynonym("compression.zstd.level"),),
+    "preallocate": (BrokerSynonym("log.preallocate"),),
+    "message.timestamp.type": (BrokerSynonym("log.message.timestamp.type"),),
+    "message.timestamp.before.max.ms": (BrokerSynonym("log.message.timestamp.before.max.ms"),),
+    "message.timestamp.after.max.ms": (BrokerSynonym("log.message.timestamp.after.max.ms"),),
+    "local.retention.ms": (BrokerSynonym("log.local.retention.ms"),),
+    "local.retention.bytes": (BrokerSynonym("log.local.retention.bytes"),),
 }
 """Where a topic's key takes its value from when the topic says nothing: the first of these that is set."""

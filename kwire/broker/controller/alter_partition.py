@@ -23,7 +23,7 @@ from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import PartitionChangeRecord
+from kwire.wire.records.metadata import PartitionChangeRecord
 
 
 def alter_partition(

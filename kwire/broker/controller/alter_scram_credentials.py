@@ -18,7 +18,7 @@ from kwire.wire.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from kwire.wire.stored.metadata import RemoveUserScramCredentialRecord
+from kwire.wire.records.metadata import RemoveUserScramCredentialRecord
 
 _BY_CODE: Final = {mechanism.code: mechanism for mechanism in SCRAM_MECHANISMS.values()}
 _TWICE: Final = Fault(

@@ -19,8 +19,7 @@ from kwire.broker.metadata.records import (
 )
 from kwire.broker.storage.dirs.owners import BOOTSTRAP
 from kwire.broker.storage.disk import Disk
-from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
@@ -28,6 +27,7 @@ from kwire.wire.stored.metadata import (
     FeatureLevelRecord,
     PartitionRecord,
 )
+from kwire.wire.schema import Message
 
 TRANSACTION_NAME: Final = "Bootstrap records"
 ABORT_REASON: Final = "Controller failover"

@@ -19,7 +19,7 @@ from kwire.broker.controller.log_directories import cordoned_directory_records, 
 from kwire.broker.controller.partition_change_builder import apply_records, remove_broker_from_isrs
 from kwire.broker.metadata.image import BrokerImage, MetadataImage
 from kwire.broker.metadata.records import StoredRecord
-from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord
+from kwire.wire.records.metadata import BrokerRegistrationChangeRecord
 
 
 class BrokerControlState(Enum):

@@ -31,7 +31,7 @@ from kwire.broker.metadata.records import (
 )
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid, uuid_to_text
-from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord, UnregisterBrokerRecord
+from kwire.wire.records.metadata import BrokerRegistrationChangeRecord, UnregisterBrokerRecord
 
 FENCED: Final = 1
 UNFENCED: Final = -1

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.config.broker_keys import BROKER_KEYS
-from kwire.broker.config.definition import REQUIRED, Key, Kind
-from kwire.broker.config.dynamic import usable
+from kwire.broker.config.definition import REQUIRED, ConfigType, Key
+from kwire.broker.config.dynamic import remove_invalid
 from kwire.broker.config.group import GROUP_KEYS_BY_NAME, check_group
 from kwire.broker.config.topic import TOPIC_KEYS_BY_NAME, check_topic
 from kwire.broker.controller.commands import Fault
@@ -47,12 +47,12 @@ class BrokerConfigRules:
 
     def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
         """What of a broker's stored settings can be applied at all."""
-        return usable(stored, self._config.logger, per_broker=per_broker)
+        return remove_invalid(stored, self._config.logger, per_broker=per_broker)
 
     def is_list(self, resource_type: int, key: str) -> bool:
         """Whether values can be appended to this key."""
         known = _known(resource_type, key)
-        return known is not None and known.kind is Kind.LIST
+        return known is not None and known.type is ConfigType.LIST
 
     def is_known_broker_key(self, key: str) -> bool:
         """Whether a broker knows this key at all."""

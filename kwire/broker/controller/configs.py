@@ -33,7 +33,7 @@ from kwire.broker.metadata.image import (
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.metadata.topic_names import topic_name_fault
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.stored.metadata import ClearElrRecord, ConfigRecord
+from kwire.wire.records.metadata import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 

@@ -56,7 +56,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.security.tokens import NO_TOKENS, TokenHmacs, TokenTerms
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.stored.metadata import ProducerIdsRecord
+from kwire.wire.records.metadata import ProducerIdsRecord
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 MAX_PRODUCER_ID: Final = 2**63 - 1

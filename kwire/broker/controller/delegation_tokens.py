@@ -25,7 +25,7 @@ from kwire.broker.security.principal import USER
 from kwire.broker.security.tokens import TokenHmacs, TokenTerms, is_owner_or_renewer
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import uuid_to_text
-from kwire.wire.stored.metadata import DelegationTokenRecord, RemoveDelegationTokenRecord
+from kwire.wire.records.metadata import DelegationTokenRecord, RemoveDelegationTokenRecord
 
 TOKENS_LEVEL: Final = 14
 """The metadata.version that has brought tokens to the metadata: 3.6-IV2."""

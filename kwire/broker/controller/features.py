@@ -23,7 +23,7 @@ from kwire.broker.metadata.image import ELR_VERSION, METADATA_VERSION, RESOURCE_
 from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL, StoredRecord
 from kwire.wire.errors import ErrorCode
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.stored.metadata import ConfigRecord, FeatureLevelRecord, NoOpRecord
+from kwire.wire.records.metadata import ConfigRecord, FeatureLevelRecord, NoOpRecord
 
 Ranges = Mapping[str, tuple[int, int]]
 

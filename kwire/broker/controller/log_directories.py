@@ -21,7 +21,7 @@ from kwire.broker.metadata.image import BrokerImage, MetadataImage
 from kwire.broker.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL, StoredRecord
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord
+from kwire.wire.records.metadata import BrokerRegistrationChangeRecord
 
 
 def assign_replicas_to_dirs(

@@ -10,7 +10,7 @@ from kwire.broker.controller.commands import FenceBroker, RegisterBroker, Remove
 from kwire.broker.metadata.image import RECOVERING, MetadataImage
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.primitives import uuid_to_text
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
     RegisterBrokerRecord,

@@ -31,8 +31,8 @@ from kwire.broker.metadata.image import (
 )
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL, StoredRecord, partition_record_version
 from kwire.wire.primitives import Uuid
+from kwire.wire.records.metadata import PartitionChangeRecord
 from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import PartitionChangeRecord
 
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 _SHRINK_BUMPS_EPOCH_BELOW: Final = 12

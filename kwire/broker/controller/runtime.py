@@ -35,9 +35,9 @@ from kwire.broker.metadata.records import StoredRecord
 from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.records.metadata import AbortTransactionRecord, FeatureLevelRecord, NoOpRecord
 from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import AbortTransactionRecord, FeatureLevelRecord, NoOpRecord
 
 MAX_TIMER_DELAY_MS: Final = 1_000
 """A controller that comes so late to its own appointments was stopped, and has heard of nobody meanwhile."""

@@ -19,7 +19,7 @@ from kwire.broker.security.scram_credentials import (
     SCRAM_MECHANISMS,
     ScramMechanism,
 )
-from kwire.wire.stored.metadata import UserScramCredentialRecord
+from kwire.wire.records.metadata import UserScramCredentialRecord
 
 
 class MalformedCredential(ValueError):

@@ -43,7 +43,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_partitions import CreatePartitionsTopic
 from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicResult
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import RemoveTopicRecord, TopicRecord
+from kwire.wire.records.metadata import RemoveTopicRecord, TopicRecord
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """Kafka's bound on what one request may place, beside the one on records."""

@@ -17,10 +17,10 @@ from kwire.wire.codegen import decode
 from kwire.wire.errors import WireError
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
-from kwire.wire.registry import decode_stored_metadata
+from kwire.wire.records.metadata import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord
+from kwire.wire.records.raft import KRaftVersionRecord, SnapshotHeaderRecord, VotersRecord
+from kwire.wire.registry import decode_metadata_record
 from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord
-from kwire.wire.stored.raft import KRaftVersionRecord, SnapshotHeaderRecord, VotersRecord
 
 _CONTROL_KEY: Final = Struct(">hh")
 
@@ -93,7 +93,7 @@ def decode_batches(buffer: Buffer) -> Iterator[MetadataBatch]:
                 if record.value is None:
                     raise CorruptMetadata(f"the record at offset {offset} is empty")
                 if not header.is_control:
-                    found.append(decode_stored_metadata(record.value))
+                    found.append(decode_metadata_record(record.value))
                 elif (kind := control_type(record.key)) in CONTROL_RECORDS:
                     control, _ = decode(CONTROL_RECORDS[kind], 0, record.value)
                     controls.append(control)

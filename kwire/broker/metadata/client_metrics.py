@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
-from kwire.wire.java import BLANKS
+from kwire.wire.java_strings import BLANKS
 from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:

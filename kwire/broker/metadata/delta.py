@@ -28,7 +28,7 @@ from kwire.broker.metadata.image import (
 )
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored import metadata as stored
+from kwire.wire.records import metadata as stored
 
 K = TypeVar("K")
 V = TypeVar("V")

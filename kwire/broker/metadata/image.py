@@ -14,7 +14,7 @@ from typing import Final
 
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     AccessControlEntryRecord,
     DelegationTokenRecord,
     UserScramCredentialRecord,

@@ -7,8 +7,7 @@ from typing import Final
 from kwire.broker.metadata.image import BrokerImage, ControllerImage, MetadataImage, PartitionImage
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
-from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     BrokerEndpoint,
     BrokerFeature,
     ControllerEndpoint,
@@ -17,6 +16,7 @@ from kwire.wire.stored.metadata import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
 )
+from kwire.wire.schema import Message
 
 
 class StoredRecord(NamedTuple):

@@ -20,7 +20,7 @@ from kwire.broker.metadata.records import (
     controller_record,
     partition_record,
 )
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     ClientQuotaRecord,
     ConfigRecord,
     EntityData,

@@ -41,8 +41,8 @@ def settings_of(config: BrokerConfig) -> Settings:
         listen_backlog=config.socket_listen_backlog_size,
         max_connections=config.max_connections,
         max_connections_per_ip=config.max_connections_per_ip,
-        max_connections_per_ip_overrides=config.connections_per_host(),
-        max_connections_by_listener=config.connections_per_listener(),
+        max_connections_per_ip_overrides=config.connection_limits_per_host(),
+        max_connections_by_listener=config.connection_limits_per_listener(),
         # Kafka's default of 100 KiB holds a long way back: the system's own applies unless one is given.
         send_buffer_bytes=config.socket_send_buffer_bytes
         if "socket.send.buffer.bytes" in config.given

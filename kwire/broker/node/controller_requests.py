@@ -34,7 +34,7 @@ from kwire.wire.messages.default_principal import DefaultPrincipalData
 from kwire.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
-from kwire.wire.registry import decode_response, encode_request, encode_stored
+from kwire.wire.registry import decode_response, encode_record, encode_request
 from kwire.wire.schema import Message
 
 HEARTBEATS: Final = "heartbeat"
@@ -92,7 +92,7 @@ def envelope(frame: bytes, principal: Principal, peer_host: str) -> EnvelopeRequ
     )
     return EnvelopeRequest(
         request_data=frame,
-        request_principal=encode_stored(data, 0),
+        request_principal=encode_record(data, 0),
         client_host_address=ipaddress.ip_address(peer_host.partition("%")[0]).packed,
     )
 

@@ -34,12 +34,12 @@ from kwire.broker.storage.dirs.owners import (
     read_owners,
 )
 from kwire.broker.storage.disk import Disk, StorageError, join
-from kwire.wire.java import BLANKS
 from kwire.wire.java_properties import parse_integer
+from kwire.wire.java_strings import BLANKS
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid, uuid_from_text, uuid_to_text
-from kwire.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
-from kwire.wire.stored.raft import Endpoint, KRaftVersionFeature, VotersRecord, VotersVoter
+from kwire.wire.records.metadata import FeatureLevelRecord, UserScramCredentialRecord
+from kwire.wire.records.raft import Endpoint, KRaftVersionFeature, VotersRecord, VotersVoter
 
 MAX_KRAFT_VERSION = 1
 

@@ -72,12 +72,12 @@ def _tell(
         name = OTHERS + name
     own = {_label(label): text for label, text in series.labels}
     told = labels(**{**own, **identity})
-    if series.only_rises:
+    if series.is_monotonic:
         name = f"{name.removesuffix('_total')}_total"
     if name + told in names:
         return
     names.add(name + told)
-    (out.counter if series.only_rises else out.gauge)(name, value, told)
+    (out.counter if series.is_monotonic else out.gauge)(name, value, told)
 
 
 def _label(name: str) -> str:

@@ -12,7 +12,7 @@ from kwire.broker.raft.metadata_log import MAX_RECORD_BATCH_BYTES, MetadataLog
 from kwire.broker.raft.snapshots import control_batch
 from kwire.wire.batch import NewRecord, build
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.registry import encode_stored
+from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
 
 MAX_BATCH_RECORDS: Final = 1_000
@@ -39,7 +39,7 @@ class Lead:
         size = len(records) if atomic else MAX_BATCH_RECORDS
         for start in range(0, len(records), size):
             encoded: list[NewRecord] = [
-                (now_ms, None, encode_stored(record, version), [])
+                (now_ms, None, encode_record(record, version), [])
                 for record, version in records[start : start + size]
             ]
             batch = build(encoded, base_offset=log.end_offset, leader_epoch=self.epoch)

@@ -15,8 +15,8 @@ from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.voters import OF_CONFIGURATION, ReplicaKey, Voter, VoterSet
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.records import raft as stored
 from kwire.wire.schema import Message
-from kwire.wire.stored import raft as stored
 
 LEADER_CHANGE_TYPE: Final = 2
 CHECK_QUORUM_FACTOR: Final = 1.5

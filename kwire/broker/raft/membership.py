@@ -34,8 +34,8 @@ from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResp
 from kwire.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from kwire.wire.messages.update_raft_voter import UpdateRaftVoterRequest
 from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.records.raft import KRaftVersionRecord
 from kwire.wire.schema import Message
-from kwire.wire.stored.raft import KRaftVersionRecord
 
 SOFTWARE = ("kwire", "unknown")
 """Name and version of who asks for versions: without them the question is refused (KIP-511)."""

@@ -39,8 +39,8 @@ from kwire.host.host import Host, PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from kwire.wire.records.raft import Endpoint
 from kwire.wire.schema import Message
-from kwire.wire.stored.raft import Endpoint
 
 FETCHES: Final = "metadata"
 ELECTIONS: Final = "quorum"

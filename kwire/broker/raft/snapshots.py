@@ -21,14 +21,14 @@ from kwire.host.loggers import NodeLogger
 from kwire.wire.batch import CorruptBatch, NewRecord, batches, build, crc_is_valid, records
 from kwire.wire.codegen import encode
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.registry import encode_stored
-from kwire.wire.schema import Message
-from kwire.wire.stored.raft import (
+from kwire.wire.records.raft import (
     KRaftVersionRecord,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
 )
+from kwire.wire.registry import encode_record
+from kwire.wire.schema import Message
 
 SUFFIX: Final = ".checkpoint"
 PART_SUFFIX: Final = ".part"
@@ -94,7 +94,7 @@ class SnapshotWriter:
     def batch(self, records: Sequence[StoredRecord]) -> bytes:
         """The next records, of which there must be some."""
         made = build(
-            [(self._now_ms, None, encode_stored(record, version), []) for record, version in records],
+            [(self._now_ms, None, encode_record(record, version), []) for record, version in records],
             base_offset=self._offset,
             leader_epoch=self._epoch,
         )

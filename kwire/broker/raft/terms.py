@@ -10,7 +10,7 @@ from kwire.broker.raft.voters import ReplicaKey, VoterSet
 from kwire.host.host import PeerAddress
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.raft import Endpoint
+from kwire.wire.records.raft import Endpoint
 
 
 class Terms(NamedTuple):

@@ -14,14 +14,14 @@ from typing import Final, Generic, TypeVar
 from kwire.host.host import PeerAddress
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid
-from kwire.wire.schema import Message
-from kwire.wire.stored.raft import (
+from kwire.wire.records.raft import (
     Endpoint,
     KRaftVersionFeature,
     KRaftVersionRecord,
     VotersRecord,
     VotersVoter,
 )
+from kwire.wire.schema import Message
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from kwire.broker.security.scram_credentials import SALT_BYTES, SCRAM_MECHANISMS
 from kwire.broker.security.tokens import principal_of, token_hmac
 from kwire.broker.security.users import ScramCredential, TokenCredential
 from kwire.host.host import Host
-from kwire.wire.stored.metadata import DelegationTokenRecord, UserScramCredentialRecord
+from kwire.wire.records.metadata import DelegationTokenRecord, UserScramCredentialRecord
 
 MOST_KEPT: Final = 10_000
 """So many tokens' credentials are remembered; of the others, each is made anew when it is shown."""

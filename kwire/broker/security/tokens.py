@@ -12,7 +12,7 @@ from typing import Final
 from kwire.broker.config import BrokerConfig
 from kwire.broker.security.principal import Principal
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.stored.metadata import DelegationTokenRecord
+from kwire.wire.records.metadata import DelegationTokenRecord
 
 DIGEST: Final = "sha512"
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
-from kwire.wire.java import BLANKS
 from kwire.wire.java_properties import escaped, load, parse_integer
+from kwire.wire.java_strings import BLANKS
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid, uuid_from_text, uuid_to_text
 

@@ -19,15 +19,15 @@ from kwire.wire.batch import CorruptBatch, Record, control_type
 from kwire.wire.codegen import decode
 from kwire.wire.errors import WireError
 from kwire.wire.primitives import Uuid, uuid_to_text
-from kwire.wire.registry import UnknownRecord, decode_stored, decode_stored_metadata, stored_version
-from kwire.wire.schema import Message, fields_of
-from kwire.wire.stored.raft import (
+from kwire.wire.records.raft import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
 )
+from kwire.wire.registry import UnknownRecord, decode_metadata_record, decode_version_prefixed, version_prefix
+from kwire.wire.schema import Message, fields_of
 
 METADATA, OFFSETS, TRANSACTIONS, SHARE = "metadata", "offsets", "transactions", "share"
 KINDS: Final = {
@@ -58,11 +58,11 @@ def said_by(kind: str, record: Record) -> dict[str, object]:
     try:
         if kind == METADATA:
             return {"record": _metadata(record.value)}
-        key_class, value_class = _classes(kind)[stored_version(record.key or b"")]
-        key: dict[str, object] = {"key": _told(decode_stored(key_class, record.key or b""))}
+        key_class, value_class = _classes(kind)[version_prefix(record.key or b"")]
+        key: dict[str, object] = {"key": _told(decode_version_prefixed(key_class, record.key or b""))}
         if record.value is None:
             return key
-        return {**key, "value": _told(decode_stored(value_class, record.value))}
+        return {**key, "value": _told(decode_version_prefixed(value_class, record.value))}
     except KeyError as error:
         raise Misfit(f"a record of kind {error}, which is not known") from None
     except WireError as error:
@@ -86,7 +86,7 @@ def control(record: Record) -> dict[str, object]:
 
 
 def _metadata(value: bytes | None) -> dict[str, object]:
-    found = decode_stored_metadata(value or b"")
+    found = decode_metadata_record(value or b"")
     if isinstance(found, UnknownRecord):
         return {"type": found.record_type, "version": found.version, "value": found.value.hex()}
     return _told(found)
@@ -97,7 +97,7 @@ def _classes(kind: str) -> dict[int, tuple[type[Message], type[Message]]]:
     """The classes of keys and values by the number in front of a key."""
     found = {}
     for name in _MODULES[kind]:
-        declared = vars(import_module(f"kwire.wire.stored.{name}"))
+        declared = vars(import_module(f"kwire.wire.records.{name}"))
         for title, value in declared.items():
             if title.endswith("Key") and isinstance(value, type) and issubclass(value, Message):
                 found[value.API_KEY] = value, declared[title.removesuffix("Key") + "Value"]

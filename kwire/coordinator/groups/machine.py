@@ -28,14 +28,14 @@ from kwire.wire.messages.describe_groups import DescribedGroup
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity
 from kwire.wire.messages.list_groups import ListedGroup
 from kwire.wire.primitives import TopicPartition, Uuid
-from kwire.wire.schema import Message
-from kwire.wire.stored.consumer_groups import ConsumerGroupMetadataKey
-from kwire.wire.stored.groups import (
+from kwire.wire.records.consumer_groups import ConsumerGroupMetadataKey
+from kwire.wire.records.groups import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from kwire.wire.schema import Message
 
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"

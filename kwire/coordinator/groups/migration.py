@@ -38,7 +38,7 @@ from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.stored.consumer_groups import ClassicMemberMetadata, ClassicProtocol
+from kwire.wire.records.consumer_groups import ClassicMemberMetadata, ClassicProtocol
 
 
 class Policy(NamedTuple):

@@ -12,7 +12,7 @@ from kwire.coordinator.machine import CoordinatorRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
-from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
+from kwire.wire.records.groups import OffsetCommitKey, OffsetCommitValue
 
 OFFSET_VERSION = 4
 """The version of OffsetCommitValue that Apache Kafka 4.3.1 writes: with the id of the topic."""

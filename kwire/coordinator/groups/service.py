@@ -21,7 +21,7 @@ from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import Kind, Runtime, Shard, partition_of
 from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.java import BLANKS
+from kwire.wire.java_strings import BLANKS
 from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kwire.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -33,7 +33,7 @@ from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, 
 from kwire.wire.messages.list_groups import ListedGroup
 from kwire.wire.messages.sync_group import SyncGroupResponse
 from kwire.wire.primitives import TopicPartition, Uuid
-from kwire.wire.stored.groups import OffsetCommitKey, OffsetCommitValue
+from kwire.wire.records.groups import OffsetCommitKey, OffsetCommitValue
 
 if TYPE_CHECKING:
     from kwire.coordinator.groups.classic.member import JoinDone, SyncDone

@@ -7,10 +7,8 @@ from typing import Final
 
 from kwire.coordinator.runtime import StoredPair
 from kwire.wire import batch
-from kwire.wire.registry import decode_stored, stored_version
-from kwire.wire.schema import Message
-from kwire.wire.stored import consumer_groups as consumer
-from kwire.wire.stored.groups import (
+from kwire.wire.records import consumer_groups as consumer
+from kwire.wire.records.groups import (
     GroupMetadataKey,
     GroupMetadataValue,
     LegacyOffsetCommitKey,
@@ -18,6 +16,8 @@ from kwire.wire.stored.groups import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from kwire.wire.registry import decode_version_prefixed, version_prefix
+from kwire.wire.schema import Message
 
 KINDS: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
     key.API_KEY: (key, value)
@@ -57,25 +57,25 @@ def stored_records(data: memoryview) -> Iterator[StoredPair]:
     for record in batch.records(data, 0, header):
         if record.key is None:
             continue
-        kind = stored_version(record.key)
+        kind = version_prefix(record.key)
         known = KINDS.get(kind)
         if known is not None:
             key, value = known
             yield (
-                decode_stored(key, record.key),
-                None if record.value is None else decode_stored(value, record.value),
+                decode_version_prefixed(key, record.key),
+                None if record.value is None else decode_version_prefixed(value, record.value),
             )
         elif kind == LegacyOffsetCommitKey.API_KEY:
             yield _legacy_offset(record.key, record.value)
 
 
 def _legacy_offset(key_data: bytes, value_data: bytes | None) -> tuple[Message, Message | None]:
-    old_key = decode_stored(LegacyOffsetCommitKey, key_data)
+    old_key = decode_version_prefixed(LegacyOffsetCommitKey, key_data)
     key = OffsetCommitKey(group=old_key.group, topic=old_key.topic, partition=old_key.partition)
     if value_data is None:
         return key, None
-    if stored_version(value_data) != 0:
-        return key, decode_stored(OffsetCommitValue, value_data)
-    old = decode_stored(LegacyOffsetCommitValue, value_data)
+    if version_prefix(value_data) != 0:
+        return key, decode_version_prefixed(OffsetCommitValue, value_data)
+    old = decode_version_prefixed(LegacyOffsetCommitValue, value_data)
     value = OffsetCommitValue(offset=old.offset, metadata=old.metadata, commit_timestamp=old.commit_timestamp)
     return key, value

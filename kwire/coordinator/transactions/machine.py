@@ -38,8 +38,8 @@ from kwire.wire.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import TopicPartition
+from kwire.wire.records.transactions import TransactionLogKey, TransactionLogValue
 from kwire.wire.schema import Message
-from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
 
 VALUE_VERSION = 1
 COMPLETION_RETRY_MS = 100

@@ -27,8 +27,8 @@ from kwire.host.loggers import NodeLogger
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
-from kwire.wire.registry import decode_stored
-from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
+from kwire.wire.records.transactions import TransactionLogKey, TransactionLogValue
+from kwire.wire.registry import decode_version_prefixed
 
 MARKER_RETRY_MS = 100
 MAX_MARKER_RETRY_MS = 1_000
@@ -367,5 +367,7 @@ def stored_records(data: memoryview) -> Iterator[StoredPair]:
     """The records of one stored batch of `__transaction_state`. CorruptBatch, WireError."""
     for record in batch.records(data, 0, batch.read_header(data)):
         if record.key is not None:
-            value = None if record.value is None else decode_stored(TransactionLogValue, record.value)
-            yield decode_stored(TransactionLogKey, record.key), value
+            value = (
+                None if record.value is None else decode_version_prefixed(TransactionLogValue, record.value)
+            )
+            yield decode_version_prefixed(TransactionLogKey, record.key), value

@@ -13,7 +13,7 @@ from typing import Final
 from kwire.wire.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import TopicPartition
-from kwire.wire.stored.transactions import PartitionsSchema, TransactionLogValue
+from kwire.wire.records.transactions import PartitionsSchema, TransactionLogValue
 
 LAST_EPOCH: Final = MAX_PRODUCER_EPOCH - 1
 """The last epoch that a client is given: the coordinator must be able to raise it once more, to fence it."""

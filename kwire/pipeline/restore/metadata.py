@@ -15,9 +15,9 @@ from kwire.pipeline.archive.manifest import ArchiveError
 from kwire.pipeline.restore.batches import LEADER_EPOCH
 from kwire.wire.batch import batches, build, read_header, records, stamp
 from kwire.wire.primitives import Uuid
-from kwire.wire.registry import encode_stored
+from kwire.wire.records.metadata import ConfigRecord, PartitionRecord, TopicRecord
+from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import ConfigRecord, PartitionRecord, TopicRecord
 
 _TOPIC_RESOURCE: Final = 2
 _RECORDS_A_BATCH: Final = 1000
@@ -75,7 +75,7 @@ def with_records(snapshot: bytes, added: Sequence[tuple[Message, int]]) -> bytes
     for at in range(0, len(added), _RECORDS_A_BATCH):
         part = added[at : at + _RECORDS_A_BATCH]
         out += build(
-            [(told.timestamp, None, encode_stored(record, version), []) for record, version in part],
+            [(told.timestamp, None, encode_record(record, version), []) for record, version in part],
             base_offset=offset,
             leader_epoch=last.leader_epoch,
         )

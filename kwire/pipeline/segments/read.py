@@ -107,7 +107,7 @@ def _decoded(
         yield _by_headers(wanted), wanted
         return
     try:
-        yield from decode_parts(chunk.data, wanted, most_bytes=DECODE_BYTES, fields=names)
+        yield from decode_parts(chunk.data, wanted, max_bytes=DECODE_BYTES, fields=names)
     except CorruptBatch as error:
         at, header = wanted[0]
         raise _corrupt(range_, chunk.position + at, header, str(error)) from None

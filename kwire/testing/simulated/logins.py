@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kwire.broker.controller.scram_parser import parse_credential
 from kwire.wire.mechanisms import PLAIN, SCRAM_SHA_256
-from kwire.wire.stored.metadata import UserScramCredentialRecord
+from kwire.wire.records.metadata import UserScramCredentialRecord
 
 if TYPE_CHECKING:
     from kwire.testing.world import VirtualNode

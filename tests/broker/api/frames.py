@@ -15,7 +15,7 @@ from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.table import SERVED, By, ListenerRole, served_by
 from kwire.testing.world import VirtualNode, taken
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.batch import HEADER_BYTES, build, read_header, records, seal
+from kwire.wire.batch import HEADER_BYTES, build, read_header, records, update_crc
 from kwire.wire.compression import Codec
 from kwire.wire.errors import WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -304,7 +304,7 @@ def changed(original: Recorded, changes: Sequence[Change], *, reseal: bool) -> R
             if at + HEADER_BYTES <= len(frame):
                 size = min(read_header(frame, at).size_bytes, len(frame) - at)
                 if size >= HEADER_BYTES:
-                    seal(frame, at, size)
+                    update_crc(frame, at, size)
     return Recorded(bytes(frame), original.batches)
 
 

@@ -14,8 +14,8 @@ def test_an_endpoint_may_have_an_ipv6_address() -> None:
 
 def test_a_listener_has_a_limit_of_its_own() -> None:
     config = load(None, {}, {"listener.name.plaintext.max.connections": "5"})
-    assert config.connections_per_listener() == {"PLAINTEXT": 5}
-    assert load(None, {}, {}).connections_per_listener() == {}
+    assert config.connection_limits_per_listener() == {"PLAINTEXT": 5}
+    assert load(None, {}, {}).connection_limits_per_listener() == {}
 
 
 def test_what_is_set_on_the_running_broker_wins() -> None:

@@ -9,8 +9,8 @@ from kwire.broker.config.describe import (
     ConfigEntry,
     ConfigSource,
     describe_broker,
-    describe_brokers_default,
     describe_client_metrics,
+    describe_cluster_defaults,
     describe_group,
     describe_topic,
     inherited_source,
@@ -108,17 +108,17 @@ def test_what_only_a_running_broker_can_be_told_is_shown_where_it_is_set() -> No
     broker.update({name: "5", "nonsense": "1"}, {"listener.name.plaintext.ssl.client.auth": "required"})
     entries = {entry.name: entry for entry in describe_broker(broker)}
     throttle = entries[name]
-    assert (throttle.value, throttle.read_only, throttle.kind, throttle.is_sensitive) == (
+    assert (throttle.value, throttle.read_only, throttle.type, throttle.is_sensitive) == (
         "5",
         False,
         5,
         False,
     )
     assert synonyms(throttle) == [(name, "5", 3)]
-    assert (entries["nonsense"].value, entries["nonsense"].kind) == (None, 0)
+    assert (entries["nonsense"].value, entries["nonsense"].type) == (None, 0)
     of_a_listener = entries["listener.name.plaintext.ssl.client.auth"]
     assert (of_a_listener.value, of_a_listener.read_only) == ("required", True)
-    assert {entry.name: entry.value for entry in describe_brokers_default(broker)} == {
+    assert {entry.name: entry.value for entry in describe_cluster_defaults(broker)} == {
         name: "5",
         "nonsense": None,
     }
@@ -142,9 +142,9 @@ def test_settings_of_a_mechanism_are_shown_but_for_passwords() -> None:
     broker.update({}, {f"{own}sasl.jaas.config": "secret", f"{own}connections.max.reauth.ms": "5"})
     entries = {entry.name: entry for entry in describe_broker(broker)}
     jaas, reauth = entries[f"{own}sasl.jaas.config"], entries[f"{own}connections.max.reauth.ms"]
-    assert (jaas.value, jaas.is_sensitive, jaas.kind) == (None, True, 9)
+    assert (jaas.value, jaas.is_sensitive, jaas.type) == (None, True, 9)
     assert synonyms(jaas) == [(f"{own}sasl.jaas.config", None, 2)]
-    assert (reauth.value, reauth.is_sensitive, reauth.kind) == ("5", False, 5)
+    assert (reauth.value, reauth.is_sensitive, reauth.type) == ("5", False, 5)
     assert synonyms(reauth) == [
         (f"{own}connections.max.reauth.ms", "5", 2),
         ("connections.max.reauth.ms", "0", 5),
@@ -153,9 +153,9 @@ def test_settings_of_a_mechanism_are_shown_but_for_passwords() -> None:
 
 def test_the_default_broker_has_only_what_was_set_for_all() -> None:
     broker = config()
-    assert list(describe_brokers_default(broker)) == []
+    assert list(describe_cluster_defaults(broker)) == []
     broker.update({"log.cleaner.threads": "2"}, {"log.cleaner.threads": "3"})
-    (entry,) = describe_brokers_default(broker)
+    (entry,) = describe_cluster_defaults(broker)
     assert synonyms(entry) == [("log.cleaner.threads", "2", 3)]
 
 

@@ -12,11 +12,11 @@ from typing import Final
 
 import pytest
 
-from kwire.broker.config.broker import ATTRIBUTE_KEYS, HONOURED
+from kwire.broker.config.broker import ATTRIBUTE_KEYS, SUPPORTED_KEYS
 from kwire.broker.config.broker_keys import BROKER_KEYS
 from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
 from kwire.broker.config.group_keys import GROUP_KEYS
-from kwire.broker.config.topic_keys import SOURCES, TOPIC_KEYS
+from kwire.broker.config.topic_keys import BROKER_SYNONYMS, TOPIC_KEYS
 
 OTHERS: Final = {key.name: key for key in (*TOPIC_KEYS, *GROUP_KEYS, *CLIENT_METRICS_KEYS)}
 DOCS: Final = {key.name: key.doc for key in (*OTHERS.values(), *BROKER_KEYS.values())}
@@ -58,7 +58,7 @@ def test_every_default_is_within_its_own_bounds() -> None:
 
 
 def test_every_key_that_is_honoured_is_one_of_kafka_s() -> None:
-    assert set(BROKER_KEYS) >= HONOURED
+    assert set(BROKER_KEYS) >= SUPPORTED_KEYS
 
 
 def test_every_topic_key_has_its_row() -> None:
@@ -67,13 +67,13 @@ def test_every_topic_key_has_its_row() -> None:
 
 
 def test_a_broker_s_default_is_honoured_where_its_topic_key_is() -> None:
-    for name, sources in SOURCES.items():
+    for name, sources in BROKER_SYNONYMS.items():
         for source in sources:
             if source.name not in ATTRIBUTE_KEYS:
-                assert (source.name in HONOURED) == (ROWS[name] == "honoured"), source.name
+                assert (source.name in SUPPORTED_KEYS) == (ROWS[name] == "honoured"), source.name
 
 
 def test_the_broker_keys_that_are_honoured_are_listed() -> None:
     listed = re.findall(r"`([a-z.]+)`", PAGE.partition("### Honoured")[2])
-    own = HONOURED - {source.name for sources in SOURCES.values() for source in sources}
+    own = SUPPORTED_KEYS - {source.name for sources in BROKER_SYNONYMS.values() for source in sources}
     assert listed == sorted(own)

@@ -8,7 +8,7 @@ from posixpath import normpath
 import pytest
 
 from kwire.broker.config.definition import ConfigError
-from kwire.broker.config.providers import resolved
+from kwire.broker.config.providers import resolve_placeholders
 from kwire.host.loggers import NodeLogger
 
 PACKAGE = "org.apache.kafka.common.config.provider"
@@ -35,7 +35,7 @@ def read(path: str) -> str:
 
 def value(text: str, changed: dict[str, str] | None = None) -> str:
     settings = CONFIGURED | (changed or {}) | {"x": text}
-    return resolved(settings, read, ENVIRON, NodeLogger("kwire.config", ""))["x"]
+    return resolve_placeholders(settings, read, ENVIRON, NodeLogger("kwire.config", ""))["x"]
 
 
 @pytest.mark.parametrize(

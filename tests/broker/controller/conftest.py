@@ -38,8 +38,8 @@ from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic
 from kwire.wire.primitives import Uuid
-from kwire.wire.registry import decode_stored_metadata, encode_stored
-from kwire.wire.stored.metadata import FeatureLevelRecord
+from kwire.wire.records.metadata import FeatureLevelRecord
+from kwire.wire.registry import decode_metadata_record, encode_record
 
 DIRECTORY = Uuid(b"directory-of-one")
 
@@ -106,7 +106,7 @@ class Cluster:
     def apply(self, records: list[StoredRecord]) -> MetadataDelta:
         delta = MetadataDelta(self.image)
         for record, version in records:
-            delta.replay(decode_stored_metadata(encode_stored(record, version)))
+            delta.replay(decode_metadata_record(encode_record(record, version)))
         self.image = delta.apply(self.image.offset + len(records), 1)
         return delta
 

@@ -9,7 +9,7 @@ import pytest
 from kwire.broker.controller.commands import BrokerHeartbeat, BrokerHeartbeatReply
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from kwire.wire.records.metadata import BrokerRegistrationChangeRecord, PartitionChangeRecord
 from tests.broker.controller.conftest import DIRECTORY
 
 OTHER = Uuid(b"another-one-of-1")

@@ -17,7 +17,7 @@ from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.topics import TopicDefaults
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.tokens import NO_TOKENS, TokenTerms, token_hmac
-from kwire.wire.stored.metadata import DelegationTokenRecord
+from kwire.wire.records.metadata import DelegationTokenRecord
 from tests.broker.controller.conftest import Rules
 
 SECRET = b"secret"

@@ -9,7 +9,7 @@ import pytest
 from kwire.broker.controller.commands import AssignReplicasToDirs
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import PartitionChangeRecord
+from kwire.wire.records.metadata import PartitionChangeRecord
 from tests.broker.controller.conftest import DIRECTORY
 
 OTHER = Uuid(b"another-one-of-1")

@@ -17,7 +17,7 @@ from kwire.broker.controller.commands import (
 from kwire.broker.controller.log_messages import log_messages
 from kwire.broker.metadata.records import StoredRecord
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import DelegationTokenRecord
+from kwire.wire.records.metadata import DelegationTokenRecord
 from tests.broker.controller.conftest import directory_of
 
 INFO, WARNING = logging.INFO, logging.WARNING

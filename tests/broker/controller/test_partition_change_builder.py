@@ -8,7 +8,7 @@ import pytest
 
 from kwire.broker.controller.commands import AlterPartitionReassignments
 from kwire.broker.metadata.image import RECOVERING
-from kwire.wire.stored.metadata import PartitionChangeRecord
+from kwire.wire.records.metadata import PartitionChangeRecord
 
 WITHOUT_ELR = (("metadata.version", 20),)
 

@@ -20,7 +20,7 @@ from kwire.broker.metadata.image import (
     TopicImage,
 )
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import PartitionChangeRecord
+from kwire.wire.records.metadata import PartitionChangeRecord
 from tests.broker.controller.golden import BROKERS, CHANGES
 
 DIRECTORY, TOPIC = Uuid(b"directory-of-all"), Uuid(b"the-topic-called")

@@ -33,12 +33,12 @@ from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic
 from kwire.wire.primitives import Uuid
-from kwire.wire.registry import UnknownRecord
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     FeatureLevelRecord,
 )
+from kwire.wire.registry import UnknownRecord
 from tests.broker.controller.conftest import DIRECTORY, Rules
 
 

@@ -7,7 +7,7 @@ import pytest
 from kwire.broker.metadata.delta import MetadataDelta, merge_change
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     ConfigRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,

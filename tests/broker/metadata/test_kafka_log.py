@@ -16,8 +16,8 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage
 from kwire.broker.metadata.snapshot import snapshot_records
 from kwire.wire.batch import batches, records
-from kwire.wire.registry import decode_stored_metadata, encode_stored
-from kwire.wire.stored.metadata import ConfigRecord
+from kwire.wire.records.metadata import ConfigRecord
+from kwire.wire.registry import decode_metadata_record, encode_record
 
 DATA = Path(__file__).parent / "data"
 LOG = (DATA / "kafka-4.3.1-metadata.log").read_bytes()
@@ -76,9 +76,9 @@ def test_an_image_is_written_as_the_records_of_kafkas_snapshot(name: str) -> Non
     image = replay(list(decode_batches(data)))
     written = list(snapshot_records(image))
     assert len(written) > 20
-    ours = Counter(encode_stored(record, version) for record, version in written)
-    extra = [decode_stored_metadata(value) for value in (ours - theirs)]
-    lacking = [decode_stored_metadata(value) for value in (theirs - ours)]
+    ours = Counter(encode_record(record, version) for record, version in written)
+    extra = [decode_metadata_record(value) for value in (ours - theirs)]
+    lacking = [decode_metadata_record(value) for value in (theirs - ours)]
     # A restarted Kafka's snapshots keep the configuration of a topic that was deleted before.
     lacking = [
         record
@@ -93,7 +93,7 @@ def test_the_records_of_an_image_make_it_again(name: str) -> None:
     image = replay(list(decode_batches(LOG)), int(name.split("-")[0]))
     delta = MetadataDelta(MetadataImage())
     for record, version in snapshot_records(image):
-        delta.replay(decode_stored_metadata(encode_stored(record, version)))
+        delta.replay(decode_metadata_record(encode_record(record, version)))
     assert content(delta.apply(image.offset, image.epoch)) == content(image)
 
 
@@ -104,10 +104,10 @@ def test_every_record_is_written_again_byte_for_byte() -> None:
             continue
         for record in records(LOG, position, header):
             assert record.value is not None
-            decoded = decode_stored_metadata(record.value)
+            decoded = decode_metadata_record(record.value)
             kinds[type(decoded).__name__] += 1
             version = record.value[2]  # frame version, type and version are one byte each
-            assert encode_stored(decoded, version) == record.value
+            assert encode_record(decoded, version) == record.value
     assert len(kinds) == 17
     assert kinds["PartitionRecord"] == 73
 

@@ -10,9 +10,7 @@ from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.publisher import MetadataPublisher
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.primitives import Uuid
-from kwire.wire.registry import UnknownRecord
-from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
@@ -20,6 +18,8 @@ from kwire.wire.stored.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from kwire.wire.registry import UnknownRecord
+from kwire.wire.schema import Message
 
 
 def topic(name: str) -> TopicRecord:

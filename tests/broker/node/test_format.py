@@ -14,8 +14,8 @@ from kwire.broker.storage.disk import RealDisk
 from kwire.cli.main import main
 from kwire.testing import Broker
 from kwire.wire.primitives import uuid_from_text, uuid_to_text
-from kwire.wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
-from kwire.wire.stored.raft import SnapshotHeaderRecord, VotersRecord
+from kwire.wire.records.metadata import FeatureLevelRecord, UserScramCredentialRecord
+from kwire.wire.records.raft import SnapshotHeaderRecord, VotersRecord
 
 DATA = Path(__file__).parents[1] / "raft" / "data"
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"

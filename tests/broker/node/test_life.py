@@ -30,7 +30,7 @@ from kwire.broker.node.life import (
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored import metadata as stored
+from kwire.wire.records import metadata as stored
 
 EPOCH = 17
 HEARTBEAT_MS = 2_000

@@ -17,7 +17,7 @@ from kwire.broker.observe.exposition import Exposition
 from kwire.cli.admin.configs import alter_configs
 from kwire.cli.shared.client_settings import ClientSettings
 from kwire.cli.shared.cluster import Cluster
-from kwire.wire.otlp import Kind, Labels, Point
+from kwire.wire.otlp import Labels, Point, PointKind
 from kwire.wire.primitives import Uuid
 from tests.broker.observe.conftest import Observed, Series, observed
 from tests.rig import Rig
@@ -40,7 +40,7 @@ def page(*points: Point, instances: int = 1, client: Client = CLIENT) -> str:
 
 
 def gauge(name: str, value: float, labels: Labels = ()) -> Point:
-    return Point(name, labels, value, Kind.GAUGE, only_rises=False)
+    return Point(name, labels, value, PointKind.GAUGE, is_monotonic=False)
 
 
 def test_names_and_labels() -> None:
@@ -54,9 +54,9 @@ def test_names_and_labels() -> None:
     told = Series(
         page(
             gauge("org.apache.kafka.consumer.lag", 5, labels),
-            Point("org.apache.kafka.producer.record.send.total", (), 7, Kind.DELTA, only_rises=True),
-            Point("org.apache.kafka.producer.bytes", (), 9, Kind.TOTAL, only_rises=True),
-            Point("org.apache.kafka.producer.open", (), 2, Kind.TOTAL, only_rises=False),
+            Point("org.apache.kafka.producer.record.send.total", (), 7, PointKind.DELTA, is_monotonic=True),
+            Point("org.apache.kafka.producer.bytes", (), 9, PointKind.TOTAL, is_monotonic=True),
+            Point("org.apache.kafka.producer.open", (), 2, PointKind.TOTAL, is_monotonic=False),
             gauge("process_cpu_seconds_total", 1),
         )
     )
@@ -75,7 +75,7 @@ def test_names_and_labels() -> None:
 
 def test_kinds() -> None:
     told = page(
-        gauge("org.apache.kafka.a", 1), Point("org.apache.kafka.b", (), 1, Kind.DELTA, only_rises=True)
+        gauge("org.apache.kafka.a", 1), Point("org.apache.kafka.b", (), 1, PointKind.DELTA, is_monotonic=True)
     )
     kinds = {family.name: family.type for family in text_string_to_metric_families(told)}
     assert (kinds["org_apache_kafka_a"], kinds["org_apache_kafka_b"]) == ("gauge", "counter")

@@ -35,8 +35,8 @@ from kwire.wire.messages.fetch import (
 )
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotResponse
 from kwire.wire.primitives import ZERO_UUID, Uuid
+from kwire.wire.records.raft import Endpoint
 from kwire.wire.schema import Message
-from kwire.wire.stored.raft import Endpoint
 from simulation.quorum.log import Batch, SavedSnapshot, SimulatedLog
 
 NOTHING = QuorumState()

@@ -35,9 +35,9 @@ from kwire.wire.messages.fetch import (
     PartitionData,
 )
 from kwire.wire.primitives import Uuid
-from kwire.wire.registry import encode_stored
+from kwire.wire.records.metadata import TopicRecord
+from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import TopicRecord
 from tests.broker.raft.observing import ObservingNode
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -195,7 +195,7 @@ class Asking:
 
 
 def record(epoch: int, offset: int) -> bytearray:
-    value = encode_stored(topic_of(epoch, offset), 0)
+    value = encode_record(topic_of(epoch, offset), 0)
     return build([(0, None, value, [])], base_offset=offset, leader_epoch=epoch)
 
 

@@ -8,7 +8,7 @@ from kwire.broker.raft.leading import Description
 from kwire.wire.batch import batches, records
 from kwire.wire.codegen import decode
 from kwire.wire.primitives import ZERO_UUID, Uuid
-from kwire.wire.stored.raft import LeaderChangeMessage
+from kwire.wire.records.raft import LeaderChangeMessage
 from tests.broker.raft.test_snapshots import DIRECTORY, HOUR_MS, Bench
 
 SETTINGS = {

@@ -18,8 +18,8 @@ from kwire.wire.messages.begin_quorum_epoch import BeginQuorumEpochRequest, Begi
 from kwire.wire.messages.end_quorum_epoch import EndQuorumEpochRequest
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.vote import VoteRequest
+from kwire.wire.records.raft import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from kwire.wire.schema import Message
-from kwire.wire.stored.raft import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from tests.broker.raft.machine_rig import (
     BACKOFF_MAX_MS,
     ELECTION_TIMEOUT_MS,

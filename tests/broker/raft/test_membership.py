@@ -16,7 +16,7 @@ from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResp
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from kwire.wire.primitives import ZERO_UUID
-from kwire.wire.stored.raft import KRaftVersionRecord, VotersRecord
+from kwire.wire.records.raft import KRaftVersionRecord, VotersRecord
 from tests.broker.raft.machine_rig import (
     ADDRESSES,
     FETCH_TIMEOUT_MS,

@@ -19,10 +19,10 @@ from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import NewRecord, build
 from kwire.wire.primitives import Uuid
-from kwire.wire.registry import encode_stored
-from kwire.wire.stored.metadata import NoOpRecord
+from kwire.wire.records.metadata import NoOpRecord
+from kwire.wire.registry import encode_record
 
-NOTHING = encode_stored(NoOpRecord(), 0)
+NOTHING = encode_record(NoOpRecord(), 0)
 
 
 def batch(offset: int, epoch: int, records: int = 1) -> bytes:

@@ -23,7 +23,7 @@ from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import NoOpRecord, TopicRecord
+from kwire.wire.records.metadata import NoOpRecord, TopicRecord
 
 FIRST = 1
 """The offset of the first record after that of the leader's change."""

@@ -21,7 +21,7 @@ from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.batch import batches
 from kwire.wire.messages.create_topics import CreatableTopic
-from kwire.wire.stored.raft import SnapshotHeaderRecord
+from kwire.wire.records.raft import SnapshotHeaderRecord
 
 DIRECTORY = "/data/__cluster_metadata-0"
 HOUR_MS = 3_600_000

@@ -28,8 +28,7 @@ from kwire.wire.messages.fetch import (
     PartitionData,
 )
 from kwire.wire.primitives import Uuid
-from kwire.wire.schema import Message
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     BrokerEndpoint,
     FeatureLevelRecord,
     PartitionChangeRecord,
@@ -37,6 +36,7 @@ from kwire.wire.stored.metadata import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from kwire.wire.schema import Message
 from tests.broker.replication.cluster import Cluster
 
 TOPIC_ID = Uuid(bytes(15) + b"\1")

@@ -10,7 +10,7 @@ from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
 from kwire.host.host import PeerAddress
 from kwire.testing.virtual import Work
-from kwire.wire.batch import seal
+from kwire.wire.batch import update_crc
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from kwire.wire.messages.list_offsets import (
@@ -116,7 +116,7 @@ def test_a_log_that_begins_within_a_batch_is_followed_from_that_batch() -> None:
     assert rig.asked == {0: (7, 4, -1)}
     wide = bytearray(stored(5, 3))
     wide[LAST_OFFSET_DELTA_AT : LAST_OFFSET_DELTA_AT + 4] = (9).to_bytes(4, "big")
-    seal(wide, 0, len(wide))
+    update_crc(wide, 0, len(wide))
     work = rig.host.hold_work()
     rig.fetch(data(bytes(wide), high_watermark=20, log_start_offset=7))
     log = rig.log()

@@ -21,7 +21,7 @@ from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import build
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from kwire.wire.stored.metadata import PartitionRecord, TopicRecord
+from kwire.wire.records.metadata import PartitionRecord, TopicRecord
 from tests.broker.replication.follower_rig import (
     NOW_MS,
     SESSION,

@@ -21,7 +21,7 @@ from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
     PartitionRecord,

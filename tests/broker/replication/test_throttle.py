@@ -8,7 +8,7 @@ from kwire.broker.config.load import load
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from kwire.broker.replication.throttle import FOLLOWER_SIDE, LEADER_SIDE, Throttle
 from kwire.testing.virtual import VirtualHost
-from kwire.wire.stored.metadata import ConfigRecord
+from kwire.wire.records.metadata import ConfigRecord
 from tests.broker.replication.follower_rig import FollowerRig, data, stored
 
 

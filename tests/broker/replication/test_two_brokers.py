@@ -27,7 +27,7 @@ from kwire.wire.messages.delete_records import (
 )
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     BrokerEndpoint,
     PartitionChangeRecord,
     PartitionRecord,

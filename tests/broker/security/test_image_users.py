@@ -14,7 +14,7 @@ from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
 from kwire.broker.security.tokens import token_hmac
 from kwire.broker.security.users import ScramCredential
 from kwire.testing.virtual import VirtualHost
-from kwire.wire.stored.metadata import (
+from kwire.wire.records.metadata import (
     DelegationTokenRecord,
     RemoveDelegationTokenRecord,
     RemoveUserScramCredentialRecord,

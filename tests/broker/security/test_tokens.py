@@ -13,7 +13,7 @@ from kwire.broker.security.tokens import (
     principal_of,
     token_hmac,
 )
-from kwire.wire.stored.metadata import DelegationTokenRecord
+from kwire.wire.records.metadata import DelegationTokenRecord
 
 KAFKAS = [
     (

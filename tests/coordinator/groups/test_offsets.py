@@ -8,7 +8,7 @@ from kwire.coordinator.groups.offsets import Commit, PartitionCommit
 from kwire.coordinator.runtime import partition_of
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import ZERO_UUID, Uuid
-from kwire.wire.stored.groups import OffsetCommitValue
+from kwire.wire.records.groups import OffsetCommitValue
 from tests.coordinator.scripting import PARTITIONS, Cluster, Config, Reply, subscription
 
 WEEK_MS = 10_080 * 60_000

@@ -18,7 +18,7 @@ from kwire.coordinator.transactions.service import stored_records
 from kwire.coordinator.transactions.transaction import State
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
-from kwire.wire.stored.transactions import TransactionLogKey, TransactionLogValue
+from kwire.wire.records.transactions import TransactionLogKey, TransactionLogValue
 from tests.coordinator.transactions.world import World
 
 FOLDER = Path(__file__).parent / "scripts"

@@ -41,7 +41,7 @@ from kwire.pipeline.segments.files import partitions_in
 from kwire.pipeline.segments.plan import Range
 from kwire.pipeline.segments.read import read
 from kwire.wire.compression import Codec
-from kwire.wire.stored.metadata import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
+from kwire.wire.records.metadata import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
 
 SCHEMA = pa.schema(
     [

@@ -24,7 +24,7 @@ from kwire.pipeline.segments.scan import (
     end_offset,
     stable_offset,
 )
-from kwire.wire.batch import ABORT, COMMIT, build, seal
+from kwire.wire.batch import ABORT, COMMIT, build, update_crc
 from kwire.wire.compression import Codec
 from tests.broker.storage.log_bench import NOW_MS, LogBench, batch, end_transaction
 
@@ -525,7 +525,7 @@ class TestOnlySomeColumns:
         # The second record is at offset 5, as compaction may leave it.
         sparse[26] = 5
         sparse[-5] = 10
-        seal(sparse, 0, len(sparse))
+        update_crc(sparse, 0, len(sparse))
         opened = bench.open()
         opened.append_stored(memoryview(sparse))
         opened.commit()

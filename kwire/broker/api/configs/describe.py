@@ -16,8 +16,8 @@ from kwire.broker.config.describe import (
     ConfigEntry,
     ConfigSource,
     describe_broker,
-    describe_brokers_default,
     describe_client_metrics,
+    describe_cluster_defaults,
     describe_group,
     describe_topic,
 )
@@ -95,7 +95,7 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
         read_only=entry.read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
-        config_type=entry.kind,
+        config_type=entry.type,
         documentation=entry.documentation if request.include_documentation else None,
     )
     if entry.source is ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG:
@@ -120,7 +120,7 @@ def _entries(node: ClusterView, resource: DescribeConfigsResource) -> Iterable[C
         return describe_topic(node.config, node.image.config(RESOURCE_TOPIC, name))
     if kind == RESOURCE_BROKER:
         if not name:
-            return describe_brokers_default(node.config)
+            return describe_cluster_defaults(node.config)
         if _broker_id(name) != node.node_id:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,

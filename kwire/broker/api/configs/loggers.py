@@ -47,7 +47,7 @@ def describe_loggers(loggers: Loggers, node_id: int, resource_name: str) -> list
             value=_level_name(logger.getEffectiveLevel()),
             source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
             synonyms=[],
-            kind=0,
+            type=0,
             read_only=False,
             is_sensitive=False,
             documentation=None,

@@ -22,7 +22,7 @@ from kwire.wire.registry import (
     RequestHeader,
     decode_request,
     decode_request_header,
-    decode_stored,
+    decode_version_prefixed,
     encode_response,
 )
 from kwire.wire.schema import Message
@@ -66,7 +66,7 @@ def envelope(
 def _principal(request: EnvelopeRequest) -> Principal:
     if request.request_principal is not None:
         try:
-            principal = decode_stored(DefaultPrincipalData, request.request_principal)
+            principal = decode_version_prefixed(DefaultPrincipalData, request.request_principal)
             return Principal(principal.type, principal.name, principal.token_authenticated)
         except WireError:
             pass

@@ -35,7 +35,7 @@ from kwire.wire.messages.renew_delegation_token import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
-from kwire.wire.stored.metadata import DelegationTokenRecord
+from kwire.wire.records.metadata import DelegationTokenRecord
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.forwarding import Forward

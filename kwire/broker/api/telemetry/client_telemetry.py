@@ -108,7 +108,7 @@ class ClientTelemetry:
         if pushed.compression_type != Codec.NONE:
             data = decompress(Codec(pushed.compression_type), data, max_bytes=self.most_bytes)
         if self._has_receiver():
-            points = read_points(data, most_fields=MOST_FIELDS)
+            points = read_points(data, max_fields=MOST_FIELDS)
             self.received.take(pushed.client_instance_id, client, points, until_ms=until_ms)
 
     def disconnected(self, connection: int) -> None:

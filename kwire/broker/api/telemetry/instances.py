@@ -21,7 +21,7 @@ from kwire.broker.metadata.client_metrics import ClientMetricsSubscription, pars
 from kwire.wire.compression import Codec
 from kwire.wire.crc import crc32c
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.java import hash_set_order
+from kwire.wire.java_strings import hash_set_order
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_to_text
 

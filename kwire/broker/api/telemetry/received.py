@@ -15,7 +15,7 @@ from typing import Final
 
 from kwire.broker.api.telemetry.instances import Client
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.otlp import Kind, Labels, Point, TooMuch
+from kwire.wire.otlp import Labels, MetricsLimitExceeded, Point, PointKind
 from kwire.wire.primitives import Uuid
 
 MOST_SERIES: Final = 20_000
@@ -30,7 +30,7 @@ class Series(NamedTuple):
 
     name: str
     labels: Labels
-    only_rises: bool
+    is_monotonic: bool
 
 
 class Pushed:
@@ -62,14 +62,14 @@ class Received:
         values = taken.values
         try:
             for point in points:
-                series = Series(point.name, point.labels, point.only_rises)
+                series = Series(point.name, point.labels, point.is_monotonic)
                 if series not in values and (len(values) >= room or _length(series) > LONGEST_SERIES):
                     dropped += 1
-                elif point.kind is Kind.DELTA:
+                elif point.kind is PointKind.DELTA:
                     values[series] = values.get(series, before.get(series, 0)) + point.value
                 else:
                     values[series] = point.value
-        except TooMuch:
+        except MetricsLimitExceeded:
             dropped += 1  # at least, and nothing behind it is looked at
         self.dropped_points += dropped
         self._size += len(values) - len(before)

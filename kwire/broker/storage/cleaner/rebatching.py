@@ -26,7 +26,7 @@ from kwire.wire.batch import (
     BatchHeader,
     CorruptBatch,
     crc_is_valid,
-    seal,
+    update_crc,
 )
 from kwire.wire.compression import Codec, CompressionError, compress, decompress
 
@@ -138,7 +138,7 @@ def _batch(body: bytes, header: BatchHeader, count: int) -> bytearray:
     HEADER.pack_into(
         out, 0, *header._replace(batch_length=len(out) - LOG_OVERHEAD_BYTES, crc=0, records_count=count)
     )
-    seal(out, 0, len(out))
+    update_crc(out, 0, len(out))
     return out
 
 

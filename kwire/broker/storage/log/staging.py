@@ -121,7 +121,7 @@ def already_stamped(
     epochs: list[tuple[int, int]] = []
     parts: list[tuple[int, int, int, int]] = []
     try:
-        for position, header in batches(records, may_be_cut=fetched_in is not None):
+        for position, header in batches(records, allow_partial=fetched_in is not None):
             if not crc_is_valid(records, position, header):
                 raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
             if fetched_in is not None and header.leader_epoch > fetched_in:

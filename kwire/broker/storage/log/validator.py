@@ -29,8 +29,8 @@ from kwire.wire.batch import (
     crc_is_valid,
     read_header,
     records,
-    seal,
     stamp_append_time,
+    update_crc,
 )
 from kwire.wire.compression import Codec, OutputTooLarge
 from kwire.wire.errors import ApiError, ErrorCode
@@ -264,7 +264,7 @@ def _check_records(
     if header.has_log_append_time:
         attributes = header.attributes & ~TIMESTAMP_TYPE_MASK
         _INT16.pack_into(batch, ATTRIBUTES_AT, attributes)
-        header = header._replace(attributes=attributes, crc=seal(batch, 0, header.size_bytes))
+        header = header._replace(attributes=attributes, crc=update_crc(batch, 0, header.size_bytes))
     return Validated(batch, header)
 
 

@@ -16,7 +16,7 @@ from kwire.coordinator.groups.assignors.spec import (
     MemberSpec,
     assignment_failed,
 )
-from kwire.wire.java import string_order
+from kwire.wire.java_strings import string_sort_key
 
 
 def assign(spec: GroupSpec) -> Assignment:
@@ -47,8 +47,8 @@ def assign(spec: GroupSpec) -> Assignment:
 def _rank(entry: tuple[str, MemberSpec]) -> tuple[bool, bytes]:
     member_id, member = entry
     if member.instance_id is None:
-        return True, string_order(member_id)
-    return False, string_order(member.instance_id)
+        return True, string_sort_key(member_id)
+    return False, string_sort_key(member.instance_id)
 
 
 def _subscriber_counts(members: Iterable[MemberSpec]) -> dict[bytes, int]:

@@ -18,7 +18,7 @@ from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from kwire.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from kwire.wire.messages.sync_group import SyncGroupResponse
-from kwire.wire.stored.groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from kwire.wire.records.groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 GROUP_METADATA_VERSION = 3

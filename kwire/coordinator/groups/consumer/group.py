@@ -18,8 +18,7 @@ from kwire.coordinator.machine import CoordinatorRecord
 from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.schema import Message
-from kwire.wire.stored.consumer_groups import (
+from kwire.wire.records.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,
@@ -31,6 +30,7 @@ from kwire.wire.stored.consumer_groups import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+from kwire.wire.schema import Message
 
 FIRST_EPOCH: Final = 1
 """The group and assignment epoch of a group that has stored none yet."""

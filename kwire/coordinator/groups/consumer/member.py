@@ -11,7 +11,7 @@ from kwire.coordinator.machine import CoordinatorRecord
 from kwire.host.loggers import NodeLogger
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
-from kwire.wire.stored.consumer_groups import (
+from kwire.wire.records.consumer_groups import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

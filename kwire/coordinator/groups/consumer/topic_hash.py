@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kwire.wire.java import string_order
+from kwire.wire.java_strings import string_sort_key
 
 MAGIC: Final = 0
 """The version of the hash function."""
@@ -31,7 +31,7 @@ def topic_hash(topic_id: bytes, name: str, racks_by_partition: Sequence[Sequence
     hashed += INT.pack(len(racks_by_partition))
     for partition, racks in enumerate(racks_by_partition):
         hashed += INT.pack(partition)
-        for rack in sorted(racks, key=string_order):
+        for rack in sorted(racks, key=string_sort_key):
             text = _string(rack)
             hashed += text[-INT.size :] + text
     return _xxh3(hashed)
@@ -41,7 +41,7 @@ def group_hash(hashes: Mapping[str, int]) -> int:
     """The hash of all topics of a group, signed; in: their hashes by name. 0 where there are none."""
     if not hashes:
         return 0
-    return _xxh3(b"".join(LONG.pack(hashes[name]) for name in sorted(hashes, key=string_order)))
+    return _xxh3(b"".join(LONG.pack(hashes[name]) for name in sorted(hashes, key=string_sort_key)))
 
 
 def _string(text: str) -> bytes:

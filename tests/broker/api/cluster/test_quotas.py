@@ -12,7 +12,7 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from kwire.wire.stored.metadata import ClientQuotaRecord, EntityData
+from kwire.wire.records.metadata import ClientQuotaRecord, EntityData
 from tests.rig import Rig
 
 EXACT, DEFAULT, ANY = 0, 1, 2

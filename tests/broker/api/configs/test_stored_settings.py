@@ -13,7 +13,7 @@ import pytest
 
 from kwire.broker.config import load
 from kwire.broker.config.broker_keys import DYNAMIC_KEYS
-from kwire.broker.config.definition import Kind
+from kwire.broker.config.definition import ConfigType
 from kwire.broker.config.group_keys import GROUP_KEYS
 from kwire.broker.config.topic_keys import TOPIC_KEYS
 from kwire.broker.controller.config_rules import BrokerConfigRules
@@ -122,8 +122,8 @@ def test_garbage_in_each_key(name: str) -> None:
             layers: list[Mapping[str, str]] = [{}, {}]
             layers[layer] = {name: garbage}
             config.update(*layers)
-            config.connections_per_host()
-            assert set(config.connections_per_listener().values()) <= {99999}
+            config.connection_limits_per_host()
+            assert set(config.connection_limits_per_listener().values()) <= {99999}
             for other, value in untouched().items():
                 assert other == name or config.value(other) == value
             assert config.max_connections > 0
@@ -173,5 +173,5 @@ def test_garbage_of_topics_and_groups(garbage: str, monkeypatch: pytest.MonkeyPa
     # Texts may be anything; a number that is none would be shown as the one that holds instead.
     for result in answer.results:
         for entry in result.configs:
-            if entry.config_type in (Kind.INT, Kind.LONG) and entry.value is not None:
+            if entry.config_type in (ConfigType.INT, ConfigType.LONG) and entry.value is not None:
                 int(entry.value)

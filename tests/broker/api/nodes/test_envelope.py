@@ -13,10 +13,10 @@ from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsReques
 from kwire.wire.messages.default_principal import DefaultPrincipalData
 from kwire.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from kwire.wire.messages.metadata import MetadataRequest
-from kwire.wire.registry import decode_response, encode_request, encode_stored
+from kwire.wire.registry import decode_response, encode_record, encode_request
 from tests.rig import Rig
 
-PRINCIPAL = encode_stored(DefaultPrincipalData(type="User", name="ann", token_authenticated=False), 0)
+PRINCIPAL = encode_record(DefaultPrincipalData(type="User", name="ann", token_authenticated=False), 0)
 HERE = ipaddress.ip_address("127.0.0.1").packed
 
 

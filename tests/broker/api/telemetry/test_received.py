@@ -15,7 +15,7 @@ from kwire.broker.api.telemetry.received import (
     Received,
 )
 from kwire.wire.errors import WireError
-from kwire.wire.otlp import Kind, Point, TooMuch
+from kwire.wire.otlp import MetricsLimitExceeded, Point, PointKind
 from kwire.wire.primitives import Uuid
 
 CLIENT = Client("me", "interop", "1.0", "127.0.0.1", 50_000, 1)
@@ -23,8 +23,8 @@ ID = Uuid(bytes(range(16)))
 LATER_MS = 900_000
 
 
-def point(name: str, value: float, kind: Kind = Kind.GAUGE, *, label: str = "") -> Point:
-    return Point(name, (("topic", label),) if label else (), value, kind, kind is not Kind.GAUGE)
+def point(name: str, value: float, kind: PointKind = PointKind.GAUGE, *, label: str = "") -> Point:
+    return Point(name, (("topic", label),) if label else (), value, kind, kind is not PointKind.GAUGE)
 
 
 def number(value: int) -> Uuid:
@@ -45,10 +45,14 @@ def shown(received: Received, instance_id: Uuid = ID) -> dict[tuple[str, str], f
 
 def test_what_is_added_up_and_what_is_as_it_came_last(received: Received) -> None:
     sent = "sent", ""
-    received.take(ID, CLIENT, [point("sent", 3, Kind.DELTA), point("lag", 5)], until_ms=LATER_MS)
-    received.take(ID, CLIENT, [point("sent", 4, Kind.DELTA), point("lag", 2)], until_ms=LATER_MS)
+    received.take(ID, CLIENT, [point("sent", 3, PointKind.DELTA), point("lag", 5)], until_ms=LATER_MS)
+    received.take(ID, CLIENT, [point("sent", 4, PointKind.DELTA), point("lag", 2)], until_ms=LATER_MS)
     assert shown(received) == {sent: 7, ("lag", ""): 2}
-    twice = [point("all", 9, Kind.TOTAL), point("sent", 1, Kind.DELTA), point("sent", 2, Kind.DELTA)]
+    twice = [
+        point("all", 9, PointKind.TOTAL),
+        point("sent", 1, PointKind.DELTA),
+        point("sent", 2, PointKind.DELTA),
+    ]
     received.take(ID, CLIENT, twice, until_ms=LATER_MS)
     assert shown(received) == {sent: 10, ("all", ""): 9}
 
@@ -56,7 +60,7 @@ def test_what_is_added_up_and_what_is_as_it_came_last(received: Received) -> Non
 def test_what_is_pushed_no_more_is_gone(received: Received) -> None:
     """As of a consumer that joins its group anew, time and again, with the member's id in every label."""
     for member in range(2 * MOST_SERIES_OF_CLIENT):
-        received.take(ID, CLIENT, [point("sent", 1, Kind.DELTA, label=f"{member}")], until_ms=LATER_MS)
+        received.take(ID, CLIENT, [point("sent", 1, PointKind.DELTA, label=f"{member}")], until_ms=LATER_MS)
     assert shown(received) == {("sent", f"{member}"): 1}
     assert received.dropped_points == 0
     received.take(ID, CLIENT, [], until_ms=LATER_MS)
@@ -71,10 +75,10 @@ def test_labels_tell_series_apart(received: Received) -> None:
 
 def test_what_goes_wrong_changes_nothing(received: Received) -> None:
     def broken() -> Iterator[Point]:
-        yield point("sent", 4, Kind.DELTA)
+        yield point("sent", 4, PointKind.DELTA)
         raise WireError("cut")
 
-    received.take(ID, CLIENT, [point("sent", 3, Kind.DELTA)], until_ms=LATER_MS)
+    received.take(ID, CLIENT, [point("sent", 3, PointKind.DELTA)], until_ms=LATER_MS)
     with pytest.raises(WireError):
         received.take(ID, CLIENT, broken(), until_ms=LATER_MS)
     assert shown(received) == {("sent", ""): 3}
@@ -82,8 +86,8 @@ def test_what_goes_wrong_changes_nothing(received: Received) -> None:
 
 def test_what_is_too_much_is_left_off(received: Received) -> None:
     def endless() -> Iterator[Point]:
-        yield point("sent", 4, Kind.DELTA)
-        raise TooMuch("more")
+        yield point("sent", 4, PointKind.DELTA)
+        raise MetricsLimitExceeded("more")
 
     received.take(ID, CLIENT, endless(), until_ms=LATER_MS)
     assert shown(received) == {("sent", ""): 4}
@@ -95,7 +99,7 @@ def test_a_client_has_so_many_series(received: Received) -> None:
     received.take(ID, CLIENT, [point(f"m{at}", 1) for at in range(wanted)], until_ms=LATER_MS)
     assert len(shown(received)) == MOST_SERIES_OF_CLIENT
     assert received.dropped_points == 10
-    sums = [point(f"s{at}", 1, Kind.DELTA) for at in range(MOST_SERIES_OF_CLIENT)]
+    sums = [point(f"s{at}", 1, PointKind.DELTA) for at in range(MOST_SERIES_OF_CLIENT)]
     for _ in range(2):
         received.take(ID, CLIENT, sums, until_ms=LATER_MS)
     assert set(shown(received).values()) == {2}

@@ -19,7 +19,7 @@ from kwire.broker.storage.log.validator import (
     leading_header,
     validate,
 )
-from kwire.wire.batch import Record, build, read_header, records, seal
+from kwire.wire.batch import Record, build, read_header, records, update_crc
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.broker.storage.log_bench import NOW_MS, batch
@@ -47,7 +47,7 @@ def refusal(
 def changed(sent: memoryview, position: int, layout: str, *values: int) -> memoryview:
     """A batch with a header field changed, and a CRC that covers the change."""
     struct.pack_into(layout, sent, position, *values)
-    seal(sent, 0, len(sent))
+    update_crc(sent, 0, len(sent))
     return sent
 
 
@@ -354,7 +354,7 @@ def test_garbage_is_refused_with_a_code_or_taken_whole(
     for position, value in edits:
         sent[position % len(sent)] = value
     if resealed:
-        seal(sent, 0, len(sent))
+        update_crc(sent, 0, len(sent))
     try:
         taken = checked(sent, config)
     except ApiError:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kwire.wire.errors import ErrorCode
-from kwire.wire.stored.groups import GroupMetadataValue
+from kwire.wire.records.groups import GroupMetadataValue
 from tests.coordinator.scripting import Cluster, Config, Reply
 
 PARTITIONS = range(3)

@@ -10,7 +10,7 @@ BLANKS = "".join(map(chr, range(0x21)))
 """What `String.trim()` takes away at both ends."""
 
 
-_LONGEST_CACHED = 256
+_MAX_CACHED_LENGTH = 256
 """Names may have 32 KiB, and what is remembered of them is to stay small."""
 
 _CHUNK_BYTES = 2048
@@ -22,19 +22,19 @@ _FOLDED_UNITS = 64
 
 def string_hash(text: str) -> int:
     """`String.hashCode()` as an unsigned number of 32 bits: about 10 ns a character of long ones."""
-    return _known_hash(text) if len(text) <= _LONGEST_CACHED else _long_hash(text)
+    return _cached_hash(text) if len(text) <= _MAX_CACHED_LENGTH else _long_hash(text)
 
 
 @lru_cache(maxsize=4096)
-def _known_hash(text: str) -> int:
+def _cached_hash(text: str) -> int:
     value = 0
-    units = string_order(text)
+    units = string_sort_key(text)
     for at in range(0, len(units), 2):
         value = (31 * value + (units[at] << 8 | units[at + 1])) & UINT32
     return value
 
 
-def _foldings() -> list[tuple[int, int, int]]:
+def _folding_steps() -> list[tuple[int, int, int]]:
     """For each doubling of the width: by how many bits neighbours are apart, the mask of every other one, and
     what the left one is multiplied by."""
     steps = []
@@ -48,8 +48,8 @@ def _foldings() -> list[tuple[int, int, int]]:
     return steps
 
 
-_FOLDINGS = _foldings()
-_BEYOND_FOLDED = pow(31, _FOLDED_UNITS, UINT32 + 1)
+_FOLDING_STEPS = _folding_steps()
+_FOLDED_FACTOR = pow(31, _FOLDED_UNITS, UINT32 + 1)
 
 
 def _long_hash(text: str) -> int:
@@ -58,16 +58,16 @@ def _long_hash(text: str) -> int:
     All units are one large number, in which each left neighbour is multiplied and added to the right one, for
     all pairs at once. A sum is never wider than the two places it came from.
     """
-    units = string_order(text)
+    units = string_sort_key(text)
     units = bytes(-len(units) % _CHUNK_BYTES) + units  # what is 0 in front counts nothing
     value = 0
     for start in range(0, len(units), _CHUNK_BYTES):
         folded = int.from_bytes(units[start : start + _CHUNK_BYTES], "big")
-        for shift, mask, factor in _FOLDINGS:
+        for shift, mask, factor in _FOLDING_STEPS:
             folded = (folded >> shift & mask) * factor + (folded & mask)
-        whole = folded.to_bytes(_CHUNK_BYTES, "big")
+        folded_bytes = folded.to_bytes(_CHUNK_BYTES, "big")
         for end in range(2 * _FOLDED_UNITS, _CHUNK_BYTES + 1, 2 * _FOLDED_UNITS):
-            value = (value * _BEYOND_FOLDED + int.from_bytes(whole[end - 4 : end], "big")) & UINT32
+            value = (value * _FOLDED_FACTOR + int.from_bytes(folded_bytes[end - 4 : end], "big")) & UINT32
     return value
 
 
@@ -85,6 +85,6 @@ def hash_set_order(texts: Iterable[str], capacity: int = 16) -> list[str]:
     return sorted(added, key=bucket)
 
 
-def string_order(text: str) -> bytes:
+def string_sort_key(text: str) -> bytes:
     """What `String.compareTo` orders by: UTF-16 units, which differs from code points above U+FFFF."""
     return text.encode("utf-16-be", "surrogatepass")

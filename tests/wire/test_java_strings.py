@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.wire.java import string_hash
+from kwire.wire.java_strings import string_hash
 
 
 def test_strings() -> None:

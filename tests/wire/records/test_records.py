@@ -9,15 +9,15 @@ import pytest
 
 from kwire.wire.codegen import encode
 from kwire.wire.errors import WireError
+from kwire.wire.records import groups, metadata, raft, transactions
 from kwire.wire.registry import (
     UnknownRecord,
-    decode_stored,
-    decode_stored_metadata,
-    encode_stored,
-    stored_version,
+    decode_metadata_record,
+    decode_version_prefixed,
+    encode_record,
+    version_prefix,
 )
 from kwire.wire.schema import Message, fields_of
-from kwire.wire.stored import groups, metadata, raft, transactions
 
 STORED: list[type[Message]] = [
     groups.OffsetCommitKey,
@@ -54,26 +54,26 @@ def test_records_of_coordinators(record_class: type[Message]) -> None:
     """A key starts with the kind of its record, a value with its version."""
     for version in range(record_class.VERSIONS[0], record_class.VERSIONS[1] + 1):
         record = filled(record_class, version)
-        data = encode_stored(record, version)
+        data = encode_record(record, version)
         is_key = record_class.__name__.endswith("Key")
-        assert stored_version(data) == (record_class.API_KEY if is_key else version)
+        assert version_prefix(data) == (record_class.API_KEY if is_key else version)
         assert data[2:] == encode(record, version)
-        assert decode_stored(record_class, data) == record
-        assert decode_stored(record_class, memoryview(data)) == record
+        assert decode_version_prefixed(record_class, data) == record
+        assert decode_version_prefixed(record_class, memoryview(data)) == record
         for end in range(len(data)):
             with pytest.raises(WireError):
-                decode_stored(record_class, data[:end])
+                decode_version_prefixed(record_class, data[:end])
         with pytest.raises(WireError, match="of kind 77" if is_key else "of version 77"):
-            decode_stored(record_class, struct.pack(">h", 77) + data[2:])
+            decode_version_prefixed(record_class, struct.pack(">h", 77) + data[2:])
 
 
 def test_stored_keys_written_out() -> None:
     """As __consumer_offsets has had them since Kafka 0.9."""
     key = groups.OffsetCommitKey(group="g", topic="t", partition=7)
-    assert encode_stored(key, 0) == bytes.fromhex("0001 0001 67 0001 74 00000007")
+    assert encode_record(key, 0) == bytes.fromhex("0001 0001 67 0001 74 00000007")
     value = groups.OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9)
-    assert encode_stored(value, 3) == bytes.fromhex("0003 0000000000000005 00000002 0001 6d 0000000000000009")
-    assert encode_stored(groups.GroupMetadataKey(group="g"), 0) == bytes.fromhex("0002 0001 67")
+    assert encode_record(value, 3) == bytes.fromhex("0003 0000000000000005 00000002 0001 6d 0000000000000009")
+    assert encode_record(groups.GroupMetadataKey(group="g"), 0) == bytes.fromhex("0002 0001 67")
 
 
 def test_transaction_values_written_out() -> None:
@@ -83,14 +83,14 @@ def test_transaction_values_written_out() -> None:
         producer_id=7, producer_epoch=2, transaction_timeout_ms=60_000, transaction_status=3
     )
     value.transaction_partitions = None
-    assert encode_stored(value, 0) == bytes.fromhex("0000" + plain + "ffffffff" + "00" * 16)
+    assert encode_record(value, 0) == bytes.fromhex("0000" + plain + "ffffffff" + "00" * 16)
     value.previous_producer_id = 6
     value.client_transaction_version = 2
-    assert encode_stored(value, 1) == bytes.fromhex(
+    assert encode_record(value, 1) == bytes.fromhex(
         "0001" + plain + "00" + "00" * 16 + "02 00 08 0000000000000006 02 02 0002"
     )
     with pytest.raises(ValueError, match="previous_producer_id is not in version 0"):
-        encode_stored(value, 0)
+        encode_record(value, 0)
 
 
 @pytest.mark.parametrize("record_type", metadata.RECORDS)
@@ -100,35 +100,35 @@ def test_metadata_records(record_type: int) -> None:
     assert record_type == record_class.API_KEY
     for version in range(record_class.VERSIONS[0], record_class.VERSIONS[1] + 1):
         record = filled(record_class, version)
-        data = encode_stored(record, version)
+        data = encode_record(record, version)
         assert data[:3] == bytes([1, record_type, version])
-        assert decode_stored_metadata(data) == record
-        assert decode_stored_metadata(memoryview(data)) == record
+        assert decode_metadata_record(data) == record
+        assert decode_metadata_record(memoryview(data)) == record
         for end in range(len(data)):
             with pytest.raises(WireError):
-                decode_stored_metadata(data[:end])
+                decode_metadata_record(data[:end])
         with pytest.raises(WireError, match="1 bytes after"):
-            decode_stored_metadata(data + b"\x00")
+            decode_metadata_record(data + b"\x00")
     unknown = bytes([1, record_type, 99]) + b"whatever"
-    assert decode_stored_metadata(unknown) == UnknownRecord(
+    assert decode_metadata_record(unknown) == UnknownRecord(
         record_type=record_type, version=99, value=unknown
     )
 
 
 def test_metadata_records_that_are_none() -> None:
     with pytest.raises(WireError, match="frame version 2"):
-        decode_stored_metadata(b"\x02\x14\x00\x00")
+        decode_metadata_record(b"\x02\x14\x00\x00")
     for cut in range(3):
         with pytest.raises(WireError):
-            decode_stored_metadata(b"\x01\x63\x00"[:cut])
+            decode_metadata_record(b"\x01\x63\x00"[:cut])
 
 
 def test_metadata_records_to_come_are_kept_as_they_are() -> None:
     value = b"\x01\xac\x02\x81\x01 what nobody here knows"
     for buffer in (value, memoryview(bytearray(value))):
-        record = decode_stored_metadata(buffer)
+        record = decode_metadata_record(buffer)
         assert record == UnknownRecord(record_type=300, version=129, value=value)
-        assert encode_stored(record, record.version) == value
+        assert encode_record(record, record.version) == value
 
 
 def test_control_records_of_the_quorum() -> None:
