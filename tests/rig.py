@@ -6,7 +6,7 @@ from typing import Any
 
 from kwire.broker.metadata.image import BrokerImage, EndpointImage, PartitionImage, TopicImage
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.world import VirtualNode
+from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.batch import build
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kwire.client.cluster import Cluster
 from kwire.client.users import set_password
-from kwire.testing import Kafka, Login
+from kwire.testing import ClientConfig, Kafka
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -119,7 +119,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     controller = free_ports(2)
     (tmp_path / "server.properties").write_text(PROPERTIES.format(controller, controller + 1))
     for name, password in USERS.items():
-        login = Login("", name, password, "SCRAM-SHA-512").java
+        login = ClientConfig("", name, password, "SCRAM-SHA-512").java
         (tmp_path / f"{name}.properties").write_text("".join(f"{key}={login[key]}\n" for key in login))
         (tmp_path / "password.txt").write_text(password)
     environment = {

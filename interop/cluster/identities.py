@@ -14,7 +14,7 @@ from interop.batches import walk
 from interop.cluster.logins import Login, log_in
 from interop.raw import fetch
 from interop.raw_client import RawClient
-from kwire.testing.history import Place, Read
+from kwire.testing.history import Partition, Read
 
 
 class Identity(NamedTuple):
@@ -28,7 +28,7 @@ def written_twice(
     bootstrap: str, login: Login | None, records: Iterable[Read]
 ) -> dict[bytes, list[Identity]]:
     """The values that stand at several offsets, each under an identity of its own, with these."""
-    offsets: dict[tuple[Place, bytes], list[int]] = defaultdict(list)
+    offsets: dict[tuple[Partition, bytes], list[int]] = defaultdict(list)
     for place, offset, value in records:
         offsets[place, value].append(offset)
     found = {}
@@ -40,7 +40,7 @@ def written_twice(
     return found
 
 
-def identity(bootstrap: str, login: Login | None, place: Place, offset: int) -> Identity:
+def identity(bootstrap: str, login: Login | None, place: Partition, offset: int) -> Identity:
     """As whom the record at an offset was written, as the partition's leader has it."""
     topic, partition = place
     with connect(bootstrap.partition(",")[0], login) as client:

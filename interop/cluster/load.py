@@ -31,7 +31,7 @@ from interop.brokers import start_tool
 from interop.cluster.identities import written_twice
 from interop.cluster.logins import Login
 from interop.tools import a_file
-from kwire.testing.history import UNKNOWN, History, Place
+from kwire.testing.history import UNKNOWN_OFFSET, History, Partition
 
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL)
 """What a transactional producer says of records that it has given up with their transaction."""
@@ -129,7 +129,7 @@ class Client(ABC):
     def __init__(self, load: Load) -> None:
         self.load = load
         self.stopping = threading.Event()
-        self.seen: dict[Place, int] = {}
+        self.seen: dict[Partition, int] = {}
         self.sent = 0
         """How many records were sent."""
         self.acknowledged = 0
@@ -149,7 +149,7 @@ class Client(ABC):
         if self._thread.is_alive():
             self.complains("does not end")
 
-    def has_read(self, ends: dict[Place, int]) -> bool:
+    def has_read(self, ends: dict[Partition, int]) -> bool:
         return all(self.seen.get(place, -1) >= offset for place, offset in ends.items())
 
     def _body(self) -> None:
@@ -171,7 +171,7 @@ class Client(ABC):
 
     def was_acknowledged(self, value: bytes, offset: int | None) -> None:
         """A client has no offset for what it was told of as a duplicate."""
-        self.load.history.acknowledged(value, UNKNOWN if offset is None else offset)
+        self.load.history.acknowledged(value, UNKNOWN_OFFSET if offset is None else offset)
         self.acknowledged = max(self.acknowledged, int(value.rsplit(b" ")[-1]) + 1)
 
     def was_given(self, partition: int, offset: int, value: bytes) -> None:
@@ -503,7 +503,7 @@ ALL_CLIENTS: Final[tuple[type[Client], ...]] = (*CLIENTS, JavaWriter)
 
 def read_all(
     bootstrap: str, topic: str, partitions: int, settings: Mapping[str, Any] = {}
-) -> list[tuple[Place, int, bytes]]:
+) -> list[tuple[Partition, int, bytes]]:
     """What is committed in a topic, from the beginning to the end, by a client with these settings."""
     consumer = Consumer(
         {
@@ -515,7 +515,7 @@ def read_all(
         }
     )
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])
-    found: list[tuple[Place, int, bytes]] = []
+    found: list[tuple[Partition, int, bytes]] = []
     at_end: set[int] = set()
     deadline = time.monotonic() + END_SECONDS
     while len(at_end) < partitions:

@@ -2,8 +2,8 @@
 
 All code outside of `broker/net` and `broker/storage/disk.py` is synchronous, and uses a `Host` for everything
 that waits or that is not deterministic. `broker.net.loop` implements it on the event loop of a real process.
-`kwire.testing.virtual` implements it on virtual time, so a test waits a week in a millisecond and gives the
-same result every time.
+`kwire.testing.virtual_host` implements it on virtual time, so a test waits a week in a millisecond and
+gives the same result every time.
 
 All callbacks run on the loop, one at a time, and never inside the call that registered them.
 """

@@ -14,15 +14,15 @@ imported when they are first asked for.
 
 from typing import TYPE_CHECKING, Any
 
-from kwire.testing.answers import Group, Member, Record, Token, TopicPartition
 from kwire.testing.broker import Broker
 from kwire.testing.faults import Fault, Faults
 from kwire.testing.kafka import Kafka, wait_until
 from kwire.testing.recorder import Recorder
-from kwire.testing.users import Login
+from kwire.testing.results import Group, Member, Record, Token, TopicPartition
+from kwire.testing.users import ClientConfig
 
 if TYPE_CHECKING:
-    from kwire.testing.brokers import Cluster
+    from kwire.testing.cluster import Cluster
     from kwire.testing.history import History
     from kwire.testing.simulated import SimulatedCluster
 
@@ -34,7 +34,7 @@ __all__ = [
     "Group",
     "History",
     "Kafka",
-    "Login",
+    "ClientConfig",
     "Member",
     "Record",
     "Recorder",
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 _LATER = {
-    "Cluster": "kwire.testing.brokers",
+    "Cluster": "kwire.testing.cluster",
     "History": "kwire.testing.history",
     "SimulatedCluster": "kwire.testing.simulated",
 }

@@ -14,30 +14,30 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from kwire.testing.embedded import START_TIMEOUT_SECONDS, BrokerThread
+from kwire.testing.broker_thread import START_TIMEOUT_SECONDS, BrokerThread
+from kwire.testing.disk_space import DiskSpace
+from kwire.testing.embedded_kafka import EmbeddedKafka
 from kwire.testing.faults import Faults
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.recorder import Recorder
-from kwire.testing.running import Running
-from kwire.testing.space import Space
-from kwire.testing.users import CLIENTS, NODES, check_users, user_settings
+from kwire.testing.users import CLIENT_LISTENER, NODE_LISTENER, check_users, user_settings
 
 if TYPE_CHECKING:
     import os
 
     from kwire.broker.net.running import RunningNode
     from kwire.host.clock import Clock
-    from kwire.testing.client import Client
+    from kwire.testing.blocking_client import BlockingClient
 
 T = TypeVar("T")
 
-DIRECTORIES = {"log.dirs", "log.dir", "metadata.log.dir"}
+DIRECTORY_KEYS = {"log.dirs", "log.dir", "metadata.log.dir"}
 """Keys by which a broker's data may lie elsewhere than where it is put by itself."""
-LOOK_SECONDS = 1
+POLL_SECONDS = 1
 """How often whoever waits for a broker looks whether it is still there."""
 
 
-class Broker(Running):
+class Broker(EmbeddedKafka):
     """A broker in a thread of this process. It may be started again after it was stopped.
 
     What a test asks of it beside its clients, topics and records and groups, is what it asks of any `Kafka`.
@@ -76,7 +76,7 @@ class Broker(Running):
         self._port = self._nodes_port = 0
         self._hanging: threading.Event | None = None
         self._clock: Clock | None = None
-        self._space = Space()
+        self._space = DiskSpace()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -103,9 +103,9 @@ class Broker(Running):
         if not self._port and "listeners" not in self._overrides:
             self._port = self._reserve_port()
             self._nodes_port = self._reserve_port() if self._users else 0
-        address = f"{NODES}://127.0.0.1:{self._nodes_port or self._port}"
+        address = f"{NODE_LISTENER}://127.0.0.1:{self._nodes_port or self._port}"
         if self._nodes_port:
-            address = f"{CLIENTS}://127.0.0.1:{self._port},{address}"
+            address = f"{CLIENT_LISTENER}://127.0.0.1:{self._port},{address}"
         properties = {
             "listeners": address,
             "advertised.listeners": address,
@@ -216,7 +216,7 @@ class Broker(Running):
                 lambda: running.loop.advance(delay_ms, settled.set, internode_clock=internode_clock)
             )
             try:
-                while not settled.wait(LOOK_SECONDS):
+                while not settled.wait(POLL_SECONDS):
                     self._check_alive()
                     if self._running is not running or not running.loop.running:
                         raise RuntimeError("the broker has ended")
@@ -234,7 +234,7 @@ class Broker(Running):
             raise RuntimeError("the broker does not run: start() it, or use it in a with statement")
         return self._thread.running
 
-    def _ask(self, question: Callable[[Client], T]) -> T:
+    def _ask(self, question: Callable[[BlockingClient], T]) -> T:
         self._check_alive()
         return super()._ask(question)
 
@@ -250,7 +250,7 @@ class Broker(Running):
     @property
     def _keeps_data(self) -> bool:
         """Whether its data is still there when it has stopped."""
-        return self._temporary is None or not DIRECTORIES.isdisjoint(self._overrides)
+        return self._temporary is None or not DIRECTORY_KEYS.isdisjoint(self._overrides)
 
     def _end(self, end: Callable[[BrokerThread], None]) -> None:
         self.close()

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kwire.testing.broker import Broker
-from kwire.testing.directory import Directory
+from kwire.testing.temporary_directory import TemporaryDirectory
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,14 +27,14 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 9093
 """Of the listener for clients in a container."""
 PROTOCOL: Final = "PLAINTEXT"
-WITH_USERS: Final = "a kwire.testing.Broker with users= has SASL_PLAINTEXT"
+USERS_HINT: Final = "a kwire.testing.Broker with users= has SASL_PLAINTEXT"
 IMAGE: Final = "confluentinc/cp-kafka:7.6.0"
 ENVIRONMENT: Final = {
     "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
     "KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS": "1",
     "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
 }
-OF_THE_CONTAINER: Final = {
+IGNORED_SETTINGS: Final = {
     "advertised.listeners",
     "broker.id",
     "control.plane.listener.name",
@@ -52,7 +52,7 @@ OF_THE_CONTAINER: Final = {
     "zookeeper.connect",
 }
 """Settings of where things are in a container, which has no meaning here."""
-REFUSED: Final = {
+UNSUPPORTED: Final = {
     "copy_from_container",
     "copy_into_container",
     "exec",
@@ -86,21 +86,21 @@ class KafkaContainer:
         """`env` is as in Kafka's container images; other arguments are a container's, and have no effect."""
         if security_protocol != PROTOCOL:
             raise NotImplementedError(
-                f"security_protocol={security_protocol!r}: this listener is {PROTOCOL}; {WITH_USERS}"
+                f"security_protocol={security_protocol!r}: this listener is {PROTOCOL}; {USERS_HINT}"
             )
-        _check(kwargs)
+        _check_arguments(kwargs)
         self.image = image
         self.port = port
         self.env: dict[str, str] = {**ENVIRONMENT, **(env or {})}
         self.kraft_enabled = False
         self.cluster_id: str | None = None
         self._bound: dict[int, int] = {}
-        self._directory: Directory | None = None
+        self._directory: TemporaryDirectory | None = None
         self._broker: Broker | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name in REFUSED:
-            raise NotImplementedError(_refusal(name))
+        if name in UNSUPPORTED:
+            raise NotImplementedError(_unsupported_message(name))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # --- what is to be started
@@ -151,7 +151,7 @@ class KafkaContainer:
 
     def with_kwargs(self, **kwargs: object) -> Self:
         """There is no engine to tell. NotImplementedError, as where it is made."""
-        _check(kwargs)
+        _check_arguments(kwargs)
         return self
 
     def waiting_for(self, strategy: object) -> Self:
@@ -167,7 +167,7 @@ class KafkaContainer:
     def start(self, timeout: float = 30) -> Self:
         """Return once it serves. ConfigError, BindError."""
         settings = self._settings()
-        self._directory = Directory()
+        self._directory = TemporaryDirectory()
         broker = Broker(settings, log_dir=self._directory.name, sync=False)
         try:
             if self.cluster_id is not None:
@@ -240,18 +240,18 @@ class KafkaContainer:
         settings = {
             name: value
             for name, value in given.items()
-            if name in BROKER_KEYS and name not in OF_THE_CONTAINER
+            if name in BROKER_KEYS and name not in IGNORED_SETTINGS
         }
         if self.port in self._bound:
             settings["listeners"] = f"PLAINTEXT://{HOST}:{self._bound[self.port]}"
         return settings
 
 
-def _check(kwargs: Mapping[str, object]) -> None:
+def _check_arguments(kwargs: Mapping[str, object]) -> None:
     """NotImplementedError: what is asked of the container cannot be kept."""
     for name in ("network", "network_aliases", "command", "volumes"):
         if kwargs.get(name):
-            raise NotImplementedError(_refusal(name))
+            raise NotImplementedError(_unsupported_message(name))
 
 
 def _check_security(settings: Mapping[str, str]) -> None:
@@ -261,11 +261,11 @@ def _check_security(settings: Mapping[str, str]) -> None:
     for protocol in filter(None, named):
         if protocol.strip().upper() != PROTOCOL:
             raise NotImplementedError(
-                f"security protocol {protocol}: this listener is {PROTOCOL}; {WITH_USERS}"
+                f"security protocol {protocol}: this listener is {PROTOCOL}; {USERS_HINT}"
             )
     if settings.get("authorizer.class.name"):
         raise NotImplementedError("authorizer.class.name: the broker lets everybody do everything")
 
 
-def _refusal(name: str) -> str:
+def _unsupported_message(name: str) -> str:
     return f"{name}: there is no container, for the broker runs in this process; ask its `broker` instead"

@@ -2,7 +2,7 @@
 
 What is written is there at once, and what was synced is remembered. `kill` is the death of the process:
 everything written is still there, and a write that it interrupts may be there in part. `power_cut` is the
-death of the machine: `kwire.testing.media` tells what that leaves.
+death of the machine: `kwire.testing.power_loss` tells what that leaves.
 
 Faults on demand: operations fail (EIO), space runs out (ENOSPC) with a part of a write done, the process dies
 in the middle of an operation, and synced content is corrupted. A failed sync may have synced, and leaves what
@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, FileMissing, StorageError
-from kwire.testing.media import Content, Directory, Entry
+from kwire.testing.power_loss import DirectoryContent, Entry, FileContent
 from kwire.wire.primitives import Buffer
 
 
-class Died(BaseException):
+class ProcessDied(BaseException):
     """The process is gone in the middle of an operation. No handler of errors may see this."""
 
 
@@ -31,7 +31,7 @@ class MemoryFile:
 
     __slots__ = ("_content", "_disk", "_life", "path")
 
-    def __init__(self, disk: MemoryDisk, content: Content, path: str) -> None:
+    def __init__(self, disk: MemoryDisk, content: FileContent, path: str) -> None:
         self.path = path
         self._disk = disk
         self._content = content
@@ -115,7 +115,7 @@ class MemoryDisk:
         """Directories in which nothing can be changed any more; and whether nothing can be read, either."""
         self._rng = rng
         self._note = note
-        self._root = Directory()
+        self._root = DirectoryContent()
         self._undisturbed = False
 
     # --- faults
@@ -157,14 +157,14 @@ class MemoryDisk:
     def wipe(self) -> None:
         """Lose everything: an empty disk of the same size."""
         self.kill()
-        self._root = Directory()
+        self._root = DirectoryContent()
 
-    def _lose_power(self, directory: Directory, path: str, rng: random.Random) -> None:
+    def _lose_power(self, directory: DirectoryContent, path: str, rng: random.Random) -> None:
         lost = directory.lose_power(rng)
         if lost:
             self._note(f"{path or '/'} lost the last {lost} changes of its names")
         for name, entry in sorted(directory.entries.items()):
-            if isinstance(entry, Directory):
+            if isinstance(entry, DirectoryContent):
                 self._lose_power(entry, f"{path}/{name}", rng)
             else:
                 kind = entry.lose_power(rng)
@@ -184,9 +184,9 @@ class MemoryDisk:
             self._may_fail(f"read {path}", reads=True)
 
     def changing(self, what: str) -> None:
-        """Count an operation that is about to be done. StorageError when it fails; Died."""
+        """Count an operation that is about to be done. StorageError when it fails; ProcessDied."""
         if self._dies(what):
-            raise Died
+            raise ProcessDied
         self._may_fail(what)
 
     def _dies(self, what: str) -> bool:
@@ -220,14 +220,14 @@ class MemoryDisk:
         self._note(f"fails to {what}")
         raise StorageError(f"simulated EIO: {what}")
 
-    def put(self, content: Content, path: str, position: int, data: bytes) -> None:
+    def put(self, content: FileContent, path: str, position: int, data: bytes) -> None:
         what = f"write {len(data)} bytes at {position} of {path}"
         rng = self._rng
         content.modified_ms = self.now_ms
         if self._dies(what):
             if self.dies_after == -1 and data:
                 content.write(position, data[: rng.randrange(len(data) + 1) if rng else 0])
-            raise Died
+            raise ProcessDied
         try:
             self._may_fail(what)
         except StorageError:
@@ -249,12 +249,12 @@ class MemoryDisk:
             self.free_bytes -= needed
         content.write(position, data)
 
-    def make_durable(self, content: Content, path: str) -> None:
+    def make_durable(self, content: FileContent, path: str) -> None:
         what = f"sync {path}"
         if self._dies(what):
             if self._may_have_synced():
                 content.sync()
-            raise Died
+            raise ProcessDied
         try:
             self._may_fail(what)
         except StorageError:
@@ -273,8 +273,10 @@ class MemoryDisk:
         """Every file below a directory, by its relative path."""
         found: dict[str, bytes] = {}
         directory = self._entry(path)
-        for name, entry in sorted(directory.entries.items()) if isinstance(directory, Directory) else ():
-            if isinstance(entry, Directory):
+        for name, entry in (
+            sorted(directory.entries.items()) if isinstance(directory, DirectoryContent) else ()
+        ):
+            if isinstance(entry, DirectoryContent):
                 found.update({f"{name}/{below}": data for below, data in self.tree(f"{path}/{name}").items()})
             else:
                 found[name] = entry.data.all()
@@ -290,31 +292,31 @@ class MemoryDisk:
         entry: Entry | None = self._root
         for name in path.split("/"):
             if name:
-                entry = entry.entries.get(name) if isinstance(entry, Directory) else None
+                entry = entry.entries.get(name) if isinstance(entry, DirectoryContent) else None
         return entry
 
-    def _content(self, path: str) -> Content:
+    def _content(self, path: str) -> FileContent:
         entry = self._entry(path)
-        if not isinstance(entry, Content):
+        if not isinstance(entry, FileContent):
             raise FileMissing(f"there is no file {path}")
         return entry
 
-    def _parent(self, path: str) -> tuple[Directory, str]:
+    def _parent(self, path: str) -> tuple[DirectoryContent, str]:
         parent, _, name = path.rpartition("/")
         entry = self._entry(parent)
-        if not isinstance(entry, Directory):
+        if not isinstance(entry, DirectoryContent):
             raise FileMissing(f"there is no directory {parent}")
         return entry, name
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         self.reading(path)
         entry = self._entry(path)
-        if not isinstance(entry, Content):
+        if not isinstance(entry, FileContent):
             if not create or entry is not None:
                 raise FileMissing(f"there is no file {path}")
             parent, name = self._parent(path)
             self.changing(f"create {path}")
-            entry = Content(self.now_ms)
+            entry = FileContent(self.now_ms)
             parent.change({name: entry})
         return MemoryFile(self, entry, path)
 
@@ -322,7 +324,7 @@ class MemoryDisk:
         return self._entry(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return isinstance(self._entry(path), Directory)
+        return isinstance(self._entry(path), DirectoryContent)
 
     def size(self, path: str) -> int:
         self.reading(path)
@@ -377,10 +379,10 @@ class MemoryDisk:
 
     def remove_tree(self, path: str) -> None:
         entry = self._entry(path)
-        if not isinstance(entry, Directory):
+        if not isinstance(entry, DirectoryContent):
             return
         for name, below in list(entry.entries.items()):
-            if isinstance(below, Directory):
+            if isinstance(below, DirectoryContent):
                 self.remove_tree(f"{path}/{name}")
             else:
                 self.remove(f"{path}/{name}")
@@ -389,7 +391,7 @@ class MemoryDisk:
     def names(self, path: str) -> list[str]:
         self.reading(path)
         entry = self._entry(path)
-        if not isinstance(entry, Directory):
+        if not isinstance(entry, DirectoryContent):
             raise FileMissing(f"there is no directory {path}")
         return sorted(entry.entries)
 
@@ -402,15 +404,15 @@ class MemoryDisk:
         self.make_directory(path.rpartition("/")[0])
         self.changing(f"make {path}")
         parent, name = self._parent(path)
-        parent.change({name: Directory()})
+        parent.change({name: DirectoryContent()})
 
     def sync_directory(self, path: str) -> None:
         entry = self._entry(path)
-        if not isinstance(entry, Directory):
+        if not isinstance(entry, DirectoryContent):
             return
         what = f"sync {path or '/'}"
         if self._dies(what):
-            raise Died
+            raise ProcessDied
         self._may_fail(what)
         entry.sync()
 

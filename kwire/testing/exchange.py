@@ -15,38 +15,45 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from kwire.testing.answers import TopicPartition
+from kwire.testing.results import TopicPartition
 from kwire.wire.batch import CorruptBatch, Record, batches, records
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.primitives import ZERO_UUID, Buffer, Uuid, uuid_to_text
 from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_request, decode_response
 from kwire.wire.schema import Field, Message, fields_of
 
-Names = Mapping[Uuid, str]
+TopicNames = Mapping[Uuid, str]
 """How topic ids read."""
 
 CLIENT_ID: Final = "kwire.testing"
 """The client id of what a test asks by itself, by which that is told from what the clients under test ask."""
-MOST_SHOWN: Final = 10
+MAX_RECORDS_SHOWN: Final = 10
 """Records that a text names, of each batch's partition."""
-LONGEST_SHOWN: Final = 200
+MAX_VALUE_CHARACTERS: Final = 200
 """Characters of a key or a value."""
-LONGEST_MESSAGE: Final = 1_000
+MAX_MESSAGE_CHARACTERS: Final = 1_000
 """Characters of a request or a response."""
 HIDDEN: Final = "[hidden]"
 SECRET_FIELDS: Final = {"auth_bytes", "hmac", "salted_password"}
-SECRET_KEYS: Final = ("sasl.jaas.config", "password", "secret", "secret.key", "keystore.key", "passphrase")
+SECRET_KEY_SUFFIXES: Final = (
+    "sasl.jaas.config",
+    "password",
+    "secret",
+    "secret.key",
+    "keystore.key",
+    "passphrase",
+)
 """How the names of settings end that are passwords."""
-QUIET: Final = {"error_code", "throttle_time_ms", "session_id"}
+OMITTED_AT_ZERO: Final = {"error_code", "throttle_time_ms", "session_id"}
 """Numbers that say nothing at zero."""
-TOPIC_NAMES: Final = "topic", "topic_name", "name"
-PARTITION_NUMBERS: Final = "partition", "index", "partition_index", "partition_id"
+TOPIC_NAME_FIELDS: Final = "topic", "topic_name", "name"
+PARTITION_INDEX_FIELDS: Final = "partition", "index", "partition_index", "partition_id"
 
 
 class Exchange:
     """See the module. It is complete once `outcome` is not None."""
 
-    def __init__(self, at_s: float, header: RequestHeader, body: memoryview, names: Names) -> None:
+    def __init__(self, at_s: float, header: RequestHeader, body: memoryview, names: TopicNames) -> None:
         """`at_s` is in seconds since 1970; `body` is the request behind its header."""
         self.at_s = at_s
         self.api = API_VERSIONS[header.api_key].name
@@ -95,13 +102,13 @@ class Exchange:
     @property
     def request(self) -> Mapping[str, Any]:
         """The request's fields, under the names of Kafka's protocol in snake_case; records as tuples."""
-        return _plain(self.request_message, self.version, self._names)
+        return _fields_dict(self.request_message, self.version, self._names)
 
     @property
     def response(self) -> Mapping[str, Any] | None:
         """The response's fields. None where there is none, or none yet, or one too long to keep."""
         message = self.response_message
-        return None if message is None else _plain(message, self.version, self._names)
+        return None if message is None else _fields_dict(message, self.version, self._names)
 
     def fetches(self, partitions: Iterable[tuple[str, int]]) -> None:
         """What a fetch asks for with what its session remembers."""
@@ -137,16 +144,20 @@ class Exchange:
         return after + self._text(message)
 
     def _text(self, message: Message) -> str:
-        text = text_of(message, self.version, self._names)
-        return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}... ({len(text)} in all)"
+        text = format_message(message, self.version, self._names)
+        return (
+            text
+            if len(text) <= MAX_MESSAGE_CHARACTERS
+            else f"{text[:MAX_MESSAGE_CHARACTERS]}... ({len(text)} in all)"
+        )
 
 
-def partitions_of(message: Message, names: Names) -> Iterator[TopicPartition]:
+def partitions_of(message: Message, names: TopicNames) -> Iterator[TopicPartition]:
     """The partitions that a message names anywhere, and -1 of topics that it names alone."""
     if "Topic" in type(message).__name__:
-        name = _topic_named(message, names)
+        name = _topic_name_of(message, names)
         if name:
-            numbers = list(_numbers(message))
+            numbers = list(_partition_indexes(message))
             yield from (TopicPartition(name, number) for number in numbers or [-1])
     for one in fields_of(type(message)):
         value = getattr(message, one.name)
@@ -158,13 +169,13 @@ def partitions_of(message: Message, names: Names) -> Iterator[TopicPartition]:
 def may_name_topics(message: type[Message]) -> bool:
     """Whether `partitions_of` may find something in such messages."""
     fields = fields_of(message)
-    if "Topic" in message.__name__ and any(one.name in (*TOPIC_NAMES, "topic_id") for one in fields):
+    if "Topic" in message.__name__ and any(one.name in (*TOPIC_NAME_FIELDS, "topic_id") for one in fields):
         return True
     return any(one.message is not None and may_name_topics(one.message) for one in fields)
 
 
-def _topic_named(message: Message, names: Names) -> str:
-    for name in TOPIC_NAMES:
+def _topic_name_of(message: Message, names: TopicNames) -> str:
+    for name in TOPIC_NAME_FIELDS:
         value = getattr(message, name, None)
         if isinstance(value, str) and value:
             return value
@@ -172,41 +183,43 @@ def _topic_named(message: Message, names: Names) -> str:
     return (names.get(topic_id) or "") if topic_id != ZERO_UUID else ""
 
 
-def _numbers(topic: Message) -> Iterator[int]:
+def _partition_indexes(topic: Message) -> Iterator[int]:
     for one in fields_of(type(topic)):
         if one.is_list and "partition" in one.name:
             for inner in getattr(topic, one.name) or ():
                 if isinstance(inner, int):
                     yield inner
                 else:
-                    yield from (getattr(inner, name) for name in PARTITION_NUMBERS if hasattr(inner, name))
+                    yield from (
+                        getattr(inner, name) for name in PARTITION_INDEX_FIELDS if hasattr(inner, name)
+                    )
 
 
 def _is_secret(message: Message, field: Field) -> bool:
     """Whether a password is in the field, or what would do instead of one."""
     if field.name in SECRET_FIELDS:
         return True
-    return field.name == "value" and str(getattr(message, "name", "")).endswith(SECRET_KEYS)
+    return field.name == "value" and str(getattr(message, "name", "")).endswith(SECRET_KEY_SUFFIXES)
 
 
-def _plain(message: Message, version: int, names: Names) -> dict[str, Any]:
+def _fields_dict(message: Message, version: int, names: TopicNames) -> dict[str, Any]:
     def plain(field: Field, value: Any) -> Any:
         if value and _is_secret(message, field):
             return HIDDEN
         if isinstance(value, list):
             return [plain(field, one) for one in value]
         if isinstance(value, Message):
-            return _plain(value, version, names)
+            return _fields_dict(value, version, names)
         if field.element == "Uuid":
             return names.get(value) or uuid_to_text(value)
         if field.element == "Records":
             return None if value is None else _records(value)
-        return _code(value) if field.name == "error_code" else value
+        return _error_code(value) if field.name == "error_code" else value
 
-    return {one.name: plain(one, getattr(message, one.name)) for one in _fields(message, version)}
+    return {one.name: plain(one, getattr(message, one.name)) for one in _versioned_fields(message, version)}
 
 
-def text_of(message: Message, version: int, names: Names) -> str:
+def format_message(message: Message, version: int, names: TopicNames) -> str:
     """A message on one line, without what holds its default."""
 
     def text(field: Field, value: Any) -> str:
@@ -215,37 +228,37 @@ def text_of(message: Message, version: int, names: Names) -> str:
         if isinstance(value, list):
             return f"[{', '.join(text(field, one) for one in value)}]"
         if isinstance(value, Message):
-            return text_of(value, version, names)
+            return format_message(value, version, names)
         if field.element == "Uuid":
             return names.get(value) or uuid_to_text(value)
         if field.element == "Records":
-            return _records_text(value)
+            return _format_records(value)
         if field.name == "error_code":
-            code = _code(value)
+            code = _error_code(value)
             return code.name if isinstance(code, ErrorCode) else str(code)
-        return _shown(value) if isinstance(value, (bytes, memoryview, str)) else str(value)
+        return _format_value(value) if isinstance(value, (bytes, memoryview, str)) else str(value)
 
     told = [
         f"{one.name}: {text(one, getattr(message, one.name))}"
-        for one in _fields(message, version)
-        if not _says_nothing(one, getattr(message, one.name))
+        for one in _versioned_fields(message, version)
+        if not _is_default(one, getattr(message, one.name))
     ]
     return f"{{{', '.join(told)}}}"
 
 
-def _fields(message: Message, version: int) -> list[Field]:
+def _versioned_fields(message: Message, version: int) -> list[Field]:
     return [one for one in fields_of(type(message)) if version in one.versions]
 
 
-def _says_nothing(field: Field, value: Any) -> bool:
+def _is_default(field: Field, value: Any) -> bool:
     if isinstance(value, Message):
         return bool(value == type(value)())
     if value == 0 and type(value) is int:
-        return field.default == 0 and field.name in QUIET
+        return field.default == 0 and field.name in OMITTED_AT_ZERO
     return value is None or bool(value == field.default)
 
 
-def _code(value: int) -> ErrorCode | int:
+def _error_code(value: int) -> ErrorCode | int:
     try:
         return ErrorCode(value)
     except ValueError:
@@ -264,18 +277,21 @@ def _records(data: Buffer) -> list[Record]:
     return found
 
 
-def _records_text(data: Any) -> str:
+def _format_records(data: Any) -> str:
     if data is None or not len(data):
         return "[]"
     found = _records(data)
     if not found:
         return f"<{len(data)} bytes>"
-    shown = [f"{one.offset}: {_shown(one.key)} = {_shown(one.value)}" for one in found[:MOST_SHOWN]]
-    more = f", and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    shown = [
+        f"{one.offset}: {_format_value(one.key)} = {_format_value(one.value)}"
+        for one in found[:MAX_RECORDS_SHOWN]
+    ]
+    more = f", and {len(found) - MAX_RECORDS_SHOWN} more" if len(found) > MAX_RECORDS_SHOWN else ""
     return f"[{', '.join(shown)}{more}]"
 
 
-def _shown(value: bytes | memoryview | str | None) -> str:
+def _format_value(value: bytes | memoryview | str | None) -> str:
     """Text as text where it is some, and cut where it is long."""
     if value is None:
         return "null"
@@ -284,5 +300,5 @@ def _shown(value: bytes | memoryview | str | None) -> str:
         try:
             value = value.decode()
         except UnicodeDecodeError:
-            return repr(value[:LONGEST_SHOWN])
-    return repr(value if len(value) <= LONGEST_SHOWN else value[:LONGEST_SHOWN] + "...")
+            return repr(value[:MAX_VALUE_CHARACTERS])
+    return repr(value if len(value) <= MAX_VALUE_CHARACTERS else value[:MAX_VALUE_CHARACTERS] + "...")

@@ -15,41 +15,41 @@ import random
 import threading
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
-from kwire.testing.recorder import check_api, names
+from kwire.testing.recorder import check_api, matches_partition
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-ANY: Final = ""
+ANY_API: Final = ""
 """In the place of an API."""
-LOST: Final = "done, and its answer is lost"
-CUT: Final = "done, and its answer is cut in half"
-LONGEST_DELAY_S: Final = 0.5
-COORDINATED: Final = "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"
-REFUSALS: Final[dict[str, tuple[str, ...]]] = {
+DROPPED: Final = "done, and its answer is lost"
+TRUNCATED: Final = "done, and its answer is cut in half"
+MAX_RANDOM_DELAY_S: Final = 0.5
+COORDINATOR_ERRORS: Final = "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"
+RETRIABLE_ERRORS: Final[dict[str, tuple[str, ...]]] = {
     "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"),
     "Fetch": ("NOT_LEADER_OR_FOLLOWER",),
     "ListOffsets": ("NOT_LEADER_OR_FOLLOWER",),
     "Metadata": (),
     "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE",),
-    "JoinGroup": COORDINATED,
-    "SyncGroup": COORDINATED,
-    "Heartbeat": COORDINATED,
-    "ConsumerGroupHeartbeat": COORDINATED,
-    "OffsetCommit": COORDINATED,
-    "OffsetFetch": COORDINATED,
-    "InitProducerId": COORDINATED,
-    "AddPartitionsToTxn": COORDINATED,
-    "AddOffsetsToTxn": COORDINATED,
-    "TxnOffsetCommit": COORDINATED,
-    "EndTxn": COORDINATED,
+    "JoinGroup": COORDINATOR_ERRORS,
+    "SyncGroup": COORDINATOR_ERRORS,
+    "Heartbeat": COORDINATOR_ERRORS,
+    "ConsumerGroupHeartbeat": COORDINATOR_ERRORS,
+    "OffsetCommit": COORDINATOR_ERRORS,
+    "OffsetFetch": COORDINATOR_ERRORS,
+    "InitProducerId": COORDINATOR_ERRORS,
+    "AddPartitionsToTxn": COORDINATOR_ERRORS,
+    "AddOffsetsToTxn": COORDINATOR_ERRORS,
+    "TxnOffsetCommit": COORDINATOR_ERRORS,
+    "EndTxn": COORDINATOR_ERRORS,
 }
 """By API, of those that go wrong by a seed: what Apache Kafka refuses with, and clients try again after."""
 
 Kind = Literal["refuse", "delay", "lose", "cut", "ignore"]
 
 
-class Meant(TypedDict, total=False):
+class FaultOptions(TypedDict, total=False):
     """Which requests are meant, and how many of them: one, unless `times` says more, or None for all."""
 
     times: int | None
@@ -65,15 +65,15 @@ class Fault:
         self,
         kind: Kind,
         api: str,
-        meant: Meant,
+        meant: FaultOptions,
         *,
         error_code: int = 0,
         delay_s: float = 0.0,
         text: str,
     ) -> None:
-        if unknown := sorted(meant.keys() - Meant.__annotations__.keys()):
+        if unknown := sorted(meant.keys() - FaultOptions.__annotations__.keys()):
             raise TypeError(
-                f"a fault is narrowed down by {', '.join(Meant.__annotations__)}, not {unknown[0]}"
+                f"a fault is narrowed down by {', '.join(FaultOptions.__annotations__)}, not {unknown[0]}"
             )
         self.kind = kind
         self.api = api
@@ -105,9 +105,9 @@ class Fault:
     def is_for(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> bool:
         return (
             not self.is_over
-            and self.api in (ANY, api)
+            and self.api in (ANY_API, api)
             and self.client_id in (None, client_id)
-            and names(partitions, self.topic, self.partition)
+            and matches_partition(partitions, self.topic, self.partition)
         )
 
     def meet(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
@@ -127,13 +127,13 @@ class SeededFault(Fault):
     are, and whenever it comes.
     """
 
-    def __init__(self, seed: int, share: float, meant: Meant) -> None:
-        super().__init__("delay", ANY, {"times": None, **meant}, text=f"by seed {seed}")
+    def __init__(self, seed: int, share: float, meant: FaultOptions) -> None:
+        super().__init__("delay", ANY_API, {"times": None, **meant}, text=f"by seed {seed}")
         self._seed, self._share = seed, share
         self._chances: dict[tuple[str, str], random.Random] = {}
 
     def meet(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
-        if api not in REFUSALS or not self.is_for(api, client_id, partitions):
+        if api not in RETRIABLE_ERRORS or not self.is_for(api, client_id, partitions):
             return None
         chance = self._chances.get((api, client_id))
         if chance is None:
@@ -146,15 +146,17 @@ class SeededFault(Fault):
         return fault
 
     def _drawn(self, api: str, chance: random.Random) -> Fault:
-        delay_s = chance.uniform(0.01, LONGEST_DELAY_S)
-        refusals = REFUSALS[api]
+        delay_s = chance.uniform(0.01, MAX_RANDOM_DELAY_S)
+        refusals = RETRIABLE_ERRORS[api]
         kind = chance.choice(("refuse", "delay", "lose", "cut") if refusals else ("delay", "lose", "cut"))
         if kind == "refuse":
-            code, name = _error(chance.choice(refusals))
+            code, name = _parse_error(chance.choice(refusals))
             return Fault("refuse", api, {}, error_code=code, text=f"refused with {name}")
         if kind == "delay":
             return Fault("delay", api, {}, delay_s=delay_s, text=f"delayed by {delay_s:.2f} s")
-        return Fault("lose", api, {}, text=LOST) if kind == "lose" else Fault("cut", api, {}, text=CUT)
+        return (
+            Fault("lose", api, {}, text=DROPPED) if kind == "lose" else Fault("cut", api, {}, text=TRUNCATED)
+        )
 
 
 class Faults:
@@ -171,10 +173,10 @@ class Faults:
         self,
         api: str,
         error: str | int,
-        **meant: Unpack[Meant],
+        **meant: Unpack[FaultOptions],
     ) -> Fault:
         """Answer with an error, by Kafka's name or number, and do nothing."""
-        code, name = _error(error)
+        code, name = _parse_error(error)
         fault = Fault(
             "refuse",
             api,
@@ -188,7 +190,7 @@ class Faults:
         self,
         api: str,
         seconds: float,
-        **meant: Unpack[Meant],
+        **meant: Unpack[FaultOptions],
     ) -> Fault:
         """Take the request up so much later (of the broker's time), and what comes behind it."""
         if not seconds >= 0:
@@ -205,35 +207,35 @@ class Faults:
     def lose_answer(
         self,
         api: str,
-        **meant: Unpack[Meant],
+        **meant: Unpack[FaultOptions],
     ) -> Fault:
         """Do what is asked, and close the connection instead of answering."""
         fault = Fault(
             "lose",
             api,
             meant,
-            text=LOST,
+            text=DROPPED,
         )
         return self._add(fault)
 
     def cut_answer(
         self,
         api: str,
-        **meant: Unpack[Meant],
+        **meant: Unpack[FaultOptions],
     ) -> Fault:
         """Do what is asked, send half of the answer, and close the connection."""
         fault = Fault(
             "cut",
             api,
             meant,
-            text=CUT,
+            text=TRUNCATED,
         )
         return self._add(fault)
 
     def ignore(
         self,
         api: str,
-        **meant: Unpack[Meant],
+        **meant: Unpack[FaultOptions],
     ) -> Fault:
         """Do nothing, answer nothing, and take nothing more from the connection, which stays open."""
         fault = Fault(
@@ -244,7 +246,7 @@ class Faults:
         )
         return self._add(fault)
 
-    def by_seed(self, seed: int, *, share: float = 0.05, **meant: Unpack[Meant]) -> Fault:
+    def by_seed(self, seed: int, *, share: float = 0.05, **meant: Unpack[FaultOptions]) -> Fault:
         """Have this share of all requests refused, delayed, or done and not answered, until cancelled."""
         if not 0 < share <= 1:
             raise ValueError(f"share={share}: say which part of the requests, above 0 and up to 1")
@@ -284,7 +286,7 @@ class Faults:
         return fault
 
 
-def _error(given: str | int) -> tuple[int, str]:
+def _parse_error(given: str | int) -> tuple[int, str]:
     from kwire.wire.errors import ErrorCode
 
     try:

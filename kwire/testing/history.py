@@ -47,17 +47,17 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
-from kwire.testing.answers import Record
+from kwire.testing.results import Record
 
-Place = tuple[str, int]
+Partition = tuple[str, int]
 """A topic and a partition of it."""
-Read = tuple[Place, int, bytes]
+Read = tuple[Partition, int, bytes]
 """A record as a reader gets it: where, at which offset, and its value."""
-ANYWHERE = UNKNOWN = -1
+ANY_OFFSET = UNKNOWN_OFFSET = -1
 """An offset that nobody has told."""
-SHOWN = 5
+MAX_RECORDS_SHOWN = 5
 """How many records a finding names."""
-MOST_FINDINGS = 50
+MAX_ANOMALIES_SHOWN = 50
 """How many findings a failure names."""
 
 
@@ -69,7 +69,7 @@ class Outcome(Enum):
     REFUSED = "refused for good"
 
 
-class Finding(NamedTuple):
+class Anomaly(NamedTuple):
     """Something that cannot be: of which kind, and in words."""
 
     kind: str
@@ -90,13 +90,13 @@ class _Transaction:
 class _Sent:
     value: bytes
     producer: str
-    place: Place
+    place: Partition
     number: int
     is_idempotent: bool
     at_s: float
     transaction: _Transaction | None
     outcome: Outcome = Outcome.UNKNOWN
-    offset: int = UNKNOWN
+    offset: int = UNKNOWN_OFFSET
     acknowledged_at_s: float = -1.0
 
     def __str__(self) -> str:
@@ -105,13 +105,13 @@ class _Sent:
             told += f" at {self.acknowledged_at_s:.3f} s" + (f" as {self.offset}" if self.offset >= 0 else "")
         of = f" in {self.transaction.name}" if self.transaction is not None else ""
         who = f"number {self.number} of {self.producer}{of}"
-        return f"{_shown(self.value)} ({who}, sent at {self.at_s:.3f} s, {told})"
+        return f"{_format_value(self.value)} ({who}, sent at {self.at_s:.3f} s, {told})"
 
 
-class _Given(NamedTuple):
+class _Delivery(NamedTuple):
     """A record that a reader was given; without a value, where it was sent to go on."""
 
-    place: Place
+    place: Partition
     offset: int
     value: bytes | None
     at_s: float
@@ -120,7 +120,7 @@ class _Given(NamedTuple):
 class _Commit(NamedTuple):
     """An offset that a group has committed; `may_go_back` where it was sent there."""
 
-    place: Place
+    place: Partition
     offset: int
     may_go_back: bool
     at_s: float
@@ -129,7 +129,7 @@ class _Commit(NamedTuple):
 class _Ownership(NamedTuple):
     """A member was told to read a partition from now on, or no longer."""
 
-    place: Place
+    place: Partition
     member: str
     begins: bool
     at_s: float
@@ -143,10 +143,10 @@ class History:
         self._begun_s = clock()
         self._lock = threading.Lock()
         self._sent: dict[bytes, _Sent] = {}
-        self._counts: dict[tuple[str, Place], int] = defaultdict(int)
+        self._counts: dict[tuple[str, Partition], int] = defaultdict(int)
         self._transactions: dict[str, _Transaction] = {}
-        self._given: dict[str, list[_Given]] = defaultdict(list)
-        self._final: dict[Place, list[tuple[int, bytes]]] = defaultdict(list)
+        self._given: dict[str, list[_Delivery]] = defaultdict(list)
+        self._final: dict[Partition, list[tuple[int, bytes]]] = defaultdict(list)
         self._read_all: list[tuple[str, ...]] = []
         self._committed: dict[str, list[_Commit]] = defaultdict(list)
         self._owned: dict[str, list[_Ownership]] = defaultdict(list)
@@ -156,16 +156,16 @@ class History:
     def sends(
         self,
         producer: str,
-        place: Place,
+        place: Partition,
         value: bytes,
         *,
         is_idempotent: bool = True,
         transaction: str | None = None,
     ) -> None:
         """A producer is about to send a value, which nobody has sent before."""
-        _check(place)
+        _check_partitions(place)
         with self._lock:
-            assert value not in self._sent, f"{_shown(value)} is sent twice"
+            assert value not in self._sent, f"{_format_value(value)} is sent twice"
             self._counts[producer, place] += 1
             number = self._counts[producer, place]
             found = None
@@ -174,7 +174,7 @@ class History:
                 found.values.append(value)
             self._sent[value] = _Sent(value, producer, place, number, is_idempotent, self._now_s(), found)
 
-    def acknowledged(self, value: bytes, offset: int = UNKNOWN) -> None:
+    def acknowledged(self, value: bytes, offset: int = UNKNOWN_OFFSET) -> None:
         """It was told that the value is there (with acks=all), and where, unless it does not know."""
         with self._lock:
             sent = self._sent[value]
@@ -196,11 +196,11 @@ class History:
             found = self._transactions.setdefault(transaction, _Transaction(transaction))
             found.outcome = Outcome.DONE if committed else Outcome.REFUSED
 
-    def starts(self, reader: str, place: Place, offset: int = ANYWHERE) -> None:
+    def starts(self, reader: str, place: Partition, offset: int = ANY_OFFSET) -> None:
         """A reader goes on from there: it was assigned the partition, or was sought to the offset."""
-        _check(place)
+        _check_partitions(place)
         with self._lock:
-            self._given[reader].append(_Given(place, offset, None, self._now_s()))
+            self._given[reader].append(_Delivery(place, offset, None, self._now_s()))
 
     def reads_all(self, *readers: str) -> None:
         """These were to be given, together, all that is there in the end."""
@@ -210,10 +210,10 @@ class History:
     def polled(self, reader: str, records: Iterable[Read]) -> None:
         """A reader (of what is committed) was given records."""
         records = list(records)
-        _check(*(record[0] for record in records))
+        _check_partitions(*(record[0] for record in records))
         with self._lock:
             now_s = self._now_s()
-            self._given[reader] += [_Given(*record, now_s) for record in records]
+            self._given[reader] += [_Delivery(*record, now_s) for record in records]
 
     def reads_to_the_end(self, reader: str, records: Iterable[Read]) -> None:
         """In the end a reader was given all that is there, from the beginning of each partition."""
@@ -228,23 +228,23 @@ class History:
         read = [((one.topic, one.partition), one.offset, one.value or b"") for one in records]
         self.reads_to_the_end("whoever reads in the end", read)
 
-    def committed(self, group: str, place: Place, offset: int, *, may_go_back: bool = False) -> None:
+    def committed(self, group: str, place: Partition, offset: int, *, may_go_back: bool = False) -> None:
         """A group's commit was acknowledged; it `may_go_back` where somebody has reset the group."""
-        _check(place)
+        _check_partitions(place)
         with self._lock:
             self._committed[group].append(_Commit(place, offset, may_go_back, self._now_s()))
 
-    def assigned(self, group: str, member: str, places: Iterable[Place]) -> None:
+    def assigned(self, group: str, member: str, places: Iterable[Partition]) -> None:
         """A member was told to read these from now on, beside what it has: as rebalance listeners hear it."""
         self._owns(group, member, places, begins=True)
 
-    def revoked(self, group: str, member: str, places: Iterable[Place]) -> None:
+    def revoked(self, group: str, member: str, places: Iterable[Partition]) -> None:
         """A member was told to read these no longer, or that it has lost them."""
         self._owns(group, member, places, begins=False)
 
-    def _owns(self, group: str, member: str, places: Iterable[Place], *, begins: bool) -> None:
+    def _owns(self, group: str, member: str, places: Iterable[Partition], *, begins: bool) -> None:
         places = list(places)
-        _check(*places)
+        _check_partitions(*places)
         with self._lock:
             now_s = self._now_s()
             self._owned[group] += [_Ownership(place, member, begins, now_s) for place in places]
@@ -275,10 +275,14 @@ class History:
         __tracebackhide__ = True  # for pytest: the failure is the caller's
         found = self.findings(at_least_once=at_least_once)
         if found:
-            more = [f"and {len(found) - MOST_FINDINGS} more"] if len(found) > MOST_FINDINGS else []
-            raise AssertionError("\n  ".join(["this cannot be:", *map(str, found[:MOST_FINDINGS]), *more]))
+            more = (
+                [f"and {len(found) - MAX_ANOMALIES_SHOWN} more"] if len(found) > MAX_ANOMALIES_SHOWN else []
+            )
+            raise AssertionError(
+                "\n  ".join(["this cannot be:", *map(str, found[:MAX_ANOMALIES_SHOWN]), *more])
+            )
 
-    def findings(self, *, at_least_once: bool = True) -> list[Finding]:
+    def findings(self, *, at_least_once: bool = True) -> list[Anomaly]:
         """Everything that cannot be. `at_least_once` has producers without idempotence double and reorder."""
         with self._lock:
             return [
@@ -290,122 +294,128 @@ class History:
                 *self._of_owners(),
             ]
 
-    def _of_what_is_there(self, at_least_once: bool) -> Iterator[Finding]:
-        stands: dict[bytes, tuple[Place, int]] = {}
+    def _of_what_is_there(self, at_least_once: bool) -> Iterator[Anomaly]:
+        stands: dict[bytes, tuple[Partition, int]] = {}
         for place, records in sorted(self._final.items()):
             last: dict[str, _Sent] = {}
             for offset, value in records:
-                where = f"{_named(place)} at {offset}"
+                where = f"{_format_partition(place)} at {offset}"
                 sent = self._sent.get(value)
                 if sent is None or sent.place != place:
-                    yield Finding("foreign", f"{where} stands {sent or _shown(value)}")
+                    yield Anomaly("foreign", f"{where} stands {sent or _format_value(value)}")
                     continue
                 is_held = sent.is_idempotent or not at_least_once
                 if value in stands:
                     if is_held:
-                        yield Finding(
+                        yield Anomaly(
                             "doubled", f"{where} stands {sent}, and before that at {stands[value][1]}"
                         )
                     continue
                 stands[value] = place, offset
-                if _is_refused(sent):
-                    yield Finding("uncommitted", f"{where} stands {sent}")
+                if _is_rejected(sent):
+                    yield Anomaly("uncommitted", f"{where} stands {sent}")
                 if 0 <= sent.offset != offset and sent.is_idempotent:
-                    yield Finding("moved", f"{where} stands {sent}")
+                    yield Anomaly("moved", f"{where} stands {sent}")
                 before = last.get(sent.producer)
                 if is_held and before is not None and before.number > sent.number:
-                    yield Finding("reordered", f"{where} stands {sent}, behind {before}")
+                    yield Anomaly("reordered", f"{where} stands {sent}, behind {before}")
                 else:
                     last[sent.producer] = sent
 
-    def _of_what_is_not(self) -> Iterator[Finding]:
+    def _of_what_is_not(self) -> Iterator[Anomaly]:
         there = {value for records in self._final.values() for _, value in records}
         lost = defaultdict(list)
         for sent in self._sent.values():
             if sent.transaction is None and sent.outcome is Outcome.DONE and sent.value not in there:
                 lost[sent.producer, sent.place].append(sent)
         for (_, place), several in sorted(lost.items()):
-            yield Finding("lost", f"{_named(place)} is without {_some(several)}")
+            yield Anomaly("lost", f"{_format_partition(place)} is without {_format_sends(several)}")
         for transaction in self._transactions.values():
             gone = [self._sent[value] for value in transaction.values if value not in there]
             if not gone:
                 continue
             if transaction.outcome is Outcome.DONE:
-                yield Finding("lost", f"{transaction.name} is committed, without {_some(gone)}")
+                yield Anomaly("lost", f"{transaction.name} is committed, without {_format_sends(gone)}")
             elif transaction.outcome is Outcome.UNKNOWN and len(gone) < len(transaction.values):
-                yield Finding("torn", f"{transaction.name} is there, without {_some(gone)}")
+                yield Anomaly("torn", f"{transaction.name} is there, without {_format_sends(gone)}")
 
-    def _of_readers(self) -> Iterator[Finding]:
+    def _of_readers(self) -> Iterator[Anomaly]:
         final = {place: dict(records) for place, records in self._final.items()}
         offsets = {place: sorted(found) for place, found in final.items()}
         for reader, given in sorted(self._given.items()):
-            next_offset: dict[Place, int | None] = {}
+            next_offset: dict[Partition, int | None] = {}
             for place, offset, value, at_s in given:
                 expected = next_offset.get(place)
                 if value is None:
-                    next_offset[place] = offset if offset != ANYWHERE else None
+                    next_offset[place] = offset if offset != ANY_OFFSET else None
                     continue
                 next_offset[place] = offset + 1
-                what = f"{reader} was given {_named(place)} at {offset} at {at_s:.3f} s"
+                what = f"{reader} was given {_format_partition(place)} at {offset} at {at_s:.3f} s"
                 if expected is not None and offset < expected:
-                    yield Finding("going back", f"{what}, and was at {expected} before")
-                elif expected is not None and (between := _between(offsets.get(place, []), expected, offset)):
-                    yield Finding("skipped", f"{what}, and not {between[:SHOWN]} ({len(between)} in all)")
+                    yield Anomaly("going back", f"{what}, and was at {expected} before")
+                elif expected is not None and (
+                    between := _offsets_between(offsets.get(place, []), expected, offset)
+                ):
+                    yield Anomaly(
+                        "skipped", f"{what}, and not {between[:MAX_RECORDS_SHOWN]} ({len(between)} in all)"
+                    )
                 stands = final.get(place, {}).get(offset)
                 if stands is None:
-                    yield Finding(
-                        "uncommitted", f"{what}: {self._sent.get(value) or _shown(value)}, which is gone"
+                    yield Anomaly(
+                        "uncommitted",
+                        f"{what}: {self._sent.get(value) or _format_value(value)}, which is gone",
                     )
                 elif stands != value:
-                    yield Finding(
-                        "changed", f"{what}: {_shown(value)}, and there stands {self._sent.get(stands)}"
+                    yield Anomaly(
+                        "changed",
+                        f"{what}: {_format_value(value)}, and there stands {self._sent.get(stands)}",
                     )
 
-    def _of_what_is_not_read(self) -> Iterator[Finding]:
+    def _of_what_is_not_read(self) -> Iterator[Anomaly]:
         for readers in self._read_all:
             given = {(each.place, each.offset) for reader in readers for each in self._given[reader]}
             for place, records in sorted(self._final.items()):
                 unread = [offset for offset, _ in records if (place, offset) not in given]
                 if unread:
                     first = dict(records)[unread[0]]
-                    yield Finding(
+                    yield Anomaly(
                         "unread",
                         f"{' and '.join(readers)} {'were' if len(readers) > 1 else 'was'} not given "
-                        f"{_named(place)} at {unread[:SHOWN]} ({len(unread)} in all): "
-                        f"{self._sent.get(first) or _shown(first)}",
+                        f"{_format_partition(place)} at {unread[:MAX_RECORDS_SHOWN]} ({len(unread)} in all): "
+                        f"{self._sent.get(first) or _format_value(first)}",
                     )
 
-    def _of_commits(self) -> Iterator[Finding]:
+    def _of_commits(self) -> Iterator[Anomaly]:
         for group, commits in sorted(self._committed.items()):
-            last: dict[Place, _Commit] = {}
+            last: dict[Partition, _Commit] = {}
             for commit in commits:
                 before = last.get(commit.place)
                 if before is not None and commit.offset < before.offset and not commit.may_go_back:
-                    yield Finding(
+                    yield Anomaly(
                         "going back",
-                        f"{group} has committed {_named(commit.place)} at {commit.offset} at "
+                        f"{group} has committed {_format_partition(commit.place)} at {commit.offset} at "
                         f"{commit.at_s:.3f} s, and at {before.offset} before, at {before.at_s:.3f} s",
                     )
                 last[commit.place] = commit
 
-    def _of_owners(self) -> Iterator[Finding]:
+    def _of_owners(self) -> Iterator[Anomaly]:
         for group, told in sorted(self._owned.items()):
-            owners: dict[Place, dict[str, float]] = defaultdict(dict)
+            owners: dict[Partition, dict[str, float]] = defaultdict(dict)
             for place, member, begins, at_s in told:
                 if not begins:
                     owners[place].pop(member, None)
                     continue
                 for other, since_s in owners[place].items():
                     if other != member:
-                        yield Finding(
+                        yield Anomaly(
                             "two owners",
-                            f"{_named(place)} was assigned to {member} of {group} at {at_s:.3f} s, while "
-                            f"{other} had it since {since_s:.3f} s",
+                            f"{_format_partition(place)} was assigned to {member} of {group} "
+                            f"at {at_s:.3f} s, while {other} had it since {since_s:.3f} s",
                         )
                 owners[place].setdefault(member, at_s)
 
 
-def _check(*places: object) -> None:
+def _check_partitions(*places: object) -> None:
     """TypeError where one is no place, of which the findings would tell wrongly."""
     for place in places:
         match place:
@@ -414,27 +424,29 @@ def _check(*places: object) -> None:
         raise TypeError(f"say where by topic and partition, as ('orders', 0), and not {place!r:.100}")
 
 
-def _is_refused(sent: _Sent) -> bool:
+def _is_rejected(sent: _Sent) -> bool:
     if sent.transaction is not None:
         return sent.transaction.outcome is Outcome.REFUSED
     return sent.outcome is Outcome.REFUSED
 
 
-def _between(offsets: list[int], first: int, behind: int) -> list[int]:
+def _offsets_between(offsets: list[int], first: int, behind: int) -> list[int]:
     """Those that are there from the first on and before the last; control records and gaps are not."""
     if first == behind:
         return []
     return offsets[bisect_left(offsets, first) : bisect_left(offsets, behind)]
 
 
-def _named(place: Place) -> str:
+def _format_partition(place: Partition) -> str:
     return f"{place[0]}-{place[1]}"
 
 
-def _some(several: list[_Sent]) -> str:
-    shown = ", ".join(str(sent) for sent in several[:SHOWN])
-    return shown + (f", and {len(several) - SHOWN} more" if len(several) > SHOWN else "")
+def _format_sends(several: list[_Sent]) -> str:
+    shown = ", ".join(str(sent) for sent in several[:MAX_RECORDS_SHOWN])
+    return shown + (
+        f", and {len(several) - MAX_RECORDS_SHOWN} more" if len(several) > MAX_RECORDS_SHOWN else ""
+    )
 
 
-def _shown(value: bytes) -> str:
+def _format_value(value: bytes) -> str:
     return repr(value[:60])

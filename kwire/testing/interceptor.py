@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from kwire.testing.faults import Fault, Faults
     from kwire.testing.recorder import Recorder
 
-LONGEST_KEPT_BYTES: Final = 256 << 10
+MAX_KEPT_RESPONSE_BYTES: Final = 256 << 10
 """Of an answer: beyond that only its size is recorded."""
-FULL_FETCHES: Final = -1, 0
+FULL_FETCH_EPOCHS: Final = -1, 0
 """Session epochs of fetches that name all of their partitions. KIP-227."""
 
-OF_A_NODE: Final = re.compile(r"node-\d+-")
+NODE_CLIENT_ID: Final = re.compile(r"node-\d+-")
 """How the client ids begin under which nodes ask each other."""
 
 FetchedTopic = tuple[str, Uuid]
 
 
-class _Awaited:
+class _PendingResponse:
     """A request whose answer is to be looked at."""
 
     __slots__ = ("began_s", "context", "exchange", "fault")
@@ -68,7 +68,7 @@ class Interceptor:
         self._image: MetadataImage | None = None
         self._recorder = recorder
         self._faults = faults
-        self._awaited: list[_Awaited] = []
+        self._awaited: list[_PendingResponse] = []
         self._stuck: dict[int, RequestContext] = {}
         """By channel: what holds the place of a request that is delayed or ignored."""
         self._fetched: dict[int, set[tuple[FetchedTopic, int]]] = {}
@@ -94,7 +94,7 @@ class Interceptor:
             self._pass_on(channel, frame)
             return
         exchange = Exchange(time.time(), header, frame[position:], self._recorder.topic_names)
-        if _is_of_a_node(channel, exchange):
+        if _is_from_node(channel, exchange):
             self._pass_on(channel, frame)
             return
         self._learn_names()
@@ -117,7 +117,7 @@ class Interceptor:
             self._refuse(channel, frame, exchange, ErrorCode(fault.error_code))
         else:
             if fault.kind == "refuse":
-                frame = _at_once(exchange)
+                frame = _without_wait(exchange)
             self._handle(channel, frame, exchange, fault)
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
@@ -157,7 +157,7 @@ class Interceptor:
             exchange.ends(0.0, None, 0, f"the connection is closed: {error}")
             raise
         if len(channel.slots) > count:
-            self._awaited.append(_Awaited(channel.slots[-1], exchange, fault))
+            self._awaited.append(_PendingResponse(channel.slots[-1], exchange, fault))
 
     def _take_up(self, channel: Channel, slot: RequestContext, frame: memoryview, exchange: Exchange) -> None:
         """A request was delayed long enough."""
@@ -176,7 +176,7 @@ class Interceptor:
     def _refuse(self, channel: Channel, frame: memoryview, exchange: Exchange, code: ErrorCode) -> None:
         interrupt = channel.interrupt
         context = channel.open_slot(exchange.header, self._loop.now_ms(), len(frame))
-        self._awaited.append(_Awaited(context, exchange, None))
+        self._awaited.append(_PendingResponse(context, exchange, None))
         try:
             context.request = exchange.request_message
             context.refuse(ApiError(code))
@@ -192,7 +192,7 @@ class Interceptor:
         except WireError:
             return
         fetched = self._fetched.setdefault(channel.id, set())
-        if request.session_epoch in FULL_FETCHES:
+        if request.session_epoch in FULL_FETCH_EPOCHS:
             fetched.clear()
         for topic in request.forgotten_topics_data:
             fetched.difference_update(((topic.topic, topic.topic_id), index) for index in topic.partitions)
@@ -213,7 +213,7 @@ class Interceptor:
             else:
                 self._awaited.append(one)
 
-    def _answered(self, one: _Awaited) -> None:
+    def _answered(self, one: _PendingResponse) -> None:
         context, exchange = one.context, one.exchange
         took_ms = (time.perf_counter() - one.began_s) * 1000
         if context.reply is None:
@@ -226,9 +226,9 @@ class Interceptor:
         if one.fault is not None and not context.channel.closed:
             self._spoil(one.fault, context)
         answer = None
-        if context.reply_bytes <= LONGEST_KEPT_BYTES:
-            answer = joined(context.reply)
-        exchange.ends(took_ms, answer, context.reply_bytes, _lost(one.fault, context.reply_bytes))
+        if context.reply_bytes <= MAX_KEPT_RESPONSE_BYTES:
+            answer = join_pieces(context.reply)
+        exchange.ends(took_ms, answer, context.reply_bytes, _describe_closed(one.fault, context.reply_bytes))
         self._recorder.ends(len(answer or b""))
 
     def _spoil(self, fault: Fault, context: RequestContext) -> None:
@@ -236,7 +236,7 @@ class Interceptor:
         if fault.kind == "refuse":
             self._replace(context, self._with_errors(context, ErrorCode(fault.error_code)))
             return
-        half = joined(context.reply)[: context.reply_bytes // 2 if fault.kind == "cut" else 0]
+        half = join_pieces(context.reply)[: context.reply_bytes // 2 if fault.kind == "cut" else 0]
         self._replace(context, [half])
         channel = context.channel
         closing = RequestContext(context.header, channel, context.arrived_ms, 0)
@@ -247,7 +247,7 @@ class Interceptor:
         """The answer to a fetch, with an error for each partition of its session instead of records."""
         header, reply = context.header, context.reply
         assert reply is not None
-        _, response = decode_response(FetchResponse, header.api_version, memoryview(joined(reply))[4:])
+        _, response = decode_response(FetchResponse, header.api_version, memoryview(join_pieces(reply))[4:])
         if response.error_code:
             return reply
         topics: dict[FetchedTopic, list[PartitionData]] = {}
@@ -278,9 +278,9 @@ class Interceptor:
             self._recorder.topic_names.update((topic.topic_id, name) for name, topic in image.topics.items())
 
 
-def _is_of_a_node(channel: Channel, exchange: Exchange) -> bool:
+def _is_from_node(channel: Channel, exchange: Exchange) -> bool:
     """Whether a node of the cluster asks: by its client id, which others may have, and by its software."""
-    if not OF_A_NODE.match(exchange.client_id):
+    if not NODE_CLIENT_ID.match(exchange.client_id):
         return False
     from kwire.broker.net.peer_link import SOFTWARE_NAME  # a node that is alone starts without it
 
@@ -294,14 +294,14 @@ def _is_of_a_node(channel: Channel, exchange: Exchange) -> bool:
     return software == SOFTWARE_NAME
 
 
-def joined(pieces: list[Buffer | Region]) -> bytes:
+def join_pieces(pieces: list[Buffer | Region]) -> bytes:
     """The bytes of a reply, those of files among them."""
     return b"".join(
         piece if isinstance(piece, Buffer) else cast(FileRegion, piece).read() for piece in pieces
     )
 
 
-def _at_once(exchange: Exchange) -> memoryview:
+def _without_wait(exchange: Exchange) -> memoryview:
     """The frame of a fetch that does not wait for records: it will be refused, though in its session."""
     request: FetchRequest = exchange.decoded()
     request.max_wait_ms = 0
@@ -310,7 +310,7 @@ def _at_once(exchange: Exchange) -> memoryview:
     return memoryview(bytearray(frame))[4:]
 
 
-def _lost(fault: Fault | None, sent_bytes: int) -> str:
+def _describe_closed(fault: Fault | None, sent_bytes: int) -> str:
     if fault is None or fault.kind not in ("lose", "cut"):
         return ""
     return f"{sent_bytes} bytes, and the connection is closed"

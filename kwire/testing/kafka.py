@@ -23,19 +23,19 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count as counting
 from typing import TYPE_CHECKING, TypeVar
 
-from kwire.testing.answers import Group, Record, TopicPartition
+from kwire.testing.results import Group, Record, TopicPartition
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from kwire.testing.client import Client
+    from kwire.testing.blocking_client import BlockingClient
 
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 10.0
-LOOK_SECONDS = 0.02
-SHOWN = 10
+POLL_SECONDS = 0.02
+MAX_RECORDS_SHOWN = 10
 """How many records a failure names."""
 
 
@@ -58,7 +58,7 @@ class Kafka:
         self._properties = dict(properties or {})
         self._timeout_s = timeout_s
         self._asking = threading.Lock()
-        self._client: Client | None = None
+        self._client: BlockingClient | None = None
         self._asker = 0
         """The process that has the client."""
         self._numbers = counting(1)
@@ -182,11 +182,13 @@ class Kafka:
             found[:] = self._records(topic, partition, offset, uncommitted, left_s)
             return len(found) >= count
 
-        is_there = _waited(enough, timeout_s)
+        is_there = _poll_until(enough, timeout_s)
         if not is_there or len(found) > count:
             after = "" if is_there else f" after {timeout_s:g} s"
-            shown = ":" * bool(found) + "".join(f"\n  {_shown(record)}" for record in found[:SHOWN])
-            more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            shown = ":" * bool(found) + "".join(
+                f"\n  {_describe(record)}" for record in found[:MAX_RECORDS_SHOWN]
+            )
+            more = f"\n  and {len(found) - MAX_RECORDS_SHOWN} more" if len(found) > MAX_RECORDS_SHOWN else ""
             raise AssertionError(f"{topic} has {len(found)} records{after}, and not {count}{shown}{more}")
         return found
 
@@ -241,7 +243,7 @@ class Kafka:
     def _now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def _ask(self, question: Callable[[Client], T]) -> T:
+    def _ask(self, question: Callable[[BlockingClient], T]) -> T:
         with self._asking:
             if self._client is not None and self._asker != os.getpid():
                 # A child that was forked has a copy of its parent's connections, on which answers would mix.
@@ -249,10 +251,10 @@ class Kafka:
                 self._client = None
             if self._client is None:
                 from kwire.client.security import security_of
-                from kwire.testing.client import Client
+                from kwire.testing.blocking_client import BlockingClient
 
                 security = security_of(self._client_properties())
-                self._client = Client(self.bootstrap_servers, self._timeout_s, self._sleep, security)
+                self._client = BlockingClient(self.bootstrap_servers, self._timeout_s, self._sleep, security)
                 self._asker = os.getpid()
             return question(self._client)
 
@@ -275,18 +277,18 @@ def wait_until(
         last[:] = [condition()]
         return bool(last[0])
 
-    if not _waited(holds, timeout_s):
+    if not _poll_until(holds, timeout_s):
         awaited = what or getattr(condition, "__name__", "").replace("<lambda>", "") or "the condition"
         raise AssertionError(f"waited {timeout_s:g} s for {awaited}, and had {last[0]!r} in the end")
     return last[0]
 
 
-def _waited(holds: Callable[[], bool], timeout_s: float) -> bool:
+def _poll_until(holds: Callable[[], bool], timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return True
 
 
@@ -300,5 +302,5 @@ def _bytes(text: bytes | str | None) -> bytes | None:
     )
 
 
-def _shown(record: Record) -> str:
+def _describe(record: Record) -> str:
     return f"{record.topic}-{record.partition} at {record.offset}: {record.key!r} = {record.value!r:.100}"

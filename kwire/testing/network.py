@@ -1,6 +1,6 @@
 """A network between virtual nodes and simulated clients, which does what TCP may do to them.
 
-    network = Network(Events())
+    network = Network(EventQueue())
     first = VirtualNode({"node.id": "1", "listeners": "PLAINTEXT://one:9092", ...}, network=network)
     second = VirtualNode({"node.id": "2", "listeners": "PLAINTEXT://two:9092", ...}, network=network)
     client = network.connect(PeerAddress("one", 9092), "a client")
@@ -30,16 +30,16 @@ from kwire.broker.net.peer_link import Hears
 from kwire.broker.net.receiving import ServesChannels
 from kwire.broker.storage.disk import FileRegion
 from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
-from kwire.testing.virtual import Events, VirtualHost
+from kwire.testing.virtual_host import EventQueue, VirtualHost
 from kwire.wire.errors import WireError
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 MAX_IN_TRANSIT = 10_000
 """How many frames may be on their way in one direction of a connection."""
-NO_NODE = "nobody"
+UNKNOWN_HOST = "nobody"
 
 
-class Faults(NamedTuple):
+class NetworkFaults(NamedTuple):
     """What may happen to a frame, and how likely it is. What takes no chance is certain."""
 
     shortest_ms: int = 1
@@ -51,10 +51,10 @@ class Faults(NamedTuple):
     """How likely its connection breaks while it is under way."""
 
 
-NO_FAULTS: Final = Faults()
+NO_FAULTS: Final = NetworkFaults()
 
 
-class Place(NamedTuple):
+class NetworkListener(NamedTuple):
     """A listener of a node."""
 
     host: VirtualHost
@@ -68,9 +68,9 @@ class Network:
 
     def __init__(
         self,
-        events: Events,
+        events: EventQueue,
         rng: random.Random | None = None,
-        faults: Faults = NO_FAULTS,
+        faults: NetworkFaults = NO_FAULTS,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`note` is told of what goes wrong."""
@@ -79,7 +79,7 @@ class Network:
         """May be changed at any time."""
         self.note = note
         self._rng = rng
-        self._places: dict[PeerAddress, Place] = {}
+        self._places: dict[PeerAddress, NetworkListener] = {}
         self._names: dict[PeerAddress, str] = {}
         """Whose machine an address belongs to, whether its process lives or not."""
         self._dark: set[str] = set()
@@ -108,7 +108,7 @@ class Network:
                     self.events.timers.add(self.delay_ms(), connection.send_again)
         for address, (listener, role) in listeners.items():
             assert address not in self._places, f"{address} is in use"
-            self._places[address] = Place(host, node, listener, role)
+            self._places[address] = NetworkListener(host, node, listener, role)
             self._names[address] = host.name
 
     def stop_listening(self, host: VirtualHost) -> None:
@@ -123,7 +123,7 @@ class Network:
         for connection in list(self.connections):
             connection.lose(host, silently=silently)
 
-    def place(self, address: PeerAddress) -> Place | None:
+    def place(self, address: PeerAddress) -> NetworkListener | None:
         return self._places.get(address)
 
     def is_dark(self, name: str) -> bool:
@@ -142,7 +142,7 @@ class Network:
 
     def name_of(self, address: PeerAddress) -> str:
         """Whose machine is asked for at an address."""
-        return self._names.get(address, NO_NODE)
+        return self._names.get(address, UNKNOWN_HOST)
 
     # --- what goes wrong
 
@@ -202,7 +202,7 @@ class Network:
         return least if self._rng is None or most <= least else self._rng.randint(least, most)
 
 
-class Way:
+class Direction:
     """One direction of a connection: what is sent arrives in its order."""
 
     __slots__ = (
@@ -267,11 +267,11 @@ class Way:
         """The connection has broken: of what is under way, some at the end does not arrive."""
         kept = self._network.some_of(len(self._transit))
         self._transit = deque(
-            arrive if number < kept else _lost for number, arrive in enumerate(self._transit)
+            arrive if number < kept else _drop for number, arrive in enumerate(self._transit)
         )
 
 
-def _lost() -> None:
+def _drop() -> None:
     return None
 
 
@@ -294,14 +294,14 @@ class Connection:
         self._call_client = call_client
         self._client_host = client_host
         self._hears: Hears | None = hears
-        self._served: ServedConnection | None = None
+        self._served: ServerConnection | None = None
         self._broken = False
         self._unheard: Callable[[], None] | None = None
         """What was last sent to a machine that was off."""
         server = network.name_of(to)
         self.server = server
-        self.out = Way(self, network, client, server)
-        self.back = Way(self, network, server, client)
+        self.out = Direction(self, network, client, server)
+        self.back = Direction(self, network, server, client)
         network.connections[self] = None
         self.out.put(self._reach)
 
@@ -350,7 +350,7 @@ class Connection:
         if place is None:
             self.back.put(lambda: self._end_client("connections are refused"))
             return
-        self._served = ServedConnection(self, place, next(network.channel_ids), self.back)
+        self._served = ServerConnection(self, place, next(network.channel_ids), self.back)
         self.back.put(lambda: self._tell(lambda hears: hears.opened()))
 
     def answered(self, frame: bytes) -> None:
@@ -419,10 +419,12 @@ class Connection:
             self._network.connections.pop(self, None)
 
 
-class ServedConnection:
+class ServerConnection:
     """The end of a node that somebody has connected to: what `kwire.broker.net.connection` does there."""
 
-    def __init__(self, connection: Connection, place: Place, channel_id: int, back: Way) -> None:
+    def __init__(
+        self, connection: Connection, place: NetworkListener, channel_id: int, back: Direction
+    ) -> None:
         self.place = place
         self._connection = connection
         self._back = back

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-REST_S: Final = 0.1, 1.0
-LASTS_S: Final = 0.2, 3.0
+INTERVAL_S: Final = 0.1, 1.0
+DURATION_S: Final = 0.2, 3.0
 
 
 class Outages:
@@ -61,14 +61,14 @@ class Outages:
 
     def _run(self) -> None:
         try:
-            while not self._enough.wait(self._rng.uniform(*REST_S)):
+            while not self._enough.wait(self._rng.uniform(*INTERVAL_S)):
                 self._fail_one()
         except BaseException as error:
             self._failure = error
 
     def _fail_one(self) -> None:
         broker_id = self._rng.choice(sorted(self._brokers))
-        broker, lasts_s = self._brokers[broker_id], self._rng.uniform(*LASTS_S)
+        broker, lasts_s = self._brokers[broker_id], self._rng.uniform(*DURATION_S)
         how, begin, end = self._rng.choice(
             (
                 ("crashes", broker.crash, broker.start),

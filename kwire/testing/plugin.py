@@ -33,33 +33,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kwire.testing.broker import Broker
-    from kwire.testing.brokers import Cluster
+    from kwire.testing.cluster import Cluster
     from kwire.testing.kafka import Kafka
     from kwire.testing.simulated import SimulatedCluster
 
-SMALL = {"offsets.topic.num.partitions": 4, "transaction.state.log.num.partitions": 4}
+FEW_PARTITIONS = {"offsets.topic.num.partitions": 4, "transaction.state.log.num.partitions": 4}
 """What makes the first group and the first transaction come sooner: each has its partition made then."""
-LONGEST_PREFIX = 100
-MOST_SHOWN = 100
+MAX_PREFIX_CHARACTERS = 100
+MAX_REQUESTS_SHOWN = 100
 """The last requests that a report has."""
 
-SEEDS = 10
+DEFAULT_SEEDS = 10
 """With how many a test is simulated that does not say."""
 
-MARKS = {
+MARK_USAGE = {
     "kwire_broker": 'kwire_broker({"num.partitions": 3}, users={"alice": "secret"})',
     "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, size=3)',
     "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, trouble=True)',
 }
 """By fixture, how its mark is written in full."""
 
-KINDS = {"size": int, "trouble": bool, "users": Mapping}
+MARK_ARGUMENT_TYPES = {"size": int, "trouble": bool, "users": Mapping}
 """By what a mark may say, of which type that is, but for seeds, which are looked at by themselves."""
 
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
+_INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
-class Kept(NamedTuple):
+class BrokerData(NamedTuple):
     """Where the data of some brokers is, and which tests have failed that had them: it is kept then."""
 
     directory: Path
@@ -68,7 +68,7 @@ class Kept(NamedTuple):
     failed: list[pytest.Item]
 
 
-class AsTheyAre(MetaPathFinder):
+class SkipAssertionRewriting(MetaPathFinder):
     """Finds kwire's modules before pytest does.
 
     pytest compiles the assertions of all modules anew that are installed with a plugin: here of a whole
@@ -79,24 +79,24 @@ class AsTheyAre(MetaPathFinder):
         return PathFinder.find_spec(fullname, path, target) if fullname.startswith("kwire.") else None
 
 
-SHARED = pytest.StashKey[Kept]()
-OWN = pytest.StashKey[list[Kept]]()
-SIMULATED = pytest.StashKey["SimulatedCluster"]()
+SHARED_BROKER = pytest.StashKey[BrokerData]()
+OWN_BROKERS = pytest.StashKey[list[BrokerData]]()
+SIMULATED_CLUSTER = pytest.StashKey["SimulatedCluster"]()
 """While it has not failed."""
-BEGAN = pytest.StashKey[float]()
+STARTED_AT_S = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kwire-seeds",
-        metavar="SEEDS",
-        type=_seeds,
+        metavar="DEFAULT_SEEDS",
+        type=_parse_seeds,
         help="the seeds of tests with kwire_simulation: how many, or from one to another as in 100-199",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    finder = AsTheyAre()
+    finder = SkipAssertionRewriting()
     sys.meta_path.insert(0, finder)
     config.add_cleanup(lambda: sys.meta_path.remove(finder))
     config.addinivalue_line(
@@ -109,18 +109,18 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        f"kwire_simulation(config, seeds={SEEDS}, size=3, trouble=True): the same for a simulated cluster, "
-        "the fixture kwire_simulation, once for each of so many seeds, or of these",
+        f"kwire_simulation(config, seeds={DEFAULT_SEEDS}, size=3, trouble=True): the same for a simulated "
+        "cluster, the fixture kwire_simulation, once for each of so many seeds, or of these",
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Once for each seed, by which a failure is seen again."""
-    for name, whole in MARKS.items():
+    for name, whole in MARK_USAGE.items():
         _check_mark(metafunc, name, whole)
     if "kwire_simulation" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("kwire_simulation")
-        marked = SEEDS if marker is None else marker.kwargs.get("seeds", SEEDS)
+        marked = DEFAULT_SEEDS if marker is None else marker.kwargs.get("seeds", DEFAULT_SEEDS)
         given = metafunc.config.getoption("--kwire-seeds")
         seeds = list(given or (range(marked) if isinstance(marked, int) else marked))
         if not seeds or not all(isinstance(seed, int) for seed in seeds):
@@ -133,23 +133,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Add what the test's brokers have to tell, where it failed."""
-    shared = item.config.stash.get(SHARED, None) if "kwire" in getattr(item, "fixturenames", ()) else None
+    shared = (
+        item.config.stash.get(SHARED_BROKER, None) if "kwire" in getattr(item, "fixturenames", ()) else None
+    )
     if call.when == "setup":
-        item.stash[BEGAN] = call.start
+        item.stash[STARTED_AT_S] = call.start
     elif call.when == "teardown" and shared is not None:
-        _mend(shared.brokers[""])
+        _repair(shared.brokers[""])
     if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
-    simulated = item.stash.get(SIMULATED, None)
+    simulated = item.stash.get(SIMULATED_CLUSTER, None)
     if simulated is not None:
-        del item.stash[SIMULATED]
-        item.add_report_section(call.when, "kwire simulation", f"{simulated.report()}\n{_again(item)}")
-    for kept in (*([shared] if shared is not None else []), *item.stash.get(OWN, [])):
+        del item.stash[SIMULATED_CLUSTER]
+        item.add_report_section(
+            call.when, "kwire simulation", f"{simulated.report()}\n{_rerun_instructions(item)}"
+        )
+    for kept in (*([shared] if shared is not None else []), *item.stash.get(OWN_BROKERS, [])):
         if item in kept.failed:
             continue  # told before: the teardown has failed, too
         kept.failed.append(item)
         for name, broker in kept.brokers.items():
-            requests = broker.requests.text(since_s=item.stash[BEGAN], most=MOST_SHOWN)
+            requests = broker.requests.text(since_s=item.stash[STARTED_AT_S], most=MAX_REQUESTS_SHOWN)
             item.add_report_section(call.when, f"kwire requests{name}", requests)
         item.add_report_section(call.when, "kwire data", f"is kept in {kept.directory}")
 
@@ -170,13 +174,13 @@ def kwire(
     from kwire.testing.broker import Broker
 
     directory = tmp_path_factory.mktemp("kwire")
-    broker = Broker({**SMALL, **kwire_config}, log_dir=directory, sync=False)
-    kept = Kept(directory, {"": broker}, [])
+    broker = Broker({**FEW_PARTITIONS, **kwire_config}, log_dir=directory, sync=False)
+    kept = BrokerData(directory, {"": broker}, [])
     with broker:
-        pytestconfig.stash[SHARED] = kept
+        pytestconfig.stash[SHARED_BROKER] = kept
         yield broker
-    del pytestconfig.stash[SHARED]
-    _remove(kept)
+    del pytestconfig.stash[SHARED_BROKER]
+    _remove_data(kept)
 
 
 @pytest.fixture
@@ -188,14 +192,14 @@ def kwire_broker(
     """A broker that no other test has."""
     from kwire.testing.broker import Broker
 
-    config, others = _marked(request, "kwire_broker")
+    config, others = _mark_arguments(request, "kwire_broker")
     directory = tmp_path_factory.mktemp(f"kwire-{_name_of(request)}")
-    broker = Broker({**SMALL, **kwire_config, **config}, log_dir=directory, sync=False, **others)
-    kept = Kept(directory, {"": broker}, [])
+    broker = Broker({**FEW_PARTITIONS, **kwire_config, **config}, log_dir=directory, sync=False, **others)
+    kept = BrokerData(directory, {"": broker}, [])
     with broker:
-        request.node.stash.setdefault(OWN, []).append(kept)
+        request.node.stash.setdefault(OWN_BROKERS, []).append(kept)
         yield broker
-    _remove(kept)
+    _remove_data(kept)
 
 
 @pytest.fixture
@@ -205,18 +209,18 @@ def kwire_cluster(
     request: pytest.FixtureRequest,
 ) -> Iterator[Cluster]:
     """A cluster of three brokers that no other test has."""
-    from kwire.testing.brokers import Cluster
+    from kwire.testing.cluster import Cluster
 
-    config, others = _marked(request, "kwire_cluster")
+    config, others = _mark_arguments(request, "kwire_cluster")
     directory = tmp_path_factory.mktemp(f"kwire-{_name_of(request)}")
     with Cluster(overrides={**kwire_config, **config}, log_dir=directory, **others) as cluster:
         brokers: Mapping[str, Broker] = {
             f" of broker {node_id}": broker for node_id, broker in cluster.brokers.items()
         }
-        kept = Kept(directory, brokers, [])
-        request.node.stash.setdefault(OWN, []).append(kept)
+        kept = BrokerData(directory, brokers, [])
+        request.node.stash.setdefault(OWN_BROKERS, []).append(kept)
         yield cluster
-    _remove(kept)
+    _remove_data(kept)
 
 
 @pytest.fixture
@@ -224,14 +228,14 @@ def kwire_simulation(request: pytest.FixtureRequest) -> Iterator[SimulatedCluste
     """A simulated cluster that no other test has, whose promises are checked when the test has ended."""
     from kwire.testing.simulated import SimulatedCluster
 
-    config, others = _marked(request, "kwire_simulation")
+    config, others = _mark_arguments(request, "kwire_simulation")
     others.pop("seeds", None)
     cluster = SimulatedCluster(request.param, config, **others)
-    request.node.stash[SIMULATED] = cluster
+    request.node.stash[SIMULATED_CLUSTER] = cluster
     try:
         cluster.start()
         yield cluster
-        if SIMULATED in request.node.stash:
+        if SIMULATED_CLUSTER in request.node.stash:
             cluster.check()
     finally:
         cluster.stop()
@@ -260,11 +264,11 @@ def _check_mark(metafunc: pytest.Metafunc, name: str, whole: str) -> None:
     others += [
         f"{key}={one!r:.60}"
         for key, one in mark.kwargs.items()
-        if not isinstance(one, KINDS.get(key, object))
+        if not isinstance(one, MARK_ARGUMENT_TYPES.get(key, object))
     ]
     if others:
         pytest.fail(f"@pytest.mark.{name} has no place for {others[0]}: write {whole}", pytrace=False)
-    ours = ("kwire", "kwire_topic", "kwire_group", *MARKS)
+    ours = ("kwire", "kwire_topic", "kwire_group", *MARK_USAGE)
     has = [one for one in metafunc.fixturenames if one in ours]
     # That of a class or a module is for those of its tests that have the fixture.
     if has and name not in has and any(mark is one for one in metafunc.definition.own_markers):
@@ -274,7 +278,7 @@ def _check_mark(metafunc: pytest.Metafunc, name: str, whole: str) -> None:
         )
 
 
-def _marked(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, object], dict[str, Any]]:
+def _mark_arguments(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, object], dict[str, Any]]:
     """The keys, and what else a mark says."""
     marker = request.node.get_closest_marker(name)
     if marker is None:
@@ -282,7 +286,7 @@ def _marked(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, obj
     return marker.args[0] if marker.args else {}, dict(marker.kwargs)
 
 
-def _seeds(wanted: str) -> range:
+def _parse_seeds(wanted: str) -> range:
     """How many, or from where to where: one at least."""
     first, is_range, last = wanted.partition("-")
     try:
@@ -294,7 +298,7 @@ def _seeds(wanted: str) -> range:
     return seeds
 
 
-def _again(item: pytest.Item) -> str:
+def _rerun_instructions(item: pytest.Item) -> str:
     """What to type to see a seed again: the order of Python's sets of strings has a seed of its own."""
     hash_seed = os.environ.get("PYTHONHASHSEED", "random")
     again = f"pytest {item.nodeid!r}"
@@ -308,14 +312,14 @@ def _again(item: pytest.Item) -> str:
     return f"see it again: PYTHONHASHSEED={hash_seed} {again}"
 
 
-def _remove(kept: Kept) -> None:
+def _remove_data(kept: BrokerData) -> None:
     if not kept.failed:
         from shutil import rmtree
 
         rmtree(kept.directory, ignore_errors=True)
 
 
-def _mend(broker: Broker) -> None:
+def _repair(broker: Broker) -> None:
     """What a test has had go wrong is not for the next one."""
     broker.faults.clear()
     broker.resume()
@@ -331,4 +335,4 @@ def _kafka_of(request: pytest.FixtureRequest) -> Kafka:
 
 
 def _name_of(request: pytest.FixtureRequest) -> str:
-    return _NOT_IN_NAMES.sub("-", request.node.name)[:LONGEST_PREFIX]
+    return _INVALID_IN_NAMES.sub("-", request.node.name)[:MAX_PREFIX_CHARACTERS]

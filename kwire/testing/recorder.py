@@ -32,7 +32,7 @@ class Recorder:
         self._kept: deque[Exchange] = deque()
         self._kept_bytes = 0
         self.topic_names: dict[Uuid, str] = {}
-        """Of all topics that were seen: ids read as names when the topic is gone, too."""
+        """Of all topics that were seen: ids read as matches_partition when the topic is gone, too."""
 
     def __iter__(self) -> Iterator[Exchange]:
         with self._lock:
@@ -64,7 +64,7 @@ class Recorder:
             for one in self
             if one.api == api
             and client_id in (None, one.client_id)
-            and names(one.partitions, topic, partition)
+            and matches_partition(one.partitions, topic, partition)
             and one.at_s >= since_s
         ]
 
@@ -101,7 +101,9 @@ class Recorder:
             self._kept_bytes = 0  # an answer may come to what is kept no more
 
 
-def names(partitions: frozenset[tuple[str, int]], topic: str | None, partition: int | None) -> bool:
+def matches_partition(
+    partitions: frozenset[tuple[str, int]], topic: str | None, partition: int | None
+) -> bool:
     """Whether what a request names has the topic, and that partition of it; None is any."""
     if topic is None and partition is None:
         return True

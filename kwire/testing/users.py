@@ -8,16 +8,16 @@ from typing import Any, Final
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 from kwire.wire.named_tuple import NamedTuple
 
-CLIENTS: Final = "SASL_PLAINTEXT"
+CLIENT_LISTENER: Final = "SASL_PLAINTEXT"
 """The name of the listener that asks who comes."""
-NODES: Final = "PLAINTEXT"
-CONTROLLERS: Final = "CONTROLLER"
+NODE_LISTENER: Final = "PLAINTEXT"
+CONTROLLER_LISTENER: Final = "CONTROLLER"
 """Those of nodes among themselves."""
-SECRET_KEY: Final = "kwire.testing"
-MODULES: Final = "org.apache.kafka.common.security"
+TOKEN_SECRET_KEY: Final = "kwire.testing"
+LOGIN_MODULES: Final = "org.apache.kafka.common.security"
 
 
-class Login(NamedTuple):
+class ClientConfig(NamedTuple):
     """As whom a client comes, and where: in the words of each of the stock clients."""
 
     bootstrap_servers: str
@@ -28,7 +28,7 @@ class Login(NamedTuple):
     """Whether these are a delegation token's id and its HMAC in base64."""
 
     def __repr__(self) -> str:
-        return f"Login({self.bootstrap_servers}, {self.username}, [hidden], {self.mechanism})"
+        return f"ClientConfig({self.bootstrap_servers}, {self.username}, [hidden], {self.mechanism})"
 
     @property
     def kafka_python(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Login(NamedTuple):
         self._check_password("kafka-python and aiokafka")
         return {
             "bootstrap_servers": self.bootstrap_servers,
-            "security_protocol": CLIENTS,
+            "security_protocol": CLIENT_LISTENER,
             "sasl_mechanism": self.mechanism,
             "sasl_plain_username": self.username,
             "sasl_plain_password": self.password,
@@ -48,7 +48,7 @@ class Login(NamedTuple):
         self._check_password("librdkafka")
         return {
             "bootstrap.servers": self.bootstrap_servers,
-            "security.protocol": CLIENTS,
+            "security.protocol": CLIENT_LISTENER,
             "sasl.mechanism": self.mechanism,
             "sasl.username": self.username,
             "sasl.password": self.password,
@@ -61,7 +61,7 @@ class Login(NamedTuple):
 
         return {
             "bootstrap.servers": self.bootstrap_servers,
-            "security.protocol": CLIENTS,
+            "security.protocol": CLIENT_LISTENER,
             "sasl.mechanism": self.mechanism,
             "sasl.jaas.config": login_of(
                 self.mechanism, self.username, self.password, is_token=self.is_token
@@ -97,14 +97,15 @@ def user_settings(users: Mapping[str, str]) -> dict[str, str]:
     from kwire.client.security import quoted
 
     known = " ".join(f"{quoted(f'user_{name}')}={quoted(password)}" for name, password in users.items())
-    prefix = f"listener.name.{CLIENTS.lower()}"
+    prefix = f"listener.name.{CLIENT_LISTENER.lower()}"
+    scram_module = f"{LOGIN_MODULES}.scram.ScramLoginModule required;"
     return {
-        "listener.security.protocol.map": f"{CLIENTS}:{CLIENTS},{NODES}:{NODES},{CONTROLLERS}:{NODES}",
+        "listener.security.protocol.map": (
+            f"{CLIENT_LISTENER}:{CLIENT_LISTENER},{NODE_LISTENER}:{NODE_LISTENER},"
+            f"{CONTROLLER_LISTENER}:{NODE_LISTENER}"
+        ),
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-        f"{prefix}.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required {known};",
-        **{
-            f"{prefix}.{mechanism.lower()}.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;"
-            for mechanism in SCRAM
-        },
-        "delegation.token.secret.key": SECRET_KEY,
+        f"{prefix}.plain.sasl.jaas.config": f"{LOGIN_MODULES}.plain.PlainLoginModule required {known};",
+        **{f"{prefix}.{mechanism.lower()}.sasl.jaas.config": scram_module for mechanism in SCRAM},
+        "delegation.token.secret.key": TOKEN_SECRET_KEY,
     }

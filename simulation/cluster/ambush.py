@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final
 
 from kwire.testing.network import Connection
-from kwire.testing.simulated.environment import World
-from kwire.testing.simulated.fault_plan import Trouble
+from kwire.testing.simulated.environment import SimulatedEnvironment
+from kwire.testing.simulated.fault_injector import FaultInjector
 from kwire.testing.simulated.nodes import ClusterNode
 from kwire.wire.messages.alter_partition import AlterPartitionRequest
 from kwire.wire.messages.offset_commit import OffsetCommitRequest
@@ -33,7 +33,7 @@ API_KEY: Final = struct.Struct(">4xh")
 class Ambush:
     """See the module. It begins when it is made, and ends with the trouble."""
 
-    def __init__(self, world: World, trouble: Trouble) -> None:
+    def __init__(self, world: SimulatedEnvironment, trouble: FaultInjector) -> None:
         self._world = world
         self._trouble = trouble
         self._follower: ClusterNode | None = None
@@ -103,7 +103,7 @@ class Ambush:
 class LateCommits:
     """Holds back commits of a group's members; see the module."""
 
-    def __init__(self, world: World, trouble: Trouble, members: str) -> None:
+    def __init__(self, world: SimulatedEnvironment, trouble: FaultInjector, members: str) -> None:
         """`members` is what the names of the members begin with."""
         self._world = world
         self._trouble = trouble

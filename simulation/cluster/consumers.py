@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
-from kwire.testing.simulated.ledger import Ledger, Place
-from kwire.testing.simulated.simulated_client import Client, Steps
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.oracle import Oracle
+from kwire.testing.simulated.simulated_client import SimulatedClient, Steps
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import batches, records
 from kwire.wire.errors import ErrorCode
@@ -28,24 +29,24 @@ PREFERRED_FOR_MS: Final = 2_000
 NOBODY: Final = -1
 
 
-class Consumer(Client):
+class Consumer(SimulatedClient):
     """Reads some partitions, each in turn. The epoch that it names lets no leader of before answer it."""
 
     def __init__(
-        self, *arguments: Any, ledger: Ledger, places: list[Place], read_committed: bool = False
+        self, *arguments: Any, ledger: Oracle, places: list[TopicPartition], read_committed: bool = False
     ) -> None:
         super().__init__(*arguments)
         self._ledger = ledger
         self._places = places
         self._isolation_level = int(read_committed)
-        self.positions: defaultdict[Place, int] = defaultdict(int)
+        self.positions: defaultdict[TopicPartition, int] = defaultdict(int)
         self.given: set[bytes] = set()
         """What it was given, with read_committed."""
         self.rack = ""
         """Where it stands: it reads from followers there, as leaders tell it to (KIP-392)."""
-        self._preferred: dict[Place, tuple[int, int]] = {}
+        self._preferred: dict[TopicPartition, tuple[int, int]] = {}
         """The follower to read from, and until when."""
-        self._high_watermarks: dict[Place, tuple[int, int]] = {}
+        self._high_watermarks: dict[TopicPartition, tuple[int, int]] = {}
         """The greatest that was seen of leaders, and in which epoch."""
 
     @property
@@ -61,7 +62,7 @@ class Consumer(Client):
                     yield from self._look_at_the_end(place)
             yield self.some_time(100)
 
-    def _poll(self, place: Place) -> Steps[None]:
+    def _poll(self, place: TopicPartition) -> Steps[None]:
         leader, epoch = yield from self.leader_of(place)
         preferred, until_ms = self._preferred.pop(place, (NOBODY, 0))
         asked = self._brokers.get(preferred) if self.now_ms() < until_ms else None
@@ -113,7 +114,7 @@ class Consumer(Client):
             self._preferred[place] = preferred, until_ms
         self._take(place, None if asked else epoch, data)
 
-    def _look_at_the_end(self, place: Place) -> Steps[None]:
+    def _look_at_the_end(self, place: TopicPartition) -> Steps[None]:
         """KIP-207: the end is not before what anybody has been told, whoever leads."""
         told = self._ledger.of(place).told_end
         leader, _ = yield from self.leader_of(place)
@@ -126,7 +127,7 @@ class Consumer(Client):
         if 0 <= end < told and not self._isolation_level:
             raise Violation(f"{self.name} is told that {place} ends at {end}; somebody has read up to {told}")
 
-    def _offset(self, place: Place, timestamp: int) -> Steps[int]:
+    def _offset(self, place: TopicPartition, timestamp: int) -> Steps[int]:
         """What ListOffsets gives; -1 where it gives nothing."""
         leader, epoch = yield from self.leader_of(place)
         wanted = ListOffsetsPartition(
@@ -149,7 +150,7 @@ class Consumer(Client):
             return -1
         return int(found.offset)
 
-    def _take(self, place: Place, epoch: int | None, data: Any) -> None:
+    def _take(self, place: TopicPartition, epoch: int | None, data: Any) -> None:
         """`epoch` is that of the leader who has answered; None where a follower has."""
         before = self._high_watermarks.get(place, (-1, -1))
         if before[0] == epoch and data.high_watermark < before[1]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kwire.host.host import PeerAddress
-from kwire.testing.simulated.ledger import Place
+from kwire.testing.results import TopicPartition
 from kwire.testing.simulated.simulated_client import Steps
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -35,7 +35,7 @@ NOTHING: Final = -1
 class Copier(TransactionalProducer):
     """See the module."""
 
-    def __init__(self, *arguments: Any, source: Place, **named: Any) -> None:
+    def __init__(self, *arguments: Any, source: TopicPartition, **named: Any) -> None:
         """`source` is where it has come to some offset, as it tells its group."""
         super().__init__(*arguments, **named)
         self._source = source

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from kwire.testing.simulated.environment import Shape
+from kwire.testing.simulated.environment import ClusterSpec
 from simulation.cluster.history import History
 from simulation.storage.run import main
 
 MODULE: Final = "simulation.cluster.elected"
 SHAPES: Final = (
-    Shape(dict.fromkeys((1, 2, 3), "broker,controller")),
-    Shape({1: "broker", 2: "broker", 3: "broker", 4: "controller", 5: "controller", 6: "controller"}),
-    Shape({node_id: "broker,controller" if node_id < 4 else "controller" for node_id in range(1, 6)}),
+    ClusterSpec(dict.fromkeys((1, 2, 3), "broker,controller")),
+    ClusterSpec({1: "broker", 2: "broker", 3: "broker", 4: "controller", 5: "controller", 6: "controller"}),
+    ClusterSpec({node_id: "broker,controller" if node_id < 4 else "controller" for node_id in range(1, 6)}),
 )
 
 

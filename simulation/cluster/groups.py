@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from kwire.testing.simulated.ledger import Ledger, Place
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.oracle import Oracle
 from kwire.testing.simulated.violation import Violation
 
 NOTHING: Final = -1
@@ -33,26 +34,28 @@ class Progress:
 class Group:
     """See the module."""
 
-    def __init__(self, name: str, ledger: Ledger, places: list[Place], note: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, ledger: Oracle, places: list[TopicPartition], note: Callable[[str], None]
+    ) -> None:
         """`places` are those that it reads; they may become more."""
         self.name = name
         self.places = places
         self.is_over = False
         """Whether its members are to leave."""
-        self.held: dict[str, tuple[int, frozenset[Place]]] = {}
+        self.held: dict[str, tuple[int, frozenset[TopicPartition]]] = {}
         """What each member holds, and in which generation, as far as it knows itself."""
         self._ledger = ledger
         self._note = note
-        self._owners: dict[tuple[int, Place], str] = {}
-        self._progress: dict[Place, Progress] = {}
-        self._confirmed: dict[Place, list[tuple[str, int]]] = {}
+        self._owners: dict[tuple[int, TopicPartition], str] = {}
+        self._progress: dict[TopicPartition, Progress] = {}
+        self._confirmed: dict[TopicPartition, list[tuple[str, int]]] = {}
         """Of each partition who was let go on with it, one after the other, and when."""
         self.moment = 0
         """Counts what members are told."""
 
     # --- who has what
 
-    def given(self, member: str, generation: int, places: Collection[Place]) -> None:
+    def given(self, member: str, generation: int, places: Collection[TopicPartition]) -> None:
         """A member of the classic protocol has its assignment. Violation where somebody else has it, too."""
         for place in places:
             owner = self._owners.setdefault((generation, place), member)
@@ -60,7 +63,7 @@ class Group:
                 raise Violation(f"{place} is given to {owner} and {member} in generation {generation}")
         self.holds(member, generation, places)
 
-    def holds(self, member: str, generation: int, places: Collection[Place]) -> None:
+    def holds(self, member: str, generation: int, places: Collection[TopicPartition]) -> None:
         """A member goes on with these."""
         now = frozenset(places)
         before = self.held.get(member, (NOTHING, frozenset()))[1]
@@ -79,7 +82,7 @@ class Group:
             self.holds(member, *(NOTHING, ()))
             del self.held[member]
 
-    def confirmed(self, member: str, asked_at: int, places: Collection[Place]) -> None:
+    def confirmed(self, member: str, asked_at: int, places: Collection[TopicPartition]) -> None:
         """The coordinator has let a member of the consumer protocol go on, who asked with these, after that
         moment, or is given them. Violation where it had let it before, and in between somebody else.
         """
@@ -94,18 +97,18 @@ class Group:
 
     # --- how far it has come
 
-    def sends(self, place: Place, generation: int, offset: int) -> None:
+    def sends(self, place: TopicPartition, generation: int, offset: int) -> None:
         """A member is about to commit."""
         self._of(place).unknown.add((generation, offset))
 
-    def committed(self, place: Place, generation: int, offset: int) -> None:
+    def committed(self, place: TopicPartition, generation: int, offset: int) -> None:
         """A member was told that this is committed."""
         progress = self._of(place)
         if generation >= progress.generation:
             progress.offset, progress.generation = offset, generation
             progress.unknown.discard((generation, offset))
 
-    def found(self, member: str, place: Place, generation: int, offset: int) -> None:
+    def found(self, member: str, place: TopicPartition, generation: int, offset: int) -> None:
         """A member that begins with a partition was told this. Violation where it cannot be."""
         progress = self._of(place)
         if generation < progress.generation:
@@ -120,7 +123,7 @@ class Group:
         progress.offset, progress.generation = offset, generation
         progress.unknown = {one for one in progress.unknown if one[0] >= generation}
 
-    def _of(self, place: Place) -> Progress:
+    def _of(self, place: TopicPartition) -> Progress:
         return self._progress.setdefault(place, Progress())
 
     # --- at the end

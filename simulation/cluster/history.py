@@ -5,21 +5,21 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from kwire.testing.simulated.convergence import differences, what_is_missing
+from kwire.testing.simulated.convergence import replica_differences, why_not_converged
 from kwire.testing.simulated.environment import (
-    ALONE,
-    FIVE,
-    FOUR,
-    MOST_PARTITIONS,
-    THREE,
-    Shape,
-    World,
-    hearing,
+    FIVE_NODES,
+    FOUR_NODES,
+    MAX_PARTITIONS,
+    ONE_NODE,
+    THREE_NODES,
+    ClusterSpec,
+    SimulatedEnvironment,
+    collect_node_errors,
 )
-from kwire.testing.simulated.fault_plan import CALM, Trouble, some_faults
-from kwire.testing.simulated.logins import LOGIN_MS, logins_so_far
-from kwire.testing.simulated.nodes import RACKS, RIGHT, Drift
-from kwire.testing.simulated.simulated_client import Client
+from kwire.testing.simulated.fault_injector import RELIABLE_NETWORK, FaultInjector, random_network_faults
+from kwire.testing.simulated.node_sasl import REAUTHENTICATION_MS, count_reauthentications
+from kwire.testing.simulated.nodes import NO_DRIFT, RACKS, ClockDrift
+from kwire.testing.simulated.simulated_client import SimulatedClient
 from kwire.testing.simulated.violation import Violation
 from simulation.cluster.ambush import Ambush, LateCommits
 from simulation.cluster.consumers import Consumer
@@ -41,10 +41,12 @@ CONVERGES_MS: Final = 20_000
 class History:
     """A run, with its transcript."""
 
-    def __init__(self, seed: int, *, shape: Shape | None = None) -> None:
+    def __init__(self, seed: int, *, shape: ClusterSpec | None = None) -> None:
         self.seed = seed
         self._rng = random.Random(f"kwire cluster {seed}")
-        self._shape = shape or self._rng.choice((ALONE, THREE, THREE, FOUR, FIVE))._replace(
+        self._shape = shape or self._rng.choice(
+            (ONE_NODE, THREE_NODES, THREE_NODES, FOUR_NODES, FIVE_NODES)
+        )._replace(
             # Few bytes at once: a follower that was away needs many fetches to catch up.
             fetch_bytes=self._rng.choice((150, 600, 1 << 20))
         )
@@ -58,12 +60,12 @@ class History:
         if self._chance("racks").random() < 0.25:
             self._shape = self._shape._replace(has_racks=True)
         if self._chance(UNCLEAN).random() < 0.1 and shape is None:
-            self._shape = self._shape._replace(nodes=FOUR.nodes, replicas=3, min_insync_replicas=2)
+            self._shape = self._shape._replace(nodes=FOUR_NODES.nodes, replicas=3, min_insync_replicas=2)
             self._shape = self._shape._replace(may_lose=True)
         if self._chance("logins").random() < 0.2:
             self._shape = self._shape._replace(has_logins=True)
         self._shape = _drifting(self._shape, self._chance("clocks"))
-        self._world: World | None = None
+        self._world: SimulatedEnvironment | None = None
         self._group: Group | None = None
 
     def _chance(self, purpose: str) -> random.Random:
@@ -79,8 +81,10 @@ class History:
         """All of it. Violation, or whatever a node raises that it must not."""
         rng = self._rng
         topics = {"a": rng.choice((1, 2))}
-        self._world = world = World(random.Random(rng.getrandbits(64)), self._shape, CALM, topics)
-        with hearing(world.bugs):
+        self._world = world = SimulatedEnvironment(
+            random.Random(rng.getrandbits(64)), self._shape, RELIABLE_NETWORK, topics
+        )
+        with collect_node_errors(world.bugs):
             world.begin()
             world.create_topics()
             self._start_clients(world)
@@ -92,7 +96,7 @@ class History:
                 world.tell_how_it_is()
                 raise
 
-    def _start_clients(self, world: World) -> None:
+    def _start_clients(self, world: SimulatedEnvironment) -> None:
         rng, ledger, places = self._rng, world.ledger, world.places
         if world.shape.may_lose:
             self._start_careless(world)
@@ -116,7 +120,7 @@ class History:
                 places=places,
                 brokers=shape.brokers,
                 replicas=shape.replicas,
-                grows_to=MOST_PARTITIONS if self._chance("growth").random() < 0.3 else 0,
+                grows_to=MAX_PARTITIONS if self._chance("growth").random() < 0.3 else 0,
             )
         if self.seed % 9 == 8:  # chance is not asked, so that the other seeds go on in their ways
             world.client(Copier, "copier", ledger=ledger, places=places, source=places[0])
@@ -129,7 +133,7 @@ class History:
                 if isinstance(client, Consumer):
                     client.rack = chance.choice(RACKS)
 
-    def _start_careless(self, world: World) -> None:
+    def _start_careless(self, world: SimulatedEnvironment) -> None:
         """Those who know nothing of transactions, groups and sequences, which do not survive a loss."""
         ledger, places = world.ledger, world.places
         for name, acks in (("plain", -1), ("other", -1), ("careless", 1)):
@@ -138,17 +142,17 @@ class History:
             world.client(Consumer, name, ledger=ledger, places=places)
         world.client(Committer, "committer", ledger=ledger, place=places[0])
 
-    def _start_group(self, world: World, rng: random.Random) -> None:
+    def _start_group(self, world: SimulatedEnvironment, rng: random.Random) -> None:
         if rng.random() < 0.4:
             self._group = group = Group("group", world.ledger, world.places, world.note)
             kind: type[Member] = rng.choice((ClassicMember, ConsumerMember))
             for number in range(rng.choice((1, 2, 3))):
                 world.client(kind, f"{MEMBER} {number}", ledger=world.ledger, group=group)
 
-    def _get_into_trouble(self, world: World) -> None:
+    def _get_into_trouble(self, world: SimulatedEnvironment) -> None:
         rng = self._rng
-        world.network.faults = some_faults(rng)
-        trouble = Trouble(
+        world.network.faults = random_network_faults(rng)
+        trouble = FaultInjector(
             world,
             random.Random(rng.getrandbits(64)),
             kills_amid_writes=self._chance("half writes").random() < 0.2,
@@ -165,47 +169,47 @@ class History:
         world.advance(rng.randrange(1_000))
         trouble.end()
 
-    def _become_whole(self, world: World) -> None:
+    def _become_whole(self, world: SimulatedEnvironment) -> None:
         writers = [client for client in world.clients if not _only_reads(client)]
         for client in writers:
             client.enough = True
 
         def is_whole() -> bool:
-            return all(client.is_done for client in writers) and what_is_missing(world) is None
+            return all(client.is_done for client in writers) and why_not_converged(world) is None
 
         def why_not() -> str:
             waiting = [client.name for client in writers if not client.is_done]
             group = None if self._group is None or self._group.is_over else self._group.what_is_missing()
-            return group or what_is_missing(world) or f"{', '.join(waiting)} cannot end"
+            return group or why_not_converged(world) or f"{', '.join(waiting)} cannot end"
 
         slowest = min([100, *(drift.speed_percent for drift in world.shape.drifts.values())])
         world.advance_until(is_whole, CONVERGES_MS * 100 // slowest, why_not)
         world.note("--- all replicas are in sync")
-        different = differences(world)
+        different = replica_differences(world)
         if different:
             raise Violation("; ".join(different))
         self._read_to_the_end(world)
         world.ledger.check()
 
-    def _keep_logins(self, world: World) -> None:
+    def _keep_logins(self, world: SimulatedEnvironment) -> None:
         """Where nothing is wrong, nodes renew their logins before they end: no connection is lost by it."""
         shape = world.shape
         if (
             not shape.has_logins
             or len(shape.nodes) == 1
-            or any(each != RIGHT for each in shape.drifts.values())
+            or any(each != NO_DRIFT for each in shape.drifts.values())
         ):
             return
-        world.advance(LOGIN_MS)
-        before = renewed, ended = logins_so_far(world.nodes.values())
-        world.advance(2 * LOGIN_MS)
-        now_renewed, now_ended = logins_so_far(world.nodes.values())
+        world.advance(REAUTHENTICATION_MS)
+        before = renewed, ended = count_reauthentications(world.nodes.values())
+        world.advance(2 * REAUTHENTICATION_MS)
+        now_renewed, now_ended = count_reauthentications(world.nodes.values())
         if now_ended > ended or now_renewed == renewed:
             raise Violation(
                 f"logins that were renewed, and that ended: {before}, now {(now_renewed, now_ended)}"
             )
 
-    def _read_to_the_end(self, world: World) -> None:
+    def _read_to_the_end(self, world: SimulatedEnvironment) -> None:
         readers = [client for client in world.clients if isinstance(client, Consumer) and _only_reads(client)]
 
         def has_read() -> bool:
@@ -221,18 +225,18 @@ class History:
                 world.ledger.check_transactions(reader.name, reader.given)
 
 
-def _drifting(shape: Shape, rng: random.Random) -> Shape:
+def _drifting(shape: ClusterSpec, rng: random.Random) -> ClusterSpec:
     """Its clocks may go at their own speed, and be hours apart."""
     if rng.random() < 0.7:
         return shape
     speeds, hours = ((50, 80, 100, 125, 200), 4) if rng.random() < 0.7 else ((100,), 10)
     drifts = {
-        node_id: Drift(rng.choice(speeds), rng.randrange(-hours, hours + 1) * 3_600_000)
+        node_id: ClockDrift(rng.choice(speeds), rng.randrange(-hours, hours + 1) * 3_600_000)
         for node_id in shape.nodes
     }
     return shape._replace(drifts=drifts)
 
 
-def _only_reads(client: Client) -> bool:
+def _only_reads(client: SimulatedClient) -> bool:
     """Whether it goes on until all has been read, and has no end of its own."""
     return isinstance(client, Consumer) and not isinstance(client, Member)

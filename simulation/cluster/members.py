@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Final
 
 from kwire.host.host import PeerAddress
-from kwire.testing.simulated.ledger import Place
+from kwire.testing.results import TopicPartition
 from kwire.testing.simulated.simulated_client import Steps
 from kwire.wire.codegen import decoder, encoder
 from kwire.wire.errors import ErrorCode
@@ -46,7 +46,7 @@ from kwire.wire.schema import Message
 from simulation.cluster.consumers import Consumer
 from simulation.cluster.groups import NOTHING, Group
 
-OFFSETS: Final = Place("__consumer_offsets", 0)
+OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 7, 5, 4, 5
 CONSUMER_HEARTBEAT_VERSION: Final = 1
 COMMIT_VERSION: Final = 9
@@ -93,9 +93,9 @@ class Member(Consumer):
         self.generation = NOTHING
         """The generation, or the member's epoch; NOTHING while it is not of the group."""
         self.member_id = ""
-        self.owned: dict[Place, bool] = {}
+        self.owned: dict[TopicPartition, bool] = {}
         """Its partitions, and whether it knows where to go on."""
-        self._committed: dict[Place, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
         """What it was told is committed of what it has."""
         self._lives = count(1)
         self._life = self.name
@@ -170,7 +170,7 @@ class Member(Consumer):
         self._committed.clear()
         self.group.gives_up(self._life)
 
-    def _owns(self, places: Collection[Place]) -> None:
+    def _owns(self, places: Collection[TopicPartition]) -> None:
         self.owned = {place: self.owned.get(place, False) for place in places}
 
     def _must_be_fine(self, code: int, what: str) -> Steps[bool]:
@@ -197,7 +197,7 @@ class Member(Consumer):
 
     # --- how far it has come
 
-    def _look(self, coordinator: PeerAddress, place: Place) -> Steps[None]:
+    def _look(self, coordinator: PeerAddress, place: TopicPartition) -> Steps[None]:
         """Ask where to go on."""
         topic = OffsetFetchRequestTopics(name=place.topic, partition_indexes=[place.partition])
         wanted = OffsetFetchRequestGroup(group_id=self.group.name, topics=[topic])
@@ -223,7 +223,7 @@ class Member(Consumer):
     def _names_itself(self, wanted: OffsetFetchRequestGroup) -> None:
         """KIP-848: who asks for offsets says who he is."""
 
-    def _commit(self, coordinator: PeerAddress, place: Place) -> Steps[None]:
+    def _commit(self, coordinator: PeerAddress, place: TopicPartition) -> Steps[None]:
         offset, generation = self.positions[place], self.generation
         one = OffsetCommitRequestPartition(
             partition_index=place.partition, committed_offset=offset, committed_metadata=""
@@ -280,7 +280,7 @@ class ClassicMember(Member):
 
     def _sync(self, coordinator: PeerAddress, generation: int, members: list[str]) -> Steps[None]:
         """`members` are there for the leader alone, who assigns each partition to one of them."""
-        shares: dict[str, list[Place]] = {member: [] for member in members}
+        shares: dict[str, list[TopicPartition]] = {member: [] for member in members}
         self._has_assigned = len(self.group.places) if members else 0
         for place in self.group.places if members else ():
             shares[self.rng.choice(members)].append(place)
@@ -378,10 +378,10 @@ class ConsumerMember(Member):
         if not (yield from self._must_be_fine(answer.error_code, "ConsumerGroupHeartbeat")):
             return
         self.generation = answer.member_epoch
-        places: Collection[Place] = self.owned
+        places: Collection[TopicPartition] = self.owned
         if answer.assignment is not None:
             places = [
-                Place(self._topic_ids[each.topic_id], partition)
+                TopicPartition(self._topic_ids[each.topic_id], partition)
                 for each in answer.assignment.topic_partitions
                 for partition in each.partitions
             ]
@@ -403,7 +403,7 @@ def _embedded(message: Message) -> bytes:
     return bytes(data)
 
 
-def _assignment(places: list[Place]) -> bytes:
+def _assignment(places: list[TopicPartition]) -> bytes:
     topics = sorted({place.topic for place in places})
     return _embedded(
         ConsumerProtocolAssignment(
@@ -417,9 +417,11 @@ def _assignment(places: list[Place]) -> bytes:
     )
 
 
-def _assigned(data: bytes) -> list[Place]:
+def _assigned(data: bytes) -> list[TopicPartition]:
     if not data:
         return []
     decode = decoder(ConsumerProtocolAssignment, 0)
     found = decode(memoryview(data), len(EMBEDDED_VERSION), len(data))[0]
-    return [Place(each.topic, number) for each in found.assigned_partitions for number in each.partitions]
+    return [
+        TopicPartition(each.topic, number) for each in found.assigned_partitions for number in each.partitions
+    ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kwire.host.host import PeerAddress
-from kwire.testing.simulated.ledger import Ledger, Place
-from kwire.testing.simulated.simulated_client import Client, Steps
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.oracle import Oracle
+from kwire.testing.simulated.simulated_client import SimulatedClient, Steps
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.messages.find_coordinator import GROUP
 from kwire.wire.messages.offset_commit import (
@@ -22,13 +23,13 @@ from kwire.wire.messages.offset_fetch import (
 
 COMMIT_VERSION: Final = 8
 FETCH_VERSION: Final = 8
-OFFSETS: Final = Place("__consumer_offsets", 0)
+OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 
 
-class Committer(Client):
+class Committer(SimulatedClient):
     """The only one of his group, which has no members. He commits ever greater offsets of one partition."""
 
-    def __init__(self, *arguments: Any, ledger: Ledger, place: Place) -> None:
+    def __init__(self, *arguments: Any, ledger: Oracle, place: TopicPartition) -> None:
         super().__init__(*arguments)
         self._ledger = ledger
         self._place = place

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kwire.broker.metadata.image import RESOURCE_TOPIC
-from kwire.testing.simulated.ledger import Ledger, Place
-from kwire.testing.simulated.simulated_client import Client, Steps
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.oracle import Oracle
+from kwire.testing.simulated.simulated_client import SimulatedClient, Steps
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -44,14 +45,14 @@ CONFIGS: Final = (
 """What changes the batches that a leader writes."""
 
 
-class Operator(Client):
+class Operator(SimulatedClient):
     """Does one thing after another, and looks at the answer only for what must not be said."""
 
     def __init__(
         self,
         *arguments: Any,
-        ledger: Ledger,
-        places: list[Place],
+        ledger: Oracle,
+        places: list[TopicPartition],
         brokers: list[int],
         replicas: int,
         grows_to: int = 0,
@@ -65,7 +66,7 @@ class Operator(Client):
         self._grows_to = grows_to
 
     def run(self) -> Steps[None]:
-        kinds: list[tuple[Callable[[Place], Steps[None]], int]] = [
+        kinds: list[tuple[Callable[[TopicPartition], Steps[None]], int]] = [
             (self._reassign, 4),
             (self._stop_reassigning, 1),
             (self._elect, 3),
@@ -85,14 +86,14 @@ class Operator(Client):
                 yield self.backoff()
                 yield from self.refresh()
 
-    def _reassign(self, place: Place) -> Steps[None]:
+    def _reassign(self, place: TopicPartition) -> Steps[None]:
         replicas = self.rng.sample(self._broker_ids, min(self._replicas, len(self._broker_ids)))
         yield from self._alter_reassignment(place, replicas)
 
-    def _stop_reassigning(self, place: Place) -> Steps[None]:
+    def _stop_reassigning(self, place: TopicPartition) -> Steps[None]:
         yield from self._alter_reassignment(place, None)
 
-    def _alter_reassignment(self, place: Place, replicas: list[int] | None) -> Steps[bool]:
+    def _alter_reassignment(self, place: TopicPartition, replicas: list[int] | None) -> Steps[bool]:
         """Whether it was done, or there was nothing to do."""
         wanted = ReassignablePartition(partition_index=place.partition, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
@@ -110,7 +111,7 @@ class Operator(Client):
             self._may_be(codes, "a reassignment", *may_be)
         return set(codes) in ({0}, {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS})
 
-    def _elect(self, place: Place) -> Steps[None]:
+    def _elect(self, place: TopicPartition) -> Steps[None]:
         request = ElectLeadersRequest(
             election_type=PREFERRED,
             topic_partitions=[TopicPartitions(topic=place.topic, partitions=[place.partition])],
@@ -125,7 +126,7 @@ class Operator(Client):
             ]
             self._may_be(codes, "an election")
 
-    def _delete_records(self, place: Place) -> Steps[None]:
+    def _delete_records(self, place: TopicPartition) -> Steps[None]:
         committed = self._ledger.of(place)
         if committed.end <= committed.start or self.rng.random() < 0.5:
             return
@@ -145,7 +146,7 @@ class Operator(Client):
             codes = [one.error_code for topic in answer.topics for one in topic.partitions]
             self._may_be(codes, "a deletion", ErrorCode.OFFSET_OUT_OF_RANGE)
 
-    def _configure(self, place: Place) -> Steps[None]:
+    def _configure(self, place: TopicPartition) -> Steps[None]:
         name, value = self.rng.choice(CONFIGS)
         change = AlterableConfig(name=name, config_operation=SET, value=value)
         resource = AlterConfigsResource(
@@ -157,7 +158,7 @@ class Operator(Client):
         if answer is not None:
             self._may_be([one.error_code for one in answer.responses], "a configuration")
 
-    def _grow(self, place: Place) -> Steps[None]:
+    def _grow(self, place: TopicPartition) -> Steps[None]:
         count = 1 + sum(each.topic == place.topic for each in self._places)
         if count > self._grows_to:
             return

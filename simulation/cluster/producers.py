@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kwire.host.host import PeerAddress
-from kwire.testing.simulated.ledger import Ledger, Place, Sent, Transaction
-from kwire.testing.simulated.simulated_client import Client, Leader, Steps
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.oracle import Oracle, SentRecord, Transaction
+from kwire.testing.simulated.simulated_client import Leader, SimulatedClient, Steps
 from kwire.wire.batch import build
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -18,14 +19,14 @@ TIMEOUT_MS: Final = 1_500
 """How long a broker may take."""
 
 
-class Producer(Client):
+class Producer(SimulatedClient):
     """Writes to some partitions, with acks=all or acks=1, idempotent or not."""
 
     def __init__(
         self,
         *arguments: Any,
-        ledger: Ledger,
-        places: list[Place],
+        ledger: Oracle,
+        places: list[TopicPartition],
         acks: int = -1,
         is_idempotent: bool = True,
         pause_ms: int = 200,
@@ -39,7 +40,7 @@ class Producer(Client):
         self._pause_ms = pause_ms
         self.producer_id = -1
         self.epoch = -1
-        self._sequences: dict[Place, int] = {}
+        self._sequences: dict[TopicPartition, int] = {}
         self._written = 0
 
     def run(self) -> Steps[None]:
@@ -50,12 +51,12 @@ class Producer(Client):
             yield from self.deliver(place, self.some_records(place))
             yield self.some_time(self._pause_ms)
 
-    def some_records(self, place: Place, transaction: Transaction | None = None) -> list[Sent]:
+    def some_records(self, place: TopicPartition, transaction: Transaction | None = None) -> list[SentRecord]:
         """A batch to be sent, entered in the ledger."""
         batch = []
         for _ in range(self.rng.choice((1, 1, 1, 2, 4))):
             self._written += 1
-            sent = Sent(
+            sent = SentRecord(
                 b"%s/%d" % (self.name.encode(), self._written),
                 place,
                 f"{self.name}:{self.producer_id}:{self.epoch}",
@@ -83,7 +84,9 @@ class Producer(Client):
                 self._sequences.clear()
                 return
 
-    def deliver(self, place: Place, batch: list[Sent], transactional_id: str | None = None) -> Steps[bool]:
+    def deliver(
+        self, place: TopicPartition, batch: list[SentRecord], transactional_id: str | None = None
+    ) -> Steps[bool]:
         """Send a batch until it is acknowledged; False where its time was over before."""
         sequence = self._sequences.get(place, 0)
         given_up_ms = self.now_ms() + DELIVERY_TIMEOUT_MS
@@ -128,7 +131,7 @@ class Producer(Client):
         """Somebody has refused something. Broken where a stock producer would fail."""
         self.must_be_passing(code, what)
 
-    def _knows_better(self, place: Place, answer: Any, outcome: Any) -> bool:
+    def _knows_better(self, place: TopicPartition, answer: Any, outcome: Any) -> bool:
         """KIP-951: whoever does not lead may say who does."""
         leader = Leader(outcome.current_leader.leader_id, outcome.current_leader.leader_epoch)
         if leader.node_id < 0 or not self.is_news(place, leader):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kwire.host.host import PeerAddress
-from kwire.testing.simulated.ledger import Place, Transaction
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.oracle import Transaction
 from kwire.testing.simulated.simulated_client import Steps
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -92,7 +93,7 @@ class TransactionalProducer(Producer):
         self._transactions += 1
         transaction = Transaction(f"{self.name}#{self._transactions}")
         self.ledger.begins(transaction)
-        named: set[Place] = set()
+        named: set[TopicPartition] = set()
         for _ in range(self.rng.choice((1, 2, 3))):
             place = self.rng.choice(self.places)
             if not self._is_new and place not in named:
@@ -109,7 +110,7 @@ class TransactionalProducer(Producer):
         if self._has_stray_end:
             raise Lost("an EndTxn that nobody answered may still come, and end the next one")
 
-    def _name(self, coordinator: PeerAddress, place: Place) -> Steps[None]:
+    def _name(self, coordinator: PeerAddress, place: TopicPartition) -> Steps[None]:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
             v3_and_below_producer_id=self.producer_id,

@@ -15,7 +15,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import CREATE_TIME, LOG_APPEND_TIME, LogConfig
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.simulated.violation import Violation
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import build
 from kwire.wire.compression import Codec
 from kwire.wire.primitives import ZERO_UUID, Uuid

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.disk import Died, MemoryDisk
+from kwire.testing.disk import MemoryDisk, ProcessDied
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import HEADER_BYTES, stamp
 from kwire.wire.errors import ApiError, ErrorCode
@@ -122,7 +122,7 @@ class History:
                 return
             kinds, weights = zip(*self._kinds, strict=True)
             rng.choices(kinds, weights)[0](rng.choice(self._partitions))
-        except Died:
+        except ProcessDied:
             self._crash()
             return
         except (StorageError, ApiError) as error:
@@ -216,7 +216,7 @@ class History:
                 storage.create_logs()
                 storage.check_all()
                 return
-            except Died:
+            except ProcessDied:
                 again = rng.random() < 0.5
                 self._say(f"died in recovery, {'by a power cut' if again else 'killed'}")
                 if again:

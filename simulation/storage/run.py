@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from kwire.testing.disk import Died
+from kwire.testing.disk import ProcessDied
 
 
 class Runs(Protocol):
@@ -35,7 +35,7 @@ def failure_of(seed: int, make: MakesHistory, module: str) -> str | None:
     history = make(seed)
     try:
         history.run()
-    except (Exception, Died) as error:
+    except (Exception, ProcessDied) as error:
         where = "".join(traceback.format_exception(error)).rstrip()
         return "\n".join(
             [

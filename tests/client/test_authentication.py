@@ -10,8 +10,8 @@ from kwire.broker.security.settings import Credentials
 from kwire.client.connection import Connection
 from kwire.client.failure import Lost, SecurityMismatch
 from kwire.client.security import PLAINTEXT, Security
-from kwire.testing import Broker, Login
-from kwire.testing.users import CLIENTS
+from kwire.testing import Broker, ClientConfig
+from kwire.testing.users import CLIENT_LISTENER
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -24,7 +24,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[Broker]:
-    listener = f"listener.name.{CLIENTS.lower()}"
+    listener = f"listener.name.{CLIENT_LISTENER.lower()}"
     settings = {
         f"{listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
         f"{listener}.plain.connections.max.reauth.ms": "100000",
@@ -40,7 +40,7 @@ def connection_to(servers: str, security: Security, clock: Clock | None = None) 
     return Connection(host, int(port), "test", 5, security, now=lambda: clock.now)
 
 
-def of(login: Login) -> Security:
+def of(login: ClientConfig) -> Security:
     return Security(None, Credentials(login.mechanism, login.username, login.password, login.is_token))
 
 
@@ -74,7 +74,7 @@ def test_who_says_nothing_is_told_what_is_wanted(secured: Broker) -> None:
 
 
 def test_who_says_it_to_a_listener_that_does_not_ask_is_told() -> None:
-    login = Login("", "alice", "alice-secret")
+    login = ClientConfig("", "alice", "alice-secret")
     with (
         Broker() as broker,
         pytest.raises(SecurityMismatch, match=r"does not ask who one is: say security.protocol=PLAINTEXT"),

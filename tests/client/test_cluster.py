@@ -12,7 +12,7 @@ from kwire.client.cluster import Cluster
 from kwire.client.failure import Lost, NoBroker, NoPartition
 from kwire.client.sending import ACKS, Sending
 from kwire.testing import Broker
-from kwire.testing.brokers import Cluster as Brokers
+from kwire.testing.cluster import Cluster as Brokers
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse

@@ -12,7 +12,7 @@ from kwire.console.drawing import WIDTH, Segment, detail, overview
 from kwire.console.rates import Rates
 from kwire.console.reading import Batch, Bounds, Fate
 from kwire.testing import Broker
-from kwire.testing.brokers import Cluster
+from kwire.testing.cluster import Cluster
 from kwire.wire.batch import build, read_header
 from tests.console.conftest import Client, console_at, text_of
 

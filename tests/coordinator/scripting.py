@@ -12,7 +12,7 @@ from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.groups.stored import stored_records
 from kwire.coordinator.ports import Topic
 from kwire.coordinator.runtime import partition_of
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kwire.host.clock import QueuedTimer, TimerQueue
 from kwire.host.host import Host
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=300), st.integers(0, 60))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kwire.host.random_streams import RandomStreams
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 
 
 def test_what_one_purpose_draws_moves_no_other() -> None:

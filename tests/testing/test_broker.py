@@ -200,14 +200,14 @@ def test_importing_it_imports_no_broker() -> None:
     assert ours == [
         "kwire",
         "kwire.testing",
-        "kwire.testing.answers",
         "kwire.testing.broker",
-        "kwire.testing.embedded",
+        "kwire.testing.broker_thread",
+        "kwire.testing.disk_space",
+        "kwire.testing.embedded_kafka",
         "kwire.testing.faults",
         "kwire.testing.kafka",
         "kwire.testing.recorder",
-        "kwire.testing.running",
-        "kwire.testing.space",
+        "kwire.testing.results",
         "kwire.testing.users",
         "kwire.wire",
         "kwire.wire.mechanisms",  # names alone

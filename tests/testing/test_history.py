@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from kwire.testing.answers import TopicPartition
-from kwire.testing.history import History, Place, Read
+from kwire.testing.history import History, Partition, Read
+from kwire.testing.results import TopicPartition
 
-PLACE: Place = ("t", 0)
+PLACE: Partition = ("t", 0)
 END = [(PLACE, offset, b"%d" % offset) for offset in range(6)]
 
 
@@ -236,7 +236,7 @@ def test_a_check_names_so_many_findings_and_counts_the_others() -> None:
 
 
 def test_a_place_that_is_none_is_refused_where_it_is_told() -> None:
-    history, wrong = History(), cast("Place", "orders")
+    history, wrong = History(), cast("Partition", "orders")
     said = r"say where by topic and partition, as \('orders', 0\), and not "
     with pytest.raises(TypeError, match=f"{said}'orders'"):
         history.sends("p", wrong, b"x")
@@ -245,7 +245,7 @@ def test_a_place_that_is_none_is_refused_where_it_is_told() -> None:
     with pytest.raises(TypeError, match=said):
         history.polled("billing", [(PLACE, 0, b"x"), (wrong, 0, b"y")])
     with pytest.raises(TypeError, match=rf"{said}\('orders', '0'\)"):
-        history.committed("billing", cast("Place", ("orders", "0")), 1)
+        history.committed("billing", cast("Partition", ("orders", "0")), 1)
     with pytest.raises(TypeError, match=f"{said}'o'"):
         history.assigned("billing", "member", wrong)
     history.sends("p", TopicPartition("orders", 0), b"x")

@@ -133,7 +133,7 @@ NAMES = {
     partition
     topic
 """,
-    "Login": """
+    "ClientConfig": """
     bootstrap_servers
     confluent
     is_token

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kwire.host.host import PeerAddress, PeerTooOld, PeerUnreachable
-from kwire.testing.network import NO_FAULTS, Faults, Network
-from kwire.testing.virtual import Events
-from kwire.testing.world import VirtualNode
+from kwire.testing.network import NO_FAULTS, Network, NetworkFaults
+from kwire.testing.virtual_host import EventQueue
+from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.fetch import FetchResponse
@@ -38,10 +38,10 @@ def node(network: Network, number: int, host: str) -> VirtualNode:
 class World:
     """Two nodes that know nothing of each other, and what the first one was answered."""
 
-    def __init__(self, seed: int | None = None, faults: Faults = Faults()) -> None:  # noqa: B008
+    def __init__(self, seed: int | None = None, faults: NetworkFaults = NetworkFaults()) -> None:  # noqa: B008
         self.notes: list[str] = []
         rng = None if seed is None else random.Random(seed)
-        self.network = Network(Events(), rng, faults, self.notes.append)
+        self.network = Network(EventQueue(), rng, faults, self.notes.append)
         self.one = node(self.network, 1, "one")
         self.two = node(self.network, 2, "two")
         self.answers: list[Any] = []
@@ -325,7 +325,7 @@ def test_idle_connections_are_closed() -> None:
     assert who(world.ask(MetadataRequest(topics=None))) == 2
 
 
-ROUGH = Faults(shortest_ms=0, longest_ms=40, slow=0.05, slowest_ms=900, breaks=0.05)
+ROUGH = NetworkFaults(shortest_ms=0, longest_ms=40, slow=0.05, slowest_ms=900, breaks=0.05)
 
 
 def history(seed: int) -> tuple[list[str], list[str], int]:

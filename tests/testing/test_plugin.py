@@ -309,7 +309,7 @@ def test_a_suite_that_asks_for_no_broker_imports_none(pytester: pytest.Pytester)
     ours = [line for line in result.outlines if "kwire.testing.plugin" in line][-1].split()
     assert {
         "kwire.client",
-        "kwire.testing.client",
+        "kwire.testing.blocking_client",
         "kwire.testing.interceptor",
         "kwire.broker",
         "trio",

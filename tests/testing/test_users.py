@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kwire.client.failure import SecurityMismatch
-from kwire.testing import Broker, Kafka, Login
-from kwire.testing.brokers import Cluster
+from kwire.testing import Broker, ClientConfig, Kafka
+from kwire.testing.cluster import Cluster
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.mechanisms import MECHANISMS
 
@@ -35,7 +35,7 @@ def broker(shared: Broker) -> Iterator[Broker]:
     shared.faults.clear()
 
 
-def as_client(login: Login, timeout_s: float = 10) -> Kafka:
+def as_client(login: ClientConfig, timeout_s: float = 10) -> Kafka:
     return Kafka(login.bootstrap_servers, timeout_s=timeout_s, properties=login.java)
 
 

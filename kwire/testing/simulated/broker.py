@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kwire.testing.simulated.environment import World
+    from kwire.testing.simulated.environment import SimulatedEnvironment
     from kwire.testing.simulated.nodes import ClusterNode
 
 
 class SimulatedBroker:
     """See the module. As trouble may come first, nothing happens to one that is so already."""
 
-    def __init__(self, world: World, node_id: int) -> None:
+    def __init__(self, world: SimulatedEnvironment, node_id: int) -> None:
         self.node_id = node_id
         self._world = world
 

@@ -21,17 +21,17 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kwire.host.host import PeerUnreachable
-from kwire.testing.answers import Record
-from kwire.testing.simulated.acknowledged import Acknowledged, Conversation
+from kwire.testing.results import Record, TopicPartition
 from kwire.testing.simulated.broker import SimulatedBroker
-from kwire.testing.simulated.convergence import differences, what_is_missing
-from kwire.testing.simulated.environment import Shape, World, hearing
-from kwire.testing.simulated.fault_plan import CALM, Trouble, some_faults
-from kwire.testing.simulated.ledger import EpochLed, Place
+from kwire.testing.simulated.convergence import replica_differences, why_not_converged
+from kwire.testing.simulated.environment import ClusterSpec, SimulatedEnvironment, collect_node_errors
+from kwire.testing.simulated.fault_injector import RELIABLE_NETWORK, FaultInjector, random_network_faults
 from kwire.testing.simulated.nodes import address_of
-from kwire.testing.simulated.program_time import lived_through
+from kwire.testing.simulated.oracle import LeaderEpochLookup
+from kwire.testing.simulated.patched_time import patch_time_and_random
+from kwire.testing.simulated.program_oracle import ProduceObserver, ProgramOracle
 from kwire.testing.simulated.violation import Violation
-from kwire.testing.simulated.virtual_loop import Killed, VirtualLoop
+from kwire.testing.simulated.virtual_loop import ProgramKilled, VirtualLoop
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_CONTROLLERS: Final = 3
-MOST_REPLICAS: Final = 3
-CONVERGES_MS: Final = 30_000
+MAX_CONTROLLERS: Final = 3
+MAX_REPLICAS: Final = 3
+MAX_CONVERGENCE_MS: Final = 30_000
 """How long a cluster may take to be whole again."""
-REST_MS: Final = 100, 2_500
+FAULT_INTERVAL_MS: Final = 100, 2_500
 """How long it is from one trouble to the next, at least and at most."""
-UNREACHED: Final = (
+NO_CONNECTION_HINT: Final = (
     "no program has connected: only asyncio's connections lead here, as aiokafka's do, from within `run`; "
     "kafka-python and confluent-kafka have sockets and threads of their own"
 )
-SHOWN: Final = 40
+MAX_LINES_SHOWN: Final = 40
 """How many lines of what has happened a failure has."""
 CREATE_TOPICS_VERSION: Final = 7
-PATIENCE_MS: Final = 2_000
+REQUEST_TIMEOUT_MS: Final = 2_000
 """How long one broker is waited for."""
 
 
@@ -74,14 +74,14 @@ class SimulatedCluster:
             raise ValueError(f"a cluster of {size} brokers: ask for one at least")
         self.seed = seed
         self._has_trouble = trouble
-        replicas = min(size, MOST_REPLICAS)
+        replicas = min(size, MAX_REPLICAS)
         roles = {
-            node_id: "broker,controller" if node_id <= MOST_CONTROLLERS else "broker"
+            node_id: "broker,controller" if node_id <= MAX_CONTROLLERS else "broker"
             for node_id in range(1, size + 1)
         }
         # In racks: clients keep what they know of brokers in sets, and before Python 3.12 the order of these
         # follows from where None is in memory.
-        shape = Shape(
+        shape = ClusterSpec(
             roles,
             replicas=replicas,
             min_insync_replicas=max(1, replicas - 1),
@@ -92,20 +92,22 @@ class SimulatedCluster:
                 **{key: _text(value) for key, value in (config or {}).items()},
             },
         )
-        self._world = World(self._chance("world"), shape, CALM, {}, self._new_ledger)
+        self._world = SimulatedEnvironment(
+            self._chance("world"), shape, RELIABLE_NETWORK, {}, self._new_ledger
+        )
         self.brokers = {node_id: SimulatedBroker(self._world, node_id) for node_id in roles}
         """By id, from 1 on: those that have crashed, too."""
-        self._trouble: Trouble | None = None
+        self._trouble: FaultInjector | None = None
         self._is_reached = False
         self._open = ExitStack()
 
-    def _new_ledger(self, epoch_led: EpochLed) -> Acknowledged:
-        self._ledger = Acknowledged(epoch_led)
+    def _new_ledger(self, epoch_led: LeaderEpochLookup) -> ProgramOracle:
+        self._ledger = ProgramOracle(epoch_led)
         return self._ledger
 
-    def _new_conversation(self) -> Conversation:
+    def _new_conversation(self) -> ProduceObserver:
         self._is_reached = True
-        return Conversation(self._ledger, lambda: self._world.watch.image)
+        return ProduceObserver(self._ledger, lambda: self._world.watch.image)
 
     def _chance(self, purpose: str) -> random.Random:
         return random.Random(f"kwire simulated cluster {self.seed}: {purpose}")
@@ -133,26 +135,26 @@ class SimulatedCluster:
     def start(self) -> None:
         """Return once all brokers serve."""
         world = self._world
-        self._open.enter_context(hearing(world.bugs))
+        self._open.enter_context(collect_node_errors(world.bugs))
         world.begin()
         world.await_brokers()
         if self._has_trouble:
             rng = self._chance("trouble")
-            world.network.faults = some_faults(rng)
-            self._trouble = Trouble(world, rng)
+            world.network.faults = random_network_faults(rng)
+            self._trouble = FaultInjector(world, rng)
             self._make_trouble_later(self._trouble, rng)
 
     def stop(self) -> None:
         """Forget it."""
         self._open.close()
 
-    def _make_trouble_later(self, trouble: Trouble, rng: random.Random) -> None:
+    def _make_trouble_later(self, trouble: FaultInjector, rng: random.Random) -> None:
         def make() -> None:
             if not trouble.is_over:
                 trouble.step()
                 self._make_trouble_later(trouble, rng)
 
-        self._world.events.timers.add(rng.randrange(*REST_MS), make)
+        self._world.events.timers.add(rng.randrange(*FAULT_INTERVAL_MS), make)
 
     # --- running programs
 
@@ -183,8 +185,8 @@ class SimulatedCluster:
         chance = self._chance(f"program from {world.now_ms} on")
         world.note("--- a program begins")
         with (
-            lived_through(world.events.clock, chance, loop.sleep),
-            suppress(Killed),
+            patch_time_and_random(world.events.clock, chance, loop.sleep),
+            suppress(ProgramKilled),
             asyncio.Runner(loop_factory=lambda: loop) as runner,
         ):
             result = runner.run(program)
@@ -221,13 +223,13 @@ class SimulatedCluster:
         """Stop all faults and return once all replicas are in sync; raise `Violation` if they never are."""
         world = self._world
         if self._trouble is None:
-            self._trouble = Trouble(world, self._chance("trouble"))
+            self._trouble = FaultInjector(world, self._chance("trouble"))
         if not self._trouble.is_over:
             self._trouble.end()
         world.advance_until(
-            lambda: what_is_missing(world) is None,
-            CONVERGES_MS,
-            lambda: what_is_missing(world) or "it is whole",
+            lambda: why_not_converged(world) is None,
+            MAX_CONVERGENCE_MS,
+            lambda: why_not_converged(world) or "it is whole",
         )
 
     def check(self) -> None:
@@ -237,7 +239,7 @@ class SimulatedCluster:
         replicas are the same.
         """
         self.calm()
-        different = differences(self._world)
+        different = replica_differences(self._world)
         if different:
             raise Violation("; ".join(different))
 
@@ -264,21 +266,21 @@ class SimulatedCluster:
             raise ApiError(ErrorCode(told.error_code), told.error_message)
 
         def is_led() -> bool:
-            known = [world.watch.partition(Place(name, index)) for index in range(partitions)]
+            known = [world.watch.partition(TopicPartition(name, index)) for index in range(partitions)]
             return all(each is not None and each.leader >= 0 for each in known)
 
-        world.advance_until(is_led, CONVERGES_MS, lambda: f"{name} is not led")
+        world.advance_until(is_led, MAX_CONVERGENCE_MS, lambda: f"{name} is not led")
         return name
 
     def _patiently(self, version: int, request: Any) -> Any:
         """What some broker answers, as soon as one does. Violation where none does."""
         world = self._world
-        ends_ms = world.now_ms + CONVERGES_MS
+        ends_ms = world.now_ms + MAX_CONVERGENCE_MS
         for node_id in cycle(world.shape.brokers):
             answers: list[Any] = []
             connection = world.network.connect(address_of(node_id), "the test")
             connection.send(version, request, answers.append)
-            gives_up_ms = min(ends_ms, world.now_ms + PATIENCE_MS)
+            gives_up_ms = min(ends_ms, world.now_ms + REQUEST_TIMEOUT_MS)
             while not answers and world.now_ms < gives_up_ms:
                 world.advance(10)
             connection.close()
@@ -287,11 +289,11 @@ class SimulatedCluster:
             if world.now_ms >= ends_ms:
                 break
             world.advance(100)
-        raise Violation(f"no broker answers the test within {CONVERGES_MS} ms")
+        raise Violation(f"no broker answers the test within {MAX_CONVERGENCE_MS} ms")
 
     def leader(self, topic: str, partition: int = 0) -> SimulatedBroker:
         """The broker that leads a partition. LookupError where nobody does."""
-        found = self._world.watch.partition(Place(topic, partition))
+        found = self._world.watch.partition(TopicPartition(topic, partition))
         if found is None or found.leader < 0:
             raise LookupError(f"nobody leads {topic}-{partition}")
         return self.brokers[found.leader]
@@ -303,9 +305,11 @@ class SimulatedCluster:
     def report(self) -> str:
         """The seed, and the last of what has happened, for a person."""
         said = self._world.transcript
-        more = [f"({len(said) - SHOWN} lines before)"] if len(said) > SHOWN else []
-        last = [] if self._is_reached else [UNREACHED]
-        return "\n".join([f"kwire simulated this with seed {self.seed}:", *more, *said[-SHOWN:], *last])
+        more = [f"({len(said) - MAX_LINES_SHOWN} lines before)"] if len(said) > MAX_LINES_SHOWN else []
+        last = [] if self._is_reached else [NO_CONNECTION_HINT]
+        return "\n".join(
+            [f"kwire simulated this with seed {self.seed}:", *more, *said[-MAX_LINES_SHOWN:], *last]
+        )
 
 
 def _text(value: object) -> str:

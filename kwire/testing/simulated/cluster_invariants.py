@@ -21,9 +21,10 @@ from kwire.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, P
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
-from kwire.testing.simulated.ledger import Committed, Ledger, Place
+from kwire.testing.results import TopicPartition
 from kwire.testing.simulated.nodes import ClusterNode
-from kwire.testing.simulated.quorum_invariants import QuorumWatch
+from kwire.testing.simulated.oracle import CommittedPartition, Oracle
+from kwire.testing.simulated.quorum_invariants import QuorumInvariants
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import batches, records
 from kwire.wire.primitives import Uuid
@@ -32,7 +33,7 @@ READ_BYTES: Final = 1 << 24
 
 
 @dataclass(slots=True)
-class Seen:
+class ObservedReplica:
     """What a replica was when it was last looked at."""
 
     life: int
@@ -44,14 +45,14 @@ class Seen:
     """Up to here its log is what is committed."""
 
 
-class Watch:
+class ClusterInvariants:
     """See the module."""
 
     def __init__(
         self,
         nodes: dict[int, ClusterNode],
-        places: list[Place],
-        ledger: Ledger,
+        places: list[TopicPartition],
+        ledger: Oracle,
         min_insync_replicas: int,
         note: Callable[[str], None],
         lossy: Collection[str] = (),
@@ -59,7 +60,7 @@ class Watch:
         """`lossy` are the topics with unclean.leader.election.enable."""
         self.image = MetadataImage()
         """The newest that a controller has published."""
-        self._quorum = QuorumWatch()
+        self._quorum = QuorumInvariants()
         self._images: dict[int, tuple[int, int]] = {}
         """The life of each controller, and how far its metadata went when it was last looked at."""
         self._nodes = nodes
@@ -70,9 +71,9 @@ class Watch:
         self._min_insync_replicas = min_insync_replicas
         self._note = note
         self._lossy = lossy
-        self._seen: dict[tuple[int, Place], Seen] = {}
-        self._leaders: dict[tuple[Place, int], int] = {}
-        self._partitions: dict[Place, PartitionImage] = {}
+        self._seen: dict[tuple[int, TopicPartition], ObservedReplica] = {}
+        self._leaders: dict[tuple[TopicPartition, int], int] = {}
+        self._partitions: dict[TopicPartition, PartitionImage] = {}
         self._brokers: dict[int, str] = {}
 
     def look(self) -> None:
@@ -132,7 +133,7 @@ class Watch:
             if now == before:
                 continue
             self._partitions[place] = now
-            self._note(f"controller: {place} {told_of(now)}")
+            self._note(f"controller: {place} {describe_partition(now)}")
             if before is None:
                 continue
             if now.leader_epoch < before.leader_epoch or now.partition_epoch <= before.partition_epoch:
@@ -149,7 +150,7 @@ class Watch:
             if self._topic_ids.get(name, topic.topic_id) != topic.topic_id:
                 self._forget(name)
             self._topic_ids[name] = topic.topic_id
-            for place in (Place(name, index) for index in range(len(topic.partitions))):
+            for place in (TopicPartition(name, index) for index in range(len(topic.partitions))):
                 if place not in self.places:
                     self.places.append(place)
 
@@ -176,7 +177,7 @@ class Watch:
                     f"at {broker.broker_epoch}"
                 )
 
-    def _elected_uncleanly(self, place: Place, before: PartitionImage, now: PartitionImage) -> None:
+    def _elected_uncleanly(self, place: TopicPartition, before: PartitionImage, now: PartitionImage) -> None:
         """Somebody is to lead who may lack something; not so whoever is known to have led last. KIP-966."""
         if place.topic in self._lossy:
             self._note(f"controller: {place} may lose what its leader lacks")
@@ -186,13 +187,16 @@ class Watch:
             now.partition_epoch == before.partition_epoch + 1
             and now.leader not in (*before.adding_replicas, *before.last_known_elr)
         ):
-            raise Violation(f"{place} was {told_of(before)}, and is {told_of(now)}, who was not in sync")
+            raise Violation(
+                f"{place} was {describe_partition(before)}, and is {describe_partition(now)}, "
+                "who was not in sync"
+            )
 
-    def partition(self, place: Place) -> PartitionImage | None:
+    def partition(self, place: TopicPartition) -> PartitionImage | None:
         """What the controller has of a partition."""
         return self._partitions.get(place)
 
-    def _check_isr(self, place: Place) -> None:
+    def _check_isr(self, place: TopicPartition) -> None:
         """Whoever is in sync has what is committed. Who has come back unasked for is not in sync any more."""
         known, end = self._partitions.get(place), self._ledger.of(place).end
         if known is None or self._ledger.of(place).is_open:
@@ -219,13 +223,13 @@ class Watch:
             if partition is not None:
                 self._failed(node, place, partition)
 
-    def _failed(self, node: ClusterNode, place: Place, partition: Partition) -> None:
+    def _failed(self, node: ClusterNode, place: TopicPartition, partition: Partition) -> None:
         """What it has led cannot be read any more: it may have committed more in this step than was seen."""
         seen, committed = self._seen.get((node.node_id, place)), self._ledger.of(place)
         if seen is not None and seen.life == node.lives and seen.role is Role.LEADER:
             committed.unseen_end = max(committed.unseen_end, partition.log.high_watermark)
 
-    def _look_at_replica(self, node: ClusterNode, place: Place, partition: Partition) -> None:
+    def _look_at_replica(self, node: ClusterNode, place: TopicPartition, partition: Partition) -> None:
         log = partition.log
         if log.failure is not None or partition.role is Role.OFFLINE:
             self._failed(node, place, partition)
@@ -235,7 +239,7 @@ class Watch:
         key = (node.node_id, place)
         seen = self._seen.get(key)
         if seen is None or seen.life != node.lives:
-            seen = self._seen[key] = Seen(node.lives)
+            seen = self._seen[key] = ObservedReplica(node.lives)
         role, epoch, high_watermark, end = (
             partition.role,
             partition.leader_epoch,
@@ -271,7 +275,9 @@ class Watch:
         if went_back:
             self._check_isr(place)
 
-    def _check_moves(self, node: ClusterNode, place: Place, seen: Seen, partition: Partition) -> None:
+    def _check_moves(
+        self, node: ClusterNode, place: TopicPartition, seen: ObservedReplica, partition: Partition
+    ) -> None:
         """Of its role, epoch and high watermark since it was last looked at."""
         log, epoch = partition.log, partition.leader_epoch
         if epoch < seen.leader_epoch:
@@ -291,7 +297,7 @@ class Watch:
             if seen.role is not Role.LEADER:
                 self._note(f"{node.name} leads {place} in epoch {epoch} from {log.log_end_offset}")
 
-    def _discard(self, place: Place, epoch: int, log: Log, committed: Committed) -> None:
+    def _discard(self, place: TopicPartition, epoch: int, log: Log, committed: CommittedPartition) -> None:
         """Who was elected uncleanly leads: what it does not have is lost."""
         has = {
             header.base_offset: (header.next_offset, header.crc, header.leader_epoch)
@@ -305,7 +311,7 @@ class Watch:
             if of == place:
                 seen.checked = min(seen.checked, offset)
 
-    def _is_of_before(self, place: Place, log: Log, committed: Committed) -> bool:
+    def _is_of_before(self, place: TopicPartition, log: Log, committed: CommittedPartition) -> bool:
         """Whether a replica has what an unclean election has discarded, or is about to."""
         known = self._partitions.get(place)
         if committed.is_open:
@@ -315,14 +321,14 @@ class Watch:
             latest < epoch and log.log_end_offset > offset for epoch, offset in committed.discards
         )
 
-    def _lose(self, place: Place, log: Log, committed: Committed) -> None:
+    def _lose(self, place: TopicPartition, log: Log, committed: CommittedPartition) -> None:
         """A leader of before takes something for committed still."""
         content = _content(log, log.log_start_offset, log.high_watermark)
         for at, header in batches(content):
             if not header.is_control and header.next_offset > committed.end:
                 committed.lost |= {record.value or b"" for record in records(content, at, header)}
 
-    def _commit(self, place: Place, log: Log, committed: Committed) -> None:
+    def _commit(self, place: TopicPartition, log: Log, committed: CommittedPartition) -> None:
         """A leader's high watermark rises over what was not committed before."""
         high_watermark = log.high_watermark
         content = log.read(committed.end, max_bytes=READ_BYTES, up_to_offset=high_watermark).read()
@@ -336,7 +342,7 @@ class Watch:
         self._check_isr(place)
         self._check_replicas(place, high_watermark)
 
-    def _check_replicas(self, place: Place, high_watermark: int) -> None:
+    def _check_replicas(self, place: TopicPartition, high_watermark: int) -> None:
         """Enough replicas have what is now committed; of one that is down, its log as it was last seen."""
         known = self._partitions.get(place)
         if known is None:
@@ -353,7 +359,14 @@ class Watch:
                 f"{place} counts as committed up to {high_watermark}, and its replicas end at {ends}"
             )
 
-    def _compare(self, node: ClusterNode, place: Place, log: Log, seen: Seen, committed: Committed) -> None:
+    def _compare(
+        self,
+        node: ClusterNode,
+        place: TopicPartition,
+        log: Log,
+        seen: ObservedReplica,
+        committed: CommittedPartition,
+    ) -> None:
         """What is below a replica's own high watermark is what is committed."""
         up_to = min(log.high_watermark, committed.end)
         if log.high_watermark > committed.end:
@@ -399,7 +412,7 @@ def _content(log: Log, start: int, end: int) -> memoryview | bytes:
     return memoryview(pieces)
 
 
-def told_of(partition: PartitionImage) -> str:
+def describe_partition(partition: PartitionImage) -> str:
     """A partition in a few words."""
     leader = "nobody leads" if partition.leader < 0 else f"{partition.leader} leads"
     text = f"{leader} in epoch {partition.leader_epoch}, in sync {list(partition.isr)}"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
-from kwire.testing.simulated.environment import World
-from kwire.testing.simulated.ledger import Place
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.environment import SimulatedEnvironment
 from kwire.testing.simulated.nodes import ClusterNode
 
 READ_BYTES = 1 << 24
 
 
-def what_is_missing(world: World) -> str | None:
+def why_not_converged(world: SimulatedEnvironment) -> str | None:
     """Why the cluster is not yet what it should be; None where it is."""
     image = world.watch.image
     for broker_id in world.shape.brokers:
@@ -24,13 +24,13 @@ def what_is_missing(world: World) -> str | None:
         if broker.node.image.offset < image.offset:
             return f"broker {broker_id} has the metadata up to {broker.node.image.offset} of {image.offset}"
     for place in world.watch.places:
-        found = _of_partition(world, place)
+        found = _why_partition_not_converged(world, place)
         if found is not None:
             return f"{place}: {found}"
     return None
 
 
-def _of_partition(world: World, place: Place) -> str | None:
+def _why_partition_not_converged(world: SimulatedEnvironment, place: TopicPartition) -> str | None:
     known = world.watch.partition(place)
     if known is None:
         return None
@@ -63,7 +63,7 @@ def _of_partition(world: World, place: Place) -> str | None:
     return None
 
 
-def differences(world: World) -> list[str]:
+def replica_differences(world: SimulatedEnvironment) -> list[str]:
     """Where replicas are not the same, byte for byte."""
     found = []
     for place in world.watch.places:
@@ -84,13 +84,13 @@ def differences(world: World) -> list[str]:
     return found
 
 
-def _log(node: ClusterNode, place: Place) -> Log:
+def _log(node: ClusterNode, place: TopicPartition) -> Log:
     partition = node.node.replicas.get(*place)
     assert partition is not None
     return partition.log
 
 
-def _content(node: ClusterNode, place: Place, start: int) -> dict[str, object]:
+def _content(node: ClusterNode, place: TopicPartition, start: int) -> dict[str, object]:
     """What of a replica is the same on all, from there on."""
     log = _log(node, place)
     with node.disk.undisturbed():

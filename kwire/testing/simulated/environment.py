@@ -10,25 +10,33 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kwire.broker.replication.roles import Role
 from kwire.host.host import PeerAddress, PeerUnreachable
-from kwire.testing.network import Faults, Network
-from kwire.testing.simulated.cluster_invariants import Watch, told_of
-from kwire.testing.simulated.ledger import EpochLed, Ledger, Place
-from kwire.testing.simulated.logins import logging_in
-from kwire.testing.simulated.nodes import DIRECTORIES, RIGHT, ClusterNode, Drift, address_of, settings
-from kwire.testing.simulated.simulated_client import Client
+from kwire.testing.network import Network, NetworkFaults
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.cluster_invariants import ClusterInvariants, describe_partition
+from kwire.testing.simulated.node_sasl import with_sasl
+from kwire.testing.simulated.nodes import (
+    LOG_DIRS,
+    NO_DRIFT,
+    ClockDrift,
+    ClusterNode,
+    address_of,
+    node_settings,
+)
+from kwire.testing.simulated.oracle import LeaderEpochLookup, Oracle
+from kwire.testing.simulated.simulated_client import SimulatedClient
 from kwire.testing.simulated.violation import Violation
-from kwire.testing.virtual import Events
+from kwire.testing.virtual_host import EventQueue
 from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
-C = TypeVar("C", bound=Client)
+C = TypeVar("C", bound=SimulatedClient)
 
 CREATE_TOPICS_VERSION: Final = 7
-MOST_PARTITIONS: Final = 3
-START_MS: Final = 20_000
+MAX_PARTITIONS: Final = 3
+MAX_START_MS: Final = 20_000
 """How long a cluster may take from its first process to the leaders of its first topic."""
 
 
-class Shape(NamedTuple):
+class ClusterSpec(NamedTuple):
     """What a cluster consists of."""
 
     nodes: dict[int, str]
@@ -44,7 +52,7 @@ class Shape(NamedTuple):
     """How long syncs, and other work for threads, take at most."""
     may_lose: bool = False
     """Whether its topics prefer any leader to none (unclean.leader.election.enable)."""
-    drifts: Mapping[int, Drift] = {}
+    drifts: Mapping[int, ClockDrift] = {}
     """Of nodes whose clocks are wrong."""
     has_logins: bool = False
     """Whether nodes log in to each other."""
@@ -60,14 +68,14 @@ class Shape(NamedTuple):
         return [node_id for node_id, roles in self.nodes.items() if "controller" in roles]
 
 
-ALONE: Final = Shape({1: "broker,controller"}, replicas=1, min_insync_replicas=1)
-THREE: Final = Shape({1: "broker,controller", 2: "broker", 3: "broker"})
-FIVE: Final = Shape({1: "broker", 2: "broker", 3: "broker", 4: "broker", 5: "controller"})
-FOUR: Final = Shape({1: "broker", 2: "broker", 3: "broker", 4: "controller"})
+ONE_NODE: Final = ClusterSpec({1: "broker,controller"}, replicas=1, min_insync_replicas=1)
+THREE_NODES: Final = ClusterSpec({1: "broker,controller", 2: "broker", 3: "broker"})
+FIVE_NODES: Final = ClusterSpec({1: "broker", 2: "broker", 3: "broker", 4: "broker", 5: "controller"})
+FOUR_NODES: Final = ClusterSpec({1: "broker", 2: "broker", 3: "broker", 4: "controller"})
 
 
-class WatchedEvents(Events):
-    """Events, after each of which somebody looks."""
+class ObservedEventQueue(EventQueue):
+    """EventQueue, after each of which somebody looks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,35 +86,37 @@ class WatchedEvents(Events):
         self.look()
 
 
-class World:
+class SimulatedEnvironment:
     """See the module."""
 
     def __init__(
         self,
         rng: random.Random,
-        shape: Shape,
-        faults: Faults,
+        shape: ClusterSpec,
+        faults: NetworkFaults,
         topics: dict[str, int],
-        ledger: Callable[[EpochLed], Ledger] = Ledger,
+        ledger: Callable[[LeaderEpochLookup], Oracle] = Oracle,
     ) -> None:
         """`topics` are those to be created, with their numbers of partitions."""
         self.transcript: list[str] = []
         self.shape = shape
         self.rng = rng
-        self.events = WatchedEvents()
+        self.events = ObservedEventQueue()
         self._began_ms = self.events.clock.monotonic_ms()
         self.network = Network(self.events, random.Random(rng.getrandbits(64)), faults, self.note)
         self.ledger = ledger(self._epoch_led)
-        self.clients: list[Client] = []
+        self.clients: list[SimulatedClient] = []
         self.topics = topics
-        self.places = [Place(topic, index) for topic, count in topics.items() for index in range(count)]
-        self._may_be = [Place(topic, index) for topic in topics for index in range(MOST_PARTITIONS)]
+        self.places = [
+            TopicPartition(topic, index) for topic, count in topics.items() for index in range(count)
+        ]
+        self._may_be = [TopicPartition(topic, index) for topic in topics for index in range(MAX_PARTITIONS)]
         """Those that there are, or may be, as topics grow."""
-        internal = [Place("__consumer_offsets", 0), Place("__transaction_state", 0)]
+        internal = [TopicPartition("__consumer_offsets", 0), TopicPartition("__transaction_state", 0)]
         self.bugs: list[str] = []
         """What nodes have logged as errors of their own."""
         self.nodes: dict[int, ClusterNode] = {}
-        self.watch = Watch(
+        self.watch = ClusterInvariants(
             self.nodes,
             [*self._may_be, *internal],
             self.ledger,
@@ -124,7 +134,7 @@ class World:
                 f"--- the clocks of node {node_id} go at {drift.speed_percent} %, {drift.ahead_ms} ms ahead"
             )
         for node_id, roles in sorted(shape.nodes.items(), key=lambda item: "controller" not in item[1]):
-            own = settings(
+            own = node_settings(
                 node_id,
                 roles,
                 shape.controllers,
@@ -132,17 +142,17 @@ class World:
                 min_insync_replicas=shape.min_insync_replicas,
                 fetch_bytes=shape.fetch_bytes,
                 has_racks=shape.has_racks,
-                directories=DIRECTORIES[: shape.directories],
+                directories=LOG_DIRS[: shape.directories],
             )
             if shape.has_logins:
-                own = logging_in(own)
+                own = with_sasl(own)
             own |= shape.config
             self.nodes[node_id] = ClusterNode(
                 own,
                 rng=random.Random(rng.getrandbits(64)),
                 network=self.network,
                 note=self.note,
-                drift=shape.drifts.get(node_id, RIGHT),
+                drift=shape.drifts.get(node_id, NO_DRIFT),
                 longest_work_ms=shape.longest_work_ms,
             )
 
@@ -177,7 +187,7 @@ class World:
         if self.bugs:
             raise Violation(self.bugs[0])
 
-    def _epoch_led(self, place: Place, address: PeerAddress) -> int | None:
+    def _epoch_led(self, place: TopicPartition, address: PeerAddress) -> int | None:
         """In which epoch the broker there leads a partition; None where it does not, or errs about that."""
         known = self.watch.partition(place)
         node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)
@@ -200,7 +210,10 @@ class World:
             known_partition = self.watch.partition(place)
             if known_partition is None:
                 continue
-            self.note(f"= {place}: {told_of(known_partition)}; committed up to {self.ledger.of(place).end}")
+            self.note(
+                f"= {place}: {describe_partition(known_partition)}; "
+                f"committed up to {self.ledger.of(place).end}"
+            )
             for node in self.nodes.values():
                 partition = node.node.replicas.get(*place) if node.is_broker and node.is_running else None
                 if partition is not None:
@@ -234,7 +247,7 @@ class World:
             known = self.watch.image.brokers
             return all(each in known and not known[each].fenced for each in self.shape.brokers)
 
-        self.advance_until(all_are_there, START_MS, lambda: "not all brokers are unfenced")
+        self.advance_until(all_are_there, MAX_START_MS, lambda: "not all brokers are unfenced")
 
     def create_topics(self) -> None:
         """Once all brokers are there. Violation where that takes too long."""
@@ -267,13 +280,13 @@ class World:
             connection.send(CREATE_TOPICS_VERSION, CreateTopicsRequest(topics=topics), answered)
 
         ask()
-        self.advance_until(are_created, START_MS, lambda: "topics are not created")
+        self.advance_until(are_created, MAX_START_MS, lambda: "topics are not created")
         for topic in answers[0].topics:
             if topic.error_code:
                 raise Violation(f"{topic.name} is not created: {topic.error_code} {topic.error_message}")
 
 
-class _Bugs(logging.Handler):
+class _NodeErrorCollector(logging.Handler):
     """Collects what nodes log as their own errors: those with a traceback."""
 
     def __init__(self, found: list[str]) -> None:
@@ -286,10 +299,10 @@ class _Bugs(logging.Handler):
 
 
 @contextmanager
-def hearing(found: list[str]) -> Iterator[None]:
+def collect_node_errors(found: list[str]) -> Iterator[None]:
     """Hear what nodes log as bugs of their own."""
     logger = logging.getLogger("kwire")
-    handler, level, propagates = _Bugs(found), logger.level, logger.propagate
+    handler, level, propagates = _NodeErrorCollector(found), logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.ERROR)
     logger.propagate = False

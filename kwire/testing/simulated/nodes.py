@@ -12,23 +12,23 @@ from kwire.broker.node.format import Beginning, format_directories
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
-from kwire.testing.simulated.logins import credentials
-from kwire.testing.world import NOW_MS, VirtualNode
+from kwire.testing.simulated.node_sasl import initial_credentials
+from kwire.testing.virtual_node import NOW_MS, VirtualNode
 
 CLUSTER_ID: Final = "c2ltdWxhdGVkIGNsdXN0ZQ"
 CONTROLLER_PORT: Final = 9093
 PORT: Final = 9092
-DIRECTORIES: Final = ("/data", "/more")
+LOG_DIRS: Final = ("/data", "/more")
 """The first has the metadata."""
 RACKS: Final = ("here", "there")
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 FOREVER_MS: Final = (1 << 63) - 1
 """Brokers whose clocks are hours behind refuse what is written an hour from now by default."""
 
-BEGINNING: Final = Beginning(features=unserved_feature_levels())
+INITIAL_METADATA: Final = Beginning(features=unserved_feature_levels())
 """Groups that are not served yet keep brokers out of clusters that have them."""
 
-TIMES: Final = {
+SCALED_TIMEOUTS: Final = {
     "broker.heartbeat.interval.ms": "300",
     "broker.session.timeout.ms": "1500",
     "replica.lag.time.max.ms": "2000",
@@ -50,7 +50,7 @@ TIMES: Final = {
 """What takes a node some seconds or minutes by default, scaled to histories of half a minute."""
 
 
-class Drift(NamedTuple):
+class ClockDrift(NamedTuple):
     """What is wrong with a node's clocks. Each is set right, but for the skew, when its process starts.
 
     Twice or half the speed of others is the most that the times above allow for: of two nodes that differ by
@@ -61,10 +61,10 @@ class Drift(NamedTuple):
     ahead_ms: int = 0
 
 
-RIGHT: Final = Drift()
+NO_DRIFT: Final = ClockDrift()
 
 
-def settings(
+def node_settings(
     node_id: int,
     roles: str,
     controllers: list[int],
@@ -102,7 +102,7 @@ def settings(
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(min_insync_replicas),
         **(racks if has_racks else {}),
-        **TIMES,
+        **SCALED_TIMEOUTS,
     }
 
 
@@ -116,18 +116,18 @@ class ClusterNode(VirtualNode):
 
     def __init__(
         self,
-        settings: Mapping[str, str],
+        node_settings: Mapping[str, str],
         *,
         rng: random.Random,
         network: Network,
         note: Callable[[str], None],
-        drift: Drift,
+        drift: ClockDrift,
         longest_work_ms: int,
     ) -> None:
-        self.node_id = int(settings["node.id"])
+        self.node_id = int(node_settings["node.id"])
         self.name = f"node {self.node_id}"
-        self.is_controller = "controller" in settings["process.roles"]
-        self.is_broker = "broker" in settings["process.roles"]
+        self.is_controller = "controller" in node_settings["process.roles"]
+        self.is_broker = "broker" in node_settings["process.roles"]
         self.is_touched = True
         self.lives = 0
         """How often its process was started."""
@@ -137,9 +137,9 @@ class ClusterNode(VirtualNode):
             random.Random(rng.getrandbits(64)), lambda text: note(f"the disk of {self.name} {text}")
         )
         self._formatting = random.Random(rng.getrandbits(64))
-        self._format(disk, settings)
+        self._format(disk, node_settings)
         super().__init__(
-            settings,
+            node_settings,
             disk=disk,
             seed=rng.getrandbits(32),
             network=network,
@@ -148,12 +148,12 @@ class ClusterNode(VirtualNode):
             skew_ms=drift.ahead_ms,
         )
 
-    def _format(self, disk: MemoryDisk, settings: Mapping[str, str]) -> None:
-        config = load(None, {}, settings)
-        beginning = BEGINNING
+    def _format(self, disk: MemoryDisk, node_settings: Mapping[str, str]) -> None:
+        config = load(None, {}, node_settings)
+        beginning = INITIAL_METADATA
         if config.inter_broker_listener_name != "PLAINTEXT":
             # Of its own chance, so that the other seeds go on in their ways.
-            beginning = beginning._replace(credentials=credentials(random.Random(self.node_id)))
+            beginning = beginning._replace(credentials=initial_credentials(random.Random(self.node_id)))
         format_directories(config, disk, self._formatting, NOW_MS, cluster_id=CLUSTER_ID, beginning=beginning)
         disk.sync_directory("/")
 

@@ -14,7 +14,7 @@ from kwire.wire.batch import batches
 READ_BYTES = 1 << 24
 
 
-class QuorumWatch:
+class QuorumInvariants:
     """The quorum as all nodes see it together."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.testing.network import ClientConnection, Network
-from kwire.testing.simulated.ledger import Place
+from kwire.testing.results import TopicPartition
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -32,7 +32,7 @@ METADATA_VERSION: Final = 12
 FIND_COORDINATOR_VERSION: Final = 4
 
 
-class Ask(NamedTuple):
+class SendRequest(NamedTuple):
     """Send this, and go on with the answer; or with PeerUnreachable."""
 
     to: PeerAddress
@@ -46,7 +46,7 @@ class Pause(NamedTuple):
     delay_ms: int
 
 
-Steps = Generator[Ask | Pause, Any, T]
+Steps = Generator[SendRequest | Pause, Any, T]
 
 
 class Leader(NamedTuple):
@@ -56,7 +56,7 @@ class Leader(NamedTuple):
     epoch: int
 
 
-class Client(ABC):
+class SimulatedClient(ABC):
     """See the module."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Client(ABC):
         self._note = note
         self._brokers = dict(bootstrap)
         self._topics = [MetadataRequestTopic(name=topic) for topic in topics]
-        self._leaders: dict[Place, Leader] = {}
+        self._leaders: dict[TopicPartition, Leader] = {}
         self._connections: dict[PeerAddress, ClientConnection] = {}
         self._script: Steps[None] | None = None
 
@@ -111,7 +111,7 @@ class Client(ABC):
         else:
             self._ask(step)
 
-    def _ask(self, step: Ask) -> None:
+    def _ask(self, step: SendRequest) -> None:
         connection = self._connections.get(step.to)
         if connection is None or connection.end is not None:
             connection = self._network.connect(step.to, self.name, self.name)
@@ -130,7 +130,7 @@ class Client(ABC):
 
     def ask(self, to: PeerAddress, version: int, request: Any) -> Steps[Any]:
         """The answer; None where there is none, after a pause."""
-        answer = yield Ask(to, version, request)
+        answer = yield SendRequest(to, version, request)
         if isinstance(answer, PeerUnreachable):
             yield self.backoff()
             return None
@@ -154,7 +154,7 @@ class Client(ABC):
         return self._brokers[self.rng.choice(sorted(self._brokers))]
 
     def refresh(self) -> Steps[None]:
-        """Ask some broker how the cluster is."""
+        """SendRequest some broker how the cluster is."""
         request = MetadataRequest(topics=self._topics, allow_auto_topic_creation=False)
         answer = yield from self.ask(self.any_broker(), METADATA_VERSION, request)
         if answer is not None:
@@ -168,17 +168,17 @@ class Client(ABC):
                 continue
             for partition in topic.partitions:
                 self.heard(
-                    Place(topic.name, partition.partition_index),
+                    TopicPartition(topic.name, partition.partition_index),
                     Leader(partition.leader_id, partition.leader_epoch),
                 )
 
-    def heard(self, place: Place, leader: Leader) -> None:
+    def heard(self, place: TopicPartition, leader: Leader) -> None:
         """Somebody says who leads. KIP-320: what is older than known is not believed."""
         known = self._leaders.get(place)
         if known is None or leader.epoch >= known.epoch:
             self._leaders[place] = leader
 
-    def is_news(self, place: Place, leader: Leader) -> bool:
+    def is_news(self, place: TopicPartition, leader: Leader) -> bool:
         """Whether this is a later leader than the one that is known."""
         known = self._leaders.get(place)
         return known is None or leader.epoch > known.epoch
@@ -187,7 +187,7 @@ class Client(ABC):
         """A broker is reached there."""
         self._brokers[node_id] = address
 
-    def leader_of(self, place: Place) -> Steps[tuple[PeerAddress, int]]:
+    def leader_of(self, place: TopicPartition) -> Steps[tuple[PeerAddress, int]]:
         """Where a partition is led, and in which epoch; asked for until somebody knows."""
         while True:
             leader = self._leaders.get(place)

@@ -15,16 +15,16 @@ from kwire.host.host import PeerAddress
 from kwire.testing.network import Connection, Network
 
 SIZE_BYTES: Final = 4
-TORN: Final = 0.2
+SPLIT_PROBABILITY: Final = 0.2
 """How likely an answer comes in two pieces."""
 CLOSED: Final = "the peer closed the connection"
 REFUSED: Final = "connections are refused"
 
-Protocols = asyncio.Protocol | asyncio.BufferedProtocol
+StreamProtocol = asyncio.Protocol | asyncio.BufferedProtocol
 """What asyncio takes for a stream: any object that has the methods of one of them."""
 
 
-class Overhears(Protocol):
+class ConnectionObserver(Protocol):
     """Who listens to what passes on one connection."""
 
     def asks(self, frame: bytes) -> None:
@@ -44,7 +44,7 @@ class Transport(asyncio.Transport):
         to: PeerAddress,
         program: str,
         rng: random.Random,
-        conversation: Overhears,
+        conversation: ConnectionObserver,
         on_closed: Callable[[Transport], object],
     ) -> None:
         """Connect: `ready` tells when that is done, or raises what keeps it from that."""
@@ -55,7 +55,7 @@ class Transport(asyncio.Transport):
         self._rng = rng
         self._conversation = conversation
         self._on_closed = on_closed
-        self._protocol: Protocols | None = None
+        self._protocol: StreamProtocol | None = None
         self._written = bytearray()
         self._come: deque[bytes] = deque()
         self._end: str | None = None
@@ -83,7 +83,7 @@ class Transport(asyncio.Transport):
         if not self._is_closing:
             self._conversation.hears(frame)
         answer = len(frame).to_bytes(SIZE_BYTES, "big") + frame
-        cut = self._rng.randrange(len(answer)) if self._rng.random() < TORN else 0
+        cut = self._rng.randrange(len(answer)) if self._rng.random() < SPLIT_PROBABILITY else 0
         self._come += [piece for piece in (answer[:cut], answer[cut:]) if piece]
         self._tell()
 
@@ -108,7 +108,7 @@ class Transport(asyncio.Transport):
         elif self._end is not None:
             self._close(ConnectionResetError(f"{self._to}: {self._end}"))
 
-    def _give(self, protocol: Protocols) -> None:
+    def _give(self, protocol: StreamProtocol) -> None:
         """Have the next piece be received, or what the protocol has room for."""
         piece = self._come.popleft()
         if isinstance(protocol, asyncio.BufferedProtocol):
@@ -163,7 +163,7 @@ class Transport(asyncio.Transport):
         return self._is_closing
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = cast("Protocols", protocol)
+        self._protocol = cast("StreamProtocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         assert self._protocol is not None, "the connection is over"

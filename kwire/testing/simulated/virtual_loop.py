@@ -20,17 +20,17 @@ from typing import Any, Final
 
 from kwire.host.host import PeerAddress
 from kwire.testing.network import Network
-from kwire.testing.simulated.transport import Overhears, Transport
+from kwire.testing.simulated.transport import ConnectionObserver, Transport
 from kwire.testing.simulated.violation import Violation
 
-CLOSING_MS: Final = 60_000
+MAX_CLEANUP_MS: Final = 60_000
 """How much longer a program may take to come to its end once its time is over."""
 
-BUSY_TURNS: Final = 1_000
+BUSY_LOOP_TURNS: Final = 1_000
 """So many turns take a millisecond, where none of them takes any: a program may ask again and again."""
 
 
-class Killed(Exception):
+class ProgramKilled(Exception):
     """The program was killed, as was asked for."""
 
 
@@ -64,7 +64,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         network: Network,
         program: str,
         rng: random.Random,
-        new_conversation: Callable[[], Overhears],
+        new_conversation: Callable[[], ConnectionObserver],
         *,
         ends_ms: int,
         is_killed: bool,
@@ -72,7 +72,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """`program` is what it is called on the network, `new_conversation` makes who overhears a connection.
 
         At `ends_ms`, of the network's clock, the program should have ended: TimeoutError; or it `is_killed`
-        then: Killed, and from then on nothing of it reaches anybody.
+        then: ProgramKilled, and from then on nothing of it reaches anybody.
         """
         super().__init__()
         self._network = network
@@ -108,13 +108,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         events.run_pending()
         now_ms = events.clock.monotonic_ms()
         self._turns = self._turns + 1 if timeout_s == 0 else 0
-        if self._turns == BUSY_TURNS:
+        if self._turns == BUSY_LOOP_TURNS:
             self._turns, timeout_s = 0, 0.001
         if now_ms >= self._ends_ms:
-            self._ends_ms = now_ms + CLOSING_MS
+            self._ends_ms = now_ms + MAX_CLEANUP_MS
             if self._is_killed:
                 self._cut_off()
-                raise Killed
+                raise ProgramKilled
             raise TimeoutError("the program has not ended in time")
         if timeout_s != 0:
             due_ms = events.timers.next_deadline_ms()

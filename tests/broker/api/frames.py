@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.table import SERVED, By, ListenerRole, served_by
-from kwire.testing.world import VirtualNode, taken
+from kwire.testing.virtual_node import VirtualNode, take_ready_bytes
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import HEADER_BYTES, build, read_header, records, update_crc
 from kwire.wire.compression import Codec
@@ -422,7 +422,7 @@ class Rig:
 
 def check_replies(channel: Channel, asked: Sequence[bytes]) -> None:
     """Every reply is one to a request that was sent, in their order, and can be read."""
-    reply = taken(channel)
+    reply = take_ready_bytes(channel)
     waiting = deque(decode_request_header(memoryview(frame))[0] for frame in asked)
     while reply:
         size = int.from_bytes(reply[:4], "big", signed=True)

@@ -14,7 +14,7 @@ from kwire.broker.node.node import Node
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.world import VirtualNode
+from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.rig import Rig
 

@@ -29,7 +29,7 @@ from kwire.broker.metadata.features import default_features, registered_features
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.publisher import MetadataPublisher
 from kwire.broker.metadata.records import StoredRecord
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic
 from kwire.wire.primitives import Uuid

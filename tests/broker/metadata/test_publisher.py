@@ -8,7 +8,7 @@ from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.publisher import MetadataPublisher
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import (
     AbortTransactionRecord,

@@ -9,7 +9,7 @@ import pytest
 from kwire.broker.net.peer_link import MAX_ASKED, Hears
 from kwire.broker.net.peers import MAX_LINKS, PeerLinks
 from kwire.host.host import PeerAddress, PeerUnreachable
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersion, ApiVersionsResponse

@@ -9,7 +9,7 @@ from kwire.broker.node.markers import Markers
 from kwire.broker.node.verification import Verification
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.host.host import PeerAddress, PeerUnreachable
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

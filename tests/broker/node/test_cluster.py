@@ -15,8 +15,8 @@ from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
-from kwire.testing.virtual import Events
-from kwire.testing.world import VirtualNode
+from kwire.testing.virtual_host import EventQueue
+from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest
@@ -53,7 +53,7 @@ class Cluster:
     def __init__(
         self, *nodes: dict[str, str], features: dict[str, int] = SERVED, cluster_id: str = CLUSTER_ID
     ) -> None:
-        self.network = Network(Events())
+        self.network = Network(EventQueue())
         self.events = self.network.events
         self.nodes: dict[int, VirtualNode] = {}
         for settings in nodes:

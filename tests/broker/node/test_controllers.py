@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.node.life import LifeStage
-from kwire.testing.world import VirtualNode
+from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest
 from kwire.wire.messages.describe_quorum import (

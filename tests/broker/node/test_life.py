@@ -27,7 +27,7 @@ from kwire.broker.node.life import (
     LifeSettings,
     LifeStage,
 )
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 from kwire.wire.records import metadata as stored

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kwire.testing.simulated.logins import MODULES
+from kwire.testing.simulated.node_sasl import LOGIN_MODULES
 from kwire.wire.batch import build
 from kwire.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -17,8 +17,10 @@ from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, To
 from tests.broker.node.test_cluster import CONTROLLER, Cluster, broker
 
 KEY = "listener.name.nodes.plain.sasl.jaas.config"
-RIGHT = f'{MODULES}.plain.PlainLoginModule required username="node" password="secret" user_node="secret";'
-WRONG = f'{MODULES}.plain.PlainLoginModule required username="node" password="secret"'
+RIGHT = (
+    f'{LOGIN_MODULES}.plain.PlainLoginModule required username="node" password="secret" user_node="secret";'
+)
+WRONG = f'{LOGIN_MODULES}.plain.PlainLoginModule required username="node" password="secret"'
 FAULT = f"{KEY}: JAAS config entry not terminated by semi-colon"
 HOSTS = {2: "two", 3: "three"}
 SAID = {

@@ -26,7 +26,7 @@ from kwire.broker.node.controller_requests import COMMANDS, FORWARDED, HEARTBEAT
 from kwire.broker.node.remote_controller import FORWARDING_TIMEOUT_MS, NOT_CONTROLLER_MS, RemoteController
 from kwire.broker.security.principal import Principal
 from kwire.host.host import PeerAddress, PeerUnreachable
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages import alter_partition, assign_replicas_to_dirs, create_topics

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.media import Content
-from kwire.testing.virtual import Work
-from kwire.testing.world import Client
+from kwire.testing.power_loss import FileContent
+from kwire.testing.virtual_host import WorkerTask
+from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.batch import build
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.delete_records import (
@@ -46,7 +46,7 @@ class WatchedDisk(MemoryDisk):
         else:
             self.on_loop.append(path)
 
-    def make_durable(self, content: Content, path: str) -> None:
+    def make_durable(self, content: FileContent, path: str) -> None:
         self._note_sync(path)
         super().make_durable(content, path)
 
@@ -60,7 +60,7 @@ def creation(topic: str) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=topics, timeout_ms=1000)
 
 
-def sent(rig: Rig, topic: str) -> Client:
+def sent(rig: Rig, topic: str) -> VirtualClient:
     """Who waits for a record to be acknowledged."""
     client = rig.connect()
     client.ask(PRODUCE_VERSION, produce_request(topic))
@@ -68,13 +68,13 @@ def sent(rig: Rig, topic: str) -> Client:
     return client
 
 
-def answered(client: Client) -> int | None:
+def answered(client: VirtualClient) -> int | None:
     """With which offset, if it is."""
     answer = client.receive(PRODUCE_VERSION, ProduceRequest)
     return None if answer is None else answer.responses[0].partition_responses[0].base_offset
 
 
-def work(rig: Rig, held: list[Work]) -> int:
+def work(rig: Rig, held: list[WorkerTask]) -> int:
     """Let every worker end, and those that come after it; how many there were."""
     count = 0
     while held:
@@ -87,14 +87,14 @@ def work(rig: Rig, held: list[Work]) -> int:
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     disk = WatchedDisk()
-    work = Work.run
+    work = WorkerTask.run
 
-    def run(self: Work) -> None:
+    def run(self: WorkerTask) -> None:
         disk.in_worker = True
         work(self)
         disk.in_worker = False
 
-    monkeypatch.setattr(Work, "run", run)
+    monkeypatch.setattr(WorkerTask, "run", run)
     rig = Rig(disk, **{"log.cleaner.min.cleanable.ratio": "0", "log.roll.ms": "1000"})
     rig.host.advance(MINUTE_MS)
     disk.on_loop.clear()

@@ -8,7 +8,7 @@ from typing import Any
 from kwire.broker.config import load
 from kwire.broker.node.format import Beginning, format_directories
 from kwire.broker.node.life import LifeStage
-from kwire.testing.world import VirtualNode
+from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from kwire.wire.messages.remove_raft_voter import RemoveRaftVoterRequest

@@ -22,8 +22,8 @@ from kwire.broker.raft.snapshotter import Snapshotter
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
-from kwire.testing.virtual import VirtualHost
-from kwire.testing.world import INDEX_BYTES
+from kwire.testing.virtual_host import VirtualHost
+from kwire.testing.virtual_node import INDEX_BYTES
 from kwire.wire.primitives import ZERO_UUID
 
 DIRECTORY = "/data/__cluster_metadata-0"

@@ -22,7 +22,7 @@ from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
 from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
 from kwire.testing.network import Network
-from kwire.testing.virtual import Events, VirtualHost
+from kwire.testing.virtual_host import EventQueue, VirtualHost
 from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import (
@@ -221,7 +221,7 @@ SEEDS = range(40)
 def observe(seed: int) -> None:
     """Have an observer go through elections, lost answers and lost power, and converge when all is well."""
     rng = random.Random(seed)
-    events = Events()
+    events = EventQueue()
     quorum = FakeQuorum(rng)
     node = Observing(Network(events), quorum)
     node.start()

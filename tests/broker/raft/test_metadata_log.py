@@ -16,7 +16,7 @@ from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import NewRecord, build
 from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import NoOpRecord

@@ -9,9 +9,9 @@ import pytest
 
 from kwire.broker.metadata.snapshot import snapshot_records
 from kwire.host.host import PeerAddress
-from kwire.testing.network import NO_FAULTS, Faults, Network
-from kwire.testing.virtual import Events
-from kwire.testing.world import VirtualNode
+from kwire.testing.network import NO_FAULTS, Network, NetworkFaults
+from kwire.testing.virtual_host import EventQueue
+from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
 from tests.broker.raft.observing import DIRECTORY, ObservingNode
@@ -36,9 +36,9 @@ SMALL = {
 class World:
     """A controller, an observer, and what is between them."""
 
-    def __init__(self, seed: int | None = None, faults: Faults = NO_FAULTS, **settings: str) -> None:
+    def __init__(self, seed: int | None = None, faults: NetworkFaults = NO_FAULTS, **settings: str) -> None:
         rng = None if seed is None else random.Random(seed)
-        self.network = Network(Events(), rng, faults)
+        self.network = Network(EventQueue(), rng, faults)
         self.controller = VirtualNode({**CONTROLLER, **settings}, network=self.network)
         self.observer = ObservingNode(self.network, self.controller.node.cluster_id, **settings)
         self.topics = 0
@@ -294,7 +294,7 @@ def test_the_quorum_tells_of_its_observers(world: World) -> None:
     )
 
 
-FAULTY = Faults(shortest_ms=1, longest_ms=20, slow=0.02, slowest_ms=3_000, breaks=0.02)
+FAULTY = NetworkFaults(shortest_ms=1, longest_ms=20, slow=0.02, slowest_ms=3_000, breaks=0.02)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -18,7 +18,7 @@ from kwire.broker.raft.metadata_log import metadata_log_config
 from kwire.broker.raft.snapshotter import CLEAN_DELAY_MS
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import batches
 from kwire.wire.messages.create_topics import CreatableTopic
 from kwire.wire.records.raft import SnapshotHeaderRecord

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from kwire.testing.network import Network
-from kwire.testing.virtual import Events, Work
+from kwire.testing.virtual_host import EventQueue, WorkerTask
 from kwire.wire.errors import ApiError
 from tests.broker.node.test_syncs import WatchedDisk
 from tests.broker.raft.observing import ObservingNode
@@ -41,18 +41,18 @@ def leadership(request: pytest.FixtureRequest) -> Standby | None:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> WatchedDisk:
-    disk, work = WatchedDisk(), Work.run
+    disk, work = WatchedDisk(), WorkerTask.run
 
-    def run(self: Work) -> None:
+    def run(self: WorkerTask) -> None:
         disk.in_worker = True
         work(self)
         disk.in_worker = False
 
-    monkeypatch.setattr(Work, "run", run)
+    monkeypatch.setattr(WorkerTask, "run", run)
     return disk
 
 
-def deliver(node: ObservingNode, works: list[Work]) -> None:
+def deliver(node: ObservingNode, works: list[WorkerTask]) -> None:
     """Have the work that is held back be done, with what comes of it."""
     while works:
         works.pop(0).deliver()
@@ -60,7 +60,7 @@ def deliver(node: ObservingNode, works: list[Work]) -> None:
 
 
 def test_a_cut_is_synced_in_a_worker(disk: WatchedDisk, leadership: Standby | None) -> None:
-    events, quorum = Events(), FakeQuorum(random.Random(1))
+    events, quorum = EventQueue(), FakeQuorum(random.Random(1))
     leader = quorum.leader
 
     def all_know(epoch: int) -> None:

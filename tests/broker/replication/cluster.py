@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kwire.broker.metadata.image import BrokerImage, MetadataImage
 from kwire.broker.replication.isr import ChangedIsr, IsrChange, Place
 from kwire.broker.replication.led_replicas import LedPartitions
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID
 

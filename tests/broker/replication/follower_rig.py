@@ -18,7 +18,7 @@ from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
 from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import build
 from kwire.wire.messages.fetch import (
     EpochEndOffset,

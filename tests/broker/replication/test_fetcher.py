@@ -9,7 +9,7 @@ import pytest
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
 from kwire.host.host import PeerAddress
-from kwire.testing.virtual import Work
+from kwire.testing.virtual_host import WorkerTask
 from kwire.wire.batch import update_crc
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -42,7 +42,7 @@ def rig_at(end: int = 3, *, epoch: int = 4, partitions: int = 1) -> FollowerRig:
     return rig
 
 
-def finish(rig: FollowerRig, work: list[Work]) -> None:
+def finish(rig: FollowerRig, work: list[WorkerTask]) -> None:
     """Have workers do what they were given, and what comes of that."""
     while work:
         work.pop(0).deliver()

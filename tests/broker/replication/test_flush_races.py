@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.testing.world import Client, VirtualNode
+from kwire.testing.virtual_node import VirtualClient, VirtualNode
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -30,13 +30,13 @@ def started(settings: dict[str, str] = SETTINGS, **more: Any) -> VirtualNode:
     return node
 
 
-def produce(node: VirtualNode, topic: str) -> Client:
+def produce(node: VirtualNode, topic: str) -> VirtualClient:
     client = node.connect()
     client.send(PRODUCE_VERSION, produce_request(topic))
     return client
 
 
-def acknowledged(client: Client) -> int | None:
+def acknowledged(client: VirtualClient) -> int | None:
     """The offset that was answered, if anything was."""
     answer = client.receive(PRODUCE_VERSION, ProduceRequest)
     if answer is None:
@@ -149,7 +149,7 @@ def test_what_is_appended_during_a_flush_waits_for_the_next(seed: int) -> None:
 def test_whatever_the_order_a_loss_of_power_takes_nothing_that_was_acknowledged(seed: int) -> None:
     rng = random.Random(seed)
     node = started(work_delays=random.Random(seed))
-    sent: list[tuple[str, Client]] = []
+    sent: list[tuple[str, VirtualClient]] = []
     ends = dict.fromkeys(TOPICS, 0)
     for _ in range(rng.randrange(1, 40)):
         topic = rng.choice(TOPICS)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kwire.broker.storage.log.log import Log
-from kwire.testing.virtual import Work
+from kwire.testing.virtual_host import WorkerTask
 from tests.broker.replication.follower_rig import FollowerRig, data, stored
 
 SMALL = {"log.segment.bytes": "1048576"}
 BIG = 100_000
 
 
-def moving(records: int = 9) -> tuple[FollowerRig, Log, list[Work]]:
+def moving(records: int = 9) -> tuple[FollowerRig, Log, list[WorkerTask]]:
     """A follower on its way to the other directory; what it does in workers is up to the test."""
     rig = FollowerRig(SMALL, directories=2)
     rig.follow()
@@ -24,7 +24,7 @@ def moving(records: int = 9) -> tuple[FollowerRig, Log, list[Work]]:
     return rig, old, held
 
 
-def work_on(rig: FollowerRig, held: list[Work], most: int = 1000) -> None:
+def work_on(rig: FollowerRig, held: list[WorkerTask], most: int = 1000) -> None:
     """Do what is to be done in workers."""
     for _ in range(most):
         if not held:

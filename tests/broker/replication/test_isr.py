@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from kwire.broker.replication.isr import ChangedIsr, IsrChange
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
 from tests.broker.replication.cluster import Cluster

@@ -8,7 +8,7 @@ import pytest
 
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.led_replicas import LedReplicas
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
 from tests.broker.replication.cluster import Cluster

@@ -15,7 +15,7 @@ from kwire.broker.storage.dirs.placing import Placing
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.world import Client
+from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.produce import ProduceRequest
 from tests.broker.replication.test_directory_moves import fill, move, offsets
@@ -39,7 +39,7 @@ class Trouble:
         self.rig.create("a")
         fill(self.rig, 3)
         self.held = self.rig.host.hold_work()
-        self.asked: list[Client] = []
+        self.asked: list[VirtualClient] = []
         self.acknowledged = {0, 1, 2}
         self.has_failed = False
 

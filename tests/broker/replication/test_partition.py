@@ -11,7 +11,7 @@ from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 from tests.broker.replication.cluster import Cluster

@@ -18,7 +18,7 @@ from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import (

@@ -7,7 +7,7 @@ import pytest
 from kwire.broker.config.load import load
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from kwire.broker.replication.throttle import FOLLOWER_SIDE, LEADER_SIDE, Throttle
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.records.metadata import ConfigRecord
 from tests.broker.replication.follower_rig import FollowerRig, data, stored
 

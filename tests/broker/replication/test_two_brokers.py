@@ -16,9 +16,9 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import AppendOrigin, Log
 from kwire.broker.storage.log.producer_state import MarkerTerms
-from kwire.testing.network import Faults, Network
-from kwire.testing.virtual import Events
-from kwire.testing.world import VirtualNode
+from kwire.testing.network import Network, NetworkFaults
+from kwire.testing.virtual_host import EventQueue
+from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.batch import build
 from kwire.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -45,8 +45,8 @@ class Pair:
 
     def __init__(self, seed: int | None = None, partitions: int = 1) -> None:
         self.rng = random.Random(seed)
-        faults = Faults() if seed is None else Faults(1, 20, slow=0.01, breaks=0.01)
-        self.network = Network(Events(), None if seed is None else self.rng, faults)
+        faults = NetworkFaults() if seed is None else NetworkFaults(1, 20, slow=0.01, breaks=0.01)
+        self.network = Network(EventQueue(), None if seed is None else self.rng, faults)
         self.nodes = {
             broker_id: VirtualNode(
                 {
@@ -148,7 +148,7 @@ class Pair:
 
     def settle(self) -> None:
         """Let them become the same."""
-        self.network.faults = Faults()
+        self.network.faults = NetworkFaults()
         self.network.heal()
         self.network.events.advance(SETTLED_MS)
 

@@ -13,7 +13,7 @@ from kwire.broker.security.image_users import ImageUsers
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
 from kwire.broker.security.tokens import token_hmac
 from kwire.broker.security.users import ScramCredential
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.records.metadata import (
     DelegationTokenRecord,
     RemoveDelegationTokenRecord,

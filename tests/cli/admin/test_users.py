@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kwire.testing import Broker, Kafka, Login
-from kwire.testing.brokers import Cluster as Brokers
+from kwire.testing import Broker, ClientConfig, Kafka
+from kwire.testing.cluster import Cluster as Brokers
 from kwire.wire.errors import ApiError
 from tests.cli.running import Desk, Ran
 
@@ -27,7 +27,7 @@ def secured() -> Iterator[Broker]:
 def as_user(secured: Broker, offline: Desk, tmp_path: Path) -> Callable[..., Ran]:
     """Run a command as somebody: alice, where nobody else is said."""
 
-    def run(*arguments: str, login: Login | None = None) -> Ran:
+    def run(*arguments: str, login: ClientConfig | None = None) -> Ran:
         path = tmp_path / "client.properties"
         properties = (login or secured.login()).java
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
@@ -42,7 +42,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda text: monkeypatch.setattr("sys.stdin", io.StringIO(text))
 
 
-def may_come(login: Login) -> bool:
+def may_come(login: ClientConfig) -> bool:
     with Kafka(login.bootstrap_servers, properties=login.java) as kafka:
         try:
             kafka.topics()
@@ -57,7 +57,9 @@ def test_a_user_is_set_and_taken_away(
     given("carol-secret\r\nmore\n")
     ran = as_user("users", "set", "carol")
     assert ran.out.splitlines() == [f"carol has a password for {mechanism}" for mechanism in SCRAM]
-    logins = [Login(secured.bootstrap_servers, "carol", "carol-secret", mechanism) for mechanism in SCRAM]
+    logins = [
+        ClientConfig(secured.bootstrap_servers, "carol", "carol-secret", mechanism) for mechanism in SCRAM
+    ]
     assert [may_come(login) for login in logins] == [True, True]
     given("changed")
     told = as_user("users", "set", "carol", "--mechanism", SCRAM[1], "--iterations", "8192", "--json").json
@@ -95,8 +97,11 @@ def test_a_broker_that_is_gone_keeps_nobody_from_a_password(
         cluster.brokers[2].crash()
         token = cluster.create_token()
         for login in (
-            *(Login(cluster.bootstrap_servers, "carol", "new-secret", mechanism) for mechanism in SCRAM),
-            Login(cluster.bootstrap_servers, told["token"], told["password"], SCRAM[0], is_token=True),
+            *(
+                ClientConfig(cluster.bootstrap_servers, "carol", "new-secret", mechanism)
+                for mechanism in SCRAM
+            ),
+            ClientConfig(cluster.bootstrap_servers, told["token"], told["password"], SCRAM[0], is_token=True),
             token,
         ):
             with Kafka(login.bootstrap_servers, timeout_s=60, properties=login.java) as kafka:
@@ -126,7 +131,7 @@ def test_a_password_is_asked_for_twice(
     monkeypatch.setattr("getpass.getpass", lambda prompt: typed.pop(0))
     assert as_user("users", "set", "dave").sentence.endswith("the two passwords differ: nothing is changed")
     assert as_user("users", "set", "dave").status == 0
-    assert may_come(Login(secured.bootstrap_servers, "dave", "same", SCRAM[0]))
+    assert may_come(ClientConfig(secured.bootstrap_servers, "dave", "same", SCRAM[0]))
     as_user("users", "delete", "dave")
 
 
@@ -144,7 +149,7 @@ def test_what_is_no_password_is_refused(
 def test_a_token_is_made_renewed_and_ended(secured: Broker, as_user: Callable[..., Ran]) -> None:
     [told] = as_user("tokens", "create", "--renewer", "bob", "--lifetime", "10d", "--json").json
     assert (told["owner"], told["requester"], told["renewers"]) == ("alice", "alice", ["bob"])
-    login = Login(secured.bootstrap_servers, told["token"], told["password"], SCRAM[1], is_token=True)
+    login = ClientConfig(secured.bootstrap_servers, told["token"], told["password"], SCRAM[1], is_token=True)
     assert may_come(login)
     [listed] = as_user("tokens", "list", "alice", "--json").json
     assert listed == {key: value for key, value in told.items() if key != "password"}

@@ -12,7 +12,7 @@ import pytest
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.coordinator.transactions.transaction import LAST_EPOCH, MOVES, State
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire import batch
 from kwire.wire.batch import MAX_PRODUCER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode

@@ -23,7 +23,7 @@ from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.coordinator.transactions.transaction import Transaction
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import HEADER_BYTES, BatchHeader, control_type, read_header, records
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.disk import Died, MemoryDisk
+from kwire.testing.disk import MemoryDisk, ProcessDied
 from simulation.storage.breakage import BREAKAGES, Breakage
 from simulation.storage.history import History
 from simulation.storage.run import failure_of
@@ -110,6 +110,6 @@ class TestTheDisk:
             disk.write("/d/full", b"four", sync=False)
         assert disk.read("/d/full") == b"fou"
         disk.dies_after = 0
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             disk.remove("/d/full")
         assert disk.exists("/d/full")

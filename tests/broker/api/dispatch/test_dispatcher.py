@@ -13,7 +13,7 @@ import pytest
 
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.partition import Partition
-from kwire.testing.world import Client
+from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
 from kwire.wire.messages.heartbeat import HeartbeatRequest
@@ -57,7 +57,7 @@ class Pipelined(Rig):
         assert found.error_code == 0
         with_follower = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1)
         self.partition(ANSWERED_LATER).lead(with_follower)
-        self.client: Client = self.connect()
+        self.client: VirtualClient = self.connect()
         self._sent = 0
 
     def partition(self, index: int) -> Partition:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.testing import world
-from kwire.testing.world import VirtualNode
+from kwire.testing.virtual_node import VirtualClient, VirtualNode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
 from kwire.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -34,7 +33,7 @@ DELAY_MS = 3_000
 PROTOCOLS = [JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
 
 
-class Client(world.Client):
+class Client(VirtualClient):
     """A connection to a node of its own, or to that of another client."""
 
     def __init__(self, other: Client | None = None) -> None:

@@ -9,7 +9,7 @@ import pytest
 from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.raft.outputs import Remember
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
-from kwire.testing.world import Client
+from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.batch import batches
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import fetch_snapshot
@@ -38,7 +38,7 @@ class Quorum(Rig):
         super().__init__(**SETTINGS, **settings)
         self.log = self.node.quorum.log
 
-    def ask(self, version: int, request: Any) -> tuple[Client, Any]:
+    def ask(self, version: int, request: Any) -> tuple[VirtualClient, Any]:
         client = self.connect("CONTROLLER", ListenerRole.CONTROLLER)
         client.send(version, request)
         return client, client.receive(version, type(request))

@@ -11,7 +11,7 @@ from kwire.broker.api.request.ports import Endpoint
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.disk import StorageError
-from kwire.testing.world import Client
+from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -323,14 +323,14 @@ def led(rig: Rig, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> Partition:
     return partition
 
 
-def sent(rig: Rig, acks: int) -> Client:
+def sent(rig: Rig, acks: int) -> VirtualClient:
     client = rig.connect()
     client.ask(VERSION, request([("a", [(0, 1)])], acks))
     rig.turn()
     return client
 
 
-def code_of(rig: Rig, client: Client) -> ErrorCode | None:
+def code_of(rig: Rig, client: VirtualClient) -> ErrorCode | None:
     answer = client.receive(VERSION, ProduceRequest)
     return None if answer is None else ErrorCode(answered(answer)[0][1][0][1])
 

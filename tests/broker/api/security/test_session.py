@@ -13,7 +13,7 @@ from kwire.broker.config.jaas import SCRAM_MODULE
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.broker.security.scram import ScramClient
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
-from kwire.testing.world import Client, VirtualNode
+from kwire.testing.virtual_node import VirtualClient, VirtualNode
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.create_delegation_token import CreateDelegationTokenRequest
@@ -71,28 +71,28 @@ def counts(node: VirtualNode, listener: str = LISTENER) -> Counts:
     return node.node.sessions.counts[listener]
 
 
-def connected(node: VirtualNode) -> Client:
+def connected(node: VirtualNode) -> VirtualClient:
     return node.connect(LISTENER)
 
 
-def shake(client: Client, version: int = 1) -> Any:
+def shake(client: VirtualClient, version: int = 1) -> Any:
     return client.call(version, SaslHandshakeRequest(mechanism="PLAIN"))
 
 
-def tell(client: Client, token: bytes) -> Any:
+def tell(client: VirtualClient, token: bytes) -> Any:
     """The answer, if there is one at once."""
     client.send(2, SaslAuthenticateRequest(auth_bytes=token))
     return client.receive(2, SaslAuthenticateRequest)
 
 
-def known(node: VirtualNode, token: bytes = RIGHT) -> Client:
+def known(node: VirtualNode, token: bytes = RIGHT) -> VirtualClient:
     client = connected(node)
     shake(client)
     assert tell(client, token).error_code == 0
     return client
 
 
-def is_served(client: Client) -> bool:
+def is_served(client: VirtualClient) -> bool:
     """Whether a request comes by; else the connection has ended."""
     client.send(9, MetadataRequest(topics=[]))
     answer = client.receive(9, MetadataRequest)

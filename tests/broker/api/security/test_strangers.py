@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kwire.broker.security.principal import ANONYMOUS
-from kwire.testing.world import Client, VirtualNode
+from kwire.testing.virtual_node import VirtualClient, VirtualNode
 from kwire.wire.errors import WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.metadata import MetadataRequest
@@ -57,7 +57,7 @@ def changed(frame: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def says(client: Client, rng: random.Random) -> None:
+def says(client: VirtualClient, rng: random.Random) -> None:
     for _ in range(rng.randint(1, MOST_FRAMES)):
         if client.channel.closing or client.channel.ending:
             return  # the shell takes nothing more

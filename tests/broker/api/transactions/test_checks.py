@@ -9,7 +9,7 @@ import pytest
 
 from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from kwire.broker.storage.log.verifications import Verifications
-from kwire.testing.world import Client
+from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest
 from kwire.wire.messages.produce import ProduceRequest
@@ -92,7 +92,7 @@ def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(ri
         assert (answer.error_code, answer.base_offset) == (0, sequence)
 
 
-def asked_about(rig: Rig, version: int) -> tuple[Client, Callable[[ErrorCode], None]]:
+def asked_about(rig: Rig, version: int) -> tuple[VirtualClient, Callable[[ErrorCode], None]]:
     """Who has sent a batch of a transaction to a new topic, and what tells the coordinator's word on it."""
     rig.create("a", TRANSACTION_STATE_TOPIC)
     asked: list[Callable[[ErrorCode], None]] = []

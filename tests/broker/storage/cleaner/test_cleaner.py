@@ -18,7 +18,7 @@ from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import batches, build, records
 from kwire.wire.compression import Codec
 from kwire.wire.primitives import uuid_from_text

@@ -15,7 +15,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost
+from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
 from tests.broker.storage.log_bench import NOW_MS, batch

@@ -10,7 +10,7 @@ from kwire.broker.storage.checkpoints import read_offsets
 from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost, Work
+from kwire.testing.virtual_host import VirtualHost, WorkerTask
 from kwire.wire.primitives import TopicPartition
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -24,7 +24,7 @@ class Bench:
         self.disk.make_directory("/a")
         self.disk.sync_directory("/")
         self.host = VirtualHost()
-        self.held: list[Work] = self.host.hold_work()
+        self.held: list[WorkerTask] = self.host.hold_work()
         self.wanted: dict[str, dict[TopicPartition, int]] = {"one": {T0: 1}, "two": {}}
         self.files = CheckpointFiles(
             self.disk, "/a", lambda directory: {name: dict(said) for name, said in self.wanted.items()}

@@ -23,7 +23,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost, Work
+from kwire.testing.virtual_host import VirtualHost, WorkerTask
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
 from tests.broker.storage import log_bench
@@ -388,7 +388,9 @@ def test_a_checkpoint_on_its_way_may_tell_of_an_old_name_too(disk: MemoryDisk) -
     assert numbered(again) == [(0, b"new")]
 
 
-def append_when_placed(logs: LogManager, log: Log, host: VirtualHost, held: list[Work], value: bytes) -> None:
+def append_when_placed(
+    logs: LogManager, log: Log, host: VirtualHost, held: list[WorkerTask], value: bytes
+) -> None:
     logs.placing.when_placed(log, host, lambda: append(log, value))
     while held:
         held.pop(0).deliver()

@@ -13,7 +13,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
-from kwire.testing.virtual import VirtualHost, Work
+from kwire.testing.virtual_host import VirtualHost, WorkerTask
 from kwire.wire.primitives import Uuid
 from tests.broker.storage.log_bench import NOW_MS, batch, values
 
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self) -> None:
         self.disk = MemoryDisk(random.Random(1))
         self.host = VirtualHost()
-        self.held: list[Work] = self.host.hold_work()
+        self.held: list[WorkerTask] = self.host.hold_work()
         self.open()
 
     def open(self) -> None:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from kwire.testing.kafka import Kafka
-from kwire.testing.users import Login
+from kwire.testing.users import ClientConfig
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from kwire.testing.answers import Token
-    from kwire.testing.directory import Directory
+    from kwire.testing.results import Token
+    from kwire.testing.temporary_directory import TemporaryDirectory
 
 
-class Running(Kafka):
+class EmbeddedKafka(Kafka):
     """See the module."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Running(Kafka):
         self._users = dict(users or {})
         self._are_users_known = False
         self._given_log_dir = None if log_dir is None else str(log_dir)
-        self._temporary: Directory | None = None
+        self._temporary: TemporaryDirectory | None = None
         self._reserved: list[socket.socket] = []
         """Bound to ports, so that nobody else gets them while who listens there is away."""
 
@@ -57,7 +57,7 @@ class Running(Kafka):
 
     # --- who comes
 
-    def login(self, user: str | None = None, mechanism: str = PLAIN) -> Login:
+    def login(self, user: str | None = None, mechanism: str = PLAIN) -> ClientConfig:
         """How clients say that they are one of the users, the first one where none is named. LookupError."""
         if not self._users:
             raise LookupError("everybody may come: make it with users={'alice': 'alice-secret'}")
@@ -66,7 +66,7 @@ class Running(Kafka):
             raise LookupError(f"there is no user {name!r}, but {', '.join(self._users)}")
         if mechanism not in MECHANISMS:
             raise LookupError(f"there is no mechanism {mechanism!r}, but {', '.join(MECHANISMS)}")
-        return Login(self.bootstrap_servers, name, self._users[name], mechanism)
+        return ClientConfig(self.bootstrap_servers, name, self._users[name], mechanism)
 
     def create_token(
         self,
@@ -75,7 +75,7 @@ class Running(Kafka):
         renewers: Sequence[str] = (),
         max_lifetime_ms: int | None = None,
         mechanism: str = SCRAM[0],
-    ) -> Login:
+    ) -> ClientConfig:
         """How a client shows a delegation token that a user, the first one, has made for himself.
 
         Brokers know it by then, but for those that do not answer. As Kafka makes them: it lives until
@@ -85,7 +85,7 @@ class Running(Kafka):
         properties = self.login(owner).java
         with self._another(properties) as asking:
             made = asking._ask(lambda client: client.create_token(renewers, max_lifetime_ms))
-        return Login(self.bootstrap_servers, made.id, made.password, mechanism, is_token=True)
+        return ClientConfig(self.bootstrap_servers, made.id, made.password, mechanism, is_token=True)
 
     def tokens(self) -> list[Token]:
         """The delegation tokens that there are, the oldest first."""
@@ -115,9 +115,9 @@ class Running(Kafka):
 
     def _take_directory(self) -> None:
         if self._given_log_dir is None and self._temporary is None:
-            from kwire.testing.directory import Directory
+            from kwire.testing.temporary_directory import TemporaryDirectory
 
-            self._temporary = Directory()
+            self._temporary = TemporaryDirectory()
 
     def _reserve_port(self) -> int:
         """A free port, which a broker may listen on, and others may not."""

@@ -5,7 +5,7 @@ host.schedule(3_000, lambda: print("due"))
 host.advance(2_999)   # nothing
 host.advance(1)       # due
 
-Several hosts may share one `Events`: one clock, and one order in which things happen to all of them.
+Several hosts may share one `EventQueue`: one clock, and one order in which things happen to all of them.
 
 Work for threads is done at once, unless races are looked for: a test holds it back (`hold_work`), and runs
 each work and delivers its result when it likes; or a seed decides when that happens (`work_delays`).
@@ -22,14 +22,14 @@ from kwire.host.clock import ManualClock, TimerQueue
 from kwire.host.host import NoPeers, Peers, TimerClock
 from kwire.host.loggers import NodeLogger
 from kwire.host.random_streams import RandomStreams
-from kwire.testing.disk import Died
+from kwire.testing.disk import ProcessDied
 
 T = TypeVar("T")
 
-LONGEST_WORK_MS = 50
+MAX_WORK_MS = 50
 
 
-class Events:
+class EventQueue:
     """What is to happen, in its order: calls that wait for no time, and those that do."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
@@ -56,8 +56,8 @@ class Events:
         clock.advance(target_ms - clock.monotonic_ms())
 
 
-class Work:
-    """Work for a thread, and what becomes of it."""
+class WorkerTask:
+    """WorkerTask for a thread, and what becomes of it."""
 
     def __init__(self, host: VirtualHost, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._host = host
@@ -73,7 +73,7 @@ class Work:
         if not self._results and not self._host.is_dead and not self._host.is_paused:
             try:
                 self._results.append(self._work())
-            except Died:
+            except ProcessDied:
                 self._host.died()
             except Exception as error:
                 self._results.append(error)
@@ -134,7 +134,7 @@ class VirtualHost:
         seed: int = 0,
         now_ms: int = 1_700_000_000_000,
         name: str = "",
-        events: Events | None = None,
+        events: EventQueue | None = None,
         work_delays: random.Random | None = None,
         speed_percent: int = 100,
         skew_ms: int = 0,
@@ -144,24 +144,24 @@ class VirtualHost:
         Its clocks go with `speed_percent` of the speed of others.
         """
         self.name = name
-        self.events = events if events is not None else Events(now_ms)
+        self.events = events if events is not None else EventQueue(now_ms)
         self.clock = self.events.clock
         self.skew_ms = skew_ms
         """How far its clock on the wall is before those of others; may be changed at any time."""
         self._speed_percent = speed_percent
         self._began_ms = self.clock.monotonic_ms()
         self.end_turn: Callable[[], None] | None = None
-        self.held_work: list[Work] | None = None
+        self.held_work: list[WorkerTask] | None = None
         """The work that is held back, oldest first; None while none is."""
         self.is_dead = False
         """Whether the process is gone: nothing of it happens any more."""
         self.on_died: Callable[[], None] | None = None
-        """Called when the process has died in an operation of its disk; where unset, `Died` gets through."""
+        """Called when the process died in a disk operation. While unset, `ProcessDied` is raised."""
         self._held_calls: list[Callable[[], None]] | None = None
         self.peers: Peers = NoPeers(self.call_soon)
         """The other nodes: nobody, unless the host stands in a network."""
         self._work_delays = work_delays
-        self.longest_work_ms = LONGEST_WORK_MS
+        self.longest_work_ms = MAX_WORK_MS
         """How long work takes at most where a seed decides."""
         self._streams = RandomStreams(seed)
 
@@ -199,7 +199,7 @@ class VirtualHost:
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Do `work` now, or as the test or the seed decides; see the module."""
-        task = Work(self, work, done)
+        task = WorkerTask(self, work, done)
         if self.held_work is not None:
             self.held_work.append(task)
         elif self._work_delays is None:
@@ -210,7 +210,7 @@ class VirtualHost:
             timers.add(begins_ms, task.run)
             timers.add(begins_ms + rng.randrange(self.longest_work_ms), task.deliver)
 
-    def hold_work(self) -> list[Work]:
+    def hold_work(self) -> list[WorkerTask]:
         """From now on work waits in this list for the test to run and deliver it."""
         self.held_work = []
         return self.held_work
@@ -263,11 +263,11 @@ class VirtualHost:
             callback()
             if self.end_turn is not None:
                 self.end_turn()
-        except Died:
+        except ProcessDied:
             self.died()
 
     def died(self) -> None:
         """The process has died in what is being handled."""
         if self.on_died is None:
-            raise Died
+            raise ProcessDied
         self.on_died()

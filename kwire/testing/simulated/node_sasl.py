@@ -14,20 +14,20 @@ from kwire.wire.mechanisms import PLAIN, SCRAM_SHA_256
 from kwire.wire.records.metadata import UserScramCredentialRecord
 
 if TYPE_CHECKING:
-    from kwire.testing.world import VirtualNode
+    from kwire.testing.virtual_node import VirtualNode
 
 BROKERS_PORT: Final = 9094
-LOGIN_MS: Final = 2_500
+REAUTHENTICATION_MS: Final = 2_500
 """How long a login holds."""
-MODULES: Final = "org.apache.kafka.common.security"
+LOGIN_MODULES: Final = "org.apache.kafka.common.security"
 
 
-def credentials(rng: random.Random) -> list[UserScramCredentialRecord]:
+def initial_credentials(rng: random.Random) -> list[UserScramCredentialRecord]:
     """What the metadata begins with."""
     return [parse_credential(f"{SCRAM_SHA_256}=[name=broker,password=of-brokers]", rng)]
 
 
-def logging_in(settings: dict[str, str]) -> dict[str, str]:
+def with_sasl(settings: dict[str, str]) -> dict[str, str]:
     """A node's properties, changed so that it logs in to others, and has them log in."""
     host = f"n{settings['node.id']}"
     listeners = settings["listeners"].split(",")
@@ -44,16 +44,17 @@ def logging_in(settings: dict[str, str]) -> dict[str, str]:
         "sasl.mechanism.inter.broker.protocol": SCRAM_SHA_256,
         "sasl.mechanism.controller.protocol": PLAIN,
         f"listener.name.nodes.{SCRAM_SHA_256.lower()}.sasl.jaas.config": (
-            f'{MODULES}.scram.ScramLoginModule required username="broker" password="of-brokers";'
+            f'{LOGIN_MODULES}.scram.ScramLoginModule required username="broker" password="of-brokers";'
         ),
         "listener.name.controller.plain.sasl.jaas.config": (
-            f'{MODULES}.plain.PlainLoginModule required username="node" password="secret" user_node="secret";'
+            f'{LOGIN_MODULES}.plain.PlainLoginModule required username="node" password="secret" '
+            'user_node="secret";'
         ),
-        "connections.max.reauth.ms": str(LOGIN_MS),
+        "connections.max.reauth.ms": str(REAUTHENTICATION_MS),
     }
 
 
-def logins_so_far(nodes: Iterable[VirtualNode]) -> tuple[int, int]:
+def count_reauthentications(nodes: Iterable[VirtualNode]) -> tuple[int, int]:
     """How many were renewed, and how many ended under a connection that was used."""
     sessions = [node.node.sessions for node in nodes]
     counts = [each for one in sessions if one is not None for each in one.counts.values()]

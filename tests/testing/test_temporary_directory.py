@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kwire.testing.directory import Directory
+from kwire.testing.temporary_directory import TemporaryDirectory
 
 
-def fill(directory: Directory) -> Path:
+def fill(directory: TemporaryDirectory) -> Path:
     """As brokers do, and a folder in a folder."""
     path = Path(directory.name)
     for number in range(5):
@@ -26,7 +26,7 @@ def fill(directory: Directory) -> Path:
 
 def test_all_of_it_is_removed_and_nothing_that_it_points_to(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("x")
-    directory = Directory()
+    directory = TemporaryDirectory()
     path = fill(directory)
     (path / "link").symlink_to(tmp_path)
     (path / "t-1" / "link").symlink_to(tmp_path)
@@ -40,7 +40,7 @@ def test_it_is_removed_where_no_thread_can_be_begun(monkeypatch: pytest.MonkeyPa
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    directory = Directory()
+    directory = TemporaryDirectory()
     path = fill(directory)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     directory.remove()
@@ -48,7 +48,7 @@ def test_it_is_removed_where_no_thread_can_be_begun(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_made_again_in_its_place_stays() -> None:
-    directory = Directory()
+    directory = TemporaryDirectory()
     path = Path(directory.name)
     directory.remove()
     path.mkdir()
@@ -58,7 +58,7 @@ def test_what_is_made_again_in_its_place_stays() -> None:
 
 
 def test_a_process_that_was_forked_leaves_it() -> None:
-    directory = Directory()
+    directory = TemporaryDirectory()
     path = fill(directory)
     child = os.fork()
     if not child:
@@ -71,7 +71,9 @@ def test_a_process_that_was_forked_leaves_it() -> None:
 
 def test_it_ends_with_the_process_that_made_it() -> None:
     program = (
-        "from tests.testing.test_directory import Directory, fill; kept = Directory(); print(fill(kept))"
+        "from tests.testing.test_temporary_directory import TemporaryDirectory, fill\n"
+        "kept = TemporaryDirectory()\n"
+        "print(fill(kept))"
     )
     ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
     assert ran.stdout.startswith("/")

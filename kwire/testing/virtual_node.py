@@ -5,8 +5,8 @@ client = node.connect()
 answer = client.call(12, MetadataRequest(topics=None))
 node.host.advance(60_000)
 
-Nodes that share one `Events` live in one world: one clock, and one order in which things happen to all. On a
-`kwire.testing.network.Network` they reach each other, too.
+Nodes that share one `EventQueue` live in one world: one clock, and one order in which things happen to all.
+On a `kwire.testing.network.Network` they reach each other, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kwire.broker.storage.disk import FileRegion
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
-from kwire.testing.virtual import Events, VirtualHost
+from kwire.testing.virtual_host import EventQueue, VirtualHost
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 NOW_MS = 1_700_000_000_000
@@ -36,7 +36,7 @@ INDEX_BYTES = 64 * 1024
 """An index takes all of its size at once, which is memory here: Kafka's default is 10 MiB for each of two."""
 
 
-def taken(channel: Channel) -> bytes:
+def take_ready_bytes(channel: Channel) -> bytes:
     """The answers that are there, as they would go over the socket."""
     pieces = cast("list[bytes | bytearray | memoryview | FileRegion]", channel.take_ready())
     return b"".join(piece.read() if isinstance(piece, FileRegion) else piece for piece in pieces)
@@ -65,7 +65,7 @@ class VirtualNode:
         disk: MemoryDisk | None = None,
         seed: int = 1,
         now_ms: int = NOW_MS,
-        events: Events | None = None,
+        events: EventQueue | None = None,
         work_delays: random.Random | None = None,
         network: Network | None = None,
         speed_percent: int = 100,
@@ -173,7 +173,7 @@ class VirtualNode:
         listener: str = "PLAINTEXT",
         role: ListenerRole = ListenerRole.BROKER,
         who: Principal | None = None,
-    ) -> Client:
+    ) -> VirtualClient:
         """A new connection, which need not say by SASL who it is where `who` tells.
 
         Nor by a listener that the node has not: nobody asks there.
@@ -182,7 +182,7 @@ class VirtualNode:
         there = (*of.listener_endpoints(), *of.controller_endpoints(), *of.running_listeners())
         if who is None and listener not in (one.name for one in there):
             who = ANONYMOUS
-        return Client(self, next(self._channel_ids), listener, role, who)
+        return VirtualClient(self, next(self._channel_ids), listener, role, who)
 
     def call(self, version: int, request: Any) -> Any:
         """What a new connection is answered before time has passed; None where that is nothing."""
@@ -196,7 +196,7 @@ class VirtualNode:
         self.host.run_pending()
 
 
-class Client:
+class VirtualClient:
     """A connection to a node, and what a client does with it."""
 
     def __init__(
@@ -224,7 +224,7 @@ class Client:
             self.channel.principal = who
         self._ids = count(1)
 
-    def another(self) -> Client:
+    def another(self) -> VirtualClient:
         """Another connection to the same node."""
         return self.around.connect()
 
@@ -244,7 +244,7 @@ class Client:
 
     def take(self) -> bytes:
         """The answers that are there, as they would go over the socket."""
-        return taken(self.channel)
+        return take_ready_bytes(self.channel)
 
     def receive(self, version: int, request_class: Any) -> Any:
         """The answer to the one request that was sent; None while there is none."""

@@ -13,7 +13,7 @@ import weakref
 from contextlib import suppress
 
 
-class Directory:
+class TemporaryDirectory:
     """See the module."""
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ from kwire.client.offsets import find_offsets
 from kwire.client.reading import Reader
 from kwire.client.security import PLAINTEXT, Security
 from kwire.client.sending import Sending
-from kwire.testing.answers import Group, Headers, Member, Record, Token, TopicPartition
 from kwire.testing.exchange import CLIENT_ID
+from kwire.testing.results import Group, Headers, Member, Record, Token, TopicPartition
 from kwire.wire.batch import Record as StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
@@ -38,12 +38,12 @@ from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 RETRY_SECONDS: Final = 0.02
-UNKNOWN: Final = "Dead"
+DEAD: Final = "Dead"
 """The state of a group that nobody knows."""
-UNKNOWN_CODES: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+UNKNOWN_GROUP_ERRORS: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
-class Client:
+class BlockingClient:
     """See the module. For one thread at a time."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Client:
         `sleep` is called with the seconds before something is tried again, and may raise what ends that.
         """
         self._cluster = Cluster(
-            [_address(text) for text in bootstrap_servers.split(",")],
+            [_parse_address(text) for text in bootstrap_servers.split(",")],
             client_id=CLIENT_ID,
             timeout_seconds=timeout_s,
             retry_seconds=RETRY_SECONDS,
@@ -132,7 +132,7 @@ class Client:
             one = TopicPartition(name, index)
             before = -1
             while before < position < ends[one]:  # else what was there has gone: retention, deleted records
-                for told in self._cluster.retried(partial(_next, reader, one, ends[one])):
+                for told in self._cluster.retried(partial(_read_next, reader, one, ends[one])):
                     if told.offset < ends[one]:
                         yield Record(*one, told.offset, told.timestamp, told.key, told.value, told.headers)
                 before, position = position, reader.positions[one]
@@ -142,7 +142,9 @@ class Client:
     ) -> dict[TopicPartition, int]:
         """`committed` ends partitions where the first open transaction begins."""
         partitions = self._cluster.retried(lambda: self._partitions(topic), topic_within_s)
-        return _named(find_offsets(self._cluster, dict.fromkeys(partitions, LATEST), committed=committed))
+        return _by_topic_partition(
+            find_offsets(self._cluster, dict.fromkeys(partitions, LATEST), committed=committed)
+        )
 
     def _partitions(self, topic: str, *, create: bool = False) -> list[TopicPartition]:
         [told] = self._cluster.metadata([topic], create=create).topics
@@ -153,7 +155,7 @@ class Client:
     # --- groups
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        return _named(committed_offsets(self._cluster, group))
+        return _by_topic_partition(committed_offsets(self._cluster, group))
 
     def lag(self, group: str, topic: str) -> int:
         committed, ends = self.committed(group), self.end_offsets(topic)
@@ -165,10 +167,10 @@ class Client:
             try:
                 found = self._cluster.retried(partial(describe, self._cluster, name))
             except ApiError as error:
-                if error.code not in UNKNOWN_CODES:
+                if error.code not in UNKNOWN_GROUP_ERRORS:
                     raise
                 continue
-            if found.state != UNKNOWN:
+            if found.state != DEAD:
                 return Group(
                     found.state,
                     [
@@ -180,7 +182,7 @@ class Client:
                         for one in found.members
                     ],
                 )
-        return Group(UNKNOWN, [])
+        return Group(DEAD, [])
 
     # --- users
 
@@ -281,7 +283,7 @@ class Client:
         return next(one.leader_id for one in told.partitions if one.partition_index == partition)
 
 
-def _next(reader: Reader, one: TopicPartition, end: int) -> list[StoredRecord]:
+def _read_next(reader: Reader, one: TopicPartition, end: int) -> list[StoredRecord]:
     """What comes next of a partition; nothing only where nothing is left before `end`. ApiError, Lost."""
     before = reader.positions[one]
     found = [record for _, record in reader.read([one])]
@@ -291,11 +293,11 @@ def _next(reader: Reader, one: TopicPartition, end: int) -> list[StoredRecord]:
     return found
 
 
-def _named(offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+def _by_topic_partition(offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
     return {TopicPartition(*one): offset for one, offset in offsets.items()}
 
 
-def _address(text: str) -> Address:
+def _parse_address(text: str) -> Address:
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"bootstrap servers are given as host:port, and not {text!r}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kwire.broker.metadata.image import MetadataImage
-from kwire.testing.simulated.acknowledged import Acknowledged, Conversation
-from kwire.testing.simulated.ledger import Place
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.program_oracle import ProduceObserver, ProgramOracle
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import batches, build, records
 from kwire.wire.messages.produce import (
@@ -19,7 +19,7 @@ from kwire.wire.messages.produce import (
 )
 from kwire.wire.registry import encode_request, encode_response
 
-ORDERS = Place("orders", 0)
+ORDERS = TopicPartition("orders", 0)
 PRODUCE, VERSION = 0, 9
 SENT_MS = 1_700_000_000_000
 
@@ -35,19 +35,21 @@ def batch(*values: bytes, base_offset: int = 0, sequence: int = -1) -> bytearray
     )
 
 
-def new_ledger() -> Acknowledged:
-    return Acknowledged(lambda place, address: None)
+def new_ledger() -> ProgramOracle:
+    return ProgramOracle(lambda place, address: None)
 
 
-def commit(ledger: Acknowledged, content: bytearray) -> None:
+def commit(ledger: ProgramOracle, content: bytearray) -> None:
     for position, header in batches(content):
         ledger.commits(ORDERS, header, records(content, position, header))
         ledger.of(ORDERS).end = header.next_offset
 
 
-def told(ledger: Acknowledged, base_offset: int, *values: bytes, acks: int = -1, error_code: int = 0) -> None:
+def told(
+    ledger: ProgramOracle, base_offset: int, *values: bytes, acks: int = -1, error_code: int = 0
+) -> None:
     """A program sends the values, and is answered."""
-    conversation = Conversation(ledger, MetadataImage)
+    conversation = ProduceObserver(ledger, MetadataImage)
     data = PartitionProduceData(index=0, records=batch(*values))
     request = ProduceRequest(
         acks=acks, timeout_ms=1_000, topic_data=[TopicProduceData(name="orders", partition_data=[data])]
@@ -88,7 +90,7 @@ def test_who_asks_for_less_or_is_refused_is_promised_nothing() -> None:
 def test_a_batch_that_is_none_is_left_to_the_broker() -> None:
     data = TopicProduceData(name="orders", partition_data=[PartitionProduceData(index=0, records=bytes(80))])
     request = ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[data])
-    Conversation(new_ledger(), MetadataImage).asks(encode_request(request, VERSION, 5, "a program"))
+    ProduceObserver(new_ledger(), MetadataImage).asks(encode_request(request, VERSION, 5, "a program"))
 
 
 def test_what_has_gone_since_is_not_missed() -> None:

@@ -21,25 +21,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kwire.testing.broker import Broker, check_delay
+from kwire.testing.embedded_kafka import EmbeddedKafka
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.outages import Outages
-from kwire.testing.running import Running
-from kwire.testing.users import CLIENTS, CONTROLLERS, NODES, check_users, user_settings
+from kwire.testing.users import (
+    CLIENT_LISTENER,
+    CONTROLLER_LISTENER,
+    NODE_LISTENER,
+    check_users,
+    user_settings,
+)
 
 if TYPE_CHECKING:
     from kwire.broker.node.base import NodeBase
-    from kwire.testing.cuts import Cuts
+    from kwire.testing.broker_links import BrokerLinks
 
 HOST: Final = "127.0.0.1"
-MOST_REPLICAS: Final = 3
+MAX_REPLICAS: Final = 3
 STEP_MS: Final = 250
 """How far one may be ahead of another where they may miss each other: half of what elections wait for."""
-SETTLE_SECONDS: Final = 1.0
+MAX_SETTLE_SECONDS: Final = 1.0
 """How long nodes may take for what the time that has passed has them do together, at most."""
-LOOK_MS: Final = 2
-LAG_MS: Final = 30_000
+POLL_MS: Final = 2
+DEFAULT_REPLICA_LAG_MS: Final = 30_000
 """The default of `replica.lag.time.max.ms`: of what nodes wait for each other the longest."""
-IMPATIENT: Final = {
+SHORT_TIMEOUTS: Final = {
     "broker.heartbeat.interval.ms": 200,
     "broker.session.timeout.ms": 2_000,
     "controller.quorum.election.timeout.ms": 500,
@@ -48,13 +54,13 @@ IMPATIENT: Final = {
 """Who is gone is missed soon: Kafka waits 9 s for a broker, and 2 s for a controller."""
 
 
-class _Node(Broker):
+class _ClusterBroker(Broker):
     """One of them, whose ways to the others may be cut."""
 
     def __init__(
         self,
         node_id: int,
-        cuts: Cuts,
+        cuts: BrokerLinks,
         overrides: Mapping[str, object],
         log_dir: str,
         users: dict[str, str],
@@ -81,20 +87,20 @@ class _Node(Broker):
 
     def settle(self) -> None:
         """Return when it waits for no other node to have or to do anything, or has long enough."""
-        settled, until = threading.Event(), time.monotonic() + SETTLE_SECONDS
+        settled, until = threading.Event(), time.monotonic() + MAX_SETTLE_SECONDS
         running = self._running
 
         def look() -> None:
-            if _waits(running.node) and time.monotonic() < until:
-                running.loop.internode_clock.schedule(LOOK_MS, look)
+            if _has_pending_work(running.node) and time.monotonic() < until:
+                running.loop.internode_clock.schedule(POLL_MS, look)
             else:
                 settled.set()
 
         running.loop.call_from_thread(look)
-        settled.wait(2 * SETTLE_SECONDS)  # it may end meanwhile
+        settled.wait(2 * MAX_SETTLE_SECONDS)  # it may end meanwhile
 
 
-class Cluster(Running):
+class Cluster(EmbeddedKafka):
     """See the module. What a test asks of it is what it asks of any `Kafka`."""
 
     def __init__(
@@ -115,12 +121,12 @@ class Cluster(Running):
         if users is not None:
             check_users(users, overrides or {})
         super().__init__(log_dir, timeout_s, users)
-        self.brokers: dict[int, _Node] = {}
+        self.brokers: dict[int, _ClusterBroker] = {}
         """By id, from 1 on, while it runs: those that have crashed, too."""
         self._size = size
         self._overrides = dict(overrides or {})
         self._ports: dict[int, int] = {}
-        self._cuts: Cuts | None = None
+        self._cuts: BrokerLinks | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -134,7 +140,7 @@ class Cluster(Running):
         self._take_directory()
         try:
             self._make()
-            _at_once(broker.start for broker in self.brokers.values())
+            _in_parallel(broker.start for broker in self.brokers.values())
             self._set_passwords()
         except BaseException:
             self.stop()
@@ -145,7 +151,7 @@ class Cluster(Running):
         self.close()
         brokers, self.brokers, self._ports, self._cuts = self.brokers, {}, {}, None
         try:
-            _at_once(broker.crash for broker in brokers.values())
+            _in_parallel(broker.crash for broker in brokers.values())
         finally:
             self._leave()
 
@@ -175,13 +181,13 @@ class Cluster(Running):
         check_delay(delay_ms)
         nodes, rest_ms = self.brokers.values(), delay_ms
         if not all(node.is_there for node in nodes) or self._between.are_there_any:
-            lag_ms = int(str(self._overrides.get("replica.lag.time.max.ms", LAG_MS)))
+            lag_ms = int(str(self._overrides.get("replica.lag.time.max.ms", DEFAULT_REPLICA_LAG_MS)))
             rest_ms -= min(delay_ms, 2 * lag_ms)
             for passed_ms in range(0, delay_ms - rest_ms, STEP_MS):
                 step_ms = min(STEP_MS, delay_ms - rest_ms - passed_ms)
-                _at_once(partial(node.live, step_ms, internode_clock=True) for node in nodes)
-        _at_once(partial(node.live, rest_ms, internode_clock=False) for node in nodes)
-        _at_once(node.settle for node in nodes if node.is_there)
+                _in_parallel(partial(node.live, step_ms, internode_clock=True) for node in nodes)
+        _in_parallel(partial(node.live, rest_ms, internode_clock=False) for node in nodes)
+        _in_parallel(node.settle for node in nodes if node.is_there)
 
     def _now_ms(self) -> int:
         return max((node._now_ms() for node in self.brokers.values()), default=super()._now_ms())
@@ -207,13 +213,13 @@ class Cluster(Running):
         self._between.heal()
 
     @property
-    def _between(self) -> Cuts:
+    def _between(self) -> BrokerLinks:
         if self._cuts is None:
             raise RuntimeError("the cluster does not run: start() it, or use it in a with statement")
         return self._cuts
 
     def _make(self) -> None:
-        from kwire.testing.cuts import Cuts
+        from kwire.testing.broker_links import BrokerLinks
         from kwire.testing.formatting import format_directory
         from kwire.wire.primitives import Uuid, uuid_to_text
 
@@ -222,18 +228,18 @@ class Cluster(Running):
         self._ports = {node_id: self._reserve_port() for node_id in ids}
         controllers = {node_id: self._reserve_port() for node_id in ids}
         nodes = {node_id: self._reserve_port() for node_id in ids} if self._users else self._ports
-        self._cuts = Cuts({node_id: (nodes[node_id], controllers[node_id]) for node_id in ids})
-        replicas = min(self._size, MOST_REPLICAS)
+        self._cuts = BrokerLinks({node_id: (nodes[node_id], controllers[node_id]) for node_id in ids})
+        replicas = min(self._size, MAX_REPLICAS)
         for node_id, port in self._ports.items():
-            address = f"{NODES}://{HOST}:{nodes[node_id]}"
+            address = f"{NODE_LISTENER}://{HOST}:{nodes[node_id]}"
             if self._users:
-                address = f"{CLIENTS}://{HOST}:{port},{address}"
+                address = f"{CLIENT_LISTENER}://{HOST}:{port},{address}"
             settings: dict[str, object] = {
                 "node.id": node_id,
                 "process.roles": "broker,controller",
-                "listeners": f"{address},{CONTROLLERS}://{HOST}:{controllers[node_id]}",
+                "listeners": f"{address},{CONTROLLER_LISTENER}://{HOST}:{controllers[node_id]}",
                 "advertised.listeners": address,
-                "controller.listener.names": CONTROLLERS,
+                "controller.listener.names": CONTROLLER_LISTENER,
                 **(user_settings(self._users) if self._users else {}),
                 "controller.quorum.voters": ",".join(
                     f"{other}@{HOST}:{voting}" for other, voting in controllers.items()
@@ -245,15 +251,15 @@ class Cluster(Running):
                 "transaction.state.log.replication.factor": replicas,
                 "transaction.state.log.min.isr": max(1, replicas - 1),
                 "transaction.state.log.num.partitions": 4,
-                **IMPATIENT,
+                **SHORT_TIMEOUTS,
                 **self._overrides,
             }
             directory = os.path.join(self.log_dir, str(node_id))
             format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
-            self.brokers[node_id] = _Node(node_id, self._cuts, settings, directory, self._users)
+            self.brokers[node_id] = _ClusterBroker(node_id, self._cuts, settings, directory, self._users)
 
 
-def _waits(node: NodeBase) -> bool:
+def _has_pending_work(node: NodeBase) -> bool:
     """Whether others are still to have what it has written, or to end a transaction."""
     from kwire.broker.node.node import Node
     from kwire.wire.errors import ApiError
@@ -266,7 +272,7 @@ def _waits(node: NodeBase) -> bool:
     return is_ending or any(partition.waiting_appends for partition in node.replicas.all())
 
 
-def _at_once(calls: Iterable[Callable[[], None]]) -> None:
+def _in_parallel(calls: Iterable[Callable[[], None]]) -> None:
     """All of them, each in a thread; raises what one of them raises."""
     failures: list[BaseException] = []
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from kwire.broker.net.moments import Moment, Wait
     from kwire.broker.net.running import RunningNode
     from kwire.host.clock import Clock
+    from kwire.testing.disk_space import DiskSpace
     from kwire.testing.faults import Faults
     from kwire.testing.recorder import Recorder
-    from kwire.testing.space import Space
 
 START_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 60
@@ -30,7 +30,7 @@ class BrokerThread(threading.Thread):
         clock: Clock,
         recorder: Recorder,
         faults: Faults,
-        space: Space,
+        space: DiskSpace,
         syncs: bool,
     ) -> None:
         super().__init__(name="kwire broker", daemon=True)
@@ -56,7 +56,7 @@ class BrokerThread(threading.Thread):
     def _serve(self) -> None:
         from kwire.broker.config import load
         from kwire.broker.net.running import RunningNode
-        from kwire.testing.throwaway import EmbeddedDisk
+        from kwire.testing.embedded_disk import EmbeddedDisk
 
         disk = EmbeddedDisk(self._space, syncs=self._syncs)
         running = RunningNode(load(None, {}, self._properties), clock=self._clock, disk=disk)

@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 
 from kwire.broker.config import ConfigError
+from kwire.testing.blocking_client import BlockingClient
 from kwire.testing.broker import Broker
-from kwire.testing.brokers import Cluster
-from kwire.testing.client import Client
+from kwire.testing.cluster import Cluster
 from kwire.testing.outages import Outages
 
 PATIENCE_SECONDS = 60
@@ -22,7 +22,7 @@ DAY_MS = 24 * 3600 * 1000
 
 def leader_by(broker: Broker, topic: str) -> int:
     """Who leads a topic, by what a broker says."""
-    with closing(Client(broker.bootstrap_servers, PATIENCE_SECONDS)) as client:
+    with closing(BlockingClient(broker.bootstrap_servers, PATIENCE_SECONDS)) as client:
         return client.leader(topic, 0)
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from kwire.broker.metadata.image import MetadataImage
-from kwire.testing import answers
-from kwire.testing.simulated.ledger import Ledger, Place
+from kwire.testing import results
+from kwire.testing.results import TopicPartition
+from kwire.testing.simulated.oracle import Oracle
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import COMMIT, BatchHeader, CorruptBatch, Record, batches, control_type, records
@@ -20,26 +21,26 @@ from kwire.wire.errors import WireError
 from kwire.wire.messages.produce import ProduceRequest, ProduceResponse
 from kwire.wire.registry import decode_request, decode_request_header, decode_response
 
-ALL: Final = -1
-SEQUENCES: Final = 1 << 31
+ACKS_ALL: Final = -1
+SEQUENCE_COUNT: Final = 1 << 31
 """After the last one comes 0 again."""
 
 
-class Acknowledged(Ledger):
+class ProgramOracle(Oracle):
     """See the module."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._sequences: dict[tuple[Place, int, int], int] = {}
+        self._sequences: dict[tuple[TopicPartition, int, int], int] = {}
         """By partition, producer id and epoch: the next one."""
-        self._gone: set[Place] = set()
+        self._gone: set[TopicPartition] = set()
         """Partitions of topics that were deleted: programs may hear of them still."""
-        self._records: dict[Place, dict[int, Record]] = {}
+        self._records: dict[TopicPartition, dict[int, Record]] = {}
         """By partition and offset: what is committed, but for what is of transactions."""
-        self._pending: dict[tuple[Place, int], list[Record]] = {}
+        self._pending: dict[tuple[TopicPartition, int], list[Record]] = {}
         """What is of a transaction, by partition and producer id, until it ends."""
 
-    def commits(self, place: Place, header: BatchHeader, found: Iterable[Record]) -> None:
+    def commits(self, place: TopicPartition, header: BatchHeader, found: Iterable[Record]) -> None:
         found = list(found)
         count = self._records.setdefault(place, {})
         transaction = place, header.producer_id
@@ -56,7 +57,7 @@ class Acknowledged(Ledger):
             count.update((record.offset, record) for record in found)
         self.of(place).values.update((record.offset, record.value or b"") for record in found)
 
-    def _follow(self, place: Place, header: BatchHeader) -> None:
+    def _follow(self, place: TopicPartition, header: BatchHeader) -> None:
         key = place, header.producer_id, header.producer_epoch
         expected = self._sequences.get(key, header.base_sequence)
         if header.base_sequence != expected:
@@ -64,31 +65,31 @@ class Acknowledged(Ledger):
                 f"{place} has number {header.base_sequence} at {header.base_offset} of producer "
                 f"{header.producer_id} in epoch {header.producer_epoch}, and not {expected}"
             )
-        self._sequences[key] = (expected + header.records_count) % SEQUENCES
+        self._sequences[key] = (expected + header.records_count) % SEQUENCE_COUNT
 
-    def records(self, topic: str) -> list[answers.Record]:
+    def records(self, topic: str) -> list[results.Record]:
         """All records of a topic that count, partition by partition."""
         return [
-            answers.Record(*place, one.offset, one.timestamp, one.key, one.value, one.headers)
+            results.Record(*place, one.offset, one.timestamp, one.key, one.value, one.headers)
             for place, found in sorted(self._records.items())
             if place.topic == topic
             for one in (found[offset] for offset in sorted(found))
             if one.offset >= self.of(place).start
         ]
 
-    def starts(self, place: Place, offset: int, name: str) -> None:
+    def starts(self, place: TopicPartition, offset: int, name: str) -> None:
         """Programs may delete, and so may time."""
         committed = self.of(place)
         committed.start = max(committed.start, offset)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: TopicPartition) -> None:
         super().forget(place)
         self._records.pop(place, None)
         self._pending = {key: found for key, found in self._pending.items() if key[0] != place}
         self._gone.add(place)
         self._sequences = {key: next_one for key, next_one in self._sequences.items() if key[0] != place}
 
-    def told(self, place: Place, base_offset: int, values: list[bytes]) -> None:
+    def told(self, place: TopicPartition, base_offset: int, values: list[bytes]) -> None:
         """A program was told that these are there from then on. Violation where they are not."""
         committed = self.of(place)
         for offset, value in enumerate(values, max(base_offset, 0)):
@@ -103,13 +104,13 @@ class Acknowledged(Ledger):
                 )
 
 
-class Conversation:
+class ProduceObserver:
     """One connection of a program: what is asked there, and answered in the same order."""
 
-    def __init__(self, ledger: Acknowledged, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, ledger: ProgramOracle, image: Callable[[], MetadataImage]) -> None:
         self._ledger = ledger
         self._image = image
-        self._awaited: dict[int, tuple[int, list[tuple[Place, list[bytes]]]]] = {}
+        self._awaited: dict[int, tuple[int, list[tuple[TopicPartition, list[bytes]]]]] = {}
         """By correlation id: the version, and what is to be where."""
 
     def asks(self, frame: bytes) -> None:
@@ -120,15 +121,18 @@ class Conversation:
         try:
             header, position = decode_request_header(view)
             request = decode_request(header, view, position)
-            if request.acks == ALL:
+            if request.acks == ACKS_ALL:
                 self._awaited[header.correlation_id] = header.api_version, self._sent(request)
         except (WireError, CorruptBatch):
             return  # it will be told by the broker
 
-    def _sent(self, request: ProduceRequest) -> list[tuple[Place, list[bytes]]]:
+    def _sent(self, request: ProduceRequest) -> list[tuple[TopicPartition, list[bytes]]]:
         image = self._image()
         return [
-            (Place(topic.name or image.name_of(topic.topic_id) or "", one.index), _values(one.records))
+            (
+                TopicPartition(topic.name or image.name_of(topic.topic_id) or "", one.index),
+                _values(one.records),
+            )
             for topic in request.topic_data
             for one in topic.partition_data
         ]
@@ -142,7 +146,7 @@ class Conversation:
         _, answer = decode_response(ProduceResponse, version, frame)
         image = self._image()
         told = {
-            Place(topic.name or image.name_of(topic.topic_id) or "", one.index): one
+            TopicPartition(topic.name or image.name_of(topic.topic_id) or "", one.index): one
             for topic in answer.responses
             for one in topic.partition_responses
         }

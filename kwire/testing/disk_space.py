@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Space:
+class DiskSpace:
     """Whether there is room: for any thread to say, and to look at."""
 
     def __init__(self) -> None:

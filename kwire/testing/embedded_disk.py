@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kwire.broker.storage.disk import RealDisk, RealFile, StorageError
-from kwire.testing.space import Space
+from kwire.testing.disk_space import DiskSpace
 from kwire.wire.primitives import Buffer
 
 FULL = "No space left on device"
@@ -32,7 +32,7 @@ class EmbeddedDisk(RealDisk):
 
     _file_class = EmbeddedFile
 
-    def __init__(self, space: Space, *, syncs: bool) -> None:
+    def __init__(self, space: DiskSpace, *, syncs: bool) -> None:
         super().__init__()
         self.syncs = syncs
         self._space = space

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 REASON = "cut off by the test"
 
 
-class Cuts:
-    """Cuts between pairs of nodes, in both directions. Called from any thread."""
+class BrokerLinks:
+    """BrokerLinks between pairs of nodes, in both directions. Called from any thread."""
 
     def __init__(self, ports: Mapping[int, Iterable[int]]) -> None:
         """`ports` are those on which each node listens."""
         self._node_of = {port: node_id for node_id, several in ports.items() for port in several}
         self._cut: set[frozenset[int]] = set()
-        self._gates: dict[int, _Gate] = {}
+        self._gates: dict[int, _NodeLinks] = {}
         self._lock = threading.Lock()
 
     def stand_between(self, node_id: int, running: RunningNode) -> None:
@@ -33,7 +33,7 @@ class Cuts:
         peers = running.loop.peers
         assert isinstance(peers, PeerLinks)
         with self._lock:
-            self._gates[node_id] = gate = _Gate(self, node_id, running.loop, peers)
+            self._gates[node_id] = gate = _NodeLinks(self, node_id, running.loop, peers)
         running.loop.call_from_thread(gate.enter)
 
     def cut(self, one: int, other: int) -> None:
@@ -64,10 +64,10 @@ class Cuts:
             return frozenset((node_id, self._node_of.get(to.port, node_id))) in self._cut
 
 
-class _Gate:
+class _NodeLinks:
     """Between one node and all others; but for the construction in the thread of the node's loop."""
 
-    def __init__(self, cuts: Cuts, node_id: int, loop: Loop, peers: PeerLinks) -> None:
+    def __init__(self, cuts: BrokerLinks, node_id: int, loop: Loop, peers: PeerLinks) -> None:
         self.loop = loop
         self._cuts = cuts
         self._node_id = node_id
@@ -87,10 +87,10 @@ class _Gate:
         return self._cuts.is_cut(self._node_id, to)
 
     def _dial_if_whole(self, to: PeerAddress, hears: Hears) -> Line:
-        return _Nowhere(self.loop, hears) if self._is_cut(to) else self._dial(to, hears)
+        return _RefusedConnection(self.loop, hears) if self._is_cut(to) else self._dial(to, hears)
 
 
-class _Nowhere:
+class _RefusedConnection:
     """A connection that cannot be made."""
 
     def __init__(self, loop: Loop, hears: Hears) -> None:

@@ -11,11 +11,11 @@ from typing import Final
 
 from kwire.host.clock import Clock
 
-NAMES: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
+TIME_FUNCTIONS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
 
 
 @contextmanager
-def lived_through(clock: Clock, rng: random.Random, sleep: Callable[[float], None]) -> Iterator[None]:
+def patch_time_and_random(clock: Clock, rng: random.Random, sleep: Callable[[float], None]) -> Iterator[None]:
     """Have `time` and `random` be the program's, for what runs in this thread; others have the real time.
 
     `sleep` is called in the place of `time.sleep`.
@@ -23,7 +23,7 @@ def lived_through(clock: Clock, rng: random.Random, sleep: Callable[[float], Non
     """
     thread, state = threading.get_ident(), random.getstate()
     really_sleep = time.sleep
-    real: dict[str, Callable[[], float]] = {name: getattr(time, name) for name in NAMES}
+    real: dict[str, Callable[[], float]] = {name: getattr(time, name) for name in TIME_FUNCTIONS}
 
     def of_program(name: str) -> Callable[[], float]:
         def now() -> float:
@@ -38,13 +38,13 @@ def lived_through(clock: Clock, rng: random.Random, sleep: Callable[[float], Non
         (sleep if threading.get_ident() == thread else really_sleep)(delay_s)
 
     random.seed(rng.getrandbits(64))
-    for name in NAMES:
+    for name in TIME_FUNCTIONS:
         setattr(time, name, of_program(name))
     time.sleep = wait  # type: ignore[assignment]
     try:
         yield
     finally:
-        for name in NAMES:
+        for name in TIME_FUNCTIONS:
             setattr(time, name, real[name])
         time.sleep = really_sleep
         random.setstate(state)

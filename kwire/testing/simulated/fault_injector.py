@@ -18,38 +18,38 @@ from collections.abc import Callable
 from typing import Final
 
 from kwire.broker.raft.quorum import Quorum
-from kwire.testing.network import Faults
-from kwire.testing.simulated.environment import World
-from kwire.testing.simulated.nodes import DIRECTORIES, ClusterNode
+from kwire.testing.network import NetworkFaults
+from kwire.testing.simulated.environment import SimulatedEnvironment
+from kwire.testing.simulated.nodes import LOG_DIRS, ClusterNode
 
-LONGEST_MS: Final = 5_000
+MAX_FAULT_MS: Final = 5_000
 """How long something stays broken at most."""
-LONGEST_LEAVE_MS: Final = 2_000
+MAX_SHUTDOWN_MS: Final = 2_000
 """How long a node that is to stop waits for the controller to let it go."""
-MOST_DOWN: Final = 2
-MOST_CHANGES: Final = 60
+MAX_NODES_DOWN: Final = 2
+MAX_DISK_CHANGES: Final = 60
 """How many more a process may make to its disk before it dies in one."""
-CALM: Final = Faults(shortest_ms=1, longest_ms=5)
+RELIABLE_NETWORK: Final = NetworkFaults(shortest_ms=1, longest_ms=5)
 
 
-def some_faults(rng: random.Random) -> Faults:
+def random_network_faults(rng: random.Random) -> NetworkFaults:
     """How the network is while there is trouble."""
     return rng.choice(
         (
-            CALM,
-            Faults(shortest_ms=1, longest_ms=30),
-            Faults(shortest_ms=1, longest_ms=10, slow=0.02, slowest_ms=700),
-            Faults(shortest_ms=1, longest_ms=20, slow=0.01, slowest_ms=300, breaks=0.005),
+            RELIABLE_NETWORK,
+            NetworkFaults(shortest_ms=1, longest_ms=30),
+            NetworkFaults(shortest_ms=1, longest_ms=10, slow=0.02, slowest_ms=700),
+            NetworkFaults(shortest_ms=1, longest_ms=20, slow=0.01, slowest_ms=300, breaks=0.005),
         )
     )
 
 
-class Trouble:
+class FaultInjector:
     """Makes it, and ends it."""
 
     def __init__(
         self,
-        world: World,
+        world: SimulatedEnvironment,
         rng: random.Random,
         *,
         kills_amid_writes: bool = False,
@@ -107,7 +107,7 @@ class Trouble:
     def _some(self) -> ClusterNode | None:
         """A node that may go down."""
         world = self._world
-        if len(self._down) >= min(MOST_DOWN, len(world.shape.brokers) - 1 or 1):
+        if len(self._down) >= min(MAX_NODES_DOWN, len(world.shape.brokers) - 1 or 1):
             return None
         if self._is_weak and not self._all_in_sync():
             return None
@@ -185,7 +185,7 @@ class Trouble:
 
     def _later(self, call: Callable[[], None]) -> None:
         """Once it has lasted long enough, or all trouble is over."""
-        self._world.events.timers.add(self._rng.randrange(100, LONGEST_MS), call)
+        self._world.events.timers.add(self._rng.randrange(100, MAX_FAULT_MS), call)
 
     # --- what
 
@@ -216,7 +216,7 @@ class Trouble:
         node = self._some()
         if node is not None and node.node_id not in self._down:
             self._world.note(f"--- {node.name} is about to be killed amid what it does to its disk")
-            node.disk.dies_after = self._rng.randrange(MOST_CHANGES)
+            node.disk.dies_after = self._rng.randrange(MAX_DISK_CHANGES)
             self._down[node.node_id] = None
             self._later(lambda: self._replace(node))
 
@@ -271,7 +271,7 @@ class Trouble:
         def known() -> list[object]:
             return [look_at(node.node.quorum) for node in nodes if node.is_running]
 
-        before, ends_ms = known(), self._world.now_ms + LONGEST_MS
+        before, ends_ms = known(), self._world.now_ms + MAX_FAULT_MS
 
         def look() -> None:
             if self.is_over or self._world.now_ms > ends_ms:
@@ -308,7 +308,7 @@ class Trouble:
         node = self._some()
         if node is None or not node.is_broker:
             return
-        directory, is_unreadable = self._rng.choice(DIRECTORIES), self._rng.random() < 0.5
+        directory, is_unreadable = self._rng.choice(LOG_DIRS), self._rng.random() < 0.5
         what = "breaks" if is_unreadable else "is full"
         self._world.note(f"--- {directory} of {node.name} {what}")
         node.disk.broken[directory] = is_unreadable
@@ -340,7 +340,7 @@ class Trouble:
                 self._later(lambda: self._start(node))
 
         node.node.leave(lambda: left("let go"))
-        self._world.events.timers.add(LONGEST_LEAVE_MS, lambda: left("though nobody lets it go"))
+        self._world.events.timers.add(MAX_SHUTDOWN_MS, lambda: left("though nobody lets it go"))
 
     def _wipe(self) -> None:
         self._forget(self._some_replaceable(forgets=True))
@@ -422,7 +422,7 @@ class Trouble:
         world = self._world
         self.is_over = True
         world.note("--- all is well from here on")
-        world.network.faults = CALM
+        world.network.faults = RELIABLE_NETWORK
         self.heal()
         for node in world.nodes.values():
             if node.is_running and node.host.is_paused:

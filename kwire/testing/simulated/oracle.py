@@ -9,32 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from kwire.host.host import PeerAddress
+from kwire.testing.results import TopicPartition
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import BatchHeader, Record
 
-EpochLed = Callable[["Place", PeerAddress], int | None]
+LeaderEpochLookup = Callable[[TopicPartition, PeerAddress], int | None]
 """In which epoch a broker really leads a partition now, and knows it."""
 
 
-class Place(NamedTuple):
-    """A partition."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
 @dataclass(slots=True, eq=False)
-class Sent:
+class SentRecord:
     """A record that a producer has sent, and what it was told of it."""
 
     value: bytes
-    place: Place
+    place: TopicPartition
     producer: str
     """Of one producer id: what it sends to a partition has an order."""
     number: int
@@ -52,12 +42,12 @@ class Transaction:
     """A transaction of a producer, and its outcome as that was told."""
 
     name: str
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[SentRecord] = field(default_factory=list)
     outcome: bool | None = False
     """Whether its records count; None where nobody can tell."""
 
 
-class Committed:
+class CommittedPartition:
     """What one partition has below the greatest high watermark that any of its leaders has had."""
 
     __slots__ = (
@@ -105,30 +95,30 @@ class Committed:
         self.told_end = min(self.told_end, offset)
 
 
-class Ledger:
+class Oracle:
     """See the module."""
 
-    def __init__(self, epoch_led: EpochLed) -> None:
+    def __init__(self, epoch_led: LeaderEpochLookup) -> None:
         """No client can tell `epoch_led`, but who is told something by a leader of before may be told what
         was so before."""
         self.epoch_led = epoch_led
-        self.sent: dict[bytes, Sent] = {}
-        self.committed: dict[Place, Committed] = {}
+        self.sent: dict[bytes, SentRecord] = {}
+        self.committed: dict[TopicPartition, CommittedPartition] = {}
         self.transactions: list[Transaction] = []
 
-    def of(self, place: Place) -> Committed:
+    def of(self, place: TopicPartition) -> CommittedPartition:
         found = self.committed.get(place)
         if found is None:
-            found = self.committed[place] = Committed()
+            found = self.committed[place] = CommittedPartition()
         return found
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: TopicPartition) -> None:
         """Its topic is deleted."""
         self.committed.pop(place, None)
 
     # --- what becomes of partitions
 
-    def commits(self, place: Place, header: BatchHeader, found: Iterable[Record]) -> None:
+    def commits(self, place: TopicPartition, header: BatchHeader, found: Iterable[Record]) -> None:
         """A batch is committed. Violation where nobody wrote what is in it."""
         if header.is_control:
             return
@@ -141,7 +131,7 @@ class Ledger:
             committed.values[record.offset] = value
             self._holds(place, committed, record.offset)
 
-    def _holds(self, place: Place, committed: Committed, offset: int) -> None:
+    def _holds(self, place: TopicPartition, committed: CommittedPartition, offset: int) -> None:
         """Violation where clients were told of something else than what has come to be committed there."""
         told, found = committed.told.pop(offset, None), committed.values[offset]
         if told is not None and told != found:
@@ -149,7 +139,7 @@ class Ledger:
                 f"{told!r} was told of at offset {offset} of {place}, where {found!r} is committed"
             )
 
-    def starts(self, place: Place, offset: int, name: str) -> None:
+    def starts(self, place: TopicPartition, offset: int, name: str) -> None:
         """A replica of it begins there. Violation where nobody has deleted so much."""
         if offset > self.of(place).start:
             raise Violation(
@@ -158,7 +148,7 @@ class Ledger:
 
     # --- what clients do
 
-    def sends(self, sent: Sent) -> None:
+    def sends(self, sent: SentRecord) -> None:
         """A producer is about to send this for the first time."""
         assert sent.value not in self.sent, sent.value
         self.sent[sent.value] = sent
@@ -169,7 +159,7 @@ class Ledger:
         """A producer begins a transaction."""
         self.transactions.append(transaction)
 
-    def acknowledged(self, batch: Iterable[Sent], base_offset: int) -> None:
+    def acknowledged(self, batch: Iterable[SentRecord], base_offset: int) -> None:
         """Note an acknowledgement to a producer; raise `Violation` if the records are not committed there."""
         for offset, sent in enumerate(batch, base_offset):
             sent.is_acknowledged = True
@@ -186,7 +176,7 @@ class Ledger:
                     f"committed up to {committed.end}"
                 )
 
-    def read(self, reader: str, place: Place, offset: int, value: bytes | None) -> None:
+    def read(self, reader: str, place: TopicPartition, offset: int, value: bytes | None) -> None:
         """A consumer was given this. Violation where it is not committed, or nobody wrote it."""
         committed = self.of(place)
         if value in committed.lost:
@@ -206,7 +196,7 @@ class Ledger:
                 f"where {committed.values.get(offset)!r} is committed"
             )
 
-    def counts(self, reader: str, place: Place, offset: int, value: bytes | None) -> None:
+    def counts(self, reader: str, place: TopicPartition, offset: int, value: bytes | None) -> None:
         """A consumer with read_committed was given this. Violation where it must not be."""
         self.read(reader, place, offset, value)
         transaction = self.sent[value].transaction if value is not None else None
@@ -228,7 +218,7 @@ class Ledger:
     def check(self) -> None:
         """Violation where what is committed is not what was promised."""
         found: dict[bytes, int] = {}
-        last: dict[tuple[str, Place], Sent] = {}
+        last: dict[tuple[str, TopicPartition], SentRecord] = {}
         for place, committed in self.committed.items():
             if committed.is_open:
                 raise Violation(f"nobody leads {place} who was elected uncleanly")

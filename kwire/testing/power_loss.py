@@ -24,12 +24,12 @@ SECTOR_BYTES = 64
 """As small beside the simulated batches as a sector of 512 or 4096 bytes is beside real ones."""
 
 
-class Bytes:
+class SparseBytes:
     """What a file consists of. Zeros at its end take no room: indexes are made as long as they may become."""
 
     __slots__ = ("_head", "size")
 
-    def __init__(self, like: Bytes | None = None) -> None:
+    def __init__(self, like: SparseBytes | None = None) -> None:
         self._head: bytearray = bytearray() if like is None else bytearray(like._head)
         self.size: int = 0 if like is None else like.size
 
@@ -53,14 +53,14 @@ class Bytes:
         self.size = size
 
 
-class Content:
+class FileContent:
     """A file's bytes as readers see them, and what the medium has of them."""
 
     __slots__ = ("data", "durable", "modified_ms", "pending")
 
     def __init__(self, now_ms: int) -> None:
-        self.data = Bytes()
-        self.durable = Bytes()
+        self.data = SparseBytes()
+        self.durable = SparseBytes()
         self.pending: list[tuple[int, bytes | None]] = []
         """Since the last sync: (position, bytes written), or (size, None) for a truncation."""
         self.modified_ms = now_ms
@@ -74,13 +74,13 @@ class Content:
         self.data.resize(size)
 
     def sync(self) -> None:
-        self.durable = Bytes(self.data)
+        self.durable = SparseBytes(self.data)
         self.pending = []
 
     def lose_power(self, rng: random.Random) -> str:
         """Become what the medium has; how that came about."""
         if not self.pending:
-            self.data = Bytes(self.durable)
+            self.data = SparseBytes(self.durable)
             return ""
         kind = rng.choice(("nothing", "everything", "some", "sectors", "sectors"))
         if kind == "everything":
@@ -99,7 +99,7 @@ class Content:
             if until < len(after) and rng.random() < 0.5:
                 lost_truncation = True
                 scattered = [operation for operation in after if operation[1] is not None]
-        result = Bytes(self.durable)
+        result = SparseBytes(self.durable)
         for position, data in kept:
             if data is None:
                 result.resize(position)
@@ -117,7 +117,7 @@ class Content:
 
     @staticmethod
     def _scatter(
-        result: Bytes, writes: Sequence[tuple[int, bytes | None]], rng: random.Random, *, zeroing: bool
+        result: SparseBytes, writes: Sequence[tuple[int, bytes | None]], rng: random.Random, *, zeroing: bool
     ) -> None:
         longest = max((position + len(data) for position, data in writes if data is not None), default=0)
         if rng.random() < 0.5 and longest > result.size:
@@ -137,7 +137,7 @@ class Content:
                 at += size
 
 
-class Directory:
+class DirectoryContent:
     """Names, and what of them the medium has."""
 
     __slots__ = ("durable", "entries", "journal")
@@ -171,7 +171,7 @@ class Directory:
         return lost
 
 
-Entry = Content | Directory
+Entry = FileContent | DirectoryContent
 
 
 def _change(entries: dict[str, Entry], names: dict[str, Entry | None]) -> None:
