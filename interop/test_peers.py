@@ -19,9 +19,9 @@ from interop.cluster.logins import PLAIN, REFUSED, SCRAM, Login, logins
 from interop.cluster.nodes import COMBINED, Cluster, Member
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.peer_connection import PeerConnections, own_version
-from kwire.broker.net.peer_link import Hears, Line
-from kwire.broker.net.peers import Logins, PeerLinks
-from kwire.broker.net.settings import Settings
+from kwire.broker.net.peer_link import PeerTransport, TransportEvents
+from kwire.broker.net.peer_links import PeerAuthentication, PeerLinks
+from kwire.broker.net.socket_settings import SocketSettings
 from kwire.broker.security.mechanisms import sasl_client
 from kwire.broker.security.sasl import SaslClient
 from kwire.broker.security.settings import Credentials
@@ -156,7 +156,7 @@ def test_a_node_is_asked_stopped_and_killed(kind: type[Broker]) -> None:
     broker = kind({"message.max.bytes": str(2 * LARGE_BYTES)})
 
     async def run() -> None:
-        settings = Settings()
+        settings = SocketSettings()
         loop = Loop()
         connections = PeerConnections(loop, settings)
         loop.peers = peers = PeerLinks(loop, connections.dial, client_id="interop")
@@ -219,17 +219,19 @@ def client_of(login: Login) -> SaslClient:
 
 
 @asynccontextmanager
-async def asking(broker: Broker, logins: Logins) -> AsyncIterator[tuple[Asker, list[PeerAddress]]]:
+async def asking(
+    broker: Broker, logins: PeerAuthentication
+) -> AsyncIterator[tuple[Asker, list[PeerAddress]]]:
     """Who asks it, and whom he connects to."""
     loop = Loop()
-    connections = PeerConnections(loop, Settings())
+    connections = PeerConnections(loop, SocketSettings())
     dialled: list[PeerAddress] = []
 
-    def dial(to: PeerAddress, hears: Hears) -> Line:
+    def dial(to: PeerAddress, hears: TransportEvents) -> PeerTransport:
         dialled.append(to)
         return connections.dial(to, hears)
 
-    loop.peers = peers = PeerLinks(loop, dial, logins=logins)
+    loop.peers = peers = PeerLinks(loop, dial, peer_authentication=logins)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(loop.run)

@@ -25,7 +25,7 @@ from kwire.testing.users import CLIENT_LISTENER, NODE_LISTENER, check_users, use
 if TYPE_CHECKING:
     import os
 
-    from kwire.broker.net.running import RunningNode
+    from kwire.broker.net.running_node import RunningNode
     from kwire.host.clock import Clock
     from kwire.testing.blocking_client import BlockingClient
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kwire.broker.net.loop import Loop
-    from kwire.broker.net.peer_link import Hears, Line
-    from kwire.broker.net.peers import PeerLinks
-    from kwire.broker.net.running import RunningNode
+    from kwire.broker.net.peer_link import PeerTransport, TransportEvents
+    from kwire.broker.net.peer_links import PeerLinks
+    from kwire.broker.net.running_node import RunningNode
     from kwire.host.host import PeerAddress
 
 REASON = "cut off by the test"
@@ -28,7 +28,7 @@ class BrokerLinks:
 
     def stand_between(self, node_id: int, running: RunningNode) -> None:
         """A node has started: from now on what it sends to others goes past here."""
-        from kwire.broker.net.peers import PeerLinks
+        from kwire.broker.net.peer_links import PeerLinks
 
         peers = running.loop.peers
         assert isinstance(peers, PeerLinks)
@@ -86,15 +86,15 @@ class _NodeLinks:
     def _is_cut(self, to: PeerAddress) -> bool:
         return self._cuts.is_cut(self._node_id, to)
 
-    def _dial_if_whole(self, to: PeerAddress, hears: Hears) -> Line:
+    def _dial_if_whole(self, to: PeerAddress, hears: TransportEvents) -> PeerTransport:
         return _RefusedConnection(self.loop, hears) if self._is_cut(to) else self._dial(to, hears)
 
 
 class _RefusedConnection:
     """A connection that cannot be made."""
 
-    def __init__(self, loop: Loop, hears: Hears) -> None:
-        self._hears: Hears | None = hears
+    def __init__(self, loop: Loop, hears: TransportEvents) -> None:
+        self._hears: TransportEvents | None = hears
         loop.call_soon(self._refuse)
 
     def _refuse(self) -> None:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kwire.broker.net.moments import Moment, Wait
-    from kwire.broker.net.running import RunningNode
+    from kwire.broker.net.loop_events import LoopEvent, Wait
+    from kwire.broker.net.running_node import RunningNode
     from kwire.host.clock import Clock
     from kwire.testing.disk_space import DiskSpace
     from kwire.testing.faults import Faults
@@ -41,7 +41,7 @@ class BrokerThread(threading.Thread):
         self._syncs = syncs
         self._started_or_ended = threading.Event()
         self._failure: BaseException | None = None
-        self._stop_asked: Moment | None = None
+        self._stop_asked: LoopEvent | None = None
         self._may_close = threading.Event()
         """Set when whoever has asked for the end is done with the loop, whose descriptors are closed then."""
 
@@ -55,7 +55,7 @@ class BrokerThread(threading.Thread):
 
     def _serve(self) -> None:
         from kwire.broker.config import load
-        from kwire.broker.net.running import RunningNode
+        from kwire.broker.net.running_node import RunningNode
         from kwire.testing.embedded_disk import EmbeddedDisk
 
         disk = EmbeddedDisk(self._space, syncs=self._syncs)
@@ -66,13 +66,13 @@ class BrokerThread(threading.Thread):
             running.close()
 
     def _life(self, running: RunningNode) -> Iterator[Wait]:
-        from kwire.broker.net.moments import Moment, Wait
+        from kwire.broker.net.loop_events import LoopEvent, Wait
         from kwire.testing.interceptor import Interceptor
 
         yield Wait((running.known,), math.inf)
         running.announce()
         Interceptor(running, self._recorder, self._faults)
-        self._stop_asked = Moment()
+        self._stop_asked = LoopEvent()
         self.running = running
         self._started_or_ended.set()
         failed = running.failure.happened
@@ -111,9 +111,9 @@ class BrokerThread(threading.Thread):
             raise self._failure
 
     def _end(self, ending: str) -> None:
-        from kwire.broker.net.running import Shutdown
+        from kwire.broker.net.running_node import ShutdownMode
 
         assert self.running is not None
         assert self._stop_asked is not None
-        self.running.ending = Shutdown[ending]
+        self.running.ending = ShutdownMode[ending]
         self._stop_asked.come()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from kwire.broker.config import load
 from kwire.broker.metadata.features import unserved_feature_levels
-from kwire.broker.node.format import Beginning, format_directories, needs_voters, standalone_voter
+from kwire.broker.node.format import InitialMetadata, format_directories, needs_voters, standalone_voter
 from kwire.broker.storage.disk import RealDisk
 
 
@@ -18,7 +18,7 @@ def format_directory(directory: str, cluster_id: str, settings: Mapping[str, str
     disk = RealDisk()
     config = load(None, {}, {**(settings or {}), "log.dirs": directory})
     rng, now_ms = random.Random(os.urandom(16)), time.time_ns() // 1_000_000
-    beginning = Beginning(
+    beginning = InitialMetadata(
         unserved_feature_levels(),
         voters=[standalone_voter(config, rng)] if needs_voters(config) else [],
     )

@@ -30,7 +30,7 @@ from kwire.wire.registry import (
 
 if TYPE_CHECKING:
     from kwire.broker.metadata.image import MetadataImage
-    from kwire.broker.net.running import RunningNode
+    from kwire.broker.net.running_node import RunningNode
     from kwire.testing.faults import Fault, Faults
     from kwire.testing.recorder import Recorder
 

@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.table import ListenerRole
-from kwire.broker.net.peer_link import Hears
-from kwire.broker.net.receiving import ServesChannels
+from kwire.broker.net.peer_link import TransportEvents
+from kwire.broker.net.receiver import ServedNode
 from kwire.broker.storage.disk import FileRegion
 from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
 from kwire.testing.virtual_host import EventQueue, VirtualHost
@@ -58,7 +58,7 @@ class NetworkListener(NamedTuple):
     """A listener of a node."""
 
     host: VirtualHost
-    node: ServesChannels
+    node: ServedNode
     listener: str
     role: ListenerRole
 
@@ -97,7 +97,7 @@ class Network:
     def join(
         self,
         host: VirtualHost,
-        node: ServesChannels,
+        node: ServedNode,
         listeners: Mapping[PeerAddress, tuple[str, ListenerRole]],
     ) -> None:
         """A node listens from now on."""
@@ -132,7 +132,7 @@ class Network:
 
     # --- connecting
 
-    def dial(self, host: VirtualHost, to: PeerAddress, hears: Hears) -> Connection:
+    def dial(self, host: VirtualHost, to: PeerAddress, hears: TransportEvents) -> Connection:
         """Connect a node to another; a `kwire.broker.net.peer_link.Dial` when it is given the host."""
         return Connection(self, to, hears, host.name, host.call_soon, host)
 
@@ -282,7 +282,7 @@ class Connection:
         self,
         network: Network,
         to: PeerAddress,
-        hears: Hears,
+        hears: TransportEvents,
         client: str,
         call_client: Callable[[Callable[[], None]], None],
         client_host: VirtualHost | None = None,
@@ -293,7 +293,7 @@ class Connection:
         self.client = client
         self._call_client = call_client
         self._client_host = client_host
-        self._hears: Hears | None = hears
+        self._hears: TransportEvents | None = hears
         self._served: ServerConnection | None = None
         self._broken = False
         self._unheard: Callable[[], None] | None = None
@@ -321,7 +321,7 @@ class Connection:
             self.out.put(self._end_server)
             self._forget_if_over()
 
-    def _tell(self, tell: Callable[[Hears], None]) -> None:
+    def _tell(self, tell: Callable[[TransportEvents], None]) -> None:
         """Have whoever connects hear something, if he still listens."""
 
         def call() -> None:
@@ -331,7 +331,7 @@ class Connection:
         self._call_client(call)
 
     def _end_client(self, reason: str) -> None:
-        def end(hears: Hears) -> None:
+        def end(hears: TransportEvents) -> None:
             self._hears = None
             hears.closed(reason)
             self._forget_if_over()
@@ -522,7 +522,7 @@ class ClientConnection:
         self._line.close()
         self._end("closed")
 
-    # --- Hears
+    # --- TransportEvents
 
     def opened(self) -> None:
         pass

@@ -20,7 +20,7 @@ from typing import Any, cast
 from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.config import BrokerConfig, load
-from kwire.broker.net.peers import PeerLinks, logins
+from kwire.broker.net.peer_links import PeerLinks, peer_authentication
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.security.principal import ANONYMOUS, Principal
@@ -129,7 +129,10 @@ class VirtualNode:
         if network is not None:
             host.on_died = self.die
             host.peers = self._peers = PeerLinks(
-                host, partial(network.dial, host), client_id=host.name, logins=logins(config, host)
+                host,
+                partial(network.dial, host),
+                client_id=host.name,
+                peer_authentication=peer_authentication(config, host),
             )
         self.node.start()
         join(ListenerRole.CONTROLLER)

@@ -13,13 +13,13 @@ from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
 from kwire.broker.controller.partition_change_builder import PartitionChangeBuilder
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
 from kwire.broker.net import peer_link
-from kwire.broker.net.peers import PeerLinks
-from kwire.broker.node.life import BrokerLife, Event
+from kwire.broker.net.peer_links import PeerLinks
+from kwire.broker.node.broker_lifecycle import BrokerLifecycleManager, LifecycleEvent
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.replication.follower import Follower
 from kwire.broker.replication.follower_state import FollowerState
-from kwire.broker.replication.led_replicas import LedReplicas, Pending
 from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.remote_replicas import PendingIsr, RemoteReplicas
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
@@ -80,55 +80,59 @@ def _followers_cut_at_the_high_watermark(replace: SetAttribute) -> None:
 
 
 def _the_high_watermark_is_the_leaders_end(replace: SetAttribute) -> None:
-    replace(LedReplicas, "high_watermark", lambda self, written, end, least: written)
+    replace(RemoteReplicas, "high_watermark", lambda self, written, end, least: written)
 
 
 def _too_few_are_enough(replace: SetAttribute) -> None:
-    replace(LedReplicas, "are_too_few", _no)
-    replace(LedReplicas, "were_too_few", _no)
+    replace(RemoteReplicas, "are_too_few", _no)
+    replace(RemoteReplicas, "were_too_few", _no)
 
 
 def _who_joins_is_not_waited_for(replace: SetAttribute) -> None:
-    def set_isr(self: LedReplicas, isr: tuple[int, ...]) -> None:
+    def set_isr(self: RemoteReplicas, isr: tuple[int, ...]) -> None:
         self.isr = isr
         for broker_id, state in self.followers.items():
             state.is_in_sync = broker_id in isr
 
-    replace(LedReplicas, "_set_isr", set_isr)
-    replace(LedReplicas, "_may_soon_join", _no)
+    replace(RemoteReplicas, "_set_isr", set_isr)
+    replace(RemoteReplicas, "_may_soon_join", _no)
 
 
 def _who_lags_joins(replace: SetAttribute) -> None:
-    original = LedReplicas.expanded
+    original = RemoteReplicas.expanded
 
-    def expanded(self: LedReplicas, place: Any, state: FollowerState, high_watermark: int) -> Pending | None:
+    def expanded(
+        self: RemoteReplicas, place: Any, state: FollowerState, high_watermark: int
+    ) -> PendingIsr | None:
         end_offset, state.end_offset = state.end_offset, EVERYWHERE
         try:
             return original(self, place, state, high_watermark)
         finally:
             state.end_offset = end_offset
 
-    replace(LedReplicas, "expanded", expanded)
+    replace(RemoteReplicas, "expanded", expanded)
 
 
 def _who_lacks_what_the_leader_began_with_joins(replace: SetAttribute) -> None:
-    original = LedReplicas.expanded
+    original = RemoteReplicas.expanded
 
-    def expanded(self: LedReplicas, place: Any, state: FollowerState, high_watermark: int) -> Pending | None:
+    def expanded(
+        self: RemoteReplicas, place: Any, state: FollowerState, high_watermark: int
+    ) -> PendingIsr | None:
         self.epoch_start_offset = -1
         return original(self, place, state, high_watermark)
 
-    replace(LedReplicas, "expanded", expanded)
+    replace(RemoteReplicas, "expanded", expanded)
 
 
 def _who_was_refused_is_forgotten(replace: SetAttribute) -> None:
-    def set_isr(self: LedReplicas, isr: tuple[int, ...]) -> None:
+    def set_isr(self: RemoteReplicas, isr: tuple[int, ...]) -> None:
         self.isr = isr
         joins = None if self.pending is None else self.pending.joins
         for broker_id, state in self.followers.items():
             state.is_in_sync = broker_id in isr or broker_id == joins
 
-    replace(LedReplicas, "_set_isr", set_isr)
+    replace(RemoteReplicas, "_set_isr", set_isr)
 
 
 def _acknowledged_when_written(replace: SetAttribute) -> None:
@@ -170,12 +174,12 @@ def _anybody_leads(replace: SetAttribute) -> None:
 def _unfenced_before_caught_up(replace: SetAttribute) -> None:
     """Broker and controller both look."""
 
-    def look(self: BrokerLife, image: MetadataImage) -> None:
-        self._move(Event.REGISTRATION_SEEN)
+    def look(self: BrokerLifecycleManager, image: MetadataImage) -> None:
+        self._move(LifecycleEvent.REGISTRATION_SEEN)
         self._host.call_soon(self._on_caught_up)
 
     replace(BrokerHeartbeatManager, "registration_offset", lambda self, broker: -1)
-    replace(BrokerLife, "_look_for_registration", look)
+    replace(BrokerLifecycleManager, "_look_for_registration", look)
 
 
 def _followers_do_not_know_producers(replace: SetAttribute) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from kwire.broker.api.request.context import Channel, size_of
 from kwire.broker.api.request.request_metrics import Answered
-from kwire.broker.net.receiving import Around, Receiver, ServesChannels
+from kwire.broker.net.receiver import ConnectionPorts, Receiver, ServedNode
 from kwire.broker.net.send_queue import ALL_SENT, RegionTruncated, Sent
 from kwire.host.loggers import NodeLogger
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from kwire.host.host import Timer
 
 
-class Keeper(Around, Protocol):
+class ConnectionServer(ConnectionPorts, Protocol):
     """What a connection asks of the server that keeps it."""
 
     @property
-    def node(self) -> ServesChannels: ...
+    def node(self) -> ServedNode: ...
     @property
     def draining(self) -> bool: ...
     @property
@@ -40,7 +40,12 @@ class Connection(Receiver):
     __slots__ = ("_reading_ahead", "_server", "dirty", "idle_timer", "listener", "peer")
 
     def __init__(
-        self, server: Keeper, sock: socket.socket, channel_id: int, listener: Listener, peer: tuple[str, int]
+        self,
+        server: ConnectionServer,
+        sock: socket.socket,
+        channel_id: int,
+        listener: Listener,
+        peer: tuple[str, int],
     ) -> None:
         channel = Channel(
             channel_id,

@@ -7,7 +7,7 @@ import socket
 
 from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.config.listeners import MAX_PORT
-from kwire.broker.net.settings import SYSTEM_DEFAULT, Settings
+from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
 
 REASONS = {
     errno.EADDRINUSE: "the port is in use: end who has it, or name another in {}",
@@ -42,7 +42,7 @@ class Listener:
 
 
 def bind(
-    name: str, host: str, port: int, settings: Settings, role: ListenerRole = ListenerRole.BROKER
+    name: str, host: str, port: int, settings: SocketSettings, role: ListenerRole = ListenerRole.BROKER
 ) -> Listener:
     """Take an address, without listening yet. An empty host is every address. BindError."""
     where = f"{host or '*'}:{port}"

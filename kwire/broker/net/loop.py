@@ -38,7 +38,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
-from kwire.broker.net.moments import Moment, Wait
+from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.timerfd import TimerFd
 from kwire.broker.net.workers import Workers
 from kwire.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
@@ -57,9 +57,9 @@ CHECKPOINT_SECONDS = 0.02
 """The turn that ends so long after the last checkpoint is followed by one, too."""
 LINGER_SECONDS = 0.02
 """How long a loop alone in its thread waits for something to serve after it had something."""
-STEPS_A_TURN = 64
+STEPS_PER_TURN = 64
 """Deadlines that the clock is moved to, by `advance`, before descriptors have their turn."""
-SECRETS = frozenset({"salts", "sasl"})
+UNPREDICTABLE = frozenset({"salts", "sasl"})
 """Purposes for which what was drawn must not tell what will be: with no seed, the machine's own chance."""
 MAX_WORKERS = 8
 
@@ -138,7 +138,7 @@ class Loop:
     # --- Host (now_ms and monotonic_ms are the clock's)
 
     def random(self, purpose: str) -> random.Random:
-        if self._secrets is not None and purpose in SECRETS:
+        if self._secrets is not None and purpose in UNPREDICTABLE:
             return self._secrets
         return self._streams.stream(purpose)
 
@@ -177,9 +177,9 @@ class Loop:
         """Whether worker threads are under way, or results of theirs wait for the loop."""
         return self._workers.under_way > 0
 
-    def workers_done(self) -> Moment:
+    def workers_done(self) -> LoopEvent:
         """When nothing is under way in threads, and every result was delivered."""
-        done = Moment()
+        done = LoopEvent()
 
         def look() -> None:
             if self.working:
@@ -355,7 +355,7 @@ class Loop:
         quiet = partial(look, is_quiet=True)
 
         def step() -> None:
-            for _ in range(STEPS_A_TURN):
+            for _ in range(STEPS_PER_TURN):
                 now_ms = clock.monotonic_ms()
                 deadline_ms = self._timers.next_deadline_ms()
                 if deadline_ms is None or deadline_ms > end_ms:

@@ -19,35 +19,35 @@ from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import Channel
-from kwire.broker.net.receiving import SCRATCH_BYTES, Receiver
+from kwire.broker.net.receiver import SCRATCH_BYTES, Receiver
 from kwire.broker.net.send_queue import Sent
-from kwire.broker.net.settings import SYSTEM_DEFAULT
+from kwire.broker.net.socket_settings import SYSTEM_DEFAULT
 from kwire.broker.net.workers import Workers
 from kwire.wire.primitives import Buffer
 
 if TYPE_CHECKING:
     from kwire.broker.net.loop import Loop
-    from kwire.broker.net.peer_link import Hears
-    from kwire.broker.net.settings import Settings
+    from kwire.broker.net.peer_link import TransportEvents
+    from kwire.broker.net.socket_settings import SocketSettings
     from kwire.host.host import PeerAddress
 
-AT_ONCE_BYTES = 16 << 20
+FULL_BUFFER_BYTES = 16 << 20
 """An answer up to this size gets its memory at once; replica.fetch.response.max.bytes keeps most below it."""
 
 SocketAddress = tuple[socket.AddressFamily, tuple[str | int, ...] | tuple[int, bytes]]
-LookedUp = Callable[[list[SocketAddress] | BaseException], None]
+OnResolved = Callable[[list[SocketAddress] | BaseException], None]
 
 
 class PeerConnections:
     """What all connections of a node to others share; makes them, and hands on what they receive."""
 
-    def __init__(self, loop: Loop, settings: Settings) -> None:
+    def __init__(self, loop: Loop, settings: SocketSettings) -> None:
         self.loop = loop
         self.frames_to = self
         self.settings = settings
         self.logger = loop.logger("kwire.net")
         self._open: dict[int, PeerConnection] = {}
-        self._lookups: dict[PeerAddress, list[LookedUp]] = {}
+        self._lookups: dict[PeerAddress, list[OnResolved]] = {}
         """Who waits for a host to be looked up; the first is under way."""
         self.silent: dict[PeerAddress, SocketAddress] = {}
         """The last address of a host, if it has several, that said nothing while it was connected to."""
@@ -56,11 +56,11 @@ class PeerConnections:
         self._closed = False
         self._ids = count(1)
 
-    def dial(self, to: PeerAddress, hears: Hears) -> Outgoing:
+    def dial(self, to: PeerAddress, hears: TransportEvents) -> OutgoingConnection:
         """Begin to connect. See `peer_link.Dial`."""
-        return Outgoing(self, to, hears)
+        return OutgoingConnection(self, to, hears)
 
-    def connected(self, sock: socket.socket, to: PeerAddress, hears: Hears) -> PeerConnection:
+    def connected(self, sock: socket.socket, to: PeerAddress, hears: TransportEvents) -> PeerConnection:
         """A socket is connected."""
         connection = PeerConnection(self, sock, next(self._ids), to, hears)
         self._open[connection.channel.id] = connection
@@ -73,7 +73,7 @@ class PeerConnections:
     def scratch(self) -> memoryview:
         return memoryview(bytearray(SCRATCH_BYTES))
 
-    def look_up(self, to: PeerAddress, done: LookedUp) -> None:
+    def look_up(self, to: PeerAddress, done: OnResolved) -> None:
         """Find the addresses of a host. One at a time, in a thread that no stop waits for."""
         waiting = self._lookups.get(to)
         if waiting is not None:
@@ -96,7 +96,7 @@ class PeerConnections:
 
         self._resolver.run(lambda: _addresses(to), looked_up)
 
-    def _deliver(self, done: LookedUp, found: list[SocketAddress] | BaseException) -> None:
+    def _deliver(self, done: OnResolved, found: list[SocketAddress] | BaseException) -> None:
         """From the thread that looks up: tell the loop, if it is still there."""
         with self._lock:
             if not self._closed:
@@ -117,10 +117,10 @@ class PeerConnections:
         return False
 
 
-class Outgoing:
+class OutgoingConnection:
     """A connection from when it is asked for: its host looked up, each of its addresses tried, then open."""
 
-    def __init__(self, around: PeerConnections, to: PeerAddress, hears: Hears) -> None:
+    def __init__(self, around: PeerConnections, to: PeerAddress, hears: TransportEvents) -> None:
         self._around = around
         self._to = to
         self._hears = hears
@@ -244,7 +244,12 @@ class PeerConnection(Receiver):
     __slots__ = ("_looking", "_shell", "hears", "to")
 
     def __init__(
-        self, around: PeerConnections, sock: socket.socket, number: int, to: PeerAddress, hears: Hears
+        self,
+        around: PeerConnections,
+        sock: socket.socket,
+        number: int,
+        to: PeerAddress,
+        hears: TransportEvents,
     ) -> None:
         channel = Channel(
             number, peer_host=to.host, listener="", on_ready=lambda channel: None, logger=around.logger
@@ -295,7 +300,7 @@ class PeerConnection(Receiver):
 
     def _grown(self, received: Buffer) -> bytearray:
         # Not step by step: what was asked for will come, and each step copies what has.
-        if self._need > AT_ONCE_BYTES:
+        if self._need > FULL_BUFFER_BYTES:
             return super()._grown(received)
         whole = bytearray(self._need)
         whole[: len(received)] = received

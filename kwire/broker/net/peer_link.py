@@ -14,7 +14,8 @@ next attempt.
 Where the other node says how long a login holds (KIP-368), the next one comes before that is over, as soon as
 there is something to ask and all before it is answered.
 
-It touches no socket: a `Dial` makes the connection, a `Line`, and the link is what `Hears` of it. The same
+It touches no socket: a `Dial` makes the connection, a `PeerTransport`, and the link gets its
+`TransportEvents`. The same
 link runs over TCP (`broker.net.peer_connection`) and over the simulated network (`kwire.testing.network`).
 """
 
@@ -26,7 +27,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from kwire.broker.net.peer_login import PeerLogin
+from kwire.broker.net.sasl_client_authenticator import SaslClientAuthenticator
 from kwire.broker.security.sasl import AuthenticationFailed
 from kwire.host.host import PeerTooOld, PeerUnreachable
 from kwire.wire.api_keys import ApiKey
@@ -35,24 +36,24 @@ from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResp
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 if TYPE_CHECKING:
-    from kwire.broker.net.refusals import Refusals
+    from kwire.broker.net.authentication_failures import AuthenticationFailures
     from kwire.broker.security.sasl import SaslClient
     from kwire.host.host import Host, OnResponse, PeerAddress, Timer
     from kwire.wire.schema import Message
 
-RESTS_MS = 50, 1_000
+RECONNECT_BACKOFF_MS = 50, 1_000
 """How long it rests after a failure, and after many of them."""
 JITTER = 0.2
 """How much shorter or longer a rest is at most, as chance has it (KIP-144); and what connecting may take."""
-MAX_ASKED = 1_000
-MAX_ASKED_BYTES = 64 << 20
+MAX_REQUESTS = 1_000
+MAX_IN_FLIGHT_BYTES = 64 << 20
 """How much may be asked for one purpose and not be answered."""
 SOFTWARE_NAME = "kwire"
-SESSION_SHARE = 0.85, 0.95
+REAUTHENTICATE_AT_SHARE = 0.85, 0.95
 """How much of a session is used before the node shows anew who it is, as chance has it (KIP-368)."""
 
 
-class Line(Protocol):
+class PeerTransport(Protocol):
     """A connection to another node, or one that is being made."""
 
     def send(self, frame: bytes) -> None:
@@ -62,7 +63,7 @@ class Line(Protocol):
         """Give it up: nothing is heard of it any more."""
 
 
-class Hears(Protocol):
+class TransportEvents(Protocol):
     """Who made a connection, as the connection sees it."""
 
     def opened(self) -> None:
@@ -75,11 +76,11 @@ class Hears(Protocol):
         """The connection is gone, or could not be made: nothing more comes."""
 
 
-Dial = Callable[["PeerAddress", Hears], Line]
+Dial = Callable[["PeerAddress", TransportEvents], PeerTransport]
 """Begin to connect. Nothing is heard from inside of this call."""
 
 
-class State(Enum):
+class LinkState(Enum):
     DOWN = "no connection, and nothing to ask"
     CONNECTING = "being connected"
     NEGOTIATING = "connected, and asked for its versions"
@@ -88,17 +89,17 @@ class State(Enum):
     RESTING = "the connection is gone: not connected again before some time has passed"
 
 
-MOVES: Final[dict[State, frozenset[State]]] = {
-    State.DOWN: frozenset({State.CONNECTING}),
-    State.CONNECTING: frozenset({State.NEGOTIATING, State.RESTING}),
-    State.NEGOTIATING: frozenset({State.AUTHENTICATING, State.READY, State.RESTING}),
-    State.AUTHENTICATING: frozenset({State.READY, State.RESTING}),
-    State.READY: frozenset({State.AUTHENTICATING, State.RESTING, State.DOWN}),
-    State.RESTING: frozenset({State.CONNECTING, State.DOWN}),
+TRANSITIONS: Final[dict[LinkState, frozenset[LinkState]]] = {
+    LinkState.DOWN: frozenset({LinkState.CONNECTING}),
+    LinkState.CONNECTING: frozenset({LinkState.NEGOTIATING, LinkState.RESTING}),
+    LinkState.NEGOTIATING: frozenset({LinkState.AUTHENTICATING, LinkState.READY, LinkState.RESTING}),
+    LinkState.AUTHENTICATING: frozenset({LinkState.READY, LinkState.RESTING}),
+    LinkState.READY: frozenset({LinkState.AUTHENTICATING, LinkState.RESTING, LinkState.DOWN}),
+    LinkState.RESTING: frozenset({LinkState.CONNECTING, LinkState.DOWN}),
 }
 
 
-class Ask:
+class PeerRequest:
     """A request, and who waits for its answer."""
 
     __slots__ = (
@@ -141,7 +142,7 @@ class PeerLink:
         max_idle_ms: int,
         setup_timeouts_ms: tuple[int, int],
         sasl_client: Callable[[], SaslClient] | None = None,
-        refusals: Refusals,
+        refusals: AuthenticationFailures,
         on_down: Callable[[], None],
     ) -> None:
         """`setup_timeouts_ms` are the least and the most that it may take until something can be asked.
@@ -152,7 +153,7 @@ class PeerLink:
         """
         self.to = to
         self.purpose = purpose
-        self.state = State.DOWN
+        self.state = LinkState.DOWN
         self._host = host
         self._dial = dial
         self._client_id = client_id
@@ -161,17 +162,17 @@ class PeerLink:
         self._setup_timeouts_ms = setup_timeouts_ms
         self._new_sasl_client = sasl_client
         self._refusals = refusals
-        self._login: PeerLogin | None = None
+        self._login: SaslClientAuthenticator | None = None
         """The exchange that is under way."""
         self._renew_ms: int | None = None
         """When the node is to show anew who it is."""
         self._on_down = on_down
         self._logger = host.logger("kwire.net")
-        self._line: Line | None = None
+        self._line: PeerTransport | None = None
         self.versions: dict[int, tuple[int, int]] = {}
         """What the other node serves, as it has said last."""
-        self._unsent: deque[Ask] = deque()
-        self._sent: deque[Ask] = deque()
+        self._unsent: deque[PeerRequest] = deque()
+        self._sent: deque[PeerRequest] = deque()
         self._sent_bytes = 0
         self._last_id = 0
         self._failures = self._timeouts = 0
@@ -188,17 +189,17 @@ class PeerLink:
 
     # --- asking
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: PeerRequest) -> None:
         """Send it when it may be sent. Its answer is not told inside of this call."""
         waiting = len(self._unsent) + len(self._sent)
-        if waiting >= MAX_ASKED or self._sent_bytes > MAX_ASKED_BYTES:
+        if waiting >= MAX_REQUESTS or self._sent_bytes > MAX_IN_FLIGHT_BYTES:
             self._fail(ask, f"{waiting} requests are not answered yet")
             return
         self._unsent.append(ask)
         self._look_by(ask.deadline_ms)
-        if self.state is State.READY:
+        if self.state is LinkState.READY:
             self._send_all()
-        elif self.state is State.DOWN:
+        elif self.state is LinkState.DOWN:
             self._connect()
 
     def close(self, reason: str) -> None:
@@ -214,7 +215,7 @@ class PeerLink:
             self._end(reason)
 
     def _connect(self) -> None:
-        self._move(State.CONNECTING)
+        self._move(LinkState.CONNECTING)
         self._limit_setup()
         self._line = self._dial(self.to, self)
 
@@ -238,7 +239,7 @@ class PeerLink:
             if reason is not None:
                 self._fail(ask, reason, PeerTooOld)
 
-    def _choose_version(self, ask: Ask) -> str | None:
+    def _choose_version(self, ask: PeerRequest) -> str | None:
         """The highest that both sides have, or why there is none."""
         request = ask.request
         theirs = self.versions.get(request.API_KEY)
@@ -252,7 +253,7 @@ class PeerLink:
             return None
         return f"{ask.name} is served in versions {theirs[0]} to {theirs[1]}, and asked in {low} to {high}"
 
-    def _send(self, ask: Ask) -> str | None:
+    def _send(self, ask: PeerRequest) -> str | None:
         """Send it, or say why that is impossible."""
         assert self._line is not None
         ask.correlation_id = self._last_id = (self._last_id + 1) & 0x7FFFFFFF
@@ -274,22 +275,22 @@ class PeerLink:
     # --- what the line tells
 
     def opened(self) -> None:
-        self._move(State.NEGOTIATING)
+        self._move(LinkState.NEGOTIATING)
         self._ask_versions(ApiVersionsRequest.VERSIONS[1])
 
     def _ask_versions(self, version: int) -> None:
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=self._software_version()
         )
-        ask = Ask(request, self._until_ms, lambda answer: None)
+        ask = PeerRequest(request, self._until_ms, lambda answer: None)
         ask.version = version
         assert self._send(ask) is None
 
     def received(self, frame: memoryview) -> None:
         try:
-            if self.state is State.NEGOTIATING:
+            if self.state is LinkState.NEGOTIATING:
                 self._take_versions(frame)
-            elif self.state is State.AUTHENTICATING:
+            elif self.state is LinkState.AUTHENTICATING:
                 self._take_challenge(frame)
             else:
                 self._take_answer(frame)
@@ -297,7 +298,7 @@ class PeerLink:
             self._logger.warning("%r is closed: %s", self, error)
             self._end(f"the protocol was broken: {error}")
 
-    def _take(self, frame: memoryview) -> tuple[Ask, Message]:
+    def _take(self, frame: memoryview) -> tuple[PeerRequest, Message]:
         """An answer, and whose it is: the oldest one's. WireError."""
         if not self._sent:
             raise WireError(f"an answer of {len(frame)} bytes that nothing was asked for")
@@ -338,7 +339,7 @@ class PeerLink:
 
     def _ready(self) -> None:
         self._failures = self._timeouts = 0
-        self._move(State.READY)
+        self._move(LinkState.READY)
         self._send_all()
 
     # --- showing who this node is
@@ -346,13 +347,13 @@ class PeerLink:
     def _log_in(self) -> None:
         """Begin an exchange, the first over this connection or another one."""
         assert self._new_sasl_client is not None
-        self._move(State.AUTHENTICATING)
+        self._move(LinkState.AUTHENTICATING)
         self._renew_ms = None
-        self._login = login = PeerLogin(self._new_sasl_client())
+        self._login = login = SaslClientAuthenticator(self._new_sasl_client())
         self._say(login.begin())
 
     def _say(self, request: Message) -> None:
-        ask = Ask(request, self._until_ms, lambda answer: None)
+        ask = PeerRequest(request, self._until_ms, lambda answer: None)
         reason = self._choose_version(ask) or self._send(ask)
         if reason is not None:
             self._refused(reason)
@@ -372,7 +373,7 @@ class PeerLink:
         self._login = None
         self._refusals.let_in(self.to)
         if login.session_ms > 0:
-            share = self._host.random("peers").uniform(*SESSION_SHARE)
+            share = self._host.random("peers").uniform(*REAUTHENTICATE_AT_SHARE)
             self._renew_ms = self._host.internode_clock.monotonic_ms() + int(login.session_ms * share)
         self._ready()
 
@@ -395,9 +396,9 @@ class PeerLink:
         self._failures += 1
         self._last_failure = reason
         self._until_ms = self._host.internode_clock.monotonic_ms() + self._varied(
-            RESTS_MS, self._failures - 1
+            RECONNECT_BACKOFF_MS, self._failures - 1
         )
-        self._move(State.RESTING)
+        self._move(LinkState.RESTING)
         self._look_by(self._until_ms)
         self._fail_all(reason)
 
@@ -420,13 +421,13 @@ class PeerLink:
         for ask in asked:
             self._fail(ask, reason)
 
-    def _fail(self, ask: Ask, reason: str, kind: type[PeerUnreachable] = PeerUnreachable) -> None:
+    def _fail(self, ask: PeerRequest, reason: str, kind: type[PeerUnreachable] = PeerUnreachable) -> None:
         """Tell whoever asked."""
         error = kind(f"{self.to}: {reason}")
         self._host.call_soon(partial(ask.on_response, error))
 
-    def _move(self, state: State) -> None:
-        assert state in MOVES[self.state], f"from {self.state.name} to {state.name}"
+    def _move(self, state: LinkState) -> None:
+        assert state in TRANSITIONS[self.state], f"from {self.state.name} to {state.name}"
         self.state = state
 
     # --- time
@@ -449,36 +450,36 @@ class PeerLink:
             self._unsent.remove(ask)
             self._fail(ask, self._why_unsent())
         state = self.state
-        if state is State.READY:
+        if state is LinkState.READY:
             if any(ask.deadline_ms <= now_ms for ask in self._sent):
                 self._end("no answer in time")
             elif not self._sent and now_ms >= self._idle_ends_ms():
                 self._hang_up()
                 self._go_down()
         elif now_ms >= self._until_ms:
-            if state is not State.RESTING:
+            if state is not LinkState.RESTING:
                 self._timeouts += 1
                 self._end(self._why_unsent())
             elif self._unsent:
                 self._connect()
             else:
                 self._go_down()
-        if self.state is not State.DOWN:
+        if self.state is not LinkState.DOWN:
             self._look_by(self._next_ms())
 
     def _next_ms(self) -> int:
         """When there is something to do if nothing is heard before."""
         deadlines_ms = [ask.deadline_ms for ask in (*self._unsent, *self._sent)]
-        if self.state is not State.READY:
+        if self.state is not LinkState.READY:
             return min(self._until_ms, *deadlines_ms) if deadlines_ms else self._until_ms
         return min(deadlines_ms) if deadlines_ms else self._idle_ends_ms()
 
     def _why_unsent(self) -> str:
-        if self.state is State.CONNECTING:
+        if self.state is LinkState.CONNECTING:
             return "no connection in time"
-        if self.state is State.NEGOTIATING:
+        if self.state is LinkState.NEGOTIATING:
             return "no word of its versions in time"
-        if self.state in (State.AUTHENTICATING, State.READY):
+        if self.state in (LinkState.AUTHENTICATING, LinkState.READY):
             return "not authenticated in time"
         return f"nothing is asked again yet: {self._last_failure}"
 
@@ -486,5 +487,5 @@ class PeerLink:
         return self._active_ms + self._max_idle_ms
 
     def _go_down(self) -> None:
-        self._move(State.DOWN)
+        self._move(LinkState.DOWN)
         self._on_down()

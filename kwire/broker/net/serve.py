@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kwire.broker.net.moments import Moment, Wait
-from kwire.broker.net.running import RunningNode
+from kwire.broker.net.loop_events import LoopEvent, Wait
+from kwire.broker.net.running_node import RunningNode
 from kwire.broker.storage.disk import Disk
 from kwire.host.clock import Clock
 
@@ -29,7 +29,7 @@ async def serve(
     seed: int | None = None,
     disk: Disk | None = None,
     alone: bool = False,
-    stop: Moment | None = None,
+    stop: LoopEvent | None = None,
     beside: Iterable[Callable[[RunningNode], Awaitable[None]]] = (),
 ) -> AsyncIterator[RunningNode]:
     """Run a node inside of the block. `alone`: nothing else in this trio run is in a hurry.
@@ -49,13 +49,13 @@ async def serve(
                 nursery.start_soon(_keep_company, one, running, scope)
             try:
                 # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
-                await first_of(running.known, *(() if stop is None else (stop,)))
+                await wait_any(running.known, *(() if stop is None else (stop,)))
                 loop.alone = alone
                 running.announce()
                 yield running
             finally:
                 with trio.CancelScope(shield=True):
-                    await wait_out(running.end())
+                    await run_waits(running.end())
                 for _, scope in company:
                     scope.cancel()
     finally:
@@ -74,7 +74,7 @@ async def _keep_company(
             )
 
 
-async def first_of(*moments: Moment) -> None:
+async def wait_any(*moments: LoopEvent) -> None:
     """Wait until one of `moments` has come."""
     come = trio.Event()
     for moment in moments:
@@ -82,8 +82,8 @@ async def first_of(*moments: Moment) -> None:
     await come.wait()
 
 
-async def wait_out(waits: Iterable[Wait]) -> None:
+async def run_waits(waits: Iterable[Wait]) -> None:
     """Go through `waits` while another task turns the loop."""
     for wait in waits:
         with trio.move_on_after(wait.seconds):
-            await first_of(*wait.moments)
+            await wait_any(*wait.moments)

@@ -21,14 +21,14 @@ from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.metadata.features import KRAFT_VERSION, served_features
 from kwire.broker.metadata.image import RESOURCE_BROKER, MetadataImage
+from kwire.broker.node.broker_lifecycle import LifecycleStage
 from kwire.broker.node.format import (
     all_directories,
     format_directories,
     metadata_directory,
     naming_metadata_directory,
 )
-from kwire.broker.node.life import LifeStage
-from kwire.broker.node.metadata import Metadata
+from kwire.broker.node.metadata import NodeMetadata
 from kwire.broker.security.settings import listener_security, scram_mechanisms
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
@@ -76,7 +76,7 @@ class NodeBase(ABC):
         self._disk = disk
         self._on_fatal = on_fatal
         self._on_left: Callable[[], None] = lambda: None
-        self._metadata = Metadata(
+        self._metadata = NodeMetadata(
             config,
             host,
             log_manager,
@@ -130,7 +130,7 @@ class NodeBase(ABC):
         A broker that is alone with itself as its controller has nobody to hand anything over to.
         """
         others = self.image.brokers.keys() - {self.node_id}
-        hands_over = self.life.stage is LifeStage.UNFENCED and (others or not self.quorum.is_sole_voter)
+        hands_over = self.life.stage is LifecycleStage.UNFENCED and (others or not self.quorum.is_sole_voter)
         if hands_over and self.config.controlled_shutdown_enable:
             self._on_left = lambda: self._metadata.leave(on_left)
             self.life.leave()

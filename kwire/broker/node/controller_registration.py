@@ -13,7 +13,7 @@ from kwire.broker.controller.port import ControllerPort
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
-from kwire.broker.node.life import RETRY_BACKOFF_MS, RETRY_JITTER
+from kwire.broker.node.broker_lifecycle import RETRY_BACKOFF_MS, RETRY_JITTER
 from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError
 

@@ -43,10 +43,10 @@ FORWARDED: Final = "forwarding"
 
 TOPICS_TIMEOUT_MS: Final = 30_000
 CREATE_TOPICS_VERSION: Final = 7
-NOWHERE: Final = "127.0.0.1"
+LOCAL_ADDRESS: Final = "127.0.0.1"
 
 
-class Question(NamedTuple):
+class ControllerRequest(NamedTuple):
     """A command as it is asked, and how its answer is read."""
 
     purpose: str
@@ -55,24 +55,24 @@ class Question(NamedTuple):
     read: Callable[[Any], Any]
 
 
-def question(command: Command, cluster_id: str) -> Question:
+def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
     """How a node asks for a command of its own."""
     match command:
         case RegisterController():
-            return Question(COMMANDS, _controller_registration(command), lambda answer: None)
+            return ControllerRequest(COMMANDS, _controller_registration(command), lambda answer: None)
         case RegisterBroker():
-            return Question(HEARTBEATS, _registration(command, cluster_id), _broker_epoch)
+            return ControllerRequest(HEARTBEATS, _registration(command, cluster_id), _broker_epoch)
         case BrokerHeartbeat():
-            return Question(HEARTBEATS, _heartbeat(command), _heartbeat_reply)
+            return ControllerRequest(HEARTBEATS, _heartbeat(command), _heartbeat_reply)
         case AlterPartition():
-            return Question(COMMANDS, _alteration(command), _altered)
+            return ControllerRequest(COMMANDS, _alteration(command), _altered)
         case AssignReplicasToDirs():
-            return Question(COMMANDS, _assignment(command), _refused_assignments)
+            return ControllerRequest(COMMANDS, _assignment(command), _refused_assignments)
         case AllocateProducerIds():
             request = AllocateProducerIdsRequest(
                 broker_id=command.broker_id, broker_epoch=command.broker_epoch
             )
-            return Question(COMMANDS, request, _producer_ids)
+            return ControllerRequest(COMMANDS, request, _producer_ids)
         case CreateTopics():
             # In an envelope, so that another controller is asked where this one is none.
             topics = CreateTopicsRequest(
@@ -81,7 +81,7 @@ def question(command: Command, cluster_id: str) -> Question:
                 validate_only=command.validate_only,
             )
             frame = encode_request(topics, CREATE_TOPICS_VERSION, 0, "")[4:]
-            return Question(FORWARDED, envelope(frame, ANONYMOUS, NOWHERE), _created_topics)
+            return ControllerRequest(FORWARDED, envelope(frame, ANONYMOUS, LOCAL_ADDRESS), _created_topics)
     raise AssertionError(f"no node asks for {type(command).__name__}")
 
 

@@ -87,7 +87,7 @@ def naming_metadata_directory(config: BrokerConfig) -> Iterator[None]:
         raise StartRefused(f"{named} cannot be used: {error}") from error
 
 
-class Beginning(NamedTuple):
+class InitialMetadata(NamedTuple):
     """How a new cluster is to begin."""
 
     features: Mapping[str, int] = {}
@@ -212,7 +212,7 @@ def needs_voters(config: BrokerConfig) -> bool:
     return not config.value("controller.quorum.voters") and bool(controller_endpoints(config))
 
 
-def check_voters(config: BrokerConfig, beginning: Beginning) -> None:
+def check_voters(config: BrokerConfig, beginning: InitialMetadata) -> None:
     """FormatError: the voters are named in two places, as Kafka refuses it."""
     if beginning.voters and config.value("controller.quorum.voters"):
         raise FormatError(
@@ -229,7 +229,7 @@ def format_directories(
     *,
     cluster_id: str | None = None,
     ignore_formatted: bool = False,
-    beginning: Beginning | None = None,
+    beginning: InitialMetadata | None = None,
 ) -> list[str]:
     """Format every directory that is not yet, and give a line of what was done for each.
 
@@ -240,7 +240,7 @@ def format_directories(
     cannot be written.
     """
     if beginning is None:
-        beginning = Beginning(voters=[standalone_voter(config, rng)] if needs_voters(config) else [])
+        beginning = InitialMetadata(voters=[standalone_voter(config, rng)] if needs_voters(config) else [])
     check_voters(config, beginning)
     try:
         levels = effective_levels(

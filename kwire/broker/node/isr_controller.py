@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kwire.broker.controller.commands import AlteredPartition, AlterPartition, PartitionAlteration
 from kwire.broker.controller.port import ControllerPort
-from kwire.broker.replication.isr import ChangedIsr, IsrChange, Place
+from kwire.broker.replication.alter_partition_manager import IsrChange, IsrChangeResult, TopicIdPartition
 from kwire.wire.errors import ApiError
 
 
 class NodeIsrController:
-    """`replication.isr.IsrController` of one broker."""
+    """`replication.alter_partition_manager.IsrController` of one broker."""
 
     def __init__(self, controller: ControllerPort, node_id: int, broker_epoch: Callable[[], int]) -> None:
         self._controller = controller
@@ -19,7 +19,9 @@ class NodeIsrController:
         self._broker_epoch = broker_epoch
 
     def alter_isr(
-        self, changes: Sequence[IsrChange], done: Callable[[Mapping[Place, ChangedIsr] | ApiError], None]
+        self,
+        changes: Sequence[IsrChange],
+        done: Callable[[Mapping[TopicIdPartition, IsrChangeResult] | ApiError], None],
     ) -> None:
         """Ask for changes; `done` is called once, not before this returns."""
 
@@ -29,7 +31,7 @@ class NodeIsrController:
                 return
             done(
                 {
-                    (one.topic_id, one.partition_index): ChangedIsr(
+                    (one.topic_id, one.partition_index): IsrChangeResult(
                         one.error,
                         one.leader_id,
                         one.leader_epoch,

@@ -25,9 +25,9 @@ from kwire.broker.controller.runtime import ControllerRuntime
 from kwire.broker.controller.topics import TopicDefaults, new_uuid
 from kwire.broker.metadata.features import broker_features, registered_features
 from kwire.broker.metadata.publisher import MetadataPublisher
+from kwire.broker.node.broker_lifecycle import BrokerLifecycleManager, LifecycleSettings, LifecycleStage
 from kwire.broker.node.controller_registration import ControllerRegistration
 from kwire.broker.node.format import metadata_directory
-from kwire.broker.node.life import BrokerLife, LifeSettings, LifeStage
 from kwire.broker.raft.endpoints import (
     broker_endpoints,
     controller_endpoints,
@@ -47,11 +47,11 @@ from kwire.wire.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from kwire.broker.node.remote_controller import RemoteController
 
-MAX_LEAVING_HEARTBEATS = 3
+MAX_SHUTDOWN_HEARTBEATS = 3
 """How often a node that ends asks itself as its own controller whether its broker may go: twice is enough."""
 
 
-class Metadata:
+class NodeMetadata:
     """The metadata of one node. Nothing may be asked of it before `start`."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Metadata:
         on_gone: Callable[[], None] = lambda: None,
         on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """For the first three see `BrokerLife`.
+        """For the first three see `BrokerLifecycleManager`.
 
         `on_failed` is called with the reason once the metadata cannot be written or followed any more.
         """
@@ -97,11 +97,11 @@ class Metadata:
         else:
             self.controller = self.runtime  # nobody else can reach the quorum
         self._registration: ControllerRegistration | None = None
-        self.life = BrokerLife(
+        self.life = BrokerLifecycleManager(
             self.controller,
             host,
             config.node_id,
-            LifeSettings(
+            LifecycleSettings(
                 config.broker_heartbeat_interval_ms,
                 config.broker_session_timeout_ms,
                 config.initial_broker_registration_timeout_ms,
@@ -257,10 +257,10 @@ class Metadata:
             self.publisher.close()
             self.runtime.release()
             self.life.leave()
-            for _ in range(MAX_LEAVING_HEARTBEATS):
+            for _ in range(MAX_SHUTDOWN_HEARTBEATS):
                 self.quorum.settle()
                 self.runtime.release()
-                if self.life.stage is not LifeStage.LEAVING:
+                if self.life.stage is not LifecycleStage.LEAVING:
                     break
                 self.life.hurry()
             self.life.stop()

@@ -17,7 +17,9 @@ from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kwire.broker.node.assignments_manager import NodeAssignmentsManager
 from kwire.broker.node.base import NodeBase
+from kwire.broker.node.broker_lifecycle import LifecycleStage
 from kwire.broker.node.format import (
     all_directories,
     metadata_directory,
@@ -25,17 +27,15 @@ from kwire.broker.node.format import (
     separate_directory,
 )
 from kwire.broker.node.isr_controller import NodeIsrController
-from kwire.broker.node.life import LifeStage
-from kwire.broker.node.placement import Placement
-from kwire.broker.node.producer_ids import ProducerIds
+from kwire.broker.node.producer_id_manager import ProducerIdManager
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.node.topics_view import NodeTopics
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
-from kwire.broker.replication.fetchers import Fetchers
-from kwire.broker.replication.led_replicas import LedPartitions
 from kwire.broker.replication.log_dirs import LogDirs
-from kwire.broker.replication.replicas import Replicas
-from kwire.broker.replication.throttle import LEADER_SIDE, Throttle
+from kwire.broker.replication.remote_replicas import LeaderPartitions
+from kwire.broker.replication.replica_fetcher_manager import ReplicaFetcherManager
+from kwire.broker.replication.replica_manager import ReplicaManager
+from kwire.broker.replication.replication_quota import LEADER_SIDE, ReplicationQuota
 from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -100,10 +100,10 @@ class Node(NodeBase):
             host.random("fetch sessions"),
         )
         self.cleaner = Cleaner(self.log_manager, config, host, disk)
-        self.producer_ids = ProducerIds(
+        self.producer_ids = ProducerIdManager(
             self.controller, host, config.node_id, broker_epoch=lambda: self.life.broker_epoch
         )
-        self.placement = Placement(self.controller, self.life, self.node_id)
+        self.placement = NodeAssignmentsManager(self.controller, self.life, self.node_id)
         self.log_dirs: LogDirs = LogDirs(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
@@ -118,7 +118,7 @@ class Node(NodeBase):
         self.write_marker = ports.write_marker
         self.ask_coordinator = ports.ask_coordinator
         self._leaders_changed = ports.leaders_changed
-        self.fetchers = Fetchers(
+        self.fetchers = ReplicaFetcherManager(
             config,
             host,
             image=lambda: self.image,
@@ -128,8 +128,8 @@ class Node(NodeBase):
         )
         self.peer_address = self.fetchers.address_of
         self.config_changed.append(self.fetchers.config_changed)
-        self.leader_throttle = Throttle(LEADER_SIDE, config, host, lambda: self.image)
-        self.leading = LedPartitions(
+        self.leader_throttle = ReplicationQuota(LEADER_SIDE, config, host, lambda: self.image)
+        self.leading = LeaderPartitions(
             host,
             config,
             config.node_id,
@@ -138,7 +138,7 @@ class Node(NodeBase):
             controller=NodeIsrController(self.controller, config.node_id, lambda: self.life.broker_epoch),
         )
         self.traffic = self.leading.traffic
-        self.replicas: Replicas = Replicas(
+        self.replicas: ReplicaManager = ReplicaManager(
             config,
             host,
             self.log_manager,
@@ -161,7 +161,7 @@ class Node(NodeBase):
 
     def start(self) -> None:
         super().start()
-        if self.life.stage is LifeStage.CAUGHT_UP:
+        if self.life.stage is LifecycleStage.CAUGHT_UP:
             self._open()
 
     def _caught_up(self) -> None:

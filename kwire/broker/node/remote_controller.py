@@ -68,9 +68,9 @@ class RemoteController:
             self._own.submit(command, on_done)
             return
         # Imported here, as below: a controller that is alone starts without what others are asked.
-        from kwire.broker.node.controller_requests import HEARTBEATS, question
+        from kwire.broker.node.controller_requests import HEARTBEATS, controller_request
 
-        asked = question(command, self._cluster_id())
+        asked = controller_request(command, self._cluster_id())
         patience_ms = self._config.controller_socket_timeout_ms
         if asked.purpose == HEARTBEATS:
             # A broker that hears nothing has to find another controller before its session is over.
@@ -142,7 +142,7 @@ class RemoteController:
 
         def ask() -> None:
             if self._quorum.leads:
-                locally(_Here(asked, answered))
+                locally(_LocalRequest(asked, answered))
                 return
             from kwire.broker.node.controller_requests import FORWARDED, envelope
 
@@ -187,7 +187,7 @@ class RemoteController:
         asked.complete(response)
 
 
-class _Here:
+class _LocalRequest:
     """A request of a client that this node answers itself, unless it turns out not to lead any more."""
 
     def __init__(self, asked: Asked, on_refused: Callable[[ApiError], None]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kwire.broker.metadata.image import NO_LEADER
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from kwire.broker.node.producer_ids import ProducerIds
+from kwire.broker.node.producer_id_manager import ProducerIdManager
 from kwire.broker.node.state_topic import StateTopic, StateTopicNode
 from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.log.log_config import AppendOrigin
@@ -23,8 +23,8 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
 
 if TYPE_CHECKING:
-    from kwire.broker.node.markers import Markers
-    from kwire.broker.node.verification import Verification
+    from kwire.broker.node.add_partitions_to_txn_manager import AddPartitionsToTxnManager
+    from kwire.broker.node.transaction_markers import TransactionMarkerSender
 
 VERSION_THAT_ADDS: Final = 2
 """The version of the transaction protocol in which a write makes its partition part of the transaction."""
@@ -38,7 +38,7 @@ class TransactionNode(StateTopicNode, Protocol):
     """What the transaction coordinator needs of the node that it is on."""
 
     @property
-    def producer_ids(self) -> ProducerIds: ...
+    def producer_ids(self) -> ProducerIdManager: ...
     @property
     def groups(self) -> GroupCoordinatorService: ...
     @property
@@ -56,8 +56,8 @@ class NodeTransactionPorts(StateTopic):
     def __init__(self, node: TransactionNode) -> None:
         super().__init__(node, TRANSACTION_STATE_TOPIC)
         self._node: TransactionNode = node
-        self._known_markers: Markers | None = None
-        self._known_verification: Verification | None = None
+        self._known_markers: TransactionMarkerSender | None = None
+        self._known_verification: AddPartitionsToTxnManager | None = None
 
     def next_producer_id(self) -> int:
         """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
@@ -109,12 +109,12 @@ class NodeTransactionPorts(StateTopic):
         config = self._node.config
         return min(config.request_timeout_ms, config.broker_session_timeout_ms)
 
-    def _markers(self) -> Markers:
+    def _markers(self) -> TransactionMarkerSender:
         if self._known_markers is None:
             # Imported here, as below: a broker that is alone starts without it.
-            from kwire.broker.node.markers import Markers
+            from kwire.broker.node.transaction_markers import TransactionMarkerSender
 
-            self._known_markers = Markers(
+            self._known_markers = TransactionMarkerSender(
                 self._node.host,
                 address_of=self._node.peer_address,
                 leader_of=self._leader_of,
@@ -161,7 +161,7 @@ class NodeTransactionPorts(StateTopic):
                 groups.append_gathered(index)
             led = self._node.led_partition(topic, index)
             led.append(
-                memoryview(marker(ending, coordinator_epoch, now_ms)),
+                memoryview(marker_batch(ending, coordinator_epoch, now_ms)),
                 now_ms=now_ms,
                 on_replicated=committed,
                 origin=AppendOrigin.COORDINATOR,
@@ -212,11 +212,11 @@ class NodeTransactionPorts(StateTopic):
                 lambda codes: told(codes.code if isinstance(codes, ApiError) else codes[partition]),
             )
 
-    def _verification(self) -> Verification:
+    def _verification(self) -> AddPartitionsToTxnManager:
         if self._known_verification is None:
-            from kwire.broker.node.verification import Verification
+            from kwire.broker.node.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 
-            self._known_verification = Verification(
+            self._known_verification = AddPartitionsToTxnManager(
                 self._node.host,
                 address_of=self._node.peer_address,
                 timeout_ms=self._patience_ms,
@@ -224,7 +224,7 @@ class NodeTransactionPorts(StateTopic):
         return self._known_verification
 
 
-def marker(ending: Ending, coordinator_epoch: int, now_ms: int) -> bytearray:
+def marker_batch(ending: Ending, coordinator_epoch: int, now_ms: int) -> bytearray:
     """A batch with the control record that ends a transaction."""
     key = _KEY.pack(_VERSION, _COMMIT if ending.commit else _ABORT)
     value = _VALUE.pack(_VERSION, coordinator_epoch)

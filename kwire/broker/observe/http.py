@@ -1,6 +1,6 @@
 """The HTTP port of a node, beside its loop in the same trio run. Off unless it is asked for.
 
-    port = HttpPort("8080", settings_of(config))
+    port = HttpPort("8080", read_socket_settings(config))
     async with serve(config, beside=[port.serve]): ...
 
 What it is made of, Hypercorn and Starlette, is the extra `console`, and imported when a port is asked for.
@@ -17,7 +17,7 @@ from typing import Final
 import trio
 
 from kwire.broker.net.listeners import bind
-from kwire.broker.net.settings import Settings
+from kwire.broker.net.socket_settings import SocketSettings
 from kwire.broker.observe.ports import Running
 from kwire.broker.security.settings import asks_everyone
 
@@ -50,7 +50,7 @@ class HttpPort:
     """A socket that is bound, and the pages behind it once a node runs."""
 
     def __init__(
-        self, address: str, settings: Settings, *, console: bool = False, console_writes: bool = False
+        self, address: str, settings: SocketSettings, *, console: bool = False, console_writes: bool = False
     ) -> None:
         """Bind to `[HOST:]PORT`. ValueError, BindError, NoHttp.
 

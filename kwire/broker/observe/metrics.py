@@ -5,8 +5,8 @@ that dashboards and alerts which people have for Kafka find what they look for. 
 does not have, like the length of a queue that it has not got, is left out and not made up.
 
 Most is read from the node when somebody asks; counted is only what would be lost otherwise
-(`broker.replication.traffic`, `broker.api.answered`). A page on many partitions is long, so it is written in
-slices, between which the loop has its turns: `metrics` yields where one ends.
+(`broker.replication.broker_topic_metrics`, `broker.api.answered`). A page on many partitions is long, so it
+is written in slices, between which the loop has its turns: `metrics` yields where one ends.
 """
 
 from __future__ import annotations

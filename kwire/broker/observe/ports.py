@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
     from kwire.broker.metadata.image import MetadataImage
     from kwire.broker.net.loop import Loop
-    from kwire.broker.net.running import Failure
-    from kwire.broker.net.server import Server
+    from kwire.broker.net.running_node import FatalFailure
+    from kwire.broker.net.socket_server import SocketServer
     from kwire.broker.raft.metadata_log import MetadataLog
-    from kwire.broker.replication.fetchers import Fetchers
-    from kwire.broker.replication.led_replicas import LedPartitions
-    from kwire.broker.replication.replicas import Replicas
-    from kwire.broker.replication.traffic import Traffic
+    from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
+    from kwire.broker.replication.remote_replicas import LeaderPartitions
+    from kwire.broker.replication.replica_fetcher_manager import ReplicaFetcherManager
+    from kwire.broker.replication.replica_manager import ReplicaManager
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
     from kwire.host.clock import Clock
@@ -82,13 +82,13 @@ class ObservedBroker(ObservedNode, Protocol):
     @property
     def life(self) -> Life: ...
     @property
-    def replicas(self) -> Replicas: ...
+    def replicas(self) -> ReplicaManager: ...
     @property
-    def leading(self) -> LedPartitions: ...
+    def leading(self) -> LeaderPartitions: ...
     @property
-    def fetchers(self) -> Fetchers: ...
+    def fetchers(self) -> ReplicaFetcherManager: ...
     @property
-    def traffic(self) -> Traffic: ...
+    def traffic(self) -> BrokerTopicStats: ...
     @property
     def groups(self) -> GroupCoordinatorService: ...
     @property
@@ -96,7 +96,7 @@ class ObservedBroker(ObservedNode, Protocol):
 
 
 class Running(Protocol):
-    """A process of a node that is served, see `broker.net.running`."""
+    """A process of a node that is served, see `broker.net.running_node`."""
 
     @property
     def node(self) -> ObservedNode: ...
@@ -109,9 +109,9 @@ class Running(Protocol):
     @property
     def clock(self) -> Clock: ...
     @property
-    def server(self) -> Server: ...
+    def server(self) -> SocketServer: ...
     @property
-    def failure(self) -> Failure: ...
+    def failure(self) -> FatalFailure: ...
     @property
     def bootstrap(self) -> str:
         """Where clients connect; empty until they may."""

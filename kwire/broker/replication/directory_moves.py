@@ -24,14 +24,14 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 _PAUSE_MS = 200
 """How long a move waits that may not go on now."""
-_MOST_WAIT_MS = 1000
+_MAX_WAIT_MS = 1000
 """After how long at most a limit is looked at again: it may have been raised."""
-_LITTLE_BYTES = 256 * 1024
+_FINAL_COPY_BYTES = 256 * 1024
 """How much may be missing of a copy that takes the place of its log: the loop copies it."""
-_MOST_AT_ONCE = 4
+_MAX_CONCURRENT = 4
 """How many partitions move at a time; the others wait for their turn."""
 
-Assigned = Callable[[ApiError | None], None]
+OnAssigned = Callable[[ApiError | None], None]
 
 
 class DirectoryMoves:
@@ -42,7 +42,7 @@ class DirectoryMoves:
         log_manager: LogManager,
         host: Host,
         *,
-        assign: Callable[[Log, LogDirectory, Assigned], None],
+        assign: Callable[[Log, LogDirectory, OnAssigned], None],
         is_cleaned: Callable[[Log], bool],
         bytes_per_second: Callable[[], int | None],
         on_moved: Callable[[Log, Log], None],
@@ -149,7 +149,7 @@ class DirectoryMoves:
 
     def wait_ms(self, move: _Move) -> int:
         """How long a move has to wait before it may copy more; 0 for not at all."""
-        running = list(self._moves.values())[:_MOST_AT_ONCE]
+        running = list(self._moves.values())[:_MAX_CONCURRENT]
         if move not in running or self.is_cleaned(move.partition.log):
             return _PAUSE_MS
         limit = self._bytes_per_second()
@@ -160,7 +160,7 @@ class DirectoryMoves:
         passed_ms = max(0, now_ms - self._settled_ms)
         self._owed_bytes = max(0, self._owed_bytes - passed_ms * limit // 1000)
         self._settled_ms = now_ms
-        return min(_MOST_WAIT_MS, -(-self._owed_bytes * 1000 // max(1, limit)))
+        return min(_MAX_WAIT_MS, -(-self._owed_bytes * 1000 // max(1, limit)))
 
     def copied(self, size_bytes: int) -> None:
         """Count what was copied."""
@@ -217,7 +217,7 @@ class _Move:
                 return
         if copy.log.has_unflushed_segments or copy.log.awaits_sync:
             self._flush()
-        elif piece is not None and copy.missing_bytes > _LITTLE_BYTES:
+        elif piece is not None and copy.missing_bytes > _FINAL_COPY_BYTES:
             self._in_worker(piece.read, partial(self._read, self._cuts))
         elif not self._is_synced:
             self._is_synced = True
@@ -250,7 +250,7 @@ class _Move:
             self._moves.logger.warning(
                 "%s: the cluster cannot be told of its move: %s", self.partition.log.name, error
             )
-            self._moves.host.schedule(_MOST_WAIT_MS, self.go_on)
+            self._moves.host.schedule(_MAX_WAIT_MS, self.go_on)
             return
         self._is_assigned = True
         self.go_on()

@@ -12,8 +12,8 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
-from kwire.broker.replication.fetch_session import AskedPartition, Key
-from kwire.broker.replication.partition import OwnFailure, Partition
+from kwire.broker.replication.fetch_session_handler import FetchPosition, TopicIdPartition
+from kwire.broker.replication.partition import InternalFailure, Partition
 from kwire.broker.storage.disk import StorageError
 from kwire.host.host import Host
 from kwire.wire.batch import HEADER_BYTES, NO_LEADER_EPOCH, read_header
@@ -21,7 +21,7 @@ from kwire.wire.errors import ApiError
 from kwire.wire.messages.fetch import PartitionData
 
 
-class State(Enum):
+class FetchState(Enum):
     """What a follower waits for."""
 
     FETCHING = auto()
@@ -38,7 +38,7 @@ class State(Enum):
     """Nothing: it follows this leader in this epoch no more."""
 
 
-class Event(Enum):
+class FetchEvent(Enum):
     """What changes that."""
 
     MUST_SYNC = auto()
@@ -51,29 +51,33 @@ class Event(Enum):
     ENDED = auto()
 
 
-MOVES: Final = MappingProxyType(
+TRANSITIONS: Final = MappingProxyType(
     {
-        State.FETCHING: {
-            Event.MUST_SYNC: State.SYNCING,
-            Event.OUT_OF_RANGE: State.SEEKING,
-            Event.REFUSED: State.DELAYED,
-            Event.FAILED: State.FAILED,
-            Event.ENDED: State.ENDED,
+        FetchState.FETCHING: {
+            FetchEvent.MUST_SYNC: FetchState.SYNCING,
+            FetchEvent.OUT_OF_RANGE: FetchState.SEEKING,
+            FetchEvent.REFUSED: FetchState.DELAYED,
+            FetchEvent.FAILED: FetchState.FAILED,
+            FetchEvent.ENDED: FetchState.ENDED,
         },
-        State.SYNCING: {Event.SYNCED: State.FETCHING, Event.FAILED: State.FAILED, Event.ENDED: State.ENDED},
-        State.SEEKING: {
-            Event.FOUND: State.FETCHING,
-            Event.REFUSED: State.DELAYED,
-            Event.FAILED: State.FAILED,
-            Event.ENDED: State.ENDED,
+        FetchState.SYNCING: {
+            FetchEvent.SYNCED: FetchState.FETCHING,
+            FetchEvent.FAILED: FetchState.FAILED,
+            FetchEvent.ENDED: FetchState.ENDED,
         },
-        State.DELAYED: {
-            Event.DELAY_OVER: State.FETCHING,
-            Event.FAILED: State.FAILED,
-            Event.ENDED: State.ENDED,
+        FetchState.SEEKING: {
+            FetchEvent.FOUND: FetchState.FETCHING,
+            FetchEvent.REFUSED: FetchState.DELAYED,
+            FetchEvent.FAILED: FetchState.FAILED,
+            FetchEvent.ENDED: FetchState.ENDED,
         },
-        State.FAILED: {Event.ENDED: State.ENDED},
-        State.ENDED: {},
+        FetchState.DELAYED: {
+            FetchEvent.DELAY_OVER: FetchState.FETCHING,
+            FetchEvent.FAILED: FetchState.FAILED,
+            FetchEvent.ENDED: FetchState.ENDED,
+        },
+        FetchState.FAILED: {FetchEvent.ENDED: FetchState.ENDED},
+        FetchState.ENDED: {},
     }
 )
 """Every legal move; any other is this program's own fault."""
@@ -101,9 +105,9 @@ class Follower:
     ) -> None:
         """`on_cut` is called when its log was cut, or has started anew."""
         self.partition = partition
-        self.key: Key = (partition.topic_id, partition.index)
+        self.key: TopicIdPartition = (partition.topic_id, partition.index)
         self.leader_epoch = leader_epoch
-        self.state = State.FETCHING
+        self.state = FetchState.FETCHING
         self.has_staged = True
         """Whether `commit` has something to write, or to take over; at first, whether it finds it synced."""
         self.is_caught_up = False
@@ -117,18 +121,18 @@ class Follower:
     def __repr__(self) -> str:
         return f"{self.partition.topic}-{self.partition.index} ({self.state.name} in {self.leader_epoch})"
 
-    def move(self, event: Event) -> None:
+    def move(self, event: FetchEvent) -> None:
         """Something has happened to it. AssertionError where that cannot be."""
-        following = MOVES[self.state].get(event)
+        following = TRANSITIONS[self.state].get(event)
         assert following is not None, f"{event.name} comes to {self!r}"
         self.state = following
 
     @property
-    def asked(self) -> AskedPartition:
+    def asked(self) -> FetchPosition:
         """What to ask the leader for."""
         log = self.partition.log
         epoch = log.latest_epoch
-        return AskedPartition(
+        return FetchPosition(
             log.log_end_offset,
             self.leader_epoch,
             NO_LEADER_EPOCH if epoch is None else epoch,
@@ -216,7 +220,7 @@ class Follower:
         except Exception as error:
             # Ours: what the log holds now is in doubt, so it is of no use any more.
             self._host.logger("kwire.partition").exception("%r cannot be written", self)
-            failure = OwnFailure(f"an unexpected failure: {error}")
+            failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
         partition.fail(failure)
         return False

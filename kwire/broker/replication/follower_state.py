@@ -17,7 +17,7 @@ from kwire.wire.batch import NO_OFFSET
 NEVER_MS: Final = -(1 << 62)
 
 
-class Watch(Protocol):
+class FetchSessionPartition(Protocol):
     """A follower's place in its fetch session."""
 
     @property
@@ -49,7 +49,7 @@ class FollowerState:
         self.broker_id = broker_id
         self.is_in_sync = False
         """Whether the leader waits for it: it is in the ISR, or about to be."""
-        self.watch: Watch | None = None
+        self.watch: FetchSessionPartition | None = None
         self.broker_epoch: int | None = None
         """None before its first fetch."""
         self.end_offset = NO_OFFSET
@@ -73,7 +73,7 @@ class FollowerState:
         broker_epoch: int,
         leader_end_offset: int,
         now_ms: int,
-        watch: Watch | None,
+        watch: FetchSessionPartition | None,
     ) -> None:
         """It has fetched, when the leader's log ended at `leader_end_offset`."""
         self._settle()

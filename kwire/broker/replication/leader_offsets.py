@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kwire.broker.replication.fetcher_ports import FetcherPorts
 from kwire.broker.replication.follower import Follower
-from kwire.broker.replication.following import FetcherPorts
 from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.list_offsets import (
@@ -18,9 +18,9 @@ from kwire.wire.messages.list_offsets import (
 )
 from kwire.wire.schema import Message
 
-Found = ErrorCode | tuple[int, int]
+LeaderOffsetsResult = ErrorCode | tuple[int, int]
 """The first offset and the end of a leader's log, or why they are not known."""
-Results = dict[tuple[str, int], tuple[int, int]]
+OffsetsByPartition = dict[tuple[str, int], tuple[int, int]]
 """Error code and offset, by topic and index."""
 
 
@@ -32,17 +32,19 @@ class LeaderOffsets:
         self._address = address
         self._purpose = purpose
 
-    def find(self, followers: Sequence[Follower], on_found: Callable[[Follower, Found], None]) -> None:
+    def find(
+        self, followers: Sequence[Follower], on_found: Callable[[Follower, LeaderOffsetsResult], None]
+    ) -> None:
         """Have `on_found` called for each of them, not within this call.
 
         The end is asked for first, as Kafka does: a leader that has grown meanwhile has not lost anything.
         """
-        ends: Results = {}
+        ends: OffsetsByPartition = {}
 
-        def take_ends(results: Results) -> None:
+        def take_ends(results: OffsetsByPartition) -> None:
             ends.update(results)
 
-        def take_starts(starts: Results) -> None:
+        def take_starts(starts: OffsetsByPartition) -> None:
             nothing = (ErrorCode.NETWORK_EXCEPTION, -1)
             for follower in followers:
                 place = (follower.partition.topic, follower.partition.index)
@@ -55,7 +57,9 @@ class LeaderOffsets:
         self._ask(followers, LATEST, take_ends)
         self._ask(followers, EARLIEST, take_starts)
 
-    def _ask(self, followers: Sequence[Follower], timestamp: int, then: Callable[[Results], None]) -> None:
+    def _ask(
+        self, followers: Sequence[Follower], timestamp: int, then: Callable[[OffsetsByPartition], None]
+    ) -> None:
         around = self._around
         address = self._address()
         if address is None:
@@ -89,7 +93,7 @@ class LeaderOffsets:
         )
 
 
-def _read(answer: ListOffsetsResponse) -> Results:
+def _read(answer: ListOffsetsResponse) -> OffsetsByPartition:
     return {
         (topic.name, found.partition_index): (found.error_code, found.offset)
         for topic in answer.topics

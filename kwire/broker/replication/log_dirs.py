@@ -12,10 +12,10 @@ from typing import Protocol
 from kwire.broker.config import BrokerConfig
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL
-from kwire.broker.replication.directory_moves import Assigned, DirectoryMoves
+from kwire.broker.replication.directory_moves import DirectoryMoves, OnAssigned
 from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.replication_quota import configured_rate
 from kwire.broker.replication.roles import Role
-from kwire.broker.replication.throttle import rate_of
 from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory, can_move
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -25,26 +25,26 @@ from kwire.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
-MOVE_LIMIT = "replica.alter.log.dirs.io.max.bytes.per.second"
+MOVE_RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
 """No key of server.properties: it can be set on a running broker alone."""
 EVERY_DIRECTORY = "*"
 
 
-Places = Mapping[tuple[Uuid, int], Uuid]
+DirectoryAssignments = Mapping[tuple[Uuid, int], Uuid]
 """Partitions, by topic id and index, and the directories that they lie in."""
 
 
-class Placement(Protocol):
+class AssignmentsManager(Protocol):
     """How the cluster is told of log directories."""
 
-    def assign(self, places: Places, done: Assigned) -> None:
+    def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
         """Tell in which directories replicas lie."""
 
     def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
         """Tell which directories have failed, and which take nothing new, until that is known."""
 
 
-class Holder(Protocol):
+class LogDirsNode(Protocol):
     """What they need of the node whose directories they are."""
 
     node_id: int
@@ -55,7 +55,7 @@ class Holder(Protocol):
     stopping: bool
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> AssignmentsManager:
         """How the cluster is told."""
 
     @property
@@ -74,7 +74,7 @@ class Holder(Protocol):
 class LogDirs:
     """What one broker does with its log directories."""
 
-    def __init__(self, node: Holder) -> None:
+    def __init__(self, node: LogDirsNode) -> None:
         self._node = node
         self._logger = node.host.logger("kwire.node")
         self._log_manager = node.log_manager
@@ -144,7 +144,7 @@ class LogDirs:
             return None
         return known.partitions[partition].directory_of(self._node.node_id)
 
-    def _assign(self, log: Log, directory: LogDirectory, done: Assigned) -> None:
+    def _assign(self, log: Log, directory: LogDirectory, done: OnAssigned) -> None:
         directory_id = directory.directory_id
         if directory_id is None:
             self._node.host.call_soon(lambda: done(None))
@@ -155,7 +155,7 @@ class LogDirs:
 
     def _move_limit(self) -> int | None:
         """How many bytes a second may move, where that is limited."""
-        return rate_of(self._node.image, self._node.node_id, MOVE_LIMIT)
+        return configured_rate(self._node.image, self._node.node_id, MOVE_RATE_KEY)
 
     def move(self, topic: str, index: int, path: str) -> None:
         """Have a partition move. It is on its way when this returns, or is there already.

@@ -1,10 +1,8 @@
-"""A replica of this broker: where it leads, appends go in, the high watermark rises, waiters wake.
+"""A replica of a partition on this broker.
 
-Appends of one loop turn are staged in the log and written together when the turn ends (`commit`). Of an
-append there are two promises. *Written*: it is in the page cache, or on the disk where `flush.messages` or
-`flush.ms` asks for that (acks 0 and 1). *Replicated*: it is below the high watermark, so that every in-sync
-replica has it and consumers see it (acks -1). Whoever appended is told when the promise is kept, and only
-then. With one replica both are kept at once.
+A leader stages the appends of one loop turn in the log; `commit` writes them when the turn ends. A produce
+request with acks 0 or 1 completes once the batch is written, or synced if `flush.messages` or `flush.ms`
+require that. A request with acks -1 completes once the batch is below the high watermark.
 """
 
 from __future__ import annotations
@@ -14,12 +12,17 @@ from functools import partial
 from typing import Protocol
 
 from kwire.broker.metadata.image import PartitionImage
-from kwire.broker.replication.follower_state import FollowerState, Watch
-from kwire.broker.replication.isr import RETRY_MS, ChangedIsr
-from kwire.broker.replication.led_replicas import LedPartitions, LedReplicas, Pending
-from kwire.broker.replication.promises import WRITTEN, Late, Promise, Told
-from kwire.broker.replication.roles import LEADER, Move, Role, moved
-from kwire.broker.replication.traffic import NOT_FAILED
+from kwire.broker.replication.alter_partition_manager import RETRY_MS, IsrChangeResult
+from kwire.broker.replication.broker_topic_metrics import NOT_COUNTED
+from kwire.broker.replication.delayed_produce import (
+    NO_REPLICATION,
+    AppendCallback,
+    DelayedProduce,
+    PendingAcknowledgement,
+)
+from kwire.broker.replication.follower_state import FetchSessionPartition, FollowerState
+from kwire.broker.replication.remote_replicas import LeaderPartitions, PendingIsr, RemoteReplicas
+from kwire.broker.replication.roles import LEADER, Role, RoleChange, role_after
 from kwire.broker.storage.disk import StorageError, failure_in
 from kwire.broker.storage.log.log import Appended, AppendOrigin, Log
 from kwire.broker.storage.log.producer_state import MarkerTerms
@@ -29,11 +32,11 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
 
-class OwnFailure(StorageError):
+class InternalFailure(StorageError):
     """It was not the disk that failed, but this program."""
 
 
-class Waiter(Protocol):
+class DelayedFetch(Protocol):
     """Something that waits for a partition to grow (a long poll)."""
 
     def partition_grew(self) -> None:
@@ -77,7 +80,7 @@ class Partition:
         stage: Callable[[Partition], None],
         when_placed: Callable[[Log, Host, Callable[[], None]], None],
         on_offline: Callable[[Partition, StorageError], None],
-        leading: LedPartitions,
+        leading: LeaderPartitions,
     ) -> None:
         """Absent yet: `lead` or `follow` comes next. `when_placed` tells when a log is in its place."""
         self.log = log
@@ -86,30 +89,30 @@ class Partition:
         self.index = log.partition
         self.role = Role.ABSENT
         self.leader_epoch = NO_LEADER_EPOCH
-        self.waiters: dict[Waiter, None] = {}
+        self.waiters: dict[DelayedFetch, None] = {}
         self._host = host
         self._stage = stage
         self._when_placed = when_placed
         self._on_offline = on_offline
         self._leading = leading
         self.traffic = leading.traffic.of(self.topic)
-        self.led: LedReplicas | None = None
+        self.led: RemoteReplicas | None = None
         """The other replicas, while this broker leads and where there are any."""
         self._written_offset = 0
         """Up to where the log is written, and synced where asked."""
-        # There are many partitions, and hardly any has promises to keep at one time: none has room for them.
-        self._staged: list[Promise] | None = None
-        self._unflushed: list[Promise] | None = None
-        self._flushing: Sequence[Promise] = ()
+        # Most partitions have no pending appends, so the lists are allocated on demand.
+        self._staged: list[PendingAcknowledgement] | None = None
+        self._unflushed: list[PendingAcknowledgement] | None = None
+        self._flushing: Sequence[PendingAcknowledgement] = ()
         self._flush_under_way = False
-        self._late: dict[Late, None] | None = None
+        self._late: dict[DelayedProduce, None] | None = None
         """Promises that wait for other replicas."""
 
     # --- roles
 
     def lead(self, image: PartitionImage) -> None:
         """This broker leads. StorageError: the log cannot be used."""
-        role = moved(self.role, Move.LEAD)
+        role = role_after(self.role, RoleChange.LEAD)
         if role is LEADER and image.leader_epoch > self.leader_epoch:
             self.log.begin_leader_epoch(image.leader_epoch)
             self.leader_epoch = image.leader_epoch
@@ -123,7 +126,7 @@ class Partition:
         if role is LEADER:
             if len(image.replicas) > 1:
                 if self.led is None:
-                    self.led = LedReplicas(self._leading)
+                    self.led = RemoteReplicas(self._leading)
                     self._leading.partitions[self] = None
                 self.led.take(image, self.log.log_end_offset, self._host.internode_clock.monotonic_ms())
             elif self.led is not None:
@@ -138,16 +141,16 @@ class Partition:
             # What is staged has its offsets: it is a part of the log that others may have to truncate.
             self.commit()
         self.leader_epoch = max(self.leader_epoch, image.leader_epoch)
-        self._become(moved(self.role, Move.FOLLOW), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._become(role_after(self.role, RoleChange.FOLLOW), ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def leave(self, code: ErrorCode) -> None:
         """This broker has no replica of it any more; `code` tells who waits why."""
-        self._become(moved(self.role, Move.LEAVE), code)
+        self._become(role_after(self.role, RoleChange.LEAVE), code)
 
     def fail(self, error: StorageError) -> None:
         """The log has failed, or its directory."""
         first_time = self.role is not Role.OFFLINE
-        self._become(moved(self.role, Move.FAIL), ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        self._become(role_after(self.role, RoleChange.FAIL), ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         if first_time:
             self._on_offline(self, error)
 
@@ -217,20 +220,19 @@ class Partition:
         records: memoryview,
         *,
         now_ms: int,
-        on_written: Told | None = None,
-        on_replicated: Told | None = None,
+        on_written: AppendCallback | None = None,
+        on_replicated: AppendCallback | None = None,
         timeout_ms: int | None = None,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         marker: MarkerTerms | None = None,
         header: BatchHeader | None = None,
         needs_isr: bool = True,
     ) -> Appended:
-        """Validate and stage a produced batch; one of the two is told when what it waits for is so.
+        """Validate and stage a batch, and call `on_written` or `on_replicated` once that is so.
 
-        After `timeout_ms` what is not replicated is told REQUEST_TIMED_OUT; the records stay. `records` must
-        be writable and is owned by the log from here on; `header` is theirs, where it was read before.
-        `needs_isr`: what is to be replicated is refused while min.insync.replicas are not in sync. Raises
-        ApiError when the batch is refused; nobody is told then.
+        `on_replicated` gets REQUEST_TIMED_OUT after `timeout_ms`; the records stay in the log. The log owns
+        `records`, which must be writable. `needs_isr` rejects the batch if the ISR is smaller than
+        min.insync.replicas. ApiError: the batch is rejected, and no callback is called.
         """
         if self.role is not LEADER:
             raise self.refusal()
@@ -255,17 +257,17 @@ class Partition:
                 header=header,
             )
         except ApiError as error:
-            traffic.failed_appends += error.code not in NOT_FAILED
+            traffic.failed_appends += error.code not in NOT_COUNTED
             raise
         if not appended.is_duplicate:
             traffic.messages_in += appended.last_offset - appended.first_offset + 1
             traffic.bytes_in += len(records)
-        promise: Promise
+        promise: PendingAcknowledgement
         if on_replicated is not None:
             promise = (appended.last_offset + 1, on_replicated, timeout_ms)
         else:
             assert on_written is not None
-            promise = (WRITTEN, on_written, None)
+            promise = (NO_REPLICATION, on_written, None)
         if self._staged is not None:
             self._staged.append(promise)
         elif not appended.is_duplicate:
@@ -282,7 +284,7 @@ class Partition:
         """How many appends are written and wait for other replicas."""
         return len(self._late or ())
 
-    def when_committed(self, tell: Told) -> None:
+    def when_committed(self, tell: AppendCallback) -> None:
         """Tell, at once maybe, when all that the log has now is committed. ApiError: not led here."""
         if self.role is not LEADER:
             raise self.refusal()
@@ -300,9 +302,9 @@ class Partition:
             self.fail(error)
             return
         except Exception as error:
-            # Ours: what the log holds now is in doubt, so it serves no more.
+            # A bug of kwire: the log may be inconsistent, so it is taken offline.
             self._host.logger("kwire.partition").exception("%s-%d cannot be written", self.topic, self.index)
-            failure = OwnFailure(f"an unexpected failure: {error}")
+            failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
             self.fail(failure)
             return
@@ -312,11 +314,11 @@ class Partition:
             return
         self._written(promises, log.log_end_offset)
 
-    def sync(self, on_synced: Told) -> None:
+    def sync(self, on_synced: AppendCallback) -> None:
         """Force everything appended so far to the disk, if that is due, then tell."""
-        self._flush([(WRITTEN, on_synced, None)])
+        self._flush([(NO_REPLICATION, on_synced, None)])
 
-    def _flush(self, promises: list[Promise]) -> None:
+    def _flush(self, promises: list[PendingAcknowledgement]) -> None:
         """Keep them once the log is in its place, and the disk has everything appended so far."""
         if self._unflushed is None:
             self._unflushed = promises
@@ -381,10 +383,10 @@ class Partition:
     # --- keeping promises
 
     def follower(self, broker_id: int, broker_epoch: int, *, knows_leader: bool) -> FollowerState:
-        """The follower of that id, as which a broker fetches. ApiError.
+        """Return the state of the follower with this id.
 
-        UNKNOWN_LEADER_EPOCH: it is none, or not yet, as far as this broker knows; NOT_LEADER_OR_FOLLOWER to
-        one that has not told the leader's epoch, so that it may be wrong itself, and to an earlier life.
+        ApiError UNKNOWN_LEADER_EPOCH: this broker does not know the broker as a replica (yet).
+        NOT_LEADER_OR_FOLLOWER: the same for a fetch without a leader epoch, or the broker epoch is stale.
         """
         state = None if self.led is None else self.led.followers.get(broker_id)
         if state is None:
@@ -402,7 +404,7 @@ class Partition:
         *,
         log_start_offset: int = NO_OFFSET,
         broker_epoch: int = -1,
-        watch: Watch | None = None,
+        watch: FetchSessionPartition | None = None,
     ) -> None:
         """A follower fetches from `end_offset` on, so it has all before."""
         led = self.led
@@ -427,11 +429,10 @@ class Partition:
         if starts_elsewhere and led.deletions:
             led.start_moved()
 
-    def is_quiet_for(self, broker_id: int, end_offset: int, watch: Watch) -> bool:
-        """Whether a follower that fetches from there has no news before the log grows, which `watch` hears.
+    def is_quiet_for(self, broker_id: int, end_offset: int, watch: FetchSessionPartition) -> bool:
+        """Whether a follower at `end_offset` has nothing to learn before the log grows and notifies `watch`.
 
-        It does not hear of it yet where this broker has come to lead while the fetch waited. Who may still
-        join the ISR has to be seen to fetch.
+        False if `watch` is not registered, or if the follower is out of sync: its fetches may expand the ISR.
         """
         led = self.led
         state = None if led is None else led.followers.get(broker_id)
@@ -440,7 +441,7 @@ class Partition:
         return end_offset == self.log.written_end_offset
 
     def check_followers(self) -> None:
-        """Have those leave the ISR that lag too far behind, and wait for nobody else."""
+        """Remove followers from the ISR that have lagged for replica.lag.time.max.ms."""
         led = self.led
         if led is None:
             return
@@ -449,9 +450,8 @@ class Partition:
         if pending is not None:
             ends = {broker_id: state.end_offset for broker_id, state in led.followers.items()}
             self._leading.tell(
-                f"{self.log.name}: the ISR is to shrink from {led.isr} to {pending.isr}: of the log up to "
-                f"{self.log.log_end_offset}, and the high watermark {self.log.high_watermark}, "
-                f"followers have {ends}"
+                f"Shrinking ISR of {self.log.name} from {led.isr} to {pending.isr}: log end offset "
+                f"{self.log.log_end_offset}, high watermark {self.log.high_watermark}, follower ends {ends}"
             )
         self._ask(pending)
         if self._late:
@@ -459,16 +459,16 @@ class Partition:
         if led.deletions:
             led.start_moved()
 
-    def _ask(self, pending: Pending | None) -> None:
+    def _ask(self, pending: PendingIsr | None) -> None:
         """Have the controller change the ISR."""
         if pending is not None:
             self._leading.changes.submit(pending.change, partial(self._isr_answered, pending))
 
-    def _ask_again(self, pending: Pending) -> None:
+    def _ask_again(self, pending: PendingIsr) -> None:
         if self.led is not None and self.led.pending is pending:
             self._ask(pending)
 
-    def _isr_answered(self, pending: Pending, answer: ChangedIsr) -> None:
+    def _isr_answered(self, pending: PendingIsr, answer: IsrChangeResult) -> None:
         led = self.led
         if led is None:
             return
@@ -488,7 +488,7 @@ class Partition:
         if led.pending is None:
             self._replicated()
 
-    def _written(self, promises: Sequence[Promise], end_offset: int) -> None:
+    def _written(self, promises: Sequence[PendingAcknowledgement], end_offset: int) -> None:
         """The log is written up to here."""
         if self.role is LEADER:
             if end_offset > self._written_offset:
@@ -527,14 +527,14 @@ class Partition:
             led.news(wake=self._leading.config.replica_selector_class is not None)
         return True
 
-    def _keep(self, promises: Sequence[Promise]) -> None:
+    def _keep(self, promises: Sequence[PendingAcknowledgement]) -> None:
         """Tell of what is written; a promise that more replicas have to keep waits on."""
         high_watermark = self.log.high_watermark
         for offset, tell, timeout_ms in promises:
             if offset <= high_watermark:
                 self._tell(tell, self._outcome(offset))
                 continue
-            late = Late(offset, tell)
+            late = DelayedProduce(offset, tell)
             if self._late is None:
                 self._late = {}
             self._late[late] = None
@@ -557,23 +557,25 @@ class Partition:
     def _outcome(self, offset: int) -> ApiError | None:
         """What to tell of a promise that is kept up to this high watermark."""
         led = self.led
-        if offset != WRITTEN and led is not None and led.were_too_few(self.log.config.min_insync_replicas):
+        if (
+            offset != NO_REPLICATION
+            and led is not None
+            and led.were_too_few(self.log.config.min_insync_replicas)
+        ):
             return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         return None
 
-    def _timed_out(self, late: Late) -> None:
+    def _timed_out(self, late: DelayedProduce) -> None:
         assert self._late is not None
         del self._late[late]
         self._tell(late.tell, ApiError(ErrorCode.REQUEST_TIMED_OUT))
 
-    def _tell(self, tell: Told, error: ApiError | None) -> None:
+    def _tell(self, tell: AppendCallback, error: ApiError | None) -> None:
         try:
             tell(error)
         except Exception:
             # Nobody else's acknowledgement may hang on this one.
-            self._host.logger("kwire.partition").exception(
-                "%s-%d: an acknowledgement failed", self.topic, self.index
-            )
+            self._host.logger("kwire.partition").exception("%s: callback failed", self.log.name)
 
     # --- waiting
 
@@ -587,12 +589,10 @@ class Partition:
         for waiter in list(self.waiters):
             self._call(waiter, waiter.complete)
 
-    def _call(self, waiter: Waiter, step: Callable[[], None]) -> None:
+    def _call(self, waiter: DelayedFetch, step: Callable[[], None]) -> None:
         try:
             step()
         except Exception:
             # Nobody else's poll may hang on this one.
-            self._host.logger("kwire.partition").exception(
-                "%s-%d: a long poll failed", self.topic, self.index
-            )
+            self._host.logger("kwire.partition").exception("%s: delayed fetch failed", self.log.name)
             self.waiters.pop(waiter, None)

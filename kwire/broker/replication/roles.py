@@ -31,7 +31,7 @@ LEADER: Final = Role.LEADER
 """For what each request asks: a member of an enumeration takes six times as long to look up."""
 
 
-class Move(Enum):
+class RoleChange(Enum):
     """What becomes of a replica."""
 
     __hash__ = object.__hash__
@@ -46,33 +46,37 @@ class Move(Enum):
     """Its log has failed."""
 
 
-MOVES: Final = MappingProxyType(
+TRANSITIONS: Final = MappingProxyType(
     {
-        Role.ABSENT: {Move.LEAD: Role.LEADER, Move.FOLLOW: Role.FOLLOWER, Move.FAIL: Role.OFFLINE},
+        Role.ABSENT: {
+            RoleChange.LEAD: Role.LEADER,
+            RoleChange.FOLLOW: Role.FOLLOWER,
+            RoleChange.FAIL: Role.OFFLINE,
+        },
         Role.LEADER: {
-            Move.LEAD: Role.LEADER,
-            Move.FOLLOW: Role.FOLLOWER,
-            Move.FAIL: Role.OFFLINE,
-            Move.LEAVE: Role.ABSENT,
+            RoleChange.LEAD: Role.LEADER,
+            RoleChange.FOLLOW: Role.FOLLOWER,
+            RoleChange.FAIL: Role.OFFLINE,
+            RoleChange.LEAVE: Role.ABSENT,
         },
         Role.FOLLOWER: {
-            Move.LEAD: Role.LEADER,
-            Move.FOLLOW: Role.FOLLOWER,
-            Move.FAIL: Role.OFFLINE,
-            Move.LEAVE: Role.ABSENT,
+            RoleChange.LEAD: Role.LEADER,
+            RoleChange.FOLLOW: Role.FOLLOWER,
+            RoleChange.FAIL: Role.OFFLINE,
+            RoleChange.LEAVE: Role.ABSENT,
         },
         Role.OFFLINE: {
-            Move.LEAD: Role.OFFLINE,
-            Move.FOLLOW: Role.OFFLINE,
-            Move.FAIL: Role.OFFLINE,
-            Move.LEAVE: Role.ABSENT,
+            RoleChange.LEAD: Role.OFFLINE,
+            RoleChange.FOLLOW: Role.OFFLINE,
+            RoleChange.FAIL: Role.OFFLINE,
+            RoleChange.LEAVE: Role.ABSENT,
         },
     }
 )
 """Every legal move; any other is this program's own fault."""
 
 
-def moved(role: Role, move: Move) -> Role:
+def role_after(role: Role, move: RoleChange) -> Role:
     """The role after a move. AssertionError: it is not legal."""
-    assert move in MOVES[role], f"a replica that is {role.value} cannot {move.value}"
-    return MOVES[role][move]
+    assert move in TRANSITIONS[role], f"a replica that is {role.value} cannot {move.value}"
+    return TRANSITIONS[role][move]

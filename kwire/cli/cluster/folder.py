@@ -30,7 +30,7 @@ from kwire.broker.config.properties import ENVIRONMENT_PREFIX
 from kwire.broker.config.roles import BROKER, CONTROLLER, VOTERS
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.metadata.features import unserved_feature_levels
-from kwire.broker.node.format import Beginning, FormatError, format_directories, parse_voters
+from kwire.broker.node.format import FormatError, InitialMetadata, format_directories, parse_voters
 from kwire.broker.storage.checkpoints import META_PROPERTIES
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.cli.broker_settings import CLUSTER_DIR, Failure, UsageError
@@ -410,7 +410,7 @@ def _format(path: Path, rng: random.Random, cluster_id: str, voters: str) -> Non
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
-            beginning=Beginning(
+            beginning=InitialMetadata(
                 unserved_feature_levels(), voters=parse_voters(voters, config) if voters else ()
             ),
         )

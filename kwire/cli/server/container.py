@@ -105,7 +105,7 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
     from kwire.broker.metadata.features import unserved_feature_levels
     from kwire.broker.node.format import (
         AlreadyFormatted,
-        Beginning,
+        InitialMetadata,
         format_directories,
         needs_voters,
         standalone_voter,
@@ -128,7 +128,7 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
-            beginning=Beginning(unserved_feature_levels(), voters=voters),
+            beginning=InitialMetadata(unserved_feature_levels(), voters=voters),
         ):
             print(line, flush=True)
     except AlreadyFormatted:

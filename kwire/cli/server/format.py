@@ -9,8 +9,8 @@ import time
 from kwire.broker.controller.scram_parser import MalformedCredential, parse_credential
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.node.format import (
-    Beginning,
     FormatError,
+    InitialMetadata,
     format_directories,
     needs_voters,
     parse_feature,
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             int(time.time() * 1000),
             cluster_id=options.cluster_id,
             ignore_formatted=options.ignore_formatted,
-            beginning=Beginning(features, options.release_version, voters, credentials),
+            beginning=InitialMetadata(features, options.release_version, voters, credentials),
         )
     except StorageError as error:
         raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error

@@ -22,10 +22,10 @@ import kwire.coordinator.groups.machine  # noqa: F401 - so that no first group f
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.net.listeners import BindError
-from kwire.broker.net.moments import Moment
-from kwire.broker.net.running import RunningNode
-from kwire.broker.net.serve import first_of, serve
-from kwire.broker.net.settings import settings_of
+from kwire.broker.net.loop_events import LoopEvent
+from kwire.broker.net.running_node import RunningNode
+from kwire.broker.net.serve import serve, wait_any
+from kwire.broker.net.socket_settings import read_socket_settings
 from kwire.broker.node.format import FormatError
 from kwire.broker.observe.flight import FlightRecorder
 from kwire.broker.observe.systemd import READY, STOPPING, Notifier
@@ -133,7 +133,7 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
     try:
         return HttpPort(
             CONSOLE_PORT if where is None else where,
-            settings_of(config),
+            read_socket_settings(config),
             console=has_console,
             console_writes=options.console_writes,
         )
@@ -145,7 +145,7 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
 
 async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: float, crash: _Crash) -> str:
     """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
-    stop = _StopSignals(Moment(), trio.lowlevel.current_trio_token())
+    stop = _StopSignals(LoopEvent(), trio.lowlevel.current_trio_token())
     beside: list[Callable[[RunningNode], Awaitable[None]]] = [] if http is None else [http.serve]
     service = Notifier(os.environ)
     if service.watchdog_seconds:
@@ -175,7 +175,7 @@ async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: floa
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
-        await first_of(stop.asked, broker.failure.happened)
+        await wait_any(stop.asked, broker.failure.happened)
         if broker.failure.reason:
             crash.tell(broker.failure.reason)
         service.tell(STOPPING)
@@ -215,7 +215,7 @@ class _Crash:
 class _StopSignals:
     """The first signal asks for a clean stop, the second ends the process: recovery follows."""
 
-    def __init__(self, asked: Moment, token: trio.lowlevel.TrioToken) -> None:
+    def __init__(self, asked: LoopEvent, token: trio.lowlevel.TrioToken) -> None:
         self.asked = asked
         self._token = token
         self._count = 0

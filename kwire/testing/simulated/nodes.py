@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from kwire.broker.config import load
 from kwire.broker.metadata.features import unserved_feature_levels
-from kwire.broker.node.format import Beginning, format_directories
+from kwire.broker.node.format import InitialMetadata, format_directories
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
@@ -25,7 +25,7 @@ RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 FOREVER_MS: Final = (1 << 63) - 1
 """Brokers whose clocks are hours behind refuse what is written an hour from now by default."""
 
-INITIAL_METADATA: Final = Beginning(features=unserved_feature_levels())
+INITIAL_METADATA: Final = InitialMetadata(features=unserved_feature_levels())
 """Groups that are not served yet keep brokers out of clusters that have them."""
 
 SCALED_TIMEOUTS: Final = {

@@ -35,7 +35,7 @@ class ConnectionObserver(Protocol):
 
 
 class Transport(asyncio.Transport):
-    """See the module. To the network it is a `kwire.broker.net.peer_link.Hears`."""
+    """See the module. To the network it is a `kwire.broker.net.peer_link.TransportEvents`."""
 
     def __init__(
         self,

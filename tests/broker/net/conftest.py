@@ -24,9 +24,9 @@ import trio
 from kwire.broker.api.request.context import Channel, RequestContext
 from kwire.broker.net.listeners import bind
 from kwire.broker.net.loop import Loop
-from kwire.broker.net.serve import wait_out
-from kwire.broker.net.server import Server
-from kwire.broker.net.settings import Settings
+from kwire.broker.net.serve import run_waits
+from kwire.broker.net.socket_server import SocketServer
+from kwire.broker.net.socket_settings import SocketSettings
 from kwire.broker.storage.disk import FileRegion
 from kwire.host.clock import ManualClock
 from kwire.wire.api_keys import ApiKey
@@ -153,11 +153,11 @@ class Client:
 class Rig:
     """A server, its fake node, its clock, and as many clients as a test wants."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SocketSettings) -> None:
         self.clock = ManualClock()
         self.loop = Loop(self.clock)
         self.node = FakeNode()
-        self.server = Server(self.loop, self.node, settings)
+        self.server = SocketServer(self.loop, self.node, settings)
         self.clients: list[Client] = []
 
     def listen(self, name: str = "PLAINTEXT", host: str = "127.0.0.1") -> int:
@@ -180,7 +180,7 @@ class Rig:
             for client in self.clients:
                 await trio.aclose_forcefully(client.stream)
             if not self.server.draining:
-                await wait_out(self.server.drain(timeout_ms=0))
+                await run_waits(self.server.drain(timeout_ms=0))
             self.loop.stop()
 
 
@@ -193,7 +193,7 @@ async def make_rig(nursery: trio.Nursery) -> AsyncIterator[MakeRig]:
     rigs: list[Rig] = []
 
     async def make(**settings: Any) -> Rig:
-        rig = Rig(Settings(**settings))
+        rig = Rig(SocketSettings(**settings))
         rigs.append(rig)
         rig.listen()
         nursery.start_soon(rig.loop.run)

@@ -11,7 +11,7 @@ import trio
 from kwire.broker.api.request.table import ListenerRole, served_by
 from kwire.broker.config import load
 from kwire.broker.net.listeners import BindError, bind
-from kwire.broker.net.serve import first_of, serve
+from kwire.broker.net.serve import serve, wait_any
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kwire.wire.messages.metadata import MetadataRequest
@@ -50,7 +50,7 @@ async def test_each_role_counts_its_own_connections(make_rig: MakeRig) -> None:
 async def test_what_the_broker_listens_to_changes_without_the_controller(rig: Rig) -> None:
     port = listen_as_controller(rig)
     rig.server.change_listeners(endpoints(rig, extra()))
-    await first_of(rig.loop.workers_done())
+    await wait_any(rig.loop.workers_done())
     client = await rig.connect(port)
     rig.server.change_listeners(endpoints(rig))
     assert await client.ask(b"estill there") == b"still there"
@@ -81,7 +81,7 @@ async def test_a_node_is_asked_as_a_controller_where_its_controller_listens(tmp_
         now = f"PLAINTEXT://{HOST}:{ports[ListenerRole.BROKER]},CONTROLLER://{HOST}:{ports[ListenerRole.CONTROLLER]}"
         assert await set_listeners(client, f"{now},EXTRA://{HOST}:0") == 0
         await trio.aclose_forcefully(client.stream)
-        await first_of(broker.loop.workers_done())
+        await wait_any(broker.loop.workers_done())
         assert [one.name for one in broker.server.listeners] == ["CONTROLLER", "PLAINTEXT", "EXTRA"]
     with socket.socket() as again, pytest.raises(ConnectionRefusedError):
         again.connect((HOST, ports[ListenerRole.CONTROLLER]))

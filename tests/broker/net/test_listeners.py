@@ -15,8 +15,8 @@ import trio
 from kwire.broker.api.request.table import ListenerRole
 from kwire.broker.config import load
 from kwire.broker.config.listeners import ListenerEndpoint
-from kwire.broker.net.running import RunningNode
-from kwire.broker.net.serve import first_of, serve, wait_out
+from kwire.broker.net.running_node import RunningNode
+from kwire.broker.net.serve import run_waits, serve, wait_any
 from kwire.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -44,7 +44,7 @@ def extra(port: int = 0, host: str = HOST) -> ListenerEndpoint:
 async def take_up(rig: Rig, *more: ListenerEndpoint) -> int:
     """Change the listeners, and say at which port the last one is."""
     rig.server.change_listeners(endpoints(rig, *more))
-    await first_of(rig.loop.workers_done())
+    await wait_any(rig.loop.workers_done())
     return rig.server.listeners[-1].port
 
 
@@ -110,14 +110,14 @@ async def test_a_listener_that_is_given_up_while_it_is_looked_up_is_not_served(r
     rig.server.change_listeners(endpoints(rig))
     rig.server.change_listeners(endpoints(rig, extra()))
     rig.server.change_listeners(endpoints(rig))
-    await first_of(rig.loop.workers_done())
+    await wait_any(rig.loop.workers_done())
     assert [listener.name for listener in rig.server.listeners] == ["PLAINTEXT"]
 
 
 async def test_a_server_that_stops_takes_no_listener_up(rig: Rig) -> None:
     rig.server.change_listeners(endpoints(rig, extra()))
-    await wait_out(rig.server.drain())
-    await first_of(rig.loop.workers_done())
+    await run_waits(rig.server.drain())
+    await wait_any(rig.loop.workers_done())
     assert not rig.server.listeners
 
 
@@ -145,7 +145,7 @@ async def broker_in(directory: Path, **more: str) -> AsyncIterator[RunningNode]:
     } | more
     with trio.fail_after(60):
         async with serve(load(None, {}, settings)) as broker:
-            await first_of(broker.loop.workers_done())
+            await wait_any(broker.loop.workers_done())
             yield broker
 
 
@@ -170,7 +170,7 @@ async def test_a_broker_takes_up_what_is_set_and_gives_it_up_through_itself(tmp_
         both = f"{now},EXTRA://{HOST}:0"
         old = await connect(server.listeners[0].port)
         assert await set_listeners(old, both) == 0
-        await first_of(broker.loop.workers_done())
+        await wait_any(broker.loop.workers_done())
         new = await connect(server.listeners[1].port)
         assert await set_listeners(new, now) == 0
         assert await new.is_closed()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.net.peer_link import MAX_ASKED, Hears
-from kwire.broker.net.peers import MAX_LINKS, PeerLinks
+from kwire.broker.net.peer_link import MAX_REQUESTS, TransportEvents
+from kwire.broker.net.peer_links import MAX_LINKS, PeerLinks
 from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.api_keys import ApiKey
@@ -25,7 +25,7 @@ NO_SUCH_VERSION = int(ErrorCode.UNSUPPORTED_VERSION)
 class ScriptedLine:
     """A connection: what was sent on it, and the means to answer."""
 
-    def __init__(self, hears: Hears) -> None:
+    def __init__(self, hears: TransportEvents) -> None:
         self.hears = hears
         self.is_closed = False
         self.asked: list[tuple[int, int, int]] = []
@@ -72,7 +72,7 @@ class Rig:
             self.host, self._dial, client_id="me", software_version=lambda: "1.2", max_idle_ms=max_idle_ms
         )
 
-    def _dial(self, to: PeerAddress, hears: Hears) -> ScriptedLine:
+    def _dial(self, to: PeerAddress, hears: TransportEvents) -> ScriptedLine:
         line = ScriptedLine(hears)
         self.lines.append(line)
         return line
@@ -322,9 +322,9 @@ def test_idle_connections_are_closed_and_others_are_not() -> None:
 
 def test_there_are_bounds() -> None:
     rig = ready()
-    for _ in range(MAX_ASKED + 3):
+    for _ in range(MAX_REQUESTS + 3):
         rig.ask()
-    assert rig.told() == [f"[::1]:9092: {MAX_ASKED} requests are not answered yet"] * 3
+    assert rig.told() == [f"[::1]:9092: {MAX_REQUESTS} requests are not answered yet"] * 3
     for port in range(MAX_LINKS):
         rig.ask(to=PeerAddress("many", port))
     assert len(rig.links) == MAX_LINKS

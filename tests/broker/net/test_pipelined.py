@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from kwire.broker.config import load
-from kwire.broker.net.running import RunningNode
+from kwire.broker.net.running_node import RunningNode
 from kwire.broker.net.serve import serve
 from kwire.host.clock import ManualClock
 from kwire.testing.disk import MemoryDisk

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kwire.broker.api.request.repeated import Repeated
-from kwire.broker.net import receiving as receiving_module
+from kwire.broker.net import receiver as receiving_module
 from tests.broker.net.conftest import HEADER
 
 if TYPE_CHECKING:

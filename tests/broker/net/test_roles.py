@@ -9,10 +9,10 @@ import pytest
 import trio
 
 from kwire.broker.config import BrokerConfig, load
-from kwire.broker.net.moments import Moment
+from kwire.broker.net.loop_events import LoopEvent
 from kwire.broker.net.serve import serve
-from kwire.broker.node.format import Beginning, format_directories, standalone_voter
-from kwire.broker.node.life import LifeStage
+from kwire.broker.node.broker_lifecycle import LifecycleStage
+from kwire.broker.node.format import InitialMetadata, format_directories, standalone_voter
 from kwire.broker.node.node import Node
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.disk import RealDisk
@@ -35,7 +35,7 @@ def config_of(home: Path, servers: str, **settings: str) -> BrokerConfig:
     )
     rng = random.Random(config.node_id)
     voters = [standalone_voter(config, rng)] if config.is_controller else []
-    beginning = Beginning(SERVED, voters=voters)
+    beginning = InitialMetadata(SERVED, voters=voters)
     format_directories(config, RealDisk(), rng, 0, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ", beginning=beginning)
     return config
 
@@ -53,14 +53,14 @@ def test_a_broker_comes_and_goes(tmp_path: Path) -> None:
         async with serve(controller) as first:
             assert first.bootstrap.startswith("127.0.0.1:")
             async with serve(broker_of(tmp_path, first.bootstrap)) as second:
-                assert second.node.life.stage is LifeStage.UNFENCED
+                assert second.node.life.stage is LifecycleStage.UNFENCED
                 assert isinstance(second.node, Node)
                 assert second.node.is_open
                 assert second.bootstrap.startswith("127.0.0.1:")
                 known = first.node.image.brokers[2]
                 assert not known.fenced
                 assert known.endpoints["PLAINTEXT"].port == int(second.bootstrap.rpartition(":")[2])
-            assert second.node.life.stage is LifeStage.GONE
+            assert second.node.life.stage is LifecycleStage.GONE
             assert first.node.image.brokers[2].fenced
 
     trio.run(both)
@@ -68,11 +68,11 @@ def test_a_broker_comes_and_goes(tmp_path: Path) -> None:
 
 def test_a_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path: Path) -> None:
     async def alone() -> None:
-        stop = Moment()
+        stop = LoopEvent()
         stop.come()
         async with serve(broker_of(tmp_path, "127.0.0.1:1"), stop=stop) as node:
             assert node.bootstrap == ""
-            assert node.node.life.stage is LifeStage.STARTING
+            assert node.node.life.stage is LifecycleStage.STARTING
 
     trio.run(alone)
 

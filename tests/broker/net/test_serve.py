@@ -48,7 +48,7 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
                 on_fatal=on_fatal,
             )
 
-    monkeypatch.setattr("kwire.broker.net.running.new_node", SlowNode)
+    monkeypatch.setattr("kwire.broker.net.running_node.new_node", SlowNode)
 
     async def run() -> None:
         async with serve(load(None, {}, SETTINGS), disk=MemoryDisk()) as broker:
@@ -62,7 +62,7 @@ def test_a_broker_is_announced_once_its_cluster_counts_on_it(
 def test_listeners_on_every_interface_are_told_by_the_name_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kwire.broker.net.running.own_host_name", lambda: "machine.example")
+    monkeypatch.setattr("kwire.broker.net.running_node.own_host_name", lambda: "machine.example")
     settings = {
         "listeners": "PLAINTEXT://:0,CONTROLLER://0.0.0.0:0",
         "controller.listener.names": "CONTROLLER",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kwire.broker.node.markers import Markers
-from kwire.broker.node.verification import Verification
+from kwire.broker.node.add_partitions_to_txn_manager import AddPartitionsToTxnManager
+from kwire.broker.node.transaction_markers import TransactionMarkerSender
 from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.testing.virtual_host import VirtualHost
@@ -39,13 +39,15 @@ class Bench:
         self.asked: list[tuple[Any, Any]] = []
         self.leaders: dict[TopicPartition, int] = {A: 2, B: 2}
         self.told: list[Any] = []
-        self.markers = Markers(
+        self.markers = TransactionMarkerSender(
             self.host,
             address_of=self.address,
             leader_of=self.leaders.__getitem__,
             timeout_ms=lambda: TIMEOUT_MS,
         )
-        self.verification = Verification(self.host, address_of=self.address, timeout_ms=lambda: TIMEOUT_MS)
+        self.verification = AddPartitionsToTxnManager(
+            self.host, address_of=self.address, timeout_ms=lambda: TIMEOUT_MS
+        )
 
     def address(self, broker_id: int) -> PeerAddress | None:
         return None if broker_id == 9 else PeerAddress(f"b{broker_id}", 9092)

@@ -9,8 +9,8 @@ import pytest
 
 from kwire.broker.api.request.table import ListenerRole, served_by
 from kwire.broker.config import load
-from kwire.broker.node.format import Beginning, format_directories, standalone_voter
-from kwire.broker.node.life import LifeStage
+from kwire.broker.node.broker_lifecycle import LifecycleStage
+from kwire.broker.node.format import InitialMetadata, format_directories, standalone_voter
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
@@ -72,13 +72,13 @@ class Cluster:
         rng = random.Random(node_id)
         config = load(None, {}, settings)
         voters = [standalone_voter(config, rng)] if is_first_voter else []
-        beginning = Beginning(features, voters=voters)
+        beginning = InitialMetadata(features, voters=voters)
         format_directories(config, disk, rng, 0, cluster_id=cluster_id, beginning=beginning)
         node = VirtualNode(settings, disk=disk, network=self.network, seed=len(self.nodes))
         self.nodes.setdefault(node_id, node)
         return node
 
-    def stage(self, node_id: int) -> LifeStage:
+    def stage(self, node_id: int) -> LifecycleStage:
         return self.nodes[node_id].node.life.stage
 
     def ask(self, host: str, version: int, request: Any, *, port: int = 9092, within_ms: int = 1_000) -> Any:
@@ -104,7 +104,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 
 def test_brokers_come_into_their_cluster(cluster: Cluster) -> None:
-    assert {cluster.stage(2), cluster.stage(3)} == {LifeStage.UNFENCED}
+    assert {cluster.stage(2), cluster.stage(3)} == {LifecycleStage.UNFENCED}
     for host in ("two", "three"):
         told = cluster.ask(host, 12, MetadataRequest(topics=[]))
         known = {(one.node_id, one.host, one.rack) for one in told.brokers}
@@ -170,7 +170,7 @@ def test_a_broker_that_ends_is_let_go(cluster: Cluster) -> None:
     cluster.nodes[3].node.leave(lambda: left.append(cluster.events.clock.monotonic_ms()))
     cluster.events.advance(2 * HEARTBEAT_MS)
     assert left
-    assert cluster.stage(3) is LifeStage.GONE
+    assert cluster.stage(3) is LifecycleStage.GONE
     image = cluster.nodes[2].node.image
     assert image.brokers[3].fenced
     assert all(partition.leader != 3 for partition in image.topics["t"].partitions)
@@ -178,7 +178,7 @@ def test_a_broker_that_ends_is_let_go(cluster: Cluster) -> None:
     cluster.nodes[3].stop()
     cluster.nodes[3].start()
     cluster.events.advance(1_000)
-    assert cluster.stage(3) is LifeStage.UNFENCED
+    assert cluster.stage(3) is LifecycleStage.UNFENCED
     assert cluster.nodes[3].node.life.broker_epoch > epoch
 
 
@@ -197,9 +197,9 @@ def test_a_broker_that_died_waits_for_the_end_of_its_session(cluster: Cluster) -
     cluster.nodes[2].die()
     cluster.nodes[2].start()
     cluster.events.advance(1_000)
-    assert cluster.stage(2) is LifeStage.STARTING
+    assert cluster.stage(2) is LifecycleStage.STARTING
     cluster.events.advance(2 * SESSION_MS)
-    assert cluster.stage(2) is LifeStage.UNFENCED
+    assert cluster.stage(2) is LifecycleStage.UNFENCED
 
 
 def test_a_controller_that_is_started_again_has_its_brokers_back(cluster: Cluster) -> None:
@@ -208,7 +208,7 @@ def test_a_controller_that_is_started_again_has_its_brokers_back(cluster: Cluste
     cluster.nodes[1].start()
     cluster.events.advance(3_000)
     assert cluster.create("t", by="two").error_code == ErrorCode.NONE
-    assert {cluster.stage(2), cluster.stage(3)} == {LifeStage.UNFENCED}
+    assert {cluster.stage(2), cluster.stage(3)} == {LifecycleStage.UNFENCED}
 
 
 def test_a_node_of_both_roles_hands_over_what_it_leads_before_it_ends() -> None:
@@ -225,7 +225,7 @@ def test_a_node_of_both_roles_hands_over_what_it_leads_before_it_ends() -> None:
     cluster.nodes[1].stop()
     cluster.nodes[1].start()
     cluster.events.advance(3 * HEARTBEAT_MS)
-    assert [cluster.stage(node_id) for node_id in (1, 2, 3)] == [LifeStage.UNFENCED] * 3
+    assert [cluster.stage(node_id) for node_id in (1, 2, 3)] == [LifecycleStage.UNFENCED] * 3
 
 
 def test_a_broker_that_was_forgotten_comes_back(cluster: Cluster) -> None:
@@ -240,7 +240,7 @@ def test_a_broker_that_was_forgotten_comes_back(cluster: Cluster) -> None:
 def test_a_cluster_that_is_upgraded_learns_of_its_brokers_directories() -> None:
     cluster = Cluster(BOTH, broker(2, "two"), features={"metadata.version": 14})
     cluster.events.advance(1_000)
-    assert cluster.stage(2) is LifeStage.UNFENCED
+    assert cluster.stage(2) is LifecycleStage.UNFENCED
     epochs = {node_id: node.node.life.broker_epoch for node_id, node in cluster.nodes.items()}
     assert [broker.log_dirs for broker in cluster.nodes[1].node.image.brokers.values()] == [(), ()]
     update = FeatureUpdateKey(feature="metadata.version", max_version_level=19, upgrade_type=1)
@@ -258,7 +258,7 @@ def test_a_second_broker_of_the_same_id_is_not_let_in(
     epoch = cluster.nodes[3].node.life.broker_epoch
     twin = cluster.add(broker(3, "four"))
     cluster.events.advance(3 * SESSION_MS)
-    assert twin.node.life.stage is LifeStage.STARTING
+    assert twin.node.life.stage is LifecycleStage.STARTING
     assert "another broker runs with node.id 3" in caplog.text
     assert cluster.nodes[2].node.image.brokers[3].broker_epoch == epoch
 
@@ -273,14 +273,14 @@ def test_a_broker_of_another_cluster_is_told_so(caplog: pytest.LogCaptureFixture
     cluster = Cluster(CONTROLLER)
     cluster.add(broker(2, "two"), cluster_id="AAAAAAAAAAAAAAAAAAAAAg")
     cluster.events.advance(1_000)
-    assert cluster.stage(2) is LifeStage.STARTING
+    assert cluster.stage(2) is LifecycleStage.STARTING
     assert "cluster" in caplog.text
 
 
 def test_a_feature_that_a_broker_does_not_serve_is_named(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster(CONTROLLER, broker(2, "two"), features={"streams.version": 0})
     cluster.events.advance(5_000)
-    assert cluster.stage(2) is LifeStage.STARTING
+    assert cluster.stage(2) is LifecycleStage.STARTING
     assert "kafka-features downgrade --feature share.version=0" in caplog.text
 
 

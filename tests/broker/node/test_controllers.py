@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.node.life import LifeStage
+from kwire.broker.node.broker_lifecycle import LifecycleStage
 from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest
@@ -92,7 +92,7 @@ def three(request: pytest.FixtureRequest) -> Three:
 
 def test_one_is_elected_and_the_brokers_come(three: Three) -> None:
     three.leader()
-    assert {three.stage(node_id) for node_id in three.brokers} == {LifeStage.UNFENCED}
+    assert {three.stage(node_id) for node_id in three.brokers} == {LifecycleStage.UNFENCED}
     assert set(three.leader().node.image.controllers) == set(NAMES)
     for name in NAMES.values():
         described = three.ask(name, 1, DescribeClusterRequest(endpoint_type=2), port=9093)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from kwire.broker.metadata.batches import decode_batches
-from kwire.broker.node.life import LifeStage
+from kwire.broker.node.broker_lifecycle import LifecycleStage
 from tests.broker.raft.test_snapshots import DIRECTORY, Bench
 
 
@@ -33,7 +33,7 @@ def test_a_node_starts_and_ends_as_apache_kafka_does() -> None:
     bench.create("a", "b", partitions=3)
     end_offset = bench.quorum.log.end_offset
     bench.stop()
-    assert bench.metadata.life.stage is LifeStage.GONE
+    assert bench.metadata.life.stage is LifecycleStage.GONE
     assert written(bench, end_offset) == [
         "BrokerRegistrationChange",  # it is about to end
         "PartitionChange",
@@ -41,7 +41,7 @@ def test_a_node_starts_and_ends_as_apache_kafka_does() -> None:
     ]
     end_offset = bench.quorum.log.end_offset
     bench.start()
-    assert bench.metadata.life.stage is LifeStage.UNFENCED
+    assert bench.metadata.life.stage is LifecycleStage.UNFENCED
     assert written(bench, end_offset) == [
         "RegisterController",
         "RegisterBroker",

@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 from kwire.broker.config import load
-from kwire.broker.node.format import Beginning, format_directories
-from kwire.broker.node.life import LifeStage
+from kwire.broker.node.broker_lifecycle import LifecycleStage
+from kwire.broker.node.format import InitialMetadata, format_directories
 from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
@@ -70,7 +70,7 @@ class Growing(Voters):
         return next(
             NAMES[node_id]
             for node_id, node in self.nodes.items()
-            if node.is_running and node is not leader and node.node.life.stage is LifeStage.UNFENCED
+            if node.is_running and node is not leader and node.node.life.stage is LifecycleStage.UNFENCED
         )
 
     def grow(self) -> None:
@@ -85,7 +85,9 @@ class Growing(Voters):
         node.wipe()
         config = load(None, {}, node.settings)
         rng = random.Random(f"another {node_id}")
-        format_directories(config, node.disk, rng, 0, cluster_id=CLUSTER_ID, beginning=Beginning(SERVED))
+        format_directories(
+            config, node.disk, rng, 0, cluster_id=CLUSTER_ID, beginning=InitialMetadata(SERVED)
+        )
         node.start()
         self.events.advance(10_000)
 

@@ -12,9 +12,9 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from kwire.broker.config import load
-from kwire.broker.net.running import RunningNode
+from kwire.broker.net.running_node import RunningNode
 from kwire.broker.net.serve import serve
-from kwire.broker.net.settings import settings_of
+from kwire.broker.net.socket_settings import read_socket_settings
 from kwire.broker.observe.http import HttpPort
 
 SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data"}
@@ -68,7 +68,7 @@ async def observed(
     with TemporaryDirectory(prefix="kwire-") as place:
         logs = str(Path(place) / "data")
         config = load(None, {}, {**SETTINGS, "log.dirs": logs, **(settings or {})})
-        port = HttpPort(address, settings_of(config), console=console, console_writes=console_writes)
+        port = HttpPort(address, read_socket_settings(config), console=console, console_writes=console_writes)
         async with (
             httpx.AsyncClient(base_url=port.url, trust_env=False, timeout=20) as client,
             serve(config, beside=[port.serve]) as running,

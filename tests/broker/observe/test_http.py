@@ -15,12 +15,12 @@ import trio
 import trio.testing
 
 from kwire.broker.config import load
-from kwire.broker.net.moments import Moment
-from kwire.broker.net.running import RunningNode
+from kwire.broker.net.loop_events import LoopEvent
+from kwire.broker.net.running_node import RunningNode
 from kwire.broker.net.serve import serve
-from kwire.broker.net.settings import settings_of
+from kwire.broker.net.socket_settings import read_socket_settings
+from kwire.broker.node.broker_lifecycle import LifecycleStage
 from kwire.broker.node.format import format_directories
-from kwire.broker.node.life import LifeStage
 from kwire.broker.observe.health import why_not_alive, why_not_ready
 from kwire.broker.observe.http import HttpPort, http_address
 from kwire.cli.main import main
@@ -56,13 +56,13 @@ async def test_before_a_broker_is_unfenced_and_once_it_leaves_it_is_not_ready() 
     async with observed() as node:
         running = node.running
         for stage, said in (
-            (LifeStage.REGISTERED, "not unfenced yet"),
-            (LifeStage.LEAVING, "leaving its cluster"),
+            (LifecycleStage.REGISTERED, "not unfenced yet"),
+            (LifecycleStage.LEAVING, "leaving its cluster"),
         ):
             running.node.life.stage = stage
             assert said in await node.text("/readyz", 503)
             assert await node.text("/healthz") == "ok\n"
-        running.node.life.stage = LifeStage.UNFENCED
+        running.node.life.stage = LifecycleStage.UNFENCED
         assert await node.text("/readyz") == "ok\n"
         running.node.stopping = True
         assert "stopping" in await node.text("/readyz", 503)
@@ -94,8 +94,8 @@ async def test_a_port_answers_while_its_broker_waits_for_a_controller() -> None:
         )
         disk = MemoryDisk()
         list(format_directories(config, disk, random.Random(1), 0, ignore_formatted=True))
-        port = HttpPort("0", settings_of(config))
-        stop = Moment()
+        port = HttpPort("0", read_socket_settings(config))
+        stop = LoopEvent()
         said = []
 
         async def ask(running: RunningNode) -> None:

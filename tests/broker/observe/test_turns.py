@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from kwire.broker.api.request.request_log import LastRequests, who
-from kwire.broker.net.running import RunningNode
+from kwire.broker.net.running_node import RunningNode
 from kwire.broker.observe.turns import (
     AT_ONCE,
     LATELY_SECONDS,

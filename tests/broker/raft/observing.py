@@ -12,7 +12,7 @@ from kwire.broker.metadata.batches import MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.publisher import MetadataPublisher
-from kwire.broker.net.peers import PeerLinks
+from kwire.broker.net.peer_links import PeerLinks
 from kwire.broker.node.format import all_directories, format_directories
 from kwire.broker.raft.decisions import Leadership
 from kwire.broker.raft.endpoints import static_voters

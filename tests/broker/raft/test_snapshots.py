@@ -13,7 +13,7 @@ from kwire.broker.metadata.batches import CorruptMetadata, decode_batches
 from kwire.broker.metadata.features import FEATURES
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.node.format import all_directories, format_directories
-from kwire.broker.node.metadata import Metadata
+from kwire.broker.node.metadata import NodeMetadata
 from kwire.broker.raft.metadata_log import metadata_log_config
 from kwire.broker.raft.snapshotter import CLEAN_DELAY_MS
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -56,7 +56,7 @@ class Bench:
         )
         self.logs.lock()
         self.logs.read_owners()
-        self.metadata = Metadata(self.config, self.host, self.logs, self.disk)
+        self.metadata = NodeMetadata(self.config, self.host, self.logs, self.disk)
         self.quorum = self.metadata.quorum
         self.metadata.start({})
         self.logs.open_logs(now_ms)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kwire.broker.metadata.image import BrokerImage, MetadataImage
-from kwire.broker.replication.isr import ChangedIsr, IsrChange, Place
-from kwire.broker.replication.led_replicas import LedPartitions
+from kwire.broker.replication.alter_partition_manager import IsrChange, IsrChangeResult, TopicIdPartition
+from kwire.broker.replication.remote_replicas import LeaderPartitions
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID
 
-Done = Callable[[Mapping[Place, ChangedIsr] | ApiError], None]
+Done = Callable[[Mapping[TopicIdPartition, IsrChangeResult] | ApiError], None]
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.live(1, 2, 3)
-        self.leading = LedPartitions(
+        self.leading = LeaderPartitions(
             self.host,
             self.settings,
             1,
@@ -78,7 +78,7 @@ class Cluster:
         changes, done = self.asked.pop(0)
         done(
             {
-                (change.topic_id, change.partition_index): ChangedIsr(
+                (change.topic_id, change.partition_index): IsrChangeResult(
                     error,
                     1,
                     fields.get("leader_epoch", change.leader_epoch),

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from kwire.broker.config.load import load
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
-from kwire.broker.replication.directory_moves import Assigned, DirectoryMoves
-from kwire.broker.replication.fetchers import Fetchers
-from kwire.broker.replication.log_dirs import Places
+from kwire.broker.replication.directory_moves import DirectoryMoves, OnAssigned
+from kwire.broker.replication.log_dirs import DirectoryAssignments
 from kwire.broker.replication.partition import Partition
-from kwire.broker.replication.replicas import Replicas
+from kwire.broker.replication.replica_fetcher_manager import ReplicaFetcherManager
+from kwire.broker.replication.replica_manager import ReplicaManager
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
 from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
@@ -93,7 +93,7 @@ class FollowerRig:
             config_for=lambda topic: self.replicas.log_config(topic),
             on_directory_failed=lambda directory, error: self.replicas.directory_failed(error),
         )
-        self.fetchers = Fetchers(
+        self.fetchers = ReplicaFetcherManager(
             self.config,
             self.host,
             image=lambda: self.image,
@@ -109,7 +109,7 @@ class FollowerRig:
             bytes_per_second=lambda: None,
             on_moved=lambda old, new: None,
         )
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             self.config,
             self.host,
             self.logs,
@@ -139,10 +139,10 @@ class FollowerRig:
 
     # --- the metadata
 
-    def assign(self, places: Places, done: Assigned) -> None:
+    def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
         pass
 
-    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: Assigned) -> None:
+    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: OnAssigned) -> None:
         pass
 
     def write(self, *records: Any) -> None:

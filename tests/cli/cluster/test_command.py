@@ -17,7 +17,7 @@ import pytest
 
 from kwire.broker.config import load
 from kwire.broker.metadata.features import unserved_feature_levels
-from kwire.broker.node.format import Beginning, format_directories
+from kwire.broker.node.format import InitialMetadata, format_directories
 from kwire.broker.storage.disk import RealDisk
 from kwire.cli.broker_settings import Failure
 from kwire.cli.cluster import folder as cluster_folder
@@ -340,7 +340,7 @@ def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
             random.Random(1),
             0,
             cluster_id="4L6g3nShT-eMCtK--X86sw",
-            beginning=Beginning(unserved_feature_levels()),
+            beginning=InitialMetadata(unserved_feature_levels()),
         )
     assert "named in the properties of its nodes" in desk.says("up", "--controllers", "3", status=1)
     desk.says("up", "--brokers", "2")

@@ -21,8 +21,8 @@ from kwire.wire.messages.delete_records import (
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
-    from kwire.broker.replication.led_replicas import LedReplicas
     from kwire.broker.replication.partition import Partition
+    from kwire.broker.replication.remote_replicas import RemoteReplicas
 
 UP_TO_HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
@@ -61,7 +61,7 @@ class _Deletion:
         self._context = context
         self._response: DeleteRecordsResponse | None = None
         self._timer: Timer | None = None
-        self._deleted: list[tuple[Partition, LedReplicas, int, DeleteRecordsPartitionResult]] = []
+        self._deleted: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
         """Where followers are waited for, up to which offset."""
 
     @property
@@ -98,7 +98,7 @@ class _Deletion:
         """Some log may begin later than it did, or not be led here any more."""
         if self._response is None:
             return
-        left: list[tuple[Partition, LedReplicas, int, DeleteRecordsPartitionResult]] = []
+        left: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
         for partition, led, offset, answer in self._deleted:
             if partition.led is not led:
                 answer.error_code = partition.refusal().code

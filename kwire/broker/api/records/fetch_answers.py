@@ -21,8 +21,8 @@ from kwire.wire.primitives import ZERO_UUID, Uuid
 if TYPE_CHECKING:
     from kwire.broker.api.request.context import RequestContext
     from kwire.broker.api.request.ports import BrokerRole
+    from kwire.broker.replication.broker_topic_metrics import BrokerTopicMetrics
     from kwire.broker.replication.partition import Partition
-    from kwire.broker.replication.traffic import TopicTraffic
     from kwire.broker.storage.log.log import Log
 
 FIRST_VERSION_WITH_CURRENT_LEADER = 16
@@ -113,7 +113,7 @@ def response(
     session_id, told = session.trim(fetched, node.host.monotonic_ms())
     topics: list[FetchableTopicResponse] = []
     current: FetchableTopicResponse | None = None
-    traffic: TopicTraffic | None = None
+    traffic: BrokerTopicMetrics | None = None
     leaders: set[int] = set()
     to_follower = session.follower is not None
     for target, data in told:

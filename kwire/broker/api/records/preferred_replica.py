@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
-    from kwire.broker.replication.led_replicas import LedReplicas
+    from kwire.broker.replication.remote_replicas import RemoteReplicas
 
 
 def preferred_replica(
-    node: BrokerRole, led: LedReplicas, fetch_offset: int, *, rack: str, listener: str
+    node: BrokerRole, led: RemoteReplicas, fetch_offset: int, *, rack: str, listener: str
 ) -> int | None:
     """The follower to fetch from; None where that is the leader.
 

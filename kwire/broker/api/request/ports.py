@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from kwire.broker.raft.leading import Description
     from kwire.broker.raft.metadata_log import MetadataLog
     from kwire.broker.raft.voters import ReplicaKey
+    from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
     from kwire.broker.replication.partition import Partition
-    from kwire.broker.replication.throttle import Throttle
-    from kwire.broker.replication.traffic import Traffic
+    from kwire.broker.replication.replication_quota import ReplicationQuota
     from kwire.broker.security.principal import Principal
     from kwire.broker.security.tokens import TokenHmacs
     from kwire.broker.security.users import Users
@@ -196,11 +196,11 @@ class Records(Protocol):
     """The partitions of a broker, and what it knows of others."""
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> BrokerTopicStats:
         """What has come in and gone out, a topic."""
 
     @property
-    def leader_throttle(self) -> Throttle:
+    def leader_throttle(self) -> ReplicationQuota:
         """How fast followers may be given what they have not got."""
 
     def partition(self, topic: str, index: int) -> Partition | None:

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from kwire.broker.node.producer_ids import REFUSED_MS
+from kwire.broker.node.producer_id_manager import RETRY_BACKOFF_MS
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
 from tests.broker.api.groups.client import Client
@@ -51,7 +51,7 @@ def test_who_comes_before_the_next_block_asks_again(monkeypatch: pytest.MonkeyPa
     answered(ApiError(ErrorCode.STALE_BROKER_EPOCH))
     assert ask(client)[0] == 14
     assert len(submitted) == 1  # the controller is left alone for a moment
-    client.host.advance(REFUSED_MS)
+    client.host.advance(RETRY_BACKOFF_MS)
     assert ask(client)[0] == 14
     assert len(submitted) == 2
     submit(*submitted[1])

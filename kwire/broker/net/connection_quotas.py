@@ -1,0 +1,76 @@
+"""Who may connect: the counts that Apache Kafka's ConnectionQuotas keeps.
+
+- `max.connections` over the whole broker and `max.connections` of one listener: while either is reached, the
+  listener accepts nobody; clients wait in its backlog. The listener between brokers is exempt from the former
+  when there is another one, and closes the least recently used connection of another listener instead.
+- `max.connections.per.ip` and its overrides: one too many is accepted and closed at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+UNLIMITED = 2**31 - 1
+
+
+class ConnectionQuotas:
+    """Counts connections by listener and by address."""
+
+    def __init__(
+        self,
+        *,
+        max_connections: int = UNLIMITED,
+        max_connections_per_ip: int = UNLIMITED,
+        max_connections_per_ip_overrides: Mapping[str, int] | None = None,
+        max_connections_by_listener: Mapping[str, int] | None = None,
+        inter_broker_listener: str | None = None,
+    ) -> None:
+        self.max_connections = max_connections
+        self.max_connections_per_ip = max_connections_per_ip
+        self.max_connections_per_ip_overrides = dict(max_connections_per_ip_overrides or {})
+        self.max_connections_by_listener = dict(max_connections_by_listener or {})
+        self.inter_broker_listener = inter_broker_listener
+        self.listeners = 1
+        """How many listeners there are: the exemption needs more than one."""
+        self.total = 0
+        self._by_ip: Counter[str] = Counter()
+        self._by_listener: Counter[str] = Counter()
+
+    def has_room(self, listener: str) -> bool:
+        """Whether the listener may accept one more connection now."""
+        if self._by_listener[listener] >= self.max_connections_by_listener.get(listener, UNLIMITED):
+            return False
+        return self.is_protected(listener) or self.total < self.max_connections
+
+    def is_protected(self, listener: str) -> bool:
+        """Whether the listener is exempt from the limit of the whole broker."""
+        return listener == self.inter_broker_listener and self.listeners > 1
+
+    def is_exceeded(self) -> bool:
+        """Whether a protected listener has accepted beyond the limit of the whole broker."""
+        return self.total > self.max_connections
+
+    def limit_of(self, ip: str) -> int:
+        return self.max_connections_per_ip_overrides.get(ip, self.max_connections_per_ip)
+
+    def admit(self, listener: str, ip: str) -> bool:
+        """Count a connection; False, and nothing is counted, when its address has too many."""
+        if self._by_ip[ip] >= self.limit_of(ip):
+            if not self._by_ip[ip]:
+                del self._by_ip[ip]
+            return False
+        self._by_ip[ip] += 1
+        self._by_listener[listener] += 1
+        self.total += 1
+        return True
+
+    def release(self, listener: str, ip: str) -> None:
+        """A connection that was admitted is closed."""
+        assert self._by_ip[ip] > 0
+        assert self._by_listener[listener] > 0
+        self.total -= 1
+        self._by_listener[listener] -= 1
+        self._by_ip[ip] -= 1
+        if not self._by_ip[ip]:
+            del self._by_ip[ip]

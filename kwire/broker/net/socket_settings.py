@@ -1,0 +1,54 @@
+"""The configuration of sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kwire.broker.net.connection_quotas import UNLIMITED
+from kwire.wire.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from kwire.broker.config import BrokerConfig
+
+SYSTEM_DEFAULT = -1
+
+
+class SocketSettings(NamedTuple):
+    """The configuration of sockets, with Kafka's defaults."""
+
+    request_max_bytes: int = 104_857_600
+    max_idle_ms: int = 600_000
+    connection_setup_timeout_ms: int = 10_000
+    connection_setup_timeout_max_ms: int = 30_000
+    listen_backlog: int = 50
+    send_buffer_bytes: int = SYSTEM_DEFAULT
+    receive_buffer_bytes: int = SYSTEM_DEFAULT
+    max_connections: int = UNLIMITED
+    max_connections_per_ip: int = UNLIMITED
+    max_connections_per_ip_overrides: Mapping[str, int] = {}
+    max_connections_by_listener: Mapping[str, int] = {}
+    inter_broker_listener: str | None = None
+
+
+def read_socket_settings(config: BrokerConfig) -> SocketSettings:
+    """What the sockets need of a broker's configuration."""
+    return SocketSettings(
+        request_max_bytes=config.socket_request_max_bytes,
+        max_idle_ms=config.connections_max_idle_ms,
+        connection_setup_timeout_ms=config.socket_connection_setup_timeout_ms,
+        connection_setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
+        listen_backlog=config.socket_listen_backlog_size,
+        max_connections=config.max_connections,
+        max_connections_per_ip=config.max_connections_per_ip,
+        max_connections_per_ip_overrides=config.connection_limits_per_host(),
+        max_connections_by_listener=config.connection_limits_per_listener(),
+        # Kafka's default of 100 KiB holds a long way back: the system's own applies unless one is given.
+        send_buffer_bytes=config.socket_send_buffer_bytes
+        if "socket.send.buffer.bytes" in config.given
+        else SYSTEM_DEFAULT,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes
+        if "socket.receive.buffer.bytes" in config.given
+        else SYSTEM_DEFAULT,
+        inter_broker_listener=config.inter_broker_listener_name,
+    )

@@ -1,0 +1,33 @@
+"""How a broker has the cluster know where its replicas lie: by commands and heartbeats. KIP-858."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kwire.broker.controller.commands import AssignReplicasToDirs
+from kwire.broker.controller.port import ControllerPort
+from kwire.broker.node.broker_lifecycle import BrokerLifecycleManager
+from kwire.broker.replication.directory_moves import OnAssigned
+from kwire.broker.replication.log_dirs import DirectoryAssignments
+from kwire.wire.errors import ApiError
+from kwire.wire.primitives import Uuid
+
+
+class NodeAssignmentsManager:
+    """`replication.log_dirs.Placement` of one broker."""
+
+    def __init__(self, controller: ControllerPort, life: BrokerLifecycleManager, node_id: int) -> None:
+        self._controller = controller
+        self._life = life
+        self._node_id = node_id
+
+    def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
+        """Tell in which directories replicas lie."""
+        self._controller.submit(
+            AssignReplicasToDirs(self._node_id, self._life.broker_epoch, places),
+            lambda reply: done(reply if isinstance(reply, ApiError) else None),
+        )
+
+    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
+        """Tell which directories have failed, and which take nothing new, with the next heartbeat."""
+        self._life.tell_directories(failed, cordoned)

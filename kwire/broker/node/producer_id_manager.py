@@ -1,0 +1,70 @@
+"""The producer ids that this broker may give, which the controller hands out in blocks. KIP-730.
+
+Nobody is kept waiting for a block: who asks while there is none is told to ask again, which clients take for
+a coordinator that is still loading. As in Apache Kafka the first block is asked for by the first producer,
+however long the broker has been up, and the next one when nine tenths of a block are given away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kwire.broker.controller.commands import AllocateProducerIds, ProducerIdBlock
+from kwire.broker.controller.port import ControllerPort
+from kwire.host.host import Host
+from kwire.wire.errors import ApiError, ErrorCode
+
+RETRY_BACKOFF_MS = 50
+"""How long the controller is left alone after it has refused."""
+PREFETCH_PERCENT = 90
+
+
+class ProducerIdManager:
+    """Gives each id once, also across restarts: what is left of a block is given up."""
+
+    def __init__(
+        self, controller: ControllerPort, host: Host, node_id: int, *, broker_epoch: Callable[[], int]
+    ) -> None:
+        self._controller = controller
+        self._broker_epoch = broker_epoch
+        self._host = host
+        self._logger = host.logger("kwire.transactions")
+        self._node_id = node_id
+        self._block = ProducerIdBlock(0, 0)
+        self._given = 0
+        """How many ids of the block are given away."""
+        self._next_block: ProducerIdBlock | None = None
+        self._asked = False
+        self._not_before_ms: int | None = None
+
+    def next(self) -> int:
+        """An id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: a block of them is on its way."""
+        if self._given == self._block.size:
+            if self._next_block is None:
+                self._ask()
+                raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self._block, self._next_block, self._given = self._next_block, None, 0
+        if self._given == self._block.size * PREFETCH_PERCENT // 100:
+            self._ask()
+        producer_id = self._block.first + self._given
+        self._given += 1
+        return producer_id
+
+    def _ask(self) -> None:
+        is_early = (
+            self._not_before_ms is not None
+            and self._host.internode_clock.monotonic_ms() < self._not_before_ms
+        )
+        if self._asked or is_early:
+            return
+        self._asked = True
+        command = AllocateProducerIds(self._node_id, self._broker_epoch())
+        self._controller.submit(command, self._answered)
+
+    def _answered(self, reply: ProducerIdBlock | ApiError) -> None:
+        self._asked = False
+        if isinstance(reply, ApiError):
+            self._logger.warning("the controller gives no producer ids: %s", reply.code.name)
+            self._not_before_ms = self._host.internode_clock.monotonic_ms() + RETRY_BACKOFF_MS
+        else:
+            self._next_block, self._not_before_ms = reply, None

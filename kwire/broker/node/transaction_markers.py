@@ -1,0 +1,140 @@
+"""Markers for partitions that other brokers lead: WriteTxnMarkers v1–2, as coordinators ask it. KIP-98.
+
+What is on its way to a broker that leads a partition no more is given up, so that the new leader is asked.
+Should the old one still write the marker, it is cut off, or there twice, which ends nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from kwire.broker.node.controller_requests import error_code
+from kwire.broker.node.request_batcher import MAX_BATCHED, RequestBatcher
+from kwire.coordinator.transactions.machine import Ending
+from kwire.host.host import Host, PeerAddress, PeerUnreachable
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from kwire.wire.primitives import TopicPartition
+from kwire.wire.schema import Message
+
+OUTCOMES: Final = {
+    # It may not have heard of the topic yet. Whether that is deleted the coordinator knows itself.
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    # Such a log has nothing of the transaction.
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: ErrorCode.NONE,
+    ErrorCode.UNSUPPORTED_VERSION: ErrorCode.NONE,
+}
+"""What some answers of another broker say to a coordinator."""
+
+
+class _Marker:
+    """One transaction's end, on its way to one broker."""
+
+    __slots__ = ("coordinator_epoch", "ending", "partitions", "told")
+
+    def __init__(
+        self,
+        partitions: Collection[TopicPartition],
+        ending: Ending,
+        coordinator_epoch: int,
+        told: Callable[[Mapping[TopicPartition, ErrorCode]], None],
+    ) -> None:
+        self.partitions = dict.fromkeys(partitions)
+        """Those of which nothing was told yet."""
+        self.ending = ending
+        self.coordinator_epoch = coordinator_epoch
+        self.told = told
+
+    def tell(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+        """Tell what became of some partitions, unless that was told."""
+        news = {partition: code for partition, code in codes.items() if partition in self.partitions}
+        for partition in news:
+            del self.partitions[partition]
+        if news:
+            self.told(news)
+
+
+class TransactionMarkerSender:
+    """The markers that this broker's transaction coordinator has others write."""
+
+    purpose: Final = "markers"
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        address_of: Callable[[int], PeerAddress | None],
+        leader_of: Callable[[TopicPartition], int],
+        timeout_ms: Callable[[], int],
+    ) -> None:
+        """`leader_of` gives the id of the broker that leads a partition, as the metadata has it now."""
+        self._leader_of = leader_of
+        self._questions: RequestBatcher[_Marker] = RequestBatcher(self, host, address_of, timeout_ms)
+
+    def send(
+        self,
+        broker_id: int,
+        partitions: Collection[TopicPartition],
+        ending: Ending,
+        coordinator_epoch: int,
+        told: Callable[[Mapping[TopicPartition, ErrorCode]], None],
+    ) -> None:
+        """Have a broker write a marker into these logs; `told` hears of each exactly once, maybe in parts."""
+        self._questions.ask(broker_id, _Marker(partitions, ending, coordinator_epoch, told))
+
+    def leaders_changed(self) -> None:
+        """Give up what is on its way to a broker that does not lead the partition any more."""
+        asked = self._questions
+        for by_broker in (asked.under_way, asked.waiting):
+            for broker_id, markers in list(by_broker.items()):
+                for marker in list(markers):
+                    moved = [one for one in marker.partitions if self._leader_of(one) != broker_id]
+                    marker.tell(dict.fromkeys(moved, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    # --- see `Asks`
+
+    def together(self, waiting: list[_Marker]) -> tuple[list[_Marker], list[_Marker]]:
+        waiting = [marker for marker in waiting if marker.partitions]
+        return waiting[:MAX_BATCHED], waiting[MAX_BATCHED:]
+
+    def request(self, questions: Sequence[_Marker]) -> Message:
+        return WriteTxnMarkersRequest(markers=[_written(marker) for marker in questions])
+
+    def answered(self, questions: Sequence[_Marker], answer: Message | PeerUnreachable) -> None:
+        if isinstance(answer, PeerUnreachable):
+            for marker in questions:
+                marker.tell(dict.fromkeys(marker.partitions, ErrorCode.NETWORK_EXCEPTION))
+            return
+        assert isinstance(answer, WriteTxnMarkersResponse)
+        codes: dict[int, dict[TopicPartition, ErrorCode]] = {}
+        for result in answer.markers:
+            of_producer = codes.setdefault(result.producer_id, {})
+            for topic in result.topics:
+                for partition in topic.partitions:
+                    code = error_code(partition.error_code)
+                    of_producer[topic.name, partition.partition_index] = OUTCOMES.get(code, code)
+        for marker in questions:
+            found = codes.get(marker.ending.producer_id, {})
+            missing = ErrorCode.UNKNOWN_SERVER_ERROR
+            marker.tell({partition: found.get(partition, missing) for partition in marker.partitions})
+
+
+def _written(marker: _Marker) -> WritableTxnMarker:
+    topics: dict[str, WritableTxnMarkerTopic] = {}
+    for name, index in marker.partitions:
+        topics.setdefault(name, WritableTxnMarkerTopic(name=name)).partition_indexes.append(index)
+    ending = marker.ending
+    return WritableTxnMarker(
+        producer_id=ending.producer_id,
+        producer_epoch=ending.producer_epoch,
+        transaction_result=ending.commit,
+        topics=list(topics.values()),
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=ending.version,
+    )

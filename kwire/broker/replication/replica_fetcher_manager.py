@@ -1,0 +1,128 @@
+"""Which fetcher follows which partition: a leader has `num.replica.fetchers`, each with a share of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kwire.broker.config import BrokerConfig
+from kwire.broker.metadata.image import MetadataImage
+from kwire.broker.replication.fetcher_ports import StagedAppends
+from kwire.broker.replication.partition import Partition
+from kwire.broker.replication.replication_quota import FOLLOWER_SIDE, ReplicationQuota
+from kwire.host.host import Host, PeerAddress
+
+if TYPE_CHECKING:
+    from kwire.broker.replication.follower import Follower
+    from kwire.broker.replication.replica_fetcher import ReplicaFetcher
+
+FETCH_VERSIONS: Final = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14), (0, 13))
+LIST_OFFSETS_VERSIONS: Final = ((29, 11), (25, 10), (21, 9), (9, 8), (0, 7))
+"""From which metadata.version on brokers speak which version of an API to each other, as Kafka has it."""
+
+
+class ReplicaFetcherManager:
+    """The fetchers of one broker. `Following` for its replicas, and `Around` for each of them."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        *,
+        image: Callable[[], MetadataImage],
+        broker_epoch: Callable[[], int],
+        stage: Callable[[StagedAppends], None],
+        on_cut: Callable[[Partition], None] = lambda partition: None,
+    ) -> None:
+        """`image` tells the metadata of now; `stage` has something committed when the turn ends.
+
+        `on_cut` is called when the log of a follower was cut, or has started anew.
+        """
+        self.config = config
+        self.host = host
+        self.stage = stage
+        self.throttle = ReplicationQuota(FOLLOWER_SIDE, config, host, image)
+        self._image = image
+        self._broker_epoch = broker_epoch
+        self._on_cut = on_cut
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        """By leader and number."""
+        self._followers: dict[Partition, tuple[ReplicaFetcher, Follower]] = {}
+        self._size = config.num_replica_fetchers
+        self._is_stopped = False
+
+    # --- who follows
+
+    def follow(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
+        """See `Following`."""
+        known = self._followers.get(partition)
+        if known is not None:
+            fetcher, follower = known
+            if (fetcher.leader_id, follower.leader_epoch) == (leader_id, leader_epoch):
+                return
+            self.forget(partition)
+        if leader_id >= 0 and not self._is_stopped:
+            self._begin(partition, leader_id, leader_epoch)
+
+    def _begin(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
+        # Imported here: a broker that is alone starts without them.
+        from kwire.broker.replication.follower import Follower
+        from kwire.broker.replication.replica_fetcher import ReplicaFetcher
+
+        number = (sum(partition.topic.encode()) + partition.index) % self._size
+        fetcher = self._fetchers.get((leader_id, number))
+        if fetcher is None:
+            fetcher = self._fetchers[leader_id, number] = ReplicaFetcher(leader_id, number, self)
+        follower = Follower(partition, leader_epoch, self.host, self._on_cut)
+        self._followers[partition] = fetcher, follower
+        fetcher.follow(follower)
+
+    def forget(self, partition: Partition) -> None:
+        """See `Following`."""
+        known = self._followers.pop(partition, None)
+        if known is not None:
+            fetcher, follower = known
+            fetcher.forget(follower)
+
+    def config_changed(self) -> None:
+        """Settings of the broker have changed: perhaps there are more fetchers now, or fewer."""
+        if self.config.num_replica_fetchers == self._size:
+            return
+        self._size = self.config.num_replica_fetchers
+        for partition, (fetcher, follower) in list(self._followers.items()):
+            self.forget(partition)
+            self._begin(partition, fetcher.leader_id, follower.leader_epoch)
+
+    def stop(self) -> None:
+        """Fetch nothing any more: the broker ends."""
+        self._is_stopped = True
+        for fetcher in self._fetchers.values():
+            fetcher.stop()
+
+    def following(self) -> list[tuple[ReplicaFetcher, Follower]]:
+        """All followers, each with who fetches for it."""
+        return list(self._followers.values())
+
+    # --- for the fetchers
+
+    @property
+    def broker_epoch(self) -> int:
+        return self._broker_epoch()
+
+    @property
+    def fetch_version(self) -> int:
+        return self._version(FETCH_VERSIONS)
+
+    @property
+    def list_offsets_version(self) -> int:
+        return self._version(LIST_OFFSETS_VERSIONS)
+
+    def _version(self, versions: tuple[tuple[int, int], ...]) -> int:
+        level = self._image().metadata_version
+        return next(version for since, version in versions if level >= since)
+
+    def address_of(self, broker_id: int) -> PeerAddress | None:
+        """See `Around`."""
+        broker = self._image().brokers.get(broker_id)
+        endpoint = broker and broker.endpoints.get(self.config.inter_broker_listener_name)
+        return None if endpoint is None else PeerAddress(endpoint.host, endpoint.port)

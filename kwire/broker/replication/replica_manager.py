@@ -1,0 +1,488 @@
+"""The replicas of this broker: taken up, led, followed and given up as the cluster's metadata says.
+
+Whoever needs a partition asks here. Appends of one turn of the loop are written at its end, all of a
+partition's with one call.
+
+Making the log of a new replica takes a millisecond and more, and a topic may have thousands: they are made
+in slices, between which requests are served and heartbeats sent. Until its turn comes a replica is not there,
+as in Apache Kafka, whose brokers do not lead yet what they have not taken up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+from kwire.broker.config import BrokerConfig, log_config
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import (
+    DIRECTORY_MIGRATING,
+    DIRECTORY_UNASSIGNED,
+    NO_LEADER,
+    RESOURCE_TOPIC,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from kwire.broker.replication.fetcher_ports import FetcherManager, StagedAppends
+from kwire.broker.replication.log_dirs import AssignmentsManager
+from kwire.broker.replication.partition import InternalFailure, Partition
+from kwire.broker.replication.remote_replicas import LeaderPartitions
+from kwire.broker.replication.roles import Role
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.log.log import Log
+from kwire.broker.storage.log.log_config import LogConfig
+from kwire.host.host import Host
+from kwire.wire.batch import NO_LEADER_EPOCH
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.primitives import Uuid
+
+MAX_LOGGED = 20
+"""How many partitions a line of the log names."""
+MAX_SHARED_CONFIGS = 1_000
+FIRST_SLICE = 16
+"""So many new replicas are taken up within the turn, as most topics are: nobody finds them missing."""
+SLICE_MS = 5
+"""How long further ones are taken up before everything else has its turn."""
+UNASSIGNED = (None, DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED)
+"""What the metadata has for the directory of a replica that has not been anywhere yet."""
+
+
+class ElectionListener(Protocol):
+    """A coordinator: each partition of its topic makes the broker that leads it one of its groups or ids."""
+
+    def elected(self, index: int, leader_epoch: int) -> None:
+        """This broker leads the partition from now on, in this epoch."""
+
+    def resigned(self, index: int, leader_epoch: int) -> None:
+        """It does not any more, as it did in this epoch."""
+
+
+class ReplicaManager:
+    """The replicas of one broker, by topic and index."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        log_manager: LogManager,
+        *,
+        image: Callable[[], MetadataImage],
+        coordinators: Mapping[str, ElectionListener],
+        placement: AssignmentsManager,
+        following: FetcherManager,
+        leading: LeaderPartitions,
+        on_left: Callable[[Partition], None],
+        on_deleted: Callable[[], None],
+    ) -> None:
+        """`image` gives the metadata as it is now. `coordinators`: by the topic that makes somebody one.
+
+        `placement` tells the cluster where replicas lie, `following` is told of followers, `leading` is
+        what leaders have in common. `on_left` is called with each partition that is given up, before its
+        log goes, `on_deleted` when all logs of a change are gone.
+        """
+        self._config = config
+        self._node_id = config.node_id
+        self._host = host
+        self._logger = host.logger("kwire.partition")
+        self._log_manager = log_manager
+        self._image = image
+        self._coordinators = coordinators
+        self._placement = placement
+        self._following = following
+        self._on_left = on_left
+        self._on_deleted = on_deleted
+        self._traffic = leading.traffic
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._new: OrderedDict[tuple[str, int], None] = OrderedDict()
+        """ReplicaManager that are still to be taken up, whose logs have to be made."""
+        self._is_making = False
+        self._untold: dict[str, None] = {}
+        """Topics of which some were made since it was told where logs lie."""
+        self._made = partial(
+            Partition,
+            host=host,
+            stage=self.stage,
+            when_placed=log_manager.placing.when_placed,
+            on_offline=self._went_offline,
+            leading=leading,
+        )
+        """Makes one of a log; with one pair of methods for all, since there are many."""
+        self._staged: list[StagedAppends] = []
+        self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        """What the logs of topics with these overrides go by, until the broker's own settings change."""
+
+    # --- who has what
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        """The replica of this broker, whatever its role; None without one whose log could be opened."""
+        return self._partitions.get((topic, index))
+
+    def all(self) -> list[Partition]:
+        """Those whose logs could be opened, whatever their roles."""
+        return list(self._partitions.values())
+
+    def role(self, topic: str, index: int) -> Role:
+        """What the replica is to this broker."""
+        partition = self._partitions.get((topic, index))
+        if partition is not None:
+            return partition.role
+        image = self._image().partition(topic, index)
+        if image is None or self._node_id not in image.replicas or (topic, index) in self._new:
+            return Role.ABSENT
+        return Role.OFFLINE  # it is this broker's, and has no log that can be used
+
+    def exists(self, topic: str, index: int) -> bool:
+        """Whether the cluster has such a partition, be it here or elsewhere."""
+        return (topic, index) in self._partitions or self._image().partition(topic, index) is not None
+
+    def led(self, topic: str, index: int) -> Partition:
+        """The partition, led by this broker and online.
+
+        ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        partition = self._partitions.get((topic, index))
+        if partition is not None and partition.role is Role.LEADER:
+            return partition
+        raise self.absence(topic, index) if partition is None else partition.refusal()
+
+    def absence(self, topic: str, index: int) -> ApiError:
+        """Why this broker has none of a partition, as `get` says, in the words of `led`."""
+        image = self._image().partition(topic, index)
+        if image is None:
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        # What this broker leads and could not take up has no log that can be used.
+        leads = image.leader == self._node_id and (topic, index) not in self._new
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def current_leader(self, topic: str, index: int) -> tuple[int, int]:
+        """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""
+        partition = self._image().partition(topic, index)
+        none = NO_LEADER, NO_LEADER_EPOCH
+        return none if partition is None else (partition.leader, partition.leader_epoch)
+
+    def tell_offline(self) -> None:
+        """Log, after a start, what of the data nobody can read."""
+        names = sorted(
+            f"{topic.name}-{index}"
+            for topic in self._image().topics.values()
+            for index in range(len(topic.partitions))
+            if self.role(topic.name, index) is Role.OFFLINE
+        )
+        if names:
+            more = f" and {len(names) - MAX_LOGGED} more" if len(names) > MAX_LOGGED else ""
+            self._logger.error(
+                "%d partitions are offline: %s%s", len(names), ", ".join(names[:MAX_LOGGED]), more
+            )
+
+    # --- the turn
+
+    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+        """Write what this turn appended, acknowledge it, and wake who waits for it.
+
+        What is written may have more to be written, as the end of a transaction has its markers. `answer` is
+        called before that: whoever was acknowledged does not wait for it.
+        """
+        while self._staged:
+            staged, self._staged = self._staged, []
+            for one in staged:
+                one.commit()
+            if self._staged and answer is not None:
+                answer()
+
+    def stage(self, appended: StagedAppends) -> None:
+        """Have this committed when the turn ends."""
+        self._staged.append(appended)
+
+    def flush_due(self) -> None:
+        """flush.ms, and segments that rolled since the last flush, are due without an append, too."""
+        for log in self._log_manager.due_for_flush(self._host.monotonic_ms()):
+            partition = self._partitions.get((log.topic, log.partition))
+            if partition is not None and partition.role is not Role.OFFLINE:
+                partition.sync(lambda error: None)
+
+    def end_waits(self) -> None:
+        """Have every long poll answered with what there is; the broker ends."""
+        self._new.clear()
+        for partition in self._partitions.values():
+            partition.end_waits()
+
+    # --- following the metadata
+
+    def start(self) -> None:
+        """Take up the partitions of the image, create what is missing, set strays aside."""
+        topics = self._image().topics
+        for log in list(self._log_manager.logs()):
+            if log.topic != METADATA_TOPIC:
+                self._check_known(log)
+        # What is in none of the directories has to be made, and of a directory that was emptied that is all.
+        can_be_made = not self._log_manager.any_offline
+        for topic in topics.values():
+            for index, partition in enumerate(topic.partitions):
+                if self._node_id not in partition.replicas:
+                    continue
+                if can_be_made and self._log_manager.get(topic.name, index) is None:
+                    self._new[topic.name, index] = None
+                else:
+                    self._take(topic, index)
+        self._tell_directories(topics.values())
+        self._make_new(FIRST_SLICE)
+
+    def _check_known(self, log: Log) -> None:
+        image = self._image()
+        topic = image.topics.get(log.topic)
+        if topic is not None and topic.topic_id != log.topic_id and log.topic_id in image.topics_by_id:
+            # As Kafka: a directory that somebody has copied or renamed stays as it is, and is not served.
+            log.fail(StorageError(f"{log.directory} has the id of another topic"))
+            return
+        known = image.partition(log.topic, log.partition)
+        if (
+            topic is None
+            or topic.topic_id != log.topic_id
+            or known is None
+            or self._node_id not in known.replicas
+        ):
+            self._logger.warning("%s-%d is not in the metadata: set aside as stray", log.topic, log.partition)
+            self._log_manager.set_stray(log)
+
+    def changed(self, delta: MetadataDelta) -> None:
+        """The metadata has changed so."""
+        gone = [
+            (topic.name, index) for topic in delta.deleted_topics for index in range(len(topic.partitions))
+        ]
+        altered: list[TopicImage] = []
+        for change in delta.altered_topics:
+            assert change.before is not None
+            assert change.after is not None
+            altered.append(change.after)
+            gone += [
+                (change.after.name, index)
+                for index, partition in enumerate(change.after.partitions)
+                if self._node_id not in partition.replicas and (change.after.name, index) in self._partitions
+            ]
+        for topic, index in gone:
+            self._give_up(topic, index)
+        for deleted in delta.deleted_topics:
+            self._traffic.forget(deleted.name)
+        if gone:
+            self._sync_directories()
+            self._on_deleted()
+        for created in delta.created_topics:
+            for index in range(len(created.partitions)):
+                self._new[created.name, index] = None
+        for change in delta.altered_topics:
+            assert change.before is not None
+            assert change.after is not None
+            for index, now in enumerate(change.after.partitions):
+                before = change.before.partitions[index : index + 1]
+                if before and before[0] is now:
+                    continue  # of a thousand partitions one may have changed
+                key = change.after.name, index
+                if key in self._new or not before or self._node_id not in before[0].replicas:
+                    self._new[key] = None
+                else:
+                    self._take(change.after, index)
+        self._untold.update(dict.fromkeys(topic.name for topic in altered))
+        if not self._is_making:
+            self._make_new(FIRST_SLICE)
+        self._take_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
+
+    def _make_new(self, at_least: int = 1) -> None:
+        """Take up new replicas until the slice is over, and the rest in the next one."""
+        self._is_making = False
+        until_ms = self._host.monotonic_ms() + SLICE_MS
+        topics = self._image().topics
+        while self._new:
+            (name, index), _ = self._new.popitem(last=False)
+            topic = topics.get(name)
+            if topic is None or index >= len(topic.partitions):
+                continue
+            self._take(topic, index, is_new=True)
+            self._untold[name] = None
+            at_least -= 1
+            if at_least <= 0 and self._host.monotonic_ms() >= until_ms:
+                break
+        if self._new:
+            self._is_making = True
+            self._host.call_soon(self._make_new)
+        else:
+            self._log_manager.placing.name(self._host)
+            told, self._untold = self._untold, {}
+            self._tell_directories(topics[name] for name in told if name in topics)
+
+    def _take(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
+        """Take up the role that the image has for this broker."""
+        image = topic.partitions[index]
+        if self._node_id not in image.replicas:
+            return
+        partition = self._partitions.get((topic.name, index))
+        try:
+            if partition is None:
+                partition = self._opened(topic, index, is_new=is_new)
+            before = partition.role, partition.leader_epoch
+            coordinator = self._coordinators.get(topic.name)
+            if image.leader != self._node_id:
+                if coordinator is not None and partition.role is Role.LEADER:
+                    coordinator.resigned(index, partition.leader_epoch)
+                partition.follow(image)
+            elif partition.role is Role.FOLLOWER and not _is_settled(partition.log):
+                self._following.forget(partition)
+                partition.sync(lambda error: self._lead_synced(partition))
+                return
+            else:
+                partition.lead(image)
+        except StorageError as error:
+            self._logger.error("%s-%d is offline: %s", topic.name, index, error)
+            return
+        self._partitions[topic.name, index] = partition
+        if partition.role is Role.FOLLOWER and self._is_given_up(image):
+            self._following.forget(partition)
+        elif partition.role is Role.FOLLOWER:
+            self._following.follow(partition, image.leader, image.leader_epoch)
+        elif before[0] is Role.FOLLOWER:
+            self._following.forget(partition)
+        now = partition.role, partition.leader_epoch
+        if coordinator is not None and partition.role is Role.LEADER and now != before:
+            coordinator.elected(index, partition.leader_epoch)
+
+    def _lead_synced(self, partition: Partition) -> None:
+        """What was cut of a follower's log is gone for good, or its role has changed meanwhile."""
+        key = partition.topic, partition.index
+        image = self._image().partition(*key)
+        if (
+            image is not None
+            and image.leader == self._node_id
+            and partition.role is Role.FOLLOWER
+            and self._partitions.get(key) is partition
+        ):
+            self._take(self._image().topics[partition.topic], partition.index)
+
+    def _is_given_up(self, image: PartitionImage) -> bool:
+        """Whether the broker is about to end, and the others have gone on without this replica."""
+        if self._node_id in image.isr:
+            return False
+        own = self._image().brokers.get(self._node_id)
+        return own is not None and own.in_controlled_shutdown
+
+    def _opened(self, topic: TopicImage, index: int, *, is_new: bool) -> Partition:
+        """A replica with its log, which is created where there is none yet. StorageError.
+
+        A log that should be there may lie in a directory that cannot be used now: a second, empty one in
+        its place would hide what was acknowledged.
+        """
+        log = self._log_manager.get(topic.name, index)
+        if log is None:
+            place = topic.partitions[index].directory_of(self._node_id)
+            directory = self._log_manager.directory_of_id(place)
+            if directory is not None:
+                self._log_manager.prefer(topic.name, index, directory)
+            elif self._log_manager.any_offline and not (is_new and place in UNASSIGNED):
+                raise StorageError("its log may be in a directory that is offline")
+            log = self._log_manager.create(
+                topic.name, index, topic.topic_id, self.log_config(topic.name), self._host.now_ms()
+            )
+        return self._made(log)
+
+    def _give_up(self, topic: str, index: int) -> None:
+        self._new.pop((topic, index), None)
+        partition = self._partitions.pop((topic, index), None)
+        if partition is None:
+            return
+        coordinator = self._coordinators.get(topic)
+        if coordinator is not None:
+            coordinator.resigned(index, partition.leader_epoch)
+        if partition.role is Role.FOLLOWER:
+            self._following.forget(partition)
+        is_deleted = self._image().partition(topic, index) is None
+        partition.leave(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
+        self._on_left(partition)
+        try:
+            self._log_manager.delete(partition.log, self._host.now_ms(), sync=False)
+        except StorageError as error:
+            self._logger.error("%s-%d cannot be set aside: %s", topic, index, error)
+
+    def _sync_directories(self) -> None:
+        """Make the names of what was set aside durable. After a loss of power, what comes back is a stray."""
+        for directory in self._log_manager.directories():
+            if not directory.offline:
+                self._host.run_in_worker(directory.sync, partial(self._log_manager.synced, directory))
+
+    def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
+        """Tell the controller where logs lie, if it does not know: with several directories it cannot."""
+        found: dict[tuple[Uuid, int], Uuid] = {}
+        first, *more = self._log_manager.directories()
+        for topic in topics:
+            for index, image in enumerate(topic.partitions):
+                if not more and image.directory_of(self._node_id) == first.directory_id:
+                    continue  # with one it does, as a rule
+                partition = self._partitions.get((topic.name, index))
+                if (
+                    partition is None
+                    or partition.role is Role.OFFLINE
+                    or partition.topic_id != topic.topic_id
+                ):
+                    continue
+                if self._log_manager.future(topic.name, index) is not None:
+                    continue  # it is moving, and what is known of it is the move's affair
+                properties = self._log_manager.directory_of(partition.log).properties
+                directory_id = properties and properties.directory_id
+                if directory_id and image.directory_of(self._node_id) != directory_id:
+                    found[topic.topic_id, index] = directory_id
+        if found:
+            self._placement.assign(found, lambda error: None)
+
+    # --- configurations
+
+    def log_config(self, topic: str) -> LogConfig:
+        """What the logs of a topic go by, now. Topics of the same overrides share it."""
+        overrides = self._image().config(RESOURCE_TOPIC, topic)
+        key = tuple(sorted(overrides.items()))
+        config = self._log_configs.get(key)
+        if config is None:
+            if len(self._log_configs) >= MAX_SHARED_CONFIGS:
+                self._log_configs.clear()
+            config = self._log_configs[key] = log_config(self._config, overrides)
+        return config
+
+    def broker_config_changed(self) -> None:
+        """The broker's own settings have changed, which are the defaults of topics."""
+        self._log_configs.clear()
+        self._take_configs(self._image().topics.keys())
+
+    def _take_configs(self, topics: Iterable[str]) -> None:
+        wanted = set(topics)
+        if wanted:
+            for (topic, _), partition in self._partitions.items():
+                if topic in wanted:
+                    partition.log.config = self.log_config(topic)
+
+    # --- failures
+
+    def directory_failed(self, error: StorageError) -> None:
+        """A log directory has failed: every replica in it goes offline at once."""
+        for partition in list(self._partitions.values()):
+            if partition.log.failure is not None:
+                partition.fail(error)
+
+    def _went_offline(self, partition: Partition, error: StorageError) -> None:
+        self._following.forget(partition)
+        coordinator = self._coordinators.get(partition.topic)
+        if coordinator is not None:
+            coordinator.resigned(partition.index, partition.leader_epoch)
+        if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not given up
+            self._logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
+            if not isinstance(error, InternalFailure):
+                # A sync that failed is the disk's failure, too: nothing in its directory can be relied upon.
+                self._log_manager.log_failed(partition.log, error)
+
+
+def _is_settled(log: Log) -> bool:
+    """Write what was fetched. Whether what was cut is gone for good: before, nothing may be appended."""
+    log.commit()
+    return not log.awaits_sync

@@ -1,0 +1,93 @@
+"""How fast replicas are copied to other brokers, where somebody has limited that. KIP-73.
+
+A broker gives to followers what `leader.replication.throttled.rate` allows, and takes from leaders what
+`follower.replication.throttled.rate` does, of those replicas that their topics list. The rate is that of the
+last few windows: `replication.quota.window.num` of them. Who is in sync already is not held back, so that no
+ISR shrinks for this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from kwire.broker.config import BrokerConfig
+from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from kwire.host.host import Host
+
+LEADER_SIDE: Final = "leader"
+FOLLOWER_SIDE: Final = "follower"
+EVERY_REPLICA: Final = "*"
+NO_REPLICA: Final = ("", "none")
+MAX_PARSED: Final = 1_000
+
+
+def configured_rate(image: MetadataImage, node_id: int, name: str) -> int | None:
+    """Bytes a second that are set for this running broker or for all of them; None for no limit."""
+    for resource in (str(node_id), ""):
+        text = image.config(RESOURCE_BROKER, resource).get(name, "")
+        if text.isdigit():
+            return int(text)
+    return None
+
+
+class ReplicationQuota:
+    """The limit of one side."""
+
+    def __init__(
+        self, side: str, config: BrokerConfig, host: Host, image: Callable[[], MetadataImage]
+    ) -> None:
+        """`side` is LEADER_SIDE or FOLLOWER_SIDE; `image` tells the metadata of now."""
+        self._rate = f"{side}.replication.throttled.rate"
+        self._replicas = f"{side}.replication.throttled.replicas"
+        self._config = config
+        self._host = host
+        self._image = image
+        self._windows: deque[list[int]] = deque()
+        """When each began, and the bytes that it saw."""
+        self._parsed: dict[str, frozenset[int]] = {}
+
+    def covers(self, topic: str, index: int) -> bool:
+        """Whether this broker's replica is one of those that are limited."""
+        listed = self._image().config(RESOURCE_TOPIC, topic).get(self._replicas, "")
+        if listed in NO_REPLICA:
+            return False
+        return listed == EVERY_REPLICA or index in self._indexes(listed)
+
+    def _indexes(self, listed: str) -> frozenset[int]:
+        found = self._parsed.get(listed)
+        if found is None:
+            if len(self._parsed) >= MAX_PARSED:
+                self._parsed.clear()
+            mine = f":{self._config.node_id}"
+            entries = (entry.strip() for entry in listed.split(","))
+            found = self._parsed[listed] = frozenset(
+                int(entry.removesuffix(mine)) for entry in entries if entry.endswith(mine)
+            )
+        return found
+
+    def record(self, size_bytes: int) -> None:
+        """So much of the replicas that are limited was copied now."""
+        now_ms, windows = self._host.internode_clock.monotonic_ms(), self._windows
+        if not windows or now_ms - windows[-1][0] >= self._window_ms:
+            windows.append([now_ms, 0])
+        windows[-1][1] += size_bytes
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether those that are limited have to wait now."""
+        rate = configured_rate(self._image(), self._config.node_id, self._rate)
+        if rate is None:
+            return False
+        now_ms, windows, window_ms = self._host.internode_clock.monotonic_ms(), self._windows, self._window_ms
+        while windows and now_ms - windows[0][0] >= window_ms * self._config.replication_quota_window_num:
+            windows.popleft()
+        if not windows:
+            return False
+        copied_bytes = sum(size_bytes for _, size_bytes in windows)
+        return copied_bytes * 1000 > rate * max(window_ms, now_ms - windows[0][0])
+
+    @property
+    def _window_ms(self) -> int:
+        return self._config.replication_quota_window_size_seconds * 1000
