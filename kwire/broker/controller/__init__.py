@@ -1,1 +1,1 @@
-"""Cluster metadata: an immutable image, the records that change it, and the commands that give records."""
+"""The active controller: commands change the cluster metadata, and partition leaders are elected."""

@@ -1,10 +1,10 @@
-"""AlterPartition: the leader of a partition alters its in-sync set. KIP-497, KIP-841, KIP-903.
+"""AlterPartition: a partition leader shrinks or expands the ISR. KIP-497, KIP-841, KIP-903.
 
-Order of checks: the topic, the partition, epochs that are ahead of this controller's, the leader epoch, who
-leads, the partition epoch, the set itself, the recovery state, whether all its members may be in a set.
+The checks run in Apache Kafka's order: topic, partition, epochs ahead of this controller's, leader epoch,
+leader id, partition epoch, the new ISR, the recovery state, and the eligibility of every ISR member.
 
-A leader that is ahead speaks to a controller that is no longer the active one: NOT_CONTROLLER has it look
-for the one that is.
+If the leader's epochs are ahead, this controller is no longer the active one. NOT_CONTROLLER makes the leader
+look up the active controller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kwire.wire.records.metadata import PartitionChangeRecord
 def alter_partition(
     command: AlterPartition, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[list[AlteredPartition]]:
-    """One outcome a partition; what is refused stops nothing else. ApiError: STALE_BROKER_EPOCH."""
+    """Change the ISR of each partition, or report why not. ApiError: STALE_BROKER_EPOCH."""
     check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
     altered: dict[tuple[Uuid, int], PartitionImage] = {}
@@ -61,7 +61,7 @@ def alter_partition(
             assert isinstance(record, PartitionChangeRecord)
             partition = altered[key] = merge_change(partition, record)
             if record.leader not in (NO_LEADER_CHANGE, command.broker_id):
-                # It ended a reassignment that leaves the leader out: who asked must learn who leads now.
+                # The new ISR completed a reassignment that removes this leader: report the new leader.
                 outcomes.append(AlteredPartition(*key, ErrorCode.NEW_LEADER_ELECTED))
                 continue
         outcomes.append(
@@ -103,7 +103,7 @@ def _fault(
 
 
 def _is_eligible(image: MetadataImage, broker_id: int, broker_epoch: int) -> bool:
-    """KIP-841, KIP-903: whoever is in the set must be able to lead, in the life that the leader knows."""
+    """Return whether the broker may be in an ISR: active, and not restarted since (KIP-841, KIP-903)."""
     broker = image.brokers.get(broker_id)
     if broker is None or not broker.is_active:
         return False

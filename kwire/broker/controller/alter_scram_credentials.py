@@ -1,7 +1,7 @@
-"""Users' SCRAM credentials as the active controller gives and takes them. KIP-554.
+"""AlterUserScramCredentials: create, change and delete SCRAM credentials. KIP-554.
 
-A user may be named once in a request, whatever the mechanism. What is wrong with one user is told of that
-one, and nothing is done for him; the others' credentials are written.
+A request may name each user once, whatever the mechanism. An invalid user gets an error and stays unchanged;
+the credentials of the other users are written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TWICE: Final = Fault(
 def alter_scram_credentials(
     command: AlterScramCredentials, image: MetadataImage
 ) -> ControllerResult[dict[str, Fault | None]]:
-    """Why each user was refused, or None: first those who lose a credential, then those who get one."""
+    """Return each user's error, or None. Deletions are checked before upsertions."""
     deleted: dict[str, ScramCredentialDeletion] = {}
     given: dict[str, ScramCredentialUpsertion] = {}
     faults: dict[str, Fault | None] = {}

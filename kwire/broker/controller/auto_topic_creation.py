@@ -1,4 +1,4 @@
-"""Topics that the broker creates by itself: on first use, or because they are its own."""
+"""Automatic topic creation: topics on first use (auto.create.topics.enable), and internal topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConf
 
 
 def creatable_topic(name: str, config: BrokerConfig) -> CreatableTopic:
-    """The topic as auto-creation asks for it: internal ones with the settings that their readers count on."""
+    """Return the topic to create. Internal topics get the configs that their coordinators depend on."""
     if name == GROUP_METADATA_TOPIC:
         return _topic(
             name,

@@ -1,6 +1,6 @@
-"""The first records of a new cluster: from `bootstrap.checkpoint`, or else those that Kafka 4.3.1 writes.
+"""The bootstrap metadata of a new cluster: `bootstrap.checkpoint`, or else Kafka 4.3.1's default features.
 
-KIP-778: formatting a directory decides the metadata.version and the features that a cluster starts with.
+KIP-778: formatting a log directory decides the cluster's first metadata.version and feature levels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ABORT_REASON: Final = "Controller failover"
 
 
 def bootstrap_records(disk: Disk, log_dir: str) -> list[Message]:
-    """The records that formatting left in `log_dir`, else the built-in ones."""
+    """Return the records of `bootstrap.checkpoint` in `log_dir`, or the default feature levels."""
     path = f"{log_dir}/{BOOTSTRAP}"
     if disk.exists(path):
         return [record for batch in decode_batches(disk.read(path)) for record in batch.records]
@@ -44,9 +44,9 @@ def bootstrap_records(disk: Disk, log_dir: str) -> list[Message]:
 def activation_records(
     records: list[Message], min_insync_replicas: int, *, is_transaction_open: bool
 ) -> list[StoredRecord]:
-    """What the first leader of an empty log writes.
+    """Return the records that the first active controller writes to an empty log.
 
-    `is_transaction_open`: an earlier attempt was cut short, and is to be aborted.
+    `is_transaction_open`: an earlier controller failed in the middle of these records; abort its transaction.
     """
     levels = {
         record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)
@@ -59,7 +59,7 @@ def activation_records(
         out.append(BeginTransactionRecord(name=TRANSACTION_NAME))
     out.extend(records)
     if level >= ELR_LEVEL and levels.get(ELR_VERSION, 0) >= 1:
-        # KIP-966: eligible leaders are counted against a value that all brokers share.
+        # KIP-966: eligible leader replicas are counted against a cluster-wide min.insync.replicas.
         out.append(
             ConfigRecord(
                 resource_type=RESOURCE_BROKER,
@@ -70,7 +70,7 @@ def activation_records(
         )
     if level >= TRANSACTIONS_LEVEL:
         out.append(EndTransactionRecord())
-    # Topics stand there too where their logs came before the broker: an archive that was restored.
+    # The checkpoint of a restored archive contains topics, too.
     partition_version = partition_record_version(level)
     return [
         StoredRecord(record, partition_version if isinstance(record, PartitionRecord) else 0)

@@ -1,10 +1,10 @@
-"""BrokerHeartbeat: a broker says that it lives and what it command to be, and hears what it is. KIP-631.
+"""BrokerHeartbeat: the controller fences, unfences and shuts down brokers. KIP-631.
 
-A broker is unfenced once its metadata has its registration. One that command to end is first in a controlled
-shutdown: others lead from there on, and it may end when it leads nothing and all that serve know of it.
+The controller unfences a broker once the broker's metadata has its own registration. A broker that wants to
+shut down enters controlled shutdown first: its partitions get other leaders. It may stop once it leads no
+partition and every active broker has read the metadata up to that change.
 
-Directories that have failed take their replicas with them (KIP-858); in cordoned ones nothing new is placed
-(KIP-1066).
+A heartbeat also reports log directories that failed (KIP-858) or are cordoned (KIP-1066).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kwire.wire.records.metadata import BrokerRegistrationChangeRecord
 
 
 class BrokerControlState(Enum):
-    """What a registered broker is."""
+    """The state of a registered broker."""
 
     FENCED = auto()
     UNFENCED = auto()
     CONTROLLED_SHUTDOWN = auto()
-    """Unfenced, and about to go: it gives up what it leads."""
+    """Unfenced, and giving up the partitions that it leads."""
     SHUTDOWN_NOW = auto()
-    """Fenced, and free to end."""
+    """Fenced, and free to stop."""
 
 
 TRANSITIONS: Final[dict[BrokerControlState, frozenset[BrokerControlState]]] = {
@@ -42,7 +42,7 @@ TRANSITIONS: Final[dict[BrokerControlState, frozenset[BrokerControlState]]] = {
         {BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW}
     ),
 }
-"""What a heartbeat can make of a broker."""
+"""The next states that a heartbeat can lead to."""
 
 
 def broker_heartbeat(
@@ -52,17 +52,17 @@ def broker_heartbeat(
     *,
     unclean_enabled: bool,
 ) -> ControllerResult[BrokerHeartbeatReply]:
-    """What the broker is from here on. ApiError: STALE_BROKER_EPOCH."""
+    """Move the broker to its next state. ApiError: STALE_BROKER_EPOCH."""
     broker = check_broker_epoch(image, command.broker_id, command.broker_epoch)
     is_caught_up = command.current_metadata_offset >= heartbeats.registration_offset(broker)
     before = _current_state(broker, heartbeats)
     after = _next_state(before, command, is_caught_up, broker, image, heartbeats)
-    assert after in TRANSITIONS[before], f"a heartbeat made {after.name} of {before.name}"
+    assert after in TRANSITIONS[before], f"illegal transition from {before.name} to {after.name}"
     records = offline_directory_records(
         image, broker, command.offline_log_dirs, unclean_enabled=unclean_enabled
     )
     if records:
-        # It must not be given anything to lead in a directory that it has just lost.
+        # Apply the failed directories first: the broker must not become leader of a replica in one of them.
         image = apply_records(image, records)
         broker = image.brokers[broker.broker_id]
     if after is not before:
@@ -99,7 +99,7 @@ def _next_state(
     if state is BrokerControlState.FENCED:
         if command.want_shut_down:
             return BrokerControlState.SHUTDOWN_NOW
-        # A life that was about to end does not begin again: no record would make it active.
+        # No record ends a controlled shutdown. Only a new registration makes the broker active again.
         may_lead = is_caught_up and not broker.in_controlled_shutdown
         return (
             BrokerControlState.UNFENCED if may_lead and not command.want_fence else BrokerControlState.FENCED

@@ -1,7 +1,7 @@
-"""Brokers come and go: they register, are fenced and unfenced, and are forgotten. KIP-631, KIP-919.
+"""Registration, fencing and unregistration of brokers, and registration of controllers. KIP-631, KIP-919.
 
-Order of checks for a registration: another life of the broker that was heard of lately, migration, log
-directories (KIP-858), features. The cluster's id its handler has checked.
+A broker registration is checked for: another incarnation with a valid session, ZooKeeper migration, log
+directories (KIP-858), features. The request handler has checked the cluster id.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from kwire.wire.records.metadata import BrokerRegistrationChangeRecord, Unregist
 FENCED: Final = 1
 UNFENCED: Final = -1
 RESERVED_DIRECTORIES: Final = 100
-"""Ids below this one have meanings of their own."""
+"""Directory ids below this one are reserved."""
 
 
 def register_controller(command: RegisterController, image: MetadataImage) -> ControllerResult[None]:
-    """KIP-919; clusters before 3.7 have no such record."""
+    """Register a controller. Clusters before 3.7-IV0 have no such record (KIP-919)."""
     if image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         return ControllerResult([], None)
     controller = ControllerImage(
@@ -53,7 +53,7 @@ def register_controller(command: RegisterController, image: MetadataImage) -> Co
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The broker in its present life. ApiError: STALE_BROKER_EPOCH."""
+    """Return the broker if its epoch is the registered one. ApiError: STALE_BROKER_EPOCH."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         text = f"No broker registration found for broker id {broker_id}"
@@ -74,9 +74,10 @@ def register_broker(
     *,
     unclean_enabled: bool,
 ) -> ControllerResult[int]:
-    """The broker, fenced, with an epoch of its own; and what an unclean end of its last life costs it.
+    """Register a broker, fenced, and return its broker epoch.
 
-    One that registers again in the same life keeps what it is. ApiError: DUPLICATE_BROKER_REGISTRATION,
+    The broker leaves every ISR and, after an unclean shutdown, every ELR (KIP-966). If the same incarnation
+    registers again, it keeps its epoch and state. ApiError: DUPLICATE_BROKER_REGISTRATION,
     BROKER_ID_NOT_REGISTERED, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
     """
     known = image.brokers.get(command.broker_id)
@@ -96,7 +97,7 @@ def register_broker(
     _check_features(command, image)
     broker = BrokerImage(
         command.broker_id,
-        # KIP-631: the offset at which a registration is written is the broker's epoch.
+        # KIP-631: the broker epoch is the offset of the registration record.
         image.offset + 1,
         command.incarnation_id,
         {endpoint.name: endpoint for endpoint in command.endpoints},
@@ -145,7 +146,7 @@ def _is_reserved(directory: Uuid) -> bool:
 
 
 def _check_features(command: RegisterBroker, image: MetadataImage) -> None:
-    """Each feature at the level that the cluster has finalized must be within what the broker can do."""
+    """Check that the broker supports every finalized feature level."""
     finalized = {**image.features, KRAFT_VERSION: command.kraft_version}
     for name, (low, high) in command.features.items():
         _check_feature(name, finalized.get(name, 0), low, high)
@@ -170,7 +171,7 @@ def _check_feature(name: str, level: int, low: int, high: int) -> None:
 
 
 def fenced_records(image: MetadataImage, broker: BrokerImage, *, unclean_enabled: bool) -> list[StoredRecord]:
-    """Nobody counts on the broker any more, and then it is fenced."""
+    """Remove the broker from every ISR, then fence it."""
     records = list(
         remove_broker_from_isrs(
             image, broker.broker_id, unclean_shutdown=False, unclean_enabled=unclean_enabled
@@ -182,7 +183,7 @@ def fenced_records(image: MetadataImage, broker: BrokerImage, *, unclean_enabled
 def unfenced_records(
     image: MetadataImage, broker: BrokerImage, *, unclean_enabled: bool
 ) -> list[StoredRecord]:
-    """The broker is unfenced, and leads what has no leader and is its own to lead."""
+    """Unfence the broker, then elect it where a partition of its own has no leader."""
     return [
         _fencing(broker, UNFENCED),
         *elect_leaderless_partitions(image, broker.broker_id, unclean_enabled=unclean_enabled),
@@ -199,7 +200,7 @@ def _fencing(broker: BrokerImage, fenced: int) -> StoredRecord:
 def fence_broker(
     command: FenceBroker, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[None]:
-    """A broker that is not heard of any more leads nothing, if that life of it still lasts."""
+    """Fence a broker whose session timed out, unless it has registered again."""
     broker = image.brokers.get(command.broker_id)
     if broker is None or broker.fenced or broker.broker_epoch != command.broker_epoch:
         return ControllerResult([], None)
@@ -211,7 +212,7 @@ def fence_broker(
 def unregister_broker(
     command: UnregisterBroker, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[None]:
-    """Nobody counts on the broker any more, and then it is forgotten. ApiError: BROKER_ID_NOT_REGISTERED."""
+    """Remove the broker from every ISR, then unregister it. ApiError: BROKER_ID_NOT_REGISTERED."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
         text = f"Broker ID {command.broker_id} is not currently registered"

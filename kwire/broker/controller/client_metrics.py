@@ -1,4 +1,4 @@
-"""What the settings of a client metrics subscription may be. KIP-714."""
+"""Validation of client metrics subscriptions. KIP-714."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_INTERVAL_MS: Final = 3_600_000
 
 
 def subscription_fault(values: Mapping[str, str]) -> Fault | None:
-    """Why these cannot be a subscription's settings; None where they can."""
+    """Return why these configs are invalid for a subscription, or None."""
     for name in values:
         if name not in KEYS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")

@@ -1,8 +1,8 @@
-"""What can be asked of the controller, and what it answers.
+"""The commands of the controller, and their results.
 
 A command is data. The controller turns a command and an image into a `ControllerResult`: the records to
-append, and the response to release once they are committed. If one item of a request is refused, the response
-says so; if the complete command is refused, the controller raises ApiError.
+append, and the response that is sent once they are committed. The error of one item of a request is in the
+response. An error of the complete request is raised as ApiError.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ R = TypeVar("R")
 
 
 class ControllerResult(NamedTuple, Generic[R]):
-    """The outcome of a command: nothing happens before its records are committed."""
+    """The records and the response of a command. Neither has any effect before the records are committed."""
 
     records: Sequence[StoredRecord]
     response: R
     atomic: bool = True
-    """Whether the records must be in one batch, so that all or none of them survive."""
+    """Whether the records must be written in one batch, so that all or none of them survive a failure."""
 
 
 class Fault(NamedTuple):
-    """Why one item of a request was refused."""
+    """The error of one item of a request."""
 
     code: ErrorCode
     message: str | None = None
 
 
 MAX_RECORDS_PER_REQUEST: Final = 10_000
-"""Kafka's bound on what one request may change."""
+"""Kafka's limit on the records of one request."""
 
 TOO_MANY_RECORDS: Final = Fault(
     ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
@@ -52,21 +52,21 @@ TOO_MANY_RECORDS: Final = Fault(
 
 
 class CreateTopics(NamedTuple):
-    """Create topics. Replies with `list[CreatableTopicResult]`."""
+    """Create topics. Response: `list[CreatableTopicResult]`."""
 
     topics: Sequence[CreatableTopic]
     validate_only: bool = False
 
 
 class TopicToDelete(NamedTuple):
-    """A topic by name or by id; the other one is None."""
+    """A topic by name or by id; the other is None."""
 
     name: str | None
     topic_id: Uuid | None
 
 
 class DeletedTopic(NamedTuple):
-    """What became of a topic that was to be deleted."""
+    """The outcome for one topic of DeleteTopics."""
 
     name: str | None
     topic_id: Uuid | None
@@ -74,20 +74,20 @@ class DeletedTopic(NamedTuple):
 
 
 class DeleteTopics(NamedTuple):
-    """Delete topics. Replies with `list[DeletedTopic]`."""
+    """Delete topics. Response: `list[DeletedTopic]`."""
 
     topics: Sequence[TopicToDelete]
 
 
 class CreatePartitions(NamedTuple):
-    """Add partitions to topics. Replies with `list[tuple[str, Fault | None]]`."""
+    """Add partitions to topics. Response: `list[tuple[str, Fault | None]]`."""
 
     topics: Sequence[CreatePartitionsTopic]
     validate_only: bool = False
 
 
 class AlterOperation(IntEnum):
-    """What IncrementalAlterConfigs does with a key."""
+    """The operation that IncrementalAlterConfigs applies to a key."""
 
     SET = 0
     DELETE = 1
@@ -96,7 +96,7 @@ class AlterOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One key of one resource."""
+    """A change of one config key."""
 
     name: str
     operation: int
@@ -104,7 +104,7 @@ class ConfigChange(NamedTuple):
 
 
 class ResourceChange(NamedTuple):
-    """What is to become of one resource's configuration."""
+    """The changes of one resource's configs."""
 
     resource_type: int
     resource_name: str
@@ -112,35 +112,35 @@ class ResourceChange(NamedTuple):
 
 
 class IncrementalAlterConfigs(NamedTuple):
-    """Change single keys. Replies with one `Fault | None` a resource, in the order asked."""
+    """Change single keys. Response: one `Fault | None` per resource, in the order of the request."""
 
     resources: Sequence[ResourceChange]
     validate_only: bool = False
 
 
 class LegacyAlterConfigs(NamedTuple):
-    """Replace whole configurations: the changes are all SET. Replies as IncrementalAlterConfigs does."""
+    """Replace complete configurations; every change is a SET. Response: as for IncrementalAlterConfigs."""
 
     resources: Sequence[ResourceChange]
     validate_only: bool = False
 
 
 class AllocateProducerIds(NamedTuple):
-    """Reserve the next block of producer ids. Replies with `ProducerIdBlock`."""
+    """Reserve the next block of producer ids. Response: `ProducerIdBlock`."""
 
     broker_id: int
     broker_epoch: int
 
 
 class ProducerIdBlock(NamedTuple):
-    """Producer ids from `first` on, `size` of them, that nobody else will get."""
+    """A block of producer ids, reserved for one broker: `size` ids, starting at `first`."""
 
     first: int
     size: int
 
 
 class RegisterController(NamedTuple):
-    """Make this controller known. Replies with None."""
+    """Register this controller. Response: None."""
 
     controller_id: int
     incarnation_id: Uuid
@@ -149,7 +149,7 @@ class RegisterController(NamedTuple):
 
 
 class RegisterBroker(NamedTuple):
-    """Make this broker known, fenced. Replies with its broker epoch."""
+    """Register this broker, fenced. Response: its broker epoch."""
 
     broker_id: int
     incarnation_id: Uuid
@@ -158,52 +158,52 @@ class RegisterBroker(NamedTuple):
     rack: str | None
     log_dirs: Sequence[Uuid]
     previous_broker_epoch: int = -1
-    """The epoch with which this broker last ended cleanly; any other means that it did not (KIP-966)."""
+    """The epoch of the last clean shutdown. Any other registered epoch means an unclean one (KIP-966)."""
     is_migrating: bool = False
     kraft_version: int = 0
-    """The version of the quorum's protocol, which is no part of an image."""
+    """The finalized kraft.version, which images do not contain."""
 
 
 class BrokerHeartbeat(NamedTuple):
-    """A broker lives, and says what it wants to be. Replies with `BrokerHeartbeatReply`."""
+    """Extend the session of a broker, and change its state. Response: `BrokerHeartbeatReply`."""
 
     broker_id: int
     broker_epoch: int
     current_metadata_offset: int
-    """How far the broker has followed the metadata."""
+    """The last metadata offset that the broker has applied."""
     want_fence: bool
     want_shut_down: bool
     offline_log_dirs: Sequence[Uuid] = ()
-    """The directories that have failed. KIP-858."""
+    """The log directories that failed. KIP-858."""
     cordoned_log_dirs: Sequence[Uuid] | None = None
-    """The directories that take nothing new; None leaves them as they are. KIP-1066."""
+    """The log directories that get no new replicas; None means unchanged. KIP-1066."""
 
 
 class BrokerHeartbeatReply(NamedTuple):
-    """What the controller has decided about a broker."""
+    """The state of a broker after its heartbeat."""
 
     is_caught_up: bool
-    """Whether the broker's metadata has its registration."""
+    """Whether the broker has applied its own registration."""
     is_fenced: bool
     should_shut_down: bool
-    """Whether nothing counts on the broker any more, so that it may end."""
+    """Whether the broker may stop now."""
     in_controlled_shutdown: bool = False
 
 
 class PartitionAlteration(NamedTuple):
-    """The in-sync set that a leader wants for a partition, and what it believes the partition to be."""
+    """The ISR that a leader requests for a partition, and the epochs that the leader knows."""
 
     topic_id: Uuid
     partition_index: int
     leader_epoch: int
     partition_epoch: int
     new_isr: Sequence[tuple[int, int]]
-    """(id, broker epoch); -1 where the leader cannot tell the epoch. KIP-903."""
+    """(broker id, broker epoch); the epoch is -1 if the leader does not know it. KIP-903."""
     leader_recovery_state: int = 0
 
 
 class AlterPartition(NamedTuple):
-    """A leader alters in-sync sets. Replies with `list[AlteredPartition]`, in the order asked."""
+    """Change ISRs, as a leader requests. Response: `list[AlteredPartition]`, in the order of the request."""
 
     broker_id: int
     broker_epoch: int
@@ -211,7 +211,7 @@ class AlterPartition(NamedTuple):
 
 
 class AlteredPartition(NamedTuple):
-    """What a partition is after an alteration; or, with an error, only why it was refused."""
+    """The state of a partition after AlterPartition; with an error, only the error."""
 
     topic_id: Uuid
     partition_index: int
@@ -224,9 +224,9 @@ class AlteredPartition(NamedTuple):
 
 
 class AssignReplicasToDirs(NamedTuple):
-    """Where replicas of a broker lie, by topic id and partition.
+    """Record the log directories of a broker's replicas, by topic id and partition.
 
-    Replies with `dict[tuple[Uuid, int], ErrorCode]`: of those that are refused, why.
+    Response: `dict[tuple[Uuid, int], ErrorCode]`, with the refused partitions only.
     """
 
     broker_id: int
@@ -235,57 +235,57 @@ class AssignReplicasToDirs(NamedTuple):
 
 
 class Election(IntEnum):
-    """How a leader is chosen. The numbers are the protocol's; ONLINE is none of its choices."""
+    """The kind of a leader election. The numbers are the protocol's; ONLINE is internal, as in Kafka."""
 
     ONLINE = -1
-    """Whoever is in sync, the present leader first."""
+    """Any in-sync replica; the current leader keeps the partition if it can."""
     PREFERRED = 0
-    """The first replica, if it is in sync."""
+    """The preferred leader, which is the first replica, if it is in sync."""
     UNCLEAN = 1
-    """Any replica that lives, where nobody is in sync."""
+    """Any active replica if none in sync is active. Acknowledged records may be lost."""
 
 
 class FenceBroker(NamedTuple):
-    """Nobody has heard of this life of a broker any more. Of the controller itself. Replies with None."""
+    """Fence a broker whose session timed out. Internal to the controller. Response: None."""
 
     broker_id: int
     broker_epoch: int
 
 
 class RunPeriodicElection(NamedTuple):
-    """Elect leaders that are better than the present ones, or than none. Of the controller itself.
+    """Elect preferred leaders, or unclean leaders for offline partitions. Internal to the controller.
 
-    Replies with whether there may be more than it has elected.
+    Response: whether there may be more partitions to elect.
     """
 
     election: Election
-    """PREFERRED for all partitions; UNCLEAN for those without a leader whose topic allows it."""
+    """PREFERRED for all partitions; UNCLEAN for partitions without a leader whose topic allows it."""
 
 
 class ElectLeaders(NamedTuple):
-    """Elect leaders; `topics` None means all partitions. Replies with `list[ReplicaElectionResult]`."""
+    """Elect leaders; `topics` None means all partitions. Response: `list[ReplicaElectionResult]`."""
 
     election: Election
     topics: Sequence[tuple[str, Sequence[int]]] | None
 
 
 class AlterPartitionReassignments(NamedTuple):
-    """Move partitions, or stop moving them. Replies with one `Fault | None` a partition, as asked."""
+    """Start or cancel partition reassignments. Response: one `Fault | None` per partition, in order."""
 
     partitions: Sequence[tuple[str, int, Sequence[int] | None]]
-    """Topic, partition, and the replicas that it shall have: None to stop a move."""
+    """Topic, partition, and the target replicas; None cancels the reassignment."""
     allow_replication_factor_change: bool = True
 
 
 class FeatureUpdate(NamedTuple):
-    """The level that a feature shall have, and in which way it may come to it (`UpgradeType`)."""
+    """The new level of a feature, and the allowed direction."""
 
     level: int
     upgrade_type: int
 
 
 class UpgradeType(IntEnum):
-    """Which way a feature may go. The numbers are the protocol's."""
+    """The direction of a feature update. The numbers are the protocol's."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -293,46 +293,46 @@ class UpgradeType(IntEnum):
 
 
 class UpdateFeatures(NamedTuple):
-    """Set levels of features. Replies with `Fault | None`: all of them are set, or none."""
+    """Set feature levels, all or none of them. Response: `Fault | None`."""
 
     updates: Mapping[str, FeatureUpdate]
     validate_only: bool = False
     kraft_version: int = 0
-    """The version of the quorum's protocol, which is no part of an image."""
+    """The finalized kraft.version, which images do not contain."""
 
 
 class UnregisterBroker(NamedTuple):
-    """Forget a broker. Replies with None."""
+    """Unregister a broker. Response: None."""
 
     broker_id: int
 
 
 class AlterScramCredentials(NamedTuple):
-    """Take users' credentials away, and give others. Replies with `dict[str, Fault | None]`, by user."""
+    """Delete and upsert SCRAM credentials. Response: `dict[str, Fault | None]`, by user."""
 
     deletions: Sequence[ScramCredentialDeletion]
     upsertions: Sequence[ScramCredentialUpsertion]
 
 
 class CreateToken(NamedTuple):
-    """Issue a delegation token. Replies with `DelegationTokenRecord | Fault`."""
+    """Create a delegation token. Response: `DelegationTokenRecord | Fault`."""
 
     requester: Principal
     owner: Principal
     renewers: Sequence[Principal]
     max_lifetime_ms: int
-    """As far as the cluster allows; none of one's own where it is not positive."""
+    """Limited by delegation.token.max.lifetime.ms, which also applies if this is not positive."""
     now_ms: int
-    """By the wall clock, as in the other commands on tokens."""
+    """Wall clock time, as in the other token commands."""
 
 
 class RenewToken(NamedTuple):
-    """Let a token be good for longer. Replies with when it ends, or a `Fault`."""
+    """Renew a delegation token. Response: its new expiration time in ms, or a `Fault`."""
 
     principal: Principal
     hmac: bytes
     period_ms: int
-    """As far as the cluster allows; the cluster's own where it is not positive."""
+    """Limited by delegation.token.expiry.time.ms, which also applies if this is not positive."""
     now_ms: int
 
     def __repr__(self) -> str:
@@ -340,7 +340,7 @@ class RenewToken(NamedTuple):
 
 
 class ExpireToken(NamedTuple):
-    """Have a token end after some time, or, where that is negative, now. Replies as RenewToken does."""
+    """Set when a token expires; a negative period deletes it at once. Response: as for RenewToken."""
 
     principal: Principal
     hmac: bytes
@@ -352,7 +352,7 @@ class ExpireToken(NamedTuple):
 
 
 class RemoveExpiredTokens(NamedTuple):
-    """Forget the tokens that have run out. Of the controller itself. Replies with None."""
+    """Delete expired delegation tokens. Internal to the controller. Response: None."""
 
     now_ms: int
 
@@ -384,28 +384,28 @@ Command = (
 
 
 class ConfigRules(Protocol):
-    """What the controller must know of configuration keys; `broker.config` knows it."""
+    """The checks of config keys that the controller needs. `BrokerConfigRules` implements them."""
 
     def topic_fault(self, values: Mapping[str, str]) -> str | None:
-        """Why these cannot be a topic's overrides; None where they can."""
+        """Return why these overrides are invalid for a topic, or None."""
 
     def group_fault(self, values: Mapping[str, str]) -> str | None:
-        """Why these cannot be a group's configuration; None where they can."""
+        """Return why this configuration is invalid for a group, or None."""
 
     def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
-        """Why these cannot be set on a running broker (or, not `per_broker`, on all of them)."""
+        """Return why these configs cannot be set on a running broker, or on all brokers, or None."""
 
     def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
-        """What of a broker's stored settings can be applied at all."""
+        """Return the stored configs of a broker that can be applied."""
 
     def is_list(self, resource_type: int, key: str) -> bool:
-        """Whether values can be appended to this key."""
+        """Return whether the key's type is LIST, so that APPEND and SUBTRACT apply."""
 
     def is_known_broker_key(self, key: str) -> bool:
-        """Whether a broker knows this key at all."""
+        """Return whether brokers have a key of this name."""
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """The key's default as text: Kafka's own, whatever the broker's settings make of it."""
+        """Return Kafka's default of the key as text, regardless of the broker's settings."""
 
 
 OnDone = Callable[[R | ApiError], None]

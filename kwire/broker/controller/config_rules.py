@@ -1,4 +1,4 @@
-"""What the controller must know of configuration keys, from those who know: `broker.config`."""
+"""The checks of config keys that the controller needs, with the definitions of `broker.config`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kwire.wire.errors import ErrorCode
 
 
 class BrokerConfigRules:
-    """The rules of one broker's configuration, its dynamic part included."""
+    """The checks of config keys, under one broker's configuration and its dynamic configs."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
 
     def topic_fault(self, values: Mapping[str, str]) -> str | None:
-        """Why these cannot be a topic's overrides; None where they can."""
+        """Return why these overrides are invalid for a topic, or None."""
         try:
             check_topic(self._config, values)
         except ConfigError as error:
@@ -30,7 +30,7 @@ class BrokerConfigRules:
         return None
 
     def group_fault(self, values: Mapping[str, str]) -> str | None:
-        """Why these cannot be a group's configuration; None where they can."""
+        """Return why this configuration is invalid for a group, or None."""
         try:
             check_group(self._config, values)
         except ConfigError as error:
@@ -38,7 +38,7 @@ class BrokerConfigRules:
         return None
 
     def broker_fault(self, values: Mapping[str, str], *, per_broker: bool) -> Fault | None:
-        """Why these cannot be set on a running broker, or on all of them where not `per_broker`. KIP-226."""
+        """Return why these configs cannot be set on a running broker, or on all brokers, or None. KIP-226."""
         try:
             self._config.check_update(values, per_broker=per_broker)
         except ConfigError as error:
@@ -46,20 +46,20 @@ class BrokerConfigRules:
         return None
 
     def usable(self, stored: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
-        """What of a broker's stored settings can be applied at all."""
+        """Return the stored configs of a broker that can be applied."""
         return remove_invalid(stored, self._config.logger, per_broker=per_broker)
 
     def is_list(self, resource_type: int, key: str) -> bool:
-        """Whether values can be appended to this key."""
+        """Return whether the key's type is LIST, so that APPEND and SUBTRACT apply."""
         known = _known(resource_type, key)
         return known is not None and known.type is ConfigType.LIST
 
     def is_known_broker_key(self, key: str) -> bool:
-        """Whether a broker knows this key at all."""
+        """Return whether brokers have a key of this name."""
         return key in BROKER_KEYS
 
     def default(self, resource_type: int, key: str) -> str | None:
-        """The key's default as text: Kafka's own, whatever the broker's settings make of it."""
+        """Return Kafka's default of the key as text, regardless of the broker's settings."""
         known = _known(resource_type, key)
         return None if known is None or known.default == REQUIRED else known.default
 

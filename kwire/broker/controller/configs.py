@@ -1,8 +1,8 @@
-"""IncrementalAlterConfigs and AlterConfigs: from requests to ConfigRecords.
+"""IncrementalAlterConfigs and AlterConfigs: requests become ConfigRecords. KIP-226, KIP-339.
 
-A resource's changes succeed or fail together; resources do not hold back each other. What a request says of
-the broker that it came to, and what is wrong with its form, that broker has checked (`broker.api.configs`).
-Where the changes are too many, all of it is refused. KIP-226, KIP-339.
+The changes of one resource succeed or fail together; a fault of one resource does not affect the others. If
+the request needs too many records, every resource is refused. The broker that received the request has
+already checked its form and its own broker configs (`broker.api.configs`).
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from kwire.wire.records.metadata import ClearElrRecord, ConfigRecord
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 MAX_VALUE_BYTES: Final = 32767
-"""In bytes, which is what Kafka's records hold: a list can outgrow it by what is appended."""
+"""The longest value of a ConfigRecord. APPEND can make a list longer than that."""
 
 
 def incremental_alter_configs(
     command: IncrementalAlterConfigs, image: MetadataImage, rules: ConfigRules
 ) -> ControllerResult[list[Fault | None]]:
-    """Change single keys; SET, DELETE, APPEND to and SUBTRACT from lists."""
+    """Change single keys: SET, DELETE, and APPEND to or SUBTRACT from lists."""
     return _alter(command.resources, command.validate_only, image, rules, incremental=True)
 
 
 def legacy_alter_configs(
     command: LegacyAlterConfigs, image: MetadataImage, rules: ConfigRules
 ) -> ControllerResult[list[Fault | None]]:
-    """Replace the whole configuration of each resource: what is not named goes back to its default."""
+    """Replace the complete configuration of each resource. Keys that are not named get their defaults."""
     return _alter(command.resources, command.validate_only, image, rules, incremental=False)
 
 
@@ -84,7 +84,7 @@ def _alter(
 def alter_resource(
     resource: ResourceChange, image: MetadataImage, rules: ConfigRules, *, is_new: bool = False
 ) -> Fault | list[StoredRecord]:
-    """The records for one resource's changes. `is_new`: the resource is being created with them."""
+    """Return the records for one resource's changes. `is_new`: the same request creates the resource."""
     resource_type, resource_name, changes = resource
     before = {} if is_new else image.config(resource_type, resource_name)
     after = dict(before)
@@ -105,7 +105,7 @@ def alter_resource(
             new_value = _edit_list(current, change.operation, change.value or "")
         else:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
-        # A broker's settings are written again even when equal: it makes brokers reload key stores.
+        # Broker configs are written even if they are unchanged: brokers then reload their key stores.
         if new_value != old_value or resource_type == RESOURCE_BROKER:
             records.extend(_config_records(image, resource_type, resource_name, change.name, new_value))
         if new_value is None:
@@ -168,7 +168,7 @@ def _values_fault(resource: ResourceChange, rules: ConfigRules, values: dict[str
             return Fault(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
         return subscription_fault(values)
     elif resource_type == RESOURCE_BROKER and name:
-        # A broker has looked at its values; who asks the controller is asked for no more than an id.
+        # The broker that received the request has checked the values. The controller checks the id only.
         broker_id = parse_integer(name)
         if broker_id is None:
             return Fault(ErrorCode.INVALID_REQUEST, "Unable to parse broker name as a base 10 number.")
@@ -191,9 +191,9 @@ def _existence_fault(resource: ResourceChange, image: MetadataImage) -> Fault | 
 def _records_fault(
     resource: ResourceChange, image: MetadataImage, records: Sequence[StoredRecord]
 ) -> Fault | None:
-    """What no record may say: a value that is too long, or what KIP-966 cannot live with.
+    """Return why a record is not allowed: its value is too long, or it conflicts with ELR (KIP-966).
 
-    Eligible leaders are is_elr_setting against one min.insync.replicas, the cluster's or the topic's.
+    ELR needs one min.insync.replicas for the cluster or the topic, so single brokers must not override it.
     """
     is_elr_setting = resource.resource_type == RESOURCE_BROKER and image.elr_enabled
     for record, _ in records:
@@ -224,7 +224,7 @@ def _config_records(
         )
     ]
     if name == MIN_INSYNC_REPLICAS and image.elr_enabled:
-        # Who is eligible was decided under the old value: start over (KIP-966).
+        # KIP-966: the ELR was built with the old value, so clear it.
         if resource_type == RESOURCE_TOPIC:
             records.append(StoredRecord(ClearElrRecord(topic_name=resource_name)))
         elif resource_type == RESOURCE_BROKER and not resource_name:
@@ -233,7 +233,7 @@ def _config_records(
 
 
 def _edit_list(current: str | None, operation: int, value: str) -> str:
-    """A list as the controller edits it: without empty entries, but for those of an empty `value`."""
+    """Return the list after APPEND or SUBTRACT. Empty items of `current` are dropped."""
     parts = [part for part in (current or "").split(",") if part]
     for part in split_list(value):
         if operation == AlterOperation.APPEND:
@@ -245,7 +245,7 @@ def _edit_list(current: str | None, operation: int, value: str) -> str:
 
 
 def split_list(text: str) -> list[str]:
-    """As Java splits: what is empty at the end is left out, but an empty text is one part."""
+    """Split as Java's String.split does: no empty items at the end, but an empty text is one item."""
     if not text:
         return [""]
     parts = text.split(",")

@@ -1,7 +1,7 @@
 """The controller: a pure function from a command and an image to records and a response.
 
-It keeps no state and touches nothing. Whoever runs it appends the records to the metadata log, replays them
-into the next image, and releases the response when they are committed (`broker.controller.runtime`).
+It has no state and does no I/O. `broker.controller.runtime` appends the records to the metadata log, replays
+them into the next image, and sends the response once they are committed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MAX_PRODUCER_ID: Final = 2**63 - 1
 
 
 class Controller:
-    """The rules of a cluster's metadata, under the settings of the node that runs them."""
+    """The dispatcher of controller commands, with the settings of its node."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Controller:
         token_terms: TokenTerms = NO_TOKENS,
         token_hmacs: TokenHmacs | None = None,
     ) -> None:
-        """`voter_ids` are those of controller.quorum.voters."""
+        """Take the settings. `voter_ids` are those of controller.quorum.voters."""
         self.node_id = node_id
         self._quorum = features.QuorumFeatures(node_id, registered_features(), voter_ids)
         self._rules = rules
@@ -89,9 +89,9 @@ class Controller:
         rng: random.Random,
         heartbeats: BrokerHeartbeatManager,
     ) -> ControllerResult[Any]:
-        """The records and the response that `command` gives on top of `image`; ApiError where it is refused.
+        """Return the records and the response of `command` on top of `image`. ApiError: it is refused.
 
-        `heartbeats` is what is known of brokers beside the image, as it was before the command.
+        `heartbeats` has the sessions of brokers, as they were before the command.
         """
         unclean_enabled = self.defaults.unclean_leader_election
         match command:
@@ -137,7 +137,7 @@ class Controller:
             case UnregisterBroker():
                 return broker_registration.unregister_broker(command, image, unclean_enabled=unclean_enabled)
             case AlterScramCredentials():
-                # Imported here, with OpenSSL: most nodes are never asked for it.
+                # This import loads OpenSSL, and most nodes never need it.
                 from kwire.broker.controller.alter_scram_credentials import alter_scram_credentials
 
                 return alter_scram_credentials(command, image)
@@ -154,7 +154,7 @@ class Controller:
 def allocate_producer_ids(
     command: AllocateProducerIds, image: MetadataImage
 ) -> ControllerResult[ProducerIdBlock]:
-    """The next thousand producer ids for one broker. KIP-730."""
+    """Reserve the next block of producer ids for a broker. KIP-730."""
     broker_registration.check_broker_epoch(image, command.broker_id, command.broker_epoch)
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:

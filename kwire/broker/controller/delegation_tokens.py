@@ -1,8 +1,8 @@
-"""Delegation tokens as the active controller issues them, renews them, and ends them. KIP-48, KIP-373.
+"""Delegation tokens: creation, renewal and expiration by the active controller. KIP-48, KIP-373.
 
-Order of checks, as Apache Kafka has it: whether this cluster has tokens, whether its metadata.version does,
-whether there is such a token, whether it has run out, and who asks. Times are those of the wall clock; a
-token runs out after its last millisecond, not with it.
+The checks run in Apache Kafka's order: whether the cluster has a token secret key, the metadata.version,
+whether the token exists, whether it has expired, and whether the principal may change it. Times are wall
+clock times. A token is still valid in the millisecond of its expiration time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kwire.wire.primitives import uuid_to_text
 from kwire.wire.records.metadata import DelegationTokenRecord, RemoveDelegationTokenRecord
 
 TOKENS_LEVEL: Final = 14
-"""The metadata.version that has brought tokens to the metadata: 3.6-IV2."""
+"""The metadata.version that added delegation tokens: 3.6-IV2."""
 MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
 
 def create_token(
     command: CreateToken, image: MetadataImage, terms: TokenTerms, rng: random.Random
 ) -> ControllerResult[DelegationTokenRecord | Fault]:
-    """A new token."""
+    """Create a token."""
     fault = _fault(image, terms)
     if fault is None and any(renewer.type != USER for renewer in command.renewers):
         fault = Fault(ErrorCode.INVALID_PRINCIPAL_TYPE)
@@ -60,7 +60,7 @@ def create_token(
 def renew_token(
     command: RenewToken, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
 ) -> ControllerResult[int | Fault]:
-    """A token is good again for a while, which never goes beyond its maximum."""
+    """Renew a token, up to its max timestamp."""
     token = _find_token(command.hmac, image, terms, hmacs)
     if isinstance(token, Fault):
         return ControllerResult([], token)
@@ -77,7 +77,7 @@ def renew_token(
 def expire_token(
     command: ExpireToken, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
 ) -> ControllerResult[int | Fault]:
-    """A token ends after some time, or, where that is negative, now: then even one that has run out."""
+    """Set when a token expires; a negative period deletes it at once, even if it has expired."""
     token = _find_token(command.hmac, image, terms, hmacs)
     if isinstance(token, Fault):
         return ControllerResult([], token)
@@ -91,7 +91,7 @@ def expire_token(
 
 
 def remove_expired_tokens(command: RemoveExpiredTokens, image: MetadataImage) -> ControllerResult[None]:
-    """What has run out is forgotten."""
+    """Delete the tokens that have expired."""
     tokens = image.delegation_tokens.values()
     expired = [_removal(token) for token in tokens if _is_expired(token, command.now_ms)]
     return ControllerResult(expired, None, atomic=False)

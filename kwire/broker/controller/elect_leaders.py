@@ -1,4 +1,4 @@
-"""Leaders by request, the preferred ones or any that live (KIP-183, KIP-460); or unasked, now and then."""
+"""ElectLeaders (KIP-183, KIP-460), and the periodic elections of preferred and unclean leaders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.elect_leaders import PartitionResult, ReplicaElectionResult
 
 MAX_ELECTIONS_AT_ONCE: Final = 1_000
-"""Kafka's bound on what is elected in one go where nobody requested for it."""
+"""Kafka's limit on the elections of one periodic run."""
 
 _NOT_NEEDED = Fault(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
 _NOT_AVAILABLE = {
@@ -40,9 +40,9 @@ _NOT_AVAILABLE = {
 def elect_leaders(
     command: ElectLeaders, image: MetadataImage
 ) -> ControllerResult[list[ReplicaElectionResult]]:
-    """One outcome a partition that was named; of all partitions, only where there was something to do.
+    """Elect leaders of the requested partitions. A request for all omits those that need no election.
 
-    ApiError: POLICY_VIOLATION for all of them, where they are too many for one request.
+    ApiError: POLICY_VIOLATION for the complete request if it needs too many records.
     """
     records: list[StoredRecord] = []
     results: list[ReplicaElectionResult] = []
@@ -88,7 +88,7 @@ def _elect(image: MetadataImage, name: str, index: int, election: Election) -> S
 def run_periodic_election(
     command: RunPeriodicElection, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[bool]:
-    """Preferred leaders take over again, or what has no leader gets an unclean one where it may."""
+    """Elect preferred leaders, or unclean leaders for offline partitions whose topics allow it."""
     records: list[StoredRecord] = []
     is_unclean = command.election is Election.UNCLEAN
     for topic in image.topics.values():

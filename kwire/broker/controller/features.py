@@ -1,8 +1,7 @@
-"""UpdateFeatures: the levels of features, up and, where nothing is lost by it, down.
+"""UpdateFeatures: upgrades and downgrades of feature levels. KIP-584, KIP-778, KIP-1022.
 
-KIP-584, KIP-778, KIP-1022. Order of checks for each feature: the kind of upgrade, the level's sign, whether
-every node supports the level, the direction, and what the feature itself needs. The first feature that is
-refused stops all of them.
+The checks for each feature: the upgrade type, a negative level, support by every node, the direction, and the
+feature's own requirements. The first fault refuses the complete request.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from kwire.wire.records.metadata import ConfigRecord, FeatureLevelRecord, NoOpRe
 Ranges = Mapping[str, tuple[int, int]]
 
 _METADATA_CHANGED_LEVELS: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
-"""The levels of metadata.version that brought something to the metadata which older releases cannot read."""
+"""The levels of metadata.version with records or fields that older releases cannot read."""
 
 
 class QuorumFeatures(NamedTuple):
-    """The controllers, as the one that decides knows them without the metadata."""
+    """The feature levels that controllers support, as far as this node knows them without the image."""
 
     node_id: int
-    """This one."""
+    """The id of this controller."""
     local_features: Ranges
-    """What it can do."""
+    """The levels that this controller supports."""
     voter_ids: Collection[int] = ()
-    """Those of controller.quorum.voters: each has to have told what it can do."""
+    """The ids of controller.quorum.voters. All of them must have registered."""
 
 
 def update_features(
     command: UpdateFeatures, image: MetadataImage, quorum: QuorumFeatures, min_insync_replicas: int
 ) -> ControllerResult[Fault | None]:
-    """All levels, or the first fault. Whether kraft.version may go up is left to the quorum itself."""
+    """Set all levels, or return the first fault. KRaft itself checks an upgrade of kraft.version."""
     records: list[StoredRecord] = []
     proposed = dict(image.features)
     proposed.update((name, update.level) for name, update in command.updates.items())
@@ -91,10 +90,11 @@ def _fault(
 
 
 def _support_fault(name: str, level: int, image: MetadataImage, quorum: QuorumFeatures) -> str | None:
-    """Every node must support the level: this one, the brokers, the other controllers."""
+    """Return why a node does not support the level, or None. All brokers and controllers must support it."""
     node_id = quorum.node_id
     nodes = [(f"Local controller {node_id}", quorum.local_features)]
-    # A broker that is this controller, too, has claimed more than it serves, for the time that it is alone.
+    # The broker of this node registers all of Kafka's levels. Beside other brokers, only those count that
+    # it serves.
     is_alone = not image.brokers.keys() - {node_id}
     nodes += [
         (f"Broker {broker_id}", broker.features if is_alone or broker_id != node_id else broker_features())
@@ -108,13 +108,13 @@ def _support_fault(name: str, level: int, image: MetadataImage, quorum: QuorumFe
             if controller.controller_id != node_id
         ]
     for node, features in nodes:
-        # At level 0 a feature is off, and a node that has never heard of it has it so.
+        # A node without the feature supports level 0, which disables it.
         low, high = features.get(name, (0, 0))
         if not low <= level <= high:
             if high == 0:
                 return f"{node} does not support this feature."
             return f"{node} only supports versions {low}" + (f"-{high}" if high != low else "")
-    # KIP-919: before that nobody can be asked, and all are believed to support it.
+    # Before KIP-919 controllers did not register, and are assumed to support the level.
     for voter_id in quorum.voter_ids if has_controller_registrations else ():
         if voter_id != node_id and voter_id not in image.controllers:
             return f"controller {voter_id} has not registered, and may not support this feature"
@@ -122,7 +122,7 @@ def _support_fault(name: str, level: int, image: MetadataImage, quorum: QuorumFe
 
 
 def _feature_fault(name: str, update: FeatureUpdate, current: int, proposed: Mapping[str, int]) -> str | None:
-    """What the feature itself has against a level that every node supports."""
+    """Return why the feature itself does not allow the level, or None."""
     level = update.level
     if name == METADATA_VERSION:
         if level < current and any(
@@ -149,7 +149,7 @@ def _feature_fault(name: str, update: FeatureUpdate, current: int, proposed: Map
 
 
 def _min_isr_records(image: MetadataImage, min_insync_replicas: int) -> list[StoredRecord]:
-    """KIP-966: eligible leaders are counted against one value, which the whole cluster shares."""
+    """Return the records that leave one cluster-wide min.insync.replicas, which ELR needs (KIP-966)."""
     found: list[tuple[str, str | None]] = []
     if MIN_INSYNC_REPLICAS not in image.config(RESOURCE_BROKER, ""):
         found.append(("", str(min_insync_replicas)))

@@ -1,9 +1,9 @@
-"""What the active controller knows of brokers beside the image: who was heard of when, and what it said.
+"""Broker sessions and metadata offsets, as the active controller knows them from heartbeats. KIP-631.
 
-It is soft: a controller that becomes active knows none of it, and gives every broker that is not fenced a
-whole session to make itself heard (KIP-631). Nothing of it is in the log, so heartbeats cost no records.
+This is soft state: nothing of it is in the metadata log, so heartbeats write no records. A controller that
+becomes active starts without it, and gives every unfenced broker a new session.
 
-A broker of the controller's own node needs no session: while it is gone, so is this controller.
+The broker of a combined node needs no session: if it stops, so does its controller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNKNOWN = -1
 
 
 class _BrokerHeartbeatState:
-    """One life of a broker, from its registration on."""
+    """The heartbeats of one broker, since its registration."""
 
     __slots__ = (
         "broker_epoch",
@@ -40,37 +40,37 @@ class _BrokerHeartbeatState:
 
 
 class BrokerHeartbeatManager:
-    """Which brokers live, as far as one active controller has heard."""
+    """The heartbeat state of all brokers, on one controller."""
 
     def __init__(self, own_broker_id: int | None, session_timeout_ms: int) -> None:
-        """`own_broker_id`: of the broker that the controller's node is, too; None where it is none."""
+        """Start without brokers. `own_broker_id`: the broker of this node; None on a controller-only node."""
         self.now_ms = 0
-        """The monotonic moment of what is decided now: whoever has it decided sets it."""
+        """The monotonic time of the current command, set by the caller."""
         self.own_broker_id = own_broker_id
-        self._session_timeout_ms = session_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
         self._brokers: dict[int, _BrokerHeartbeatState] = {}
 
-    # --- what happens
+    # --- events
 
     def activate(self, image: MetadataImage) -> None:
-        """This controller becomes active: whoever may lead has a whole session from now on."""
+        """Start a new session for every unfenced broker, as this controller becomes active."""
         self._brokers.clear()
         for broker in image.brokers.values():
-            # Where its registration stands is not known any more; it is certainly no later than this.
+            # The registration's offset is unknown now. The end of the image is a safe upper bound.
             known = _BrokerHeartbeatState(broker.broker_epoch, image.offset)
             if not broker.fenced and broker.broker_id != self.own_broker_id:
                 known.last_contact_ms = self.now_ms
             self._brokers[broker.broker_id] = known
 
     def command_received(self, command: Command) -> None:
-        """A command came: if it is a heartbeat of a broker's present life, that broker lives."""
+        """Extend the broker's session if the command is a heartbeat with its current broker epoch."""
         if isinstance(command, BrokerHeartbeat):
             known = self._brokers.get(command.broker_id)
             if known is not None and known.broker_epoch == command.broker_epoch:
                 known.last_contact_ms = self.now_ms
 
     def command_decided(self, command: Command, response: object, offset: int) -> None:
-        """A command was decided; `offset` is that of the last record that is decided by now."""
+        """Update the broker's state. `offset`: the last offset that is written, committed or not."""
         if isinstance(command, RegisterBroker) and isinstance(response, int):
             known = self._brokers.get(command.broker_id)
             if known is None or known.broker_epoch != response:
@@ -89,18 +89,18 @@ class BrokerHeartbeatManager:
             elif response.in_controlled_shutdown and known.controlled_shutdown_offset == UNKNOWN:
                 known.controlled_shutdown_offset = offset
             if response.should_shut_down:
-                # It goes with the controller's leave: whoever registers in its stead need not wait.
+                # The broker stops now, so its next incarnation may register at once.
                 known.last_contact_ms = None
         elif isinstance(command, UnregisterBroker):
             self._brokers.pop(command.broker_id, None)
 
     def remove_expired_sessions(self, image: MetadataImage) -> list[BrokerImage]:
-        """The brokers that may lead, and whose sessions are over. Each is told of once."""
+        """End the sessions that timed out, and return their brokers if they are still unfenced."""
         found = []
         for broker_id, known in self._brokers.items():
             if known.last_contact_ms is None or broker_id == self.own_broker_id:
                 continue
-            if self.now_ms - known.last_contact_ms > self._session_timeout_ms:
+            if self.now_ms - known.last_contact_ms > self.session_timeout_ms:
                 known.last_contact_ms = None
                 broker = image.brokers.get(broker_id)
                 if broker is not None and not broker.fenced and self._state_of(broker) is known:
@@ -108,42 +108,42 @@ class BrokerHeartbeatManager:
         return found
 
     def restart_sessions(self) -> None:
-        """This controller itself was asleep, and could hear of nobody: that is not held against them."""
+        """Restart all sessions: this controller was suspended and could not receive heartbeats."""
         for known in self._brokers.values():
             if known.last_contact_ms is not None:
                 known.last_contact_ms = self.now_ms
 
-    # --- what is asked
+    # --- queries
 
     def next_expiry_ms(self) -> int | None:
-        """The moment at which the first session can be over; None where there is none."""
+        """Return when the next session can time out; None without sessions."""
         heard = [
             known.last_contact_ms
             for broker_id, known in self._brokers.items()
             if known.last_contact_ms is not None and broker_id != self.own_broker_id
         ]
-        return min(heard) + self._session_timeout_ms + 1 if heard else None
+        return min(heard) + self.session_timeout_ms + 1 if heard else None
 
     def has_valid_session(self, broker: BrokerImage) -> bool:
-        """Whether this life of the broker was heard of lately."""
+        """Return whether this incarnation of the broker sent a heartbeat within the session timeout."""
         known = self._state_of(broker)
         if known is None or known.last_contact_ms is None:
             return False
         is_own = broker.broker_id == self.own_broker_id
-        return is_own or self.now_ms - known.last_contact_ms <= self._session_timeout_ms
+        return is_own or self.now_ms - known.last_contact_ms <= self.session_timeout_ms
 
     def registration_offset(self, broker: BrokerImage) -> int:
-        """The offset of its registration, or a later one: who has followed up to it, knows of it."""
+        """Return the metadata offset from which on a broker knows its own registration."""
         known = self._state_of(broker)
         return broker.broker_epoch if known is None else known.registration_offset
 
     def controlled_shutdown_offset(self, broker: BrokerImage) -> int:
-        """What the others must have followed before the broker may end; -1 where it does not want to."""
+        """Return the offset that others must apply before this broker may stop; -1 if it keeps running."""
         known = self._state_of(broker)
         return UNKNOWN if known is None else known.controlled_shutdown_offset
 
     def lowest_active_offset(self, image: MetadataImage) -> int | None:
-        """How far all those have followed the metadata that serve; None where nobody does."""
+        """Return the lowest metadata offset that active brokers have applied; None without active brokers."""
         offsets = []
         for broker in image.brokers.values():
             known = self._state_of(broker)

@@ -1,8 +1,9 @@
-"""What the controller knows of a broker's log directories: which replica lies where, which work. KIP-858.
+"""Log directories of brokers: the replicas in them, failed ones, and cordoned ones. KIP-858, KIP-1066.
 
-A broker with several directories chooses one when it makes a log, and tells the controller. One that starts
-tells of every log that lies elsewhere than the metadata says. So the controller knows what is lost with a
-directory: when one fails, its replicas lose this broker as if it had gone, and the others stay.
+A broker with several log directories chooses one for each new replica, and reports it with
+AssignReplicasToDirs. At startup it reports every replica that is elsewhere than the metadata says. If a
+directory fails, the controller therefore knows its replicas: the broker leaves their ISRs, and stays in all
+others.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from kwire.wire.records.metadata import BrokerRegistrationChangeRecord
 def assign_replicas_to_dirs(
     command: AssignReplicasToDirs, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[dict[tuple[Uuid, int], ErrorCode]]:
-    """A change for each partition whose directory was not known so, and what is refused.
+    """Record the directories that changed, and return the refused replicas.
 
-    A replica in a directory that has failed is as good as gone. ApiError: STALE_BROKER_EPOCH.
+    A replica in a failed directory leaves the ISR. ApiError: STALE_BROKER_EPOCH.
     """
     broker = check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
@@ -60,7 +61,7 @@ def assign_replicas_to_dirs(
 def offline_directory_records(
     image: MetadataImage, broker: BrokerImage, offline: Collection[Uuid], *, unclean_enabled: bool
 ) -> list[StoredRecord]:
-    """What changes for replicas in directories of a broker that have failed since."""
+    """Return the records for log directories of a broker that failed since the last heartbeat."""
     failed = [directory for directory in broker.log_dirs if directory in offline]
     if not failed or image.metadata_version < DIRECTORIES_LEVEL:
         return []
@@ -80,7 +81,7 @@ def offline_directory_records(
 def cordoned_directory_records(
     image: MetadataImage, broker: BrokerImage, cordoned: Collection[Uuid]
 ) -> list[StoredRecord]:
-    """Which directories of a broker take nothing new, where that has changed. KIP-1066."""
+    """Return the record for a changed set of cordoned log directories, if it changed. KIP-1066."""
     known = broker.cordoned_log_dirs
     if image.metadata_version < CORDONED_LEVEL or (known is not None and set(known) == set(cordoned)):
         return []

@@ -1,4 +1,4 @@
-"""What an operator is told of the controller's decisions: who comes and goes, where records may be lost."""
+"""Log messages for the controller's decisions: broker registrations, fencing, unclean leader elections."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from kwire.wire.records.metadata import (
 )
 
 MAX_NAMED_PARTITIONS: Final = 3
-"""So many partitions are told by their names."""
+"""The most partitions that a message names."""
 
 
 def log_messages(
     command: object, records: Sequence[StoredRecord], image: MetadataImage, node_id: int
 ) -> Iterator[tuple[int, str]]:
-    """A level and a sentence each, of what was decided on top of `image`.
+    """Yield the level and text of each message for `records`, which were decided on top of `image`.
 
-    Of the broker of the controller's own node (`node_id`), that broker tells itself.
+    The broker of this node (`node_id`) logs its own state, so it is left out here.
     """
     recovering: list[str] = []
     changed = sum(isinstance(record, PartitionChangeRecord) for record, _ in records)
     for record, _ in records:
         if isinstance(record, PartitionChangeRecord):
             topic = image.topics_by_id[record.topic_id]
-            # A replica that is the only one has whatever there is.
+            # A sole replica has lost nothing: no other one had more records.
             if (
                 record.leader_recovery_state == RECOVERING
                 and len(topic.partitions[record.partition_id].replicas) > 1
@@ -42,13 +42,14 @@ def log_messages(
                 recovering.append(f"{topic.name}-{record.partition_id}")
         elif isinstance(record, RegisterBrokerRecord):
             if isinstance(command, RegisterBroker) and record.broker_id != node_id:
-                yield logging.INFO, f"broker {record.broker_id} is registered, in epoch {record.broker_epoch}"
+                text = f"Registered broker {record.broker_id} with broker epoch {record.broker_epoch}"
+                yield logging.INFO, text
         elif isinstance(record, UnregisterBrokerRecord):
-            yield logging.INFO, f"broker {record.broker_id} is forgotten"
+            yield logging.INFO, f"Unregistered broker {record.broker_id}"
         elif isinstance(record, RemoveDelegationTokenRecord):
             if isinstance(command, RemoveExpiredTokens):
                 owner = image.delegation_tokens[record.token_id].owner
-                yield logging.INFO, f"delegation token {record.token_id} of {owner} has run out"
+                yield logging.INFO, f"Deleted expired delegation token {record.token_id} of {owner}"
         elif isinstance(record, BrokerRegistrationChangeRecord):
             text = _registration_change_message(record, image)
             is_logged_by_broker = record.broker_id == node_id and not record.log_dirs
@@ -59,24 +60,24 @@ def log_messages(
         named = ", ".join(recovering[:MAX_NAMED_PARTITIONS])
         others = len(recovering) - MAX_NAMED_PARTITIONS
         more = f" and {others} more" if others > 0 else ""
-        text = "a leader was elected that may lack acknowledged records, since none that has them lives"
-        yield logging.WARNING, f"{text}: {named}{more}"
+        reason = "no in-sync replica is active, so acknowledged records may be lost"
+        yield logging.WARNING, f"Unclean leader election for {named}{more}: {reason}"
 
 
 def _registration_change_message(record: BrokerRegistrationChangeRecord, image: MetadataImage) -> str:
     if record.fenced:
-        state = "fenced" if record.fenced > 0 else "unfenced"
-        return f"broker {record.broker_id} is {state}"
+        state = "Fenced" if record.fenced > 0 else "Unfenced"
+        return f"{state} broker {record.broker_id}"
     if record.in_controlled_shutdown:
-        return f"broker {record.broker_id} is about to end"
+        return f"Broker {record.broker_id} began its controlled shutdown"
     if record.log_dirs:
         broker = image.brokers[record.broker_id]
         failed = [uuid_to_text(one) for one in broker.log_dirs if one not in record.log_dirs]
-        return f"log directories of broker {record.broker_id} have failed: {', '.join(failed)}"
+        return f"Log directories of broker {record.broker_id} failed: {', '.join(failed)}"
     return ""
 
 
 def _changed_partitions_suffix(partitions: int) -> str:
     if not partitions:
         return ""
-    return f"; {partitions} partition{'s have' if partitions > 1 else ' has'} changed with it"
+    return f"; {partitions} partition{'s' if partitions > 1 else ''} changed leader or ISR"

@@ -1,14 +1,14 @@
-"""A change of one partition: who has it, who is in sync, and who leads it after that.
+"""Leader elections, and all other changes of a partition's replicas, ISR and ELR.
 
-Every change of a leader or of an in-sync set is made here: because brokers go and come, because an election
-was asked for, because a partition moves to other replicas.
+The controller elects leaders and changes ISRs only here: because a broker is fenced, unfenced or shutting
+down, because a client requested an election, or because a partition is reassigned.
 
-A partition keeps its data on the brokers of its replicas. When one of them goes, the others of the in-sync
-set carry on; when none is left, the partition has no leader and, with KIP-966, the last of the set stay
-eligible (ELR). A broker that ended uncleanly may have lost what it had, so it loses that eligibility when it
-comes back, and may lead only as the last known one, with a mark that the partition is recovering.
+When a broker leaves, the other ISR members continue. When the last of them leaves, the partition has no
+leader; with KIP-966 the last members stay in the ELR (eligible leader replicas). A broker with an unclean
+shutdown may have lost records, so it loses its place in the ELR when it registers again. Such a broker
+becomes leader only if it was the last leader, and the partition is then marked as recovering.
 
-A move that needs nobody to catch up is over as soon as it begins (KIP-455).
+A reassignment completes at once if no added replica has to catch up (KIP-455).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from kwire.wire.schema import Message
 
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 _SHRINK_BUMPS_EPOCH_BELOW: Final = 12
-"""Before 3.6-IV0 a set that became smaller needed a new leader epoch."""
+"""Before 3.6-IV0, a leader epoch had to be bumped when the ISR shrank."""
 
 
 class PartitionChangeBuilder:
-    """What a partition is to become. Set what changes, then `record`."""
+    """A change of one partition. Set the attributes that change, then call `build`."""
 
     __slots__ = (
         *(
@@ -66,13 +66,13 @@ class PartitionChangeBuilder:
         self.adding: Sequence[int] = partition.adding_replicas
         self.recovery_state = partition.leader_recovery_state
         self.directories: Mapping[int, Uuid] = {}
-        """Where replicas lie, as far as that is news."""
+        """Log directories that changed, by broker id."""
         self.broker_to_remove: int | None = None
-        """Who cannot lead, though the image has it active."""
+        """A broker that must not become leader, although it is active in the image."""
         self.broker_to_add: int | None = None
-        """Who can, though the image has it fenced."""
+        """A broker that may become leader, although it is fenced in the image."""
         self.unclean_shutdown = False
-        """Whether who is going may have lost what it had."""
+        """Whether `broker_to_remove` may have lost records."""
         self._image = image
         self._elr_enabled = image.elr_enabled
         self._level = image.metadata_version
@@ -82,7 +82,7 @@ class PartitionChangeBuilder:
         self._elr: Sequence[int] = partition.elr
 
     def build(self) -> StoredRecord | None:
-        """The record that makes the change; None where there is nothing to change."""
+        """Return the record of the change; None if nothing changes."""
         before = self._before
         if self.removing or self.adding:
             self._complete_reassignment()
@@ -91,7 +91,7 @@ class PartitionChangeBuilder:
         change = PartitionChangeRecord(partition_id=self._index, topic_id=self._topic.topic_id)
         self._try_elect(change)
         if change.leader == NO_LEADER_CHANGE and not contains_all(self.replicas, before.replicas):
-            # Whoever holds a replica no more must not be taken for one in the present epoch.
+            # Bump the leader epoch, so that a removed replica cannot pass for a current one.
             change.leader = before.leader
         if change.isr is not None or not self._elr_enabled:
             self._elr = []
@@ -112,12 +112,12 @@ class PartitionChangeBuilder:
             change.leader_recovery_state = self.recovery_state
         return None if _is_no_op(change) else StoredRecord(change, partition_record_version(self._level))
 
-    # --- the parts of a change
+    # --- steps of `build`
 
     def _complete_reassignment(self) -> None:
-        """A move ends when all that are added are in sync.
+        """End the reassignment if all added replicas are in sync.
 
-        Where fewer are added than removed, as many as stay must be: else it would cost copies of the data.
+        If it removes more replicas than it adds, all remaining ones must be in sync, to keep enough copies.
         """
         isr, replicas = without(self.isr, self.removing), without(self.replicas, self.removing)
         if not isr or not replicas or not set(self.adding) <= set(isr):
@@ -132,8 +132,8 @@ class PartitionChangeBuilder:
             return
         candidates = dict.fromkeys([*self._elr, *self._before.isr])
         lost = self.broker_to_remove if self.unclean_shutdown else None
-        # Whom a move has left out deletes what he has. Kafka leaves him eligible: another one may bring him
-        # back, empty, and he leads.
+        # A replica that a reassignment removed deletes its log. Kafka keeps the replica in the ELR: if it is
+        # added again, it is empty and could be elected.
         self._elr = [
             replica
             for replica in candidates
@@ -149,13 +149,13 @@ class PartitionChangeBuilder:
             self.isr = [leader]
             self._elr = [replica for replica in self._elr if replica != leader]
         if unclean:
-            # Nobody else has what this one has, or more: the others start over from it.
+            # Only the new leader's log counts now. The other replicas truncate to it.
             change.isr = [leader]
             if self._before.leader_recovery_state != RECOVERING:
                 change.leader_recovery_state = RECOVERING
 
     def _elect_leader(self) -> tuple[int, bool]:
-        """(who leads, whether something may be lost by it)."""
+        """Return the leader, and whether the election is unclean."""
         before = self._before
         preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
         for replica in (*preferred, before.leader, *self.replicas):
@@ -186,7 +186,7 @@ class PartitionChangeBuilder:
         return directory is None or broker.has_online_directory(directory)
 
     def _update_last_known_elr(self, change: PartitionChangeRecord) -> None:
-        """KIP-966: who led last is remembered while nobody leads."""
+        """Remember the last leader while the partition has none (KIP-966)."""
         before = self._before
         if not self._elr_enabled:
             if before.last_known_elr:
@@ -239,10 +239,10 @@ def remove_broker_from_isrs(
     unclean_enabled: bool,
     only: Container[Uuid | None] | None = None,
 ) -> Iterator[StoredRecord]:
-    """What changes for every partition that can no longer count on this broker.
+    """Yield the changes that remove a broker from ISRs, and elect other leaders where it was the leader.
 
-    `unclean_enabled`: this node's own unclean.leader.election.enable. `only`: where just these directories
-    of the broker are gone.
+    `unclean_enabled`: unclean.leader.election.enable of this node. `only`: just the replicas in these log
+    directories.
     """
     for topic in image.topics.values():
         election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
@@ -264,7 +264,7 @@ def remove_broker_from_isrs(
 def elect_leaderless_partitions(
     image: MetadataImage, broker_id: int, *, unclean_enabled: bool
 ) -> Iterator[StoredRecord]:
-    """What a broker that is unfenced leads from then on: what has no leader, and is its own to lead."""
+    """Yield the elections for partitions without a leader that have a replica on a newly unfenced broker."""
     for topic in image.topics.values():
         election = election_for_topic(image, topic.name, unclean_enabled=unclean_enabled)
 
@@ -286,7 +286,7 @@ def _change_partitions(
     indexes: Iterable[int],
     configure: Callable[[PartitionChangeBuilder], None],
 ) -> Iterator[StoredRecord]:
-    """The changes of a topic's partitions. Those that differ in their epochs alone come to the same."""
+    """Yield the changes of a topic's partitions. Partitions that differ in epochs only share one build."""
     made: dict[tuple[object, ...], StoredRecord | None] = {}
     for index in indexes:
         partition = topic.partitions[index]
@@ -301,7 +301,7 @@ def _change_partitions(
 
 
 def _copy(record: Message, index: int) -> PartitionChangeRecord:
-    """The same change of another partition."""
+    """Return the same change for another partition."""
     copied = PartitionChangeRecord.__new__(PartitionChangeRecord)
     for name in PartitionChangeRecord.declared_fields:
         setattr(copied, name, getattr(record, name))
@@ -310,9 +310,9 @@ def _copy(record: Message, index: int) -> PartitionChangeRecord:
 
 
 def election_for_topic(image: MetadataImage, topic: str, *, unclean_enabled: bool) -> Election:
-    """How a leader is chosen where nobody asked for it: unclean only where the topic prefers that to none.
+    """Return the election that the topic allows: UNCLEAN if unclean.leader.election.enable is set for it.
 
-    `unclean_enabled` holds for topics and clusters that do not say.
+    `unclean_enabled`: the value if neither the topic nor the cluster sets one.
     """
     text = image.config(RESOURCE_TOPIC, topic).get(UNCLEAN_ELECTION)
     if text is None:
@@ -323,32 +323,32 @@ def election_for_topic(image: MetadataImage, topic: str, *, unclean_enabled: boo
 
 
 def min_isr(image: MetadataImage, topic: str, partition: PartitionImage) -> int:
-    """min.insync.replicas as it counts for a partition: never more than it has replicas."""
+    """Return min.insync.replicas of a partition, limited to its number of replicas."""
     text = image.config(RESOURCE_TOPIC, topic).get(MIN_INSYNC_REPLICAS)
     if text is None:
         text = image.config(RESOURCE_BROKER, "").get(MIN_INSYNC_REPLICAS, "1")
     try:
         count = int(text)
     except ValueError:
-        # Stored by who knew no better: the topic's own rule passes over it, and so does this one.
+        # An invalid value in the metadata log. Brokers ignore it, too.
         count = 1
     return min(count, len(partition.replicas))
 
 
 def apply_records(image: MetadataImage, records: Iterable[StoredRecord]) -> MetadataImage:
-    """The image as it will be with these records: for what is decided on top of them in the same command."""
+    """Return the image with these uncommitted records, for further decisions of the same command."""
     delta = MetadataDelta(image)
     delta.replay_all(record for record, _ in records)
     return delta.apply(image.offset, image.epoch)
 
 
 def is_reassigning(partition: PartitionImage) -> bool:
-    """Whether a move to other replicas is under way."""
+    """Return whether a reassignment of the partition is in progress."""
     return bool(partition.removing_replicas or partition.adding_replicas)
 
 
 def find_partition(image: MetadataImage, topic: str, index: int) -> tuple[TopicImage, PartitionImage] | None:
-    """The topic and its partition, None where either does not exist."""
+    """Return the topic and its partition; None if either does not exist."""
     known = image.topics.get(topic)
     if known is None or not 0 <= index < len(known.partitions):
         return None
@@ -356,10 +356,10 @@ def find_partition(image: MetadataImage, topic: str, index: int) -> tuple[TopicI
 
 
 def contains_all(replicas: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether all of the others are among the replicas."""
+    """Return whether all of the others are among the replicas."""
     return replicas == others or set(others) <= set(replicas)
 
 
 def without(replicas: Sequence[int], others: Sequence[int]) -> list[int]:
-    """The replicas that are none of the others, in their order."""
+    """Return the replicas that are not among the others, in their order."""
     return [replica for replica in replicas if replica not in others]

@@ -1,6 +1,6 @@
-"""What the active controller does in its time, without being asked: leaders bettered, tokens removed.
+"""Periodic tasks of the active controller: preferred and unclean leader elections, expired delegation tokens.
 
-All of it are commands, decided like any other. Nothing runs but while this controller is active.
+Each task submits a command. No task runs while this controller is not active.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 
 CONTINUE_MS: Final = 10
-"""Where there was more to do than is done in task go, others get a turn in between."""
+"""The delay until the next run if one run left work, so that other commands get a turn."""
 RETRY_MS: Final = 300_000
 
 
 class TaskPeriods(NamedTuple):
-    """How often something is done; None for never."""
+    """The period of each task; None disables it."""
 
     preferred_election_ms: int | None = None
-    """leader.imbalance.check.interval.seconds, where auto.leader.rebalance.enable."""
+    """leader.imbalance.check.interval.seconds, if auto.leader.rebalance.enable is set."""
     unclean_election_ms: int | None = None
     """unclean.leader.election.interval.ms."""
     token_expiry_ms: int | None = None
-    """delegation.token.expiry.check.interval.ms, where there are tokens."""
+    """delegation.token.expiry.check.interval.ms, if delegation.token.secret.key is set."""
 
 
 NO_PERIODIC_TASKS: Final = TaskPeriods()
 
 
 class _Task(NamedTuple):
-    """A command that is given again and again. Its response is True where there may be more to do at once."""
+    """A command with a period. Its response is True if there is more work to do at once."""
 
     period_ms: int | None
     command: Callable[[], Command]
 
 
 class PeriodicTasks:
-    """Rounds that come again and again, from `start` to `stop`."""
+    """The timers of all tasks, between `start` and `stop`."""
 
     def __init__(
         self, host: Host, periods: TaskPeriods, submit: Callable[[Command, OnDone[Any]], None]
@@ -61,12 +61,12 @@ class PeriodicTasks:
         self._timers: dict[_Task, Timer] = {}
 
     def start(self) -> None:
-        """Begin each in its time from now on."""
+        """Schedule every task."""
         for task in self._tasks:
             self._schedule(task, task.period_ms)
 
     def stop(self) -> None:
-        """Begin none any more."""
+        """Cancel every task."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -1,12 +1,12 @@
-"""Where new replicas are put: in stripes over racks and brokers, from a chance beginning, as Kafka does it.
+"""Replica placement: striped over racks and brokers from a random start (Kafka's StripedReplicaPlacer).
 
-Racks take turns, and the brokers in each of them: with the racks A, B and C of two brokers each, partitions
-of three replicas come to A0 B0 C0, B1 C1 A1, C0 A0 B0 and so on. The first replica leads, and is on a broker
-that is not fenced; further ones come to fenced brokers only where a rack has no other. Once as many
-partitions are placed as brokers live, everything is shuffled, so that who shares a partition with whom
-differs.
+Racks alternate, and so do the brokers within each rack. With racks A, B and C of two brokers each, partitions
+of three replicas are placed on A0 B0 C0, B1 C1 A1, C0 A0 B0 and so on. The first replica is the preferred
+leader, on an unfenced broker. Fenced brokers get other replicas only if their rack has no unfenced broker
+left. Once there are as many partitions as unfenced brokers, all lists are shuffled, so that brokers share
+partitions with different brokers.
 
-A broker that is about to go, or all of whose directories are cordoned (KIP-1066), gets nothing new.
+A broker in controlled shutdown, or with all log directories cordoned (KIP-1066), gets no replicas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kwire.wire.errors import ErrorCode
 
 
 class _BrokerList:
-    """Brokers that take turns: in each round each is given once, the next round begins one further on."""
+    """A rotating list of brokers. Each round returns every broker once and starts one broker further."""
 
     def __init__(self, brokers: Iterable[int], rng: random.Random) -> None:
         self._brokers = sorted(brokers)
@@ -39,7 +39,7 @@ class _BrokerList:
 
     def shuffle(self, rng: random.Random) -> None:
         rng.shuffle(self._brokers)
-        self._round = -1  # whichever comes next is a new one
+        self._round = -1  # makes the next round a new one
 
 
 class _Rack:
@@ -59,7 +59,7 @@ class _Rack:
 def place_replicas(
     image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[list[int]]:
-    """The brokers of each of so many partitions, the leader first."""
+    """Return the brokers of `count` partitions, each with the leader first."""
     usable = [broker for _, broker in sorted(image.brokers.items()) if _is_usable(broker)]
     living = sum(not broker.fenced for broker in usable)
     text: str | None = None
@@ -94,7 +94,7 @@ def place_replicas(
 def _place_partition(
     racks: list[_Rack], first: int, current_round: int, replication_factor: int
 ) -> list[int]:
-    """The leader from the first rack that has one, counted from `first`; the others from `first` on."""
+    """Return the brokers of one partition: the leader from the first rack, from `first` on, that has one."""
     leader, leads_at = None, first
     while leader is None:
         leader = racks[leads_at].unfenced.next(current_round)
@@ -105,7 +105,7 @@ def _place_partition(
     has_passed_leader = False
     while len(brokers) < replication_factor:
         if position == leads_at and not has_passed_leader:
-            has_passed_leader = True  # it has had its turn
+            has_passed_leader = True  # the leader was this rack's turn
         else:
             broker_id = racks[position].next(current_round)
             if broker_id is not None:

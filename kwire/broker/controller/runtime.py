@@ -1,9 +1,9 @@
-"""The runtime of the active controller: it decides commands, and tells when what they come to holds.
+"""The runtime of the active controller: it runs commands, appends their records and sends their responses.
 
-A command is decided at once, on top of everything decided before it, committed or not. When its records are
-committed the image that they make is current already; only then its response is released. A response without
-records waits for what it was decided upon. When the lead is lost, what was decided and is not committed is
-forgotten: whoever asked for it is told so, and asks again.
+A command runs at once, on top of all earlier commands, committed or not. Its response is sent once its
+records are committed, and in the published image. A response without records waits until the records that it
+is based on are committed. If the controller resigns, every command that is not committed fails, and its
+client retries.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from kwire.wire.registry import UnknownRecord
 from kwire.wire.schema import Message
 
 MAX_TIMER_DELAY_MS: Final = 1_000
-"""A controller that comes so late to its own appointments was stopped, and has heard of nobody meanwhile."""
+"""If a session check is later than this, the process was suspended and could not receive heartbeats."""
 
 
 class LeaderLog(Protocol):
-    """What an active controller asks of the quorum that it leads."""
+    """The metadata log, as the active controller writes it."""
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
-        """Append records; the offset of the last. ApiError, with nothing appended."""
+        """Append records, and return the offset of the last. ApiError: nothing was appended."""
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> None:
-        """Append what raises the version of the quorum's protocol. ApiError where it cannot be."""
+        """Append the records that upgrade kraft.version. ApiError: it cannot be upgraded."""
 
 
 class _PendingCommand(NamedTuple):
-    """A decided command that waits for what it was decided upon, and its own records, to be committed."""
+    """A command whose response waits until `offset` is committed."""
 
     offset: int
     response: Any
@@ -62,7 +62,7 @@ class _PendingCommand(NamedTuple):
 
 
 class ControllerRuntime:
-    """The `ControllerPort` of the node that leads, and its `Leadership` of the quorum."""
+    """The `ControllerPort` of the active controller, and its `Leadership` of the quorum."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ControllerRuntime:
         bootstrap: Callable[[], list[Message]],
         periods: TaskPeriods = NO_PERIODIC_TASKS,
     ) -> None:
-        """`heartbeats` is this controller's alone. `bootstrap` tells the first records of a new cluster."""
+        """Start inactive. `bootstrap` returns the first records of a new cluster."""
         self._controller = controller
         self._log = log
         self._publisher = publisher
@@ -87,9 +87,9 @@ class ControllerRuntime:
         self._bootstrap = bootstrap
         self._epoch = -1
         self._latest = publisher.image
-        """The metadata with everything that is decided."""
+        """The image with all records that are appended, committed or not."""
         self._refusal: ErrorCode | None = ErrorCode.NOT_CONTROLLER
-        """Why nothing is decided here now."""
+        """The error of new commands while this controller is not active."""
         self._pending: deque[_PendingCommand] = deque()
         self._release_scheduled = False
         self._logger = host.logger("kwire.metadata")
@@ -99,12 +99,12 @@ class ControllerRuntime:
         """Whether this node is the active controller."""
         return self._refusal is None
 
-    # --- leading
+    # --- leadership
 
     def became_leader(self, epoch: int) -> None:
-        """Begin to decide. A new cluster gets its first records; a transaction that was cut short is aborted.
+        """Become the active controller: write a new cluster's first records, abort an unfinished transaction.
 
-        CorruptMetadata: the first records are of a release to come.
+        CorruptMetadata: this release does not know all bootstrap records.
         """
         self._epoch = epoch
         self._latest = self._publisher.image
@@ -117,17 +117,20 @@ class ControllerRuntime:
             levels = [record for record in records if isinstance(record, FeatureLevelRecord)]
             check_levels({level.name: level.feature_level for level in levels})
             if any(isinstance(record, UnknownRecord) for record in records):
-                raise CorruptMetadata("the first records of the cluster are of a release to come")
+                raise CorruptMetadata(
+                    "bootstrap.checkpoint has records that this release does not know: start the release "
+                    "that formatted the cluster, or a newer one"
+                )
             min_insync_replicas = self._controller.defaults.min_insync_replicas
             self._append(activation_records(records, min_insync_replicas, is_transaction_open=is_open))
         elif is_open:
-            self._logger.warning("metadata: aborting a transaction that was cut short")
+            self._logger.warning("Aborting the unfinished metadata transaction of the previous controller")
             self._append([StoredRecord(AbortTransactionRecord(reason=ABORT_REASON))])
         self._periodic.start()
         self._watch_sessions()
 
     def resigned(self, reason: ApiError) -> None:
-        """Forget what was decided and is not committed."""
+        """Fail all commands that are not committed."""
         self._refusal = reason.code
         self._periodic.stop()
         if self._session_check is not None:
@@ -139,13 +142,13 @@ class ControllerRuntime:
             self._complete(command, reason)
 
     def committed(self, offset: int) -> None:
-        """Release the replies that waited for no more than this."""
+        """Send the responses that wait for this offset or an earlier one."""
         while self._pending and self._pending[0].offset <= offset:
             command = self._pending.popleft()
             self._complete(command, command.response)
 
     def idle(self) -> None:
-        """Write a record that changes nothing, for those who follow the log to see. KIP-835."""
+        """Append a NoOpRecord, so that followers and observers see the high watermark advance. KIP-835."""
         if self._refusal is None:
             self._append([StoredRecord(NoOpRecord())])
 
@@ -153,12 +156,12 @@ class ControllerRuntime:
         try:
             command.on_done(response)
         except Exception:
-            self._logger.exception("the answer to a command was not taken")
+            self._logger.exception("Callback of a controller command failed")
 
-    # --- who lives
+    # --- broker sessions
 
     def _watch_sessions(self) -> None:
-        """See to it that the first session that can end is looked at then."""
+        """Schedule the check of the session that ends first."""
         due_ms = None if self._session_check is not None else self._heartbeats.next_expiry_ms()
         if due_ms is not None:
             delay_ms = max(due_ms - self._host.internode_clock.monotonic_ms(), 0)
@@ -172,19 +175,21 @@ class ControllerRuntime:
         if now_ms - due_ms > MAX_TIMER_DELAY_MS:
             self._heartbeats.restart_sessions()
         for broker in self._heartbeats.remove_expired_sessions(self._latest):
-            # One after the other: each is decided on top of what became of those before it.
+            # One command per broker: each runs on top of the one before it.
             self._logger.warning(
-                "broker %d was not heard of for a whole session: it is fenced", broker.broker_id
+                "Fenced broker %d: no heartbeat for %d ms (broker.session.timeout.ms)",
+                broker.broker_id,
+                self._heartbeats.session_timeout_ms,
             )
             self.submit(FenceBroker(broker.broker_id, broker.broker_epoch), lambda response: None)
         self._watch_sessions()
 
-    # --- deciding
+    # --- commands
 
     def submit(self, command: Command, on_done: OnDone[Any]) -> None:
-        """Decide a command; `on_done` gets the response, or an ApiError, when its records are committed.
+        """Run a command; `on_done` gets the response, or an ApiError, once its records are committed.
 
-        `on_done` is never called before this returns.
+        `on_done` is never called before this method returns.
         """
         if self._refusal is not None:
             refused = ApiError(self._refusal)
@@ -216,14 +221,14 @@ class ControllerRuntime:
             self._host.call_soon(self.release)
 
     def release(self) -> None:
-        """Answer what was decided without records, and needs nothing to be committed any more."""
+        """Send the responses without records that only wait for committed ones."""
         self._release_scheduled = False
         self.committed(self._publisher.image.offset)
 
     def _raise_kraft_version(
         self, command: UpdateFeatures, result: ControllerResult[Any]
     ) -> ControllerResult[Any]:
-        """What becomes of a command that nothing else is against, once the quorum was asked."""
+        """Append the upgrade of kraft.version, if the command has one and is valid."""
         update = command.updates.get(KRAFT_VERSION)
         if update is None or update.upgrade_type != UpgradeType.UPGRADE:
             return result

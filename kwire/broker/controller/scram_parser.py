@@ -1,6 +1,7 @@
-"""SCRAM credentials (RFC 5802) as the cluster's metadata keeps them: of a password, only what proves it.
+"""The SCRAM credentials of `kwire format --add-scram`, in the grammar of Kafka's storage tool. KIP-900.
 
-`kwire format --add-scram` takes them as Kafka's storage tool does (KIP-900), an argument a credential:
+Each argument is one credential. The metadata gets keys derived from the password (RFC 5802), not the
+password:
 
     SCRAM-SHA-256=[name=alice,password=alice-secret]
     SCRAM-SHA-512=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]
@@ -23,13 +24,13 @@ from kwire.wire.records.metadata import UserScramCredentialRecord
 
 
 class MalformedCredential(ValueError):
-    """The text says no credential. It tells why."""
+    """Text that is not a credential. The message says why."""
 
 
 def credential_record(
     name: str, mechanism: ScramMechanism, salt: bytes, iterations: int, salted_password: bytes
 ) -> UserScramCredentialRecord:
-    """What is kept of a password that was salted already."""
+    """Return the record of a salted password."""
     made = mechanism.credential(salt, iterations, salted_password)
     return UserScramCredentialRecord(
         name=name,
@@ -42,32 +43,34 @@ def credential_record(
 
 
 def parse_credential(text: str, rng: random.Random) -> UserScramCredentialRecord:
-    """The credential of an argument in Kafka's grammar. MalformedCredential."""
+    """Parse a credential; without a salt, a random one is used. MalformedCredential."""
     mechanism_name, equals, rest = text.strip().partition("=")
     if not equals:
         raise MalformedCredential("expected MECHANISM=[name=...,password=...]")
     mechanism = SCRAM_MECHANISMS.get(mechanism_name)
     if mechanism is None:
-        raise MalformedCredential(f"{mechanism_name} is none of {', '.join(SCRAM_MECHANISMS)}")
+        raise MalformedCredential(
+            f"unknown mechanism {mechanism_name}: expected one of {', '.join(SCRAM_MECHANISMS)}"
+        )
     if len(rest) < 2 or rest[0] != "[" or rest[-1] != "]":
-        raise MalformedCredential(f"what follows {mechanism_name}= must stand in brackets")
+        raise MalformedCredential(f"expected {mechanism_name}=[name=...,password=...], with brackets")
     settings = dict(map(_setting, rest[1:-1].rstrip(",").split(",")))
     if "name" not in settings:
-        raise MalformedCredential("there is no name=")
+        raise MalformedCredential("name= is missing")
     name = settings.pop("name")
     given_salt, given_iterations = settings.pop("salt", None), settings.pop("iterations", None)
     password, given_salted = settings.pop("password", None), settings.pop("saltedpassword", None)
     if password is None and given_salted is None:
-        raise MalformedCredential("there is neither password= nor saltedpassword=")
+        raise MalformedCredential("password= or saltedpassword= is missing")
     if password is None and given_salt is None:
-        raise MalformedCredential("saltedpassword= goes with salt=, with which it was made")
+        raise MalformedCredential("saltedpassword= needs the salt= that it was made with")
     if settings:
-        raise MalformedCredential(f"{', '.join(sorted(settings))} cannot be set")
+        raise MalformedCredential(f"unknown setting {', '.join(sorted(settings))}")
     salt = rng.randbytes(SALT_BYTES) if given_salt is None else _decoded("salt", given_salt)
     iterations = MIN_ITERATIONS if given_iterations is None else _number(given_iterations)
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise MalformedCredential(
-            f"iterations is {iterations}: it can be {MIN_ITERATIONS} to {MAX_ITERATIONS}"
+            f"iterations is {iterations}: expected {MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     if password is not None:
         salted = mechanism.salted(password, salt, iterations)
@@ -81,7 +84,7 @@ def parse_credential(text: str, rng: random.Random) -> UserScramCredentialRecord
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise MalformedCredential(f"{text!r} sets nothing: expected NAME=VALUE")
+        raise MalformedCredential(f"{text!r} is not a setting: expected NAME=VALUE")
     if len(value) >= 2 and value[0] == value[-1] == '"':
         value = value[1:-1]
     return name, value
@@ -91,12 +94,12 @@ def _number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise MalformedCredential(f"iterations is {text!r}, which is no number") from None
+        raise MalformedCredential(f"iterations is {text!r}: expected a number") from None
 
 
 def _decoded(name: str, text: str) -> bytes:
     try:
-        # Padding may be left out.
+        # Padding is optional.
         return b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (Base64Error, ValueError):
-        raise MalformedCredential(f"{name} is {text!r}, which is no base64") from None
+        raise MalformedCredential(f"{name} is {text!r}: expected base64") from None

@@ -1,7 +1,8 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: from requests to records.
+"""CreateTopics, DeleteTopics and CreatePartitions: requests become records.
 
-Order of checks for a new topic: name, collision of names ('.' against '_'), existence, configuration, manual
-assignment or replication factor, partition count, placement. The texts are what clients print.
+The checks of a new topic run in Apache Kafka's order: name, name collision ('.' against '_'), existence,
+configs, manual assignment or replication factor, partition count, replica placement. Clients print the error
+messages.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import RemoveTopicRecord, TopicRecord
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-"""Kafka's bound on what one request may place, beside the one on records."""
+"""Kafka's limit on the new partitions of one request. MAX_RECORDS_PER_REQUEST applies, too."""
 
 _TOO_MANY_PARTITIONS: Final = Fault(
     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
@@ -54,7 +55,7 @@ _TOO_MANY_PARTITIONS: Final = Fault(
 
 
 class TopicDefaults:
-    """What a topic gets where the request does not say."""
+    """The defaults of topics and elections, from the node's configuration."""
 
     __slots__ = ("min_insync_replicas", "num_partitions", "replication_factor", "unclean_leader_election")
 
@@ -82,9 +83,9 @@ def create_topics(
     defaults: TopicDefaults,
     rng: random.Random,
 ) -> ControllerResult[list[CreatableTopicResult]]:
-    """All topics that can be created, in one atomic batch; one that is refused does not stop the others.
+    """Create all valid topics in one atomic batch; an invalid topic does not affect the others.
 
-    ApiError: POLICY_VIOLATION for all of them, where they are too much for one request.
+    ApiError: POLICY_VIOLATION for the complete request if it is too large.
     """
     requested = sum(_partition_count(topic, defaults) for topic in command.topics)
     if requested > MAX_PARTITIONS_PER_REQUEST:
@@ -128,7 +129,7 @@ def _create_topic(
     if without_value:
         text = "Null value not supported for topic configs: " + ",".join(without_value)
         return Fault(ErrorCode.INVALID_CONFIG, text)
-    # A key given twice keeps its last value, as in Kafka.
+    # If a key is given twice, its last value is used, as in Kafka.
     values = {config.name: config.value for config in topic.configs}
     configuration = alter_resource(
         ResourceChange(
@@ -233,7 +234,7 @@ def _assign_manually(
 def assignment_fault(
     image: MetadataImage, broker_ids: Sequence[int], replication_factor: int | None
 ) -> Fault | None:
-    """Why these brokers cannot hold a partition together; None where they can."""
+    """Return why these brokers cannot be the replicas of one partition, or None."""
     text: str | None = None
     if not broker_ids:
         text = "The manual partition assignment includes an empty replica list."
@@ -261,7 +262,7 @@ def assignment_fault(
 def _assign_partitions(
     image: MetadataImage, count: int, replication_factor: int, rng: random.Random
 ) -> Fault | list[PartitionImage]:
-    """Partitions spread over the brokers."""
+    """Return partitions whose replicas are spread over the brokers."""
     placed = place_replicas(image, count, replication_factor, rng)
     if isinstance(placed, Fault):
         return placed
@@ -282,7 +283,7 @@ def _placement_fault(replication_factor: int, reason: str | None) -> Fault:
 
 
 def _new_partition(image: MetadataImage, broker_ids: Iterable[int]) -> PartitionImage | None:
-    """A partition on these brokers, led by the first active one; None where none is active."""
+    """Return a partition with the first active broker as its leader; None if none is active."""
     replicas = tuple(broker_ids)
     isr = tuple(broker_id for broker_id in replicas if image.brokers[broker_id].is_active)
     if not isr:
@@ -296,8 +297,7 @@ def _new_partition(image: MetadataImage, broker_ids: Iterable[int]) -> Partition
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> Uuid:
-    """Where a new replica on this broker lies, as far as the controller can tell."""
-    # KIP-858: a broker with one directory has no choice; otherwise it chooses and reports.
+    """Return the log directory of a new replica; DIRECTORY_UNASSIGNED if the broker chooses (KIP-858)."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         return DIRECTORY_UNASSIGNED
@@ -307,12 +307,12 @@ def default_directory(image: MetadataImage, broker_id: int) -> Uuid:
 
 
 def new_uuid(rng: random.Random) -> Uuid:
-    """A random (version 4) id whose text does not begin with a dash, which command lines would trip over."""
+    """Return a random UUID (version 4) whose text does not start with a dash, as an option would."""
     while True:
         raw = bytearray(rng.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
         raw[8] = raw[8] & 0x3F | 0x80
-        if raw[0] >> 2 != 62:  # the digit that url-safe base64 writes as '-'
+        if raw[0] >> 2 != 62:  # url-safe base64 encodes 62 as '-'
             return Uuid(bytes(raw))
 
 
@@ -320,7 +320,7 @@ def new_uuid(rng: random.Random) -> Uuid:
 
 
 def delete_topics(command: DeleteTopics, image: MetadataImage) -> ControllerResult[list[DeletedTopic]]:
-    """Delete by name or id; what is named twice, in whichever way, is not deleted at all."""
+    """Delete topics by name or id. A topic that is named twice is not deleted."""
     results: list[DeletedTopic] = []
     names: dict[str, int] = {}
     ids: dict[Uuid, int] = {}
@@ -374,15 +374,15 @@ def delete_topics(command: DeleteTopics, image: MetadataImage) -> ControllerResu
     return ControllerResult(records, results)
 
 
-# --- more partitions
+# --- create partitions
 
 
 def create_partitions(
     command: CreatePartitions, image: MetadataImage, rng: random.Random
 ) -> ControllerResult[list[tuple[str, Fault | None]]]:
-    """Add partitions up to the count requested for, topic by topic.
+    """Add partitions to each topic, up to the requested count.
 
-    ApiError: POLICY_VIOLATION for all of them, where there are more topics than one request may change.
+    ApiError: POLICY_VIOLATION for the complete request if it has too many topics.
     """
     if len(command.topics) > MAX_RECORDS_PER_REQUEST:
         raise ApiError(*TOO_MANY_RECORDS)
@@ -432,7 +432,7 @@ def _add_partitions(
                 return partition
             placed.append(partition)
     elif additional > MAX_RECORDS_PER_REQUEST:
-        # Before they are placed: a request can ask for two thousand millions.
+        # Check before the placement: a request can ask for two billion partitions.
         return TOO_MANY_RECORDS
     else:
         outcome = _assign_partitions(image, additional, replication_factor, rng)

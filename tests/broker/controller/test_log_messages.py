@@ -50,22 +50,22 @@ def beat(cluster: Any, **wants: Any) -> BrokerHeartbeat:
 
 def test_brokers_come_and_go(two: Any) -> None:
     assert told(two, beat(two)) == []
-    text = "broker 2 is about to end; 6 partitions have changed with it"
+    text = "Broker 2 began its controlled shutdown; 6 partitions changed leader or ISR"
     assert told(two, beat(two, want_shut_down=True)) == [(INFO, text)]
-    text = "broker 2 is fenced"
+    text = "Fenced broker 2"
     assert told(two, beat(two, want_shut_down=True)) == [(INFO, text)]
-    assert told(two, UnregisterBroker(2)) == [(INFO, "broker 2 is forgotten")]
+    assert told(two, UnregisterBroker(2)) == [(INFO, "Unregistered broker 2")]
 
 
 def test_what_is_changed_with_them_is_counted(two: Any) -> None:
-    text = "broker 2 is fenced; 6 partitions have changed with it"
+    text = "Fenced broker 2; 6 partitions changed leader or ISR"
     assert told(two, beat(two, want_fence=True)) == [(INFO, text)]
-    assert told(two, beat(two)) == [(INFO, "broker 2 is unfenced; 6 partitions have changed with it")]
-    assert told(two, UnregisterBroker(1)) == [(INFO, "broker 1 is forgotten")]
+    assert told(two, beat(two)) == [(INFO, "Unfenced broker 2; 6 partitions changed leader or ISR")]
+    assert told(two, UnregisterBroker(1)) == [(INFO, "Unregistered broker 1")]
 
 
 def test_directories_that_fail_are_named(two: Any) -> None:
-    text = "log directories of broker 2 have failed: YW5vdGhlci1vbmUtb2YtMg"
+    text = "Log directories of broker 2 failed: YW5vdGhlci1vbmUtb2YtMg"
     assert told(two, beat(two, offline_log_dirs=[OTHER]), node_id=2) == [(WARNING, text)]
 
 
@@ -79,9 +79,9 @@ def test_where_records_may_be_lost_is_said(two: Any) -> None:
     two.end_sessions()
     two.register(2, log_dirs=[directory_of(2), OTHER])
     unfenced, lost = told(two, beat(two))
-    assert unfenced == (INFO, "broker 2 is unfenced; 6 partitions have changed with it")
-    text = "a leader was elected that may lack acknowledged records, since none that has them lives: "
-    assert lost == (WARNING, text + "t-0, t-1, t-2 and 2 more")
+    assert unfenced == (INFO, "Unfenced broker 2; 6 partitions changed leader or ISR")
+    text = "Unclean leader election for t-0, t-1, t-2 and 2 more: no in-sync replica is active, "
+    assert lost == (WARNING, text + "so acknowledged records may be lost")
 
 
 def test_tokens_that_have_run_out_are_named(two: Any) -> None:
@@ -90,4 +90,4 @@ def test_tokens_that_have_run_out_are_named(two: Any) -> None:
         for ms in (1, 2)
     ]
     two.apply([StoredRecord(token) for token in tokens])
-    assert told(two, RemoveExpiredTokens(2)) == [(INFO, "delegation token t1 of User:alice has run out")]
+    assert told(two, RemoveExpiredTokens(2)) == [(INFO, "Deleted expired delegation token t1 of User:alice")]
