@@ -19,9 +19,14 @@ from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState
 from kwire.broker.storage.log.transaction_index import Aborted
 from kwire.broker.storage.log.verifications import Verification, Verifications
 from kwire.cli import main as cli
-from kwire.coordinator.machine import CoordinatorResult
-from kwire.coordinator.transactions.machine import Done, Ending, Producer, TransactionMachine
-from kwire.coordinator.transactions.transaction import State, Transaction
+from kwire.coordinator.state_machine import CoordinatorResult
+from kwire.coordinator.transactions.state_machine import (
+    ProducerDone,
+    ProducerIdAndEpoch,
+    TransactionMarker,
+    TransactionStateMachine,
+)
+from kwire.coordinator.transactions.transaction_metadata import TransactionMetadata, TransactionState
 from kwire.host.host import Host
 from kwire.wire.batch import NO_PRODUCER_EPOCH, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
@@ -66,12 +71,16 @@ def marker_skips_a_partition() -> None:
     calls = count()
 
     def write(
-        self: NodeTransactionPorts, partition: TopicPartition, ending: Ending, epoch: int, done: Written
+        self: NodeTransactionPorts,
+        partition: TopicPartition,
+        txn_marker: TransactionMarker,
+        epoch: int,
+        done: Written,
     ) -> None:
         if partition[1] == 1 and partition[0].startswith("exactly") and next(calls) % 4 == 3:
             self._node.host.call_soon(lambda: done(None))
         else:
-            write_marker(self, partition, ending, epoch, done)
+            write_marker(self, partition, txn_marker, epoch, done)
 
     setattr(NodeTransactionPorts, "write_marker", write)  # noqa: B010
 
@@ -80,30 +89,34 @@ def marker_of_the_wrong_kind() -> None:
     calls = count()
 
     def write(
-        self: NodeTransactionPorts, partition: TopicPartition, ending: Ending, epoch: int, done: Written
+        self: NodeTransactionPorts,
+        partition: TopicPartition,
+        txn_marker: TransactionMarker,
+        epoch: int,
+        done: Written,
     ) -> None:
-        if partition[1] == 1 and not ending.commit and next(calls) % 3 == 2:
-            ending = ending._replace(commit=True)
-        write_marker(self, partition, ending, epoch, done)
+        if partition[1] == 1 and not txn_marker.commit and next(calls) % 3 == 2:
+            txn_marker = txn_marker._replace(commit=True)
+        write_marker(self, partition, txn_marker, epoch, done)
 
     setattr(NodeTransactionPorts, "write_marker", write)  # noqa: B010
 
 
 def commit_told_too_early() -> None:
-    decide = TransactionMachine.end
+    decide = TransactionStateMachine.end
 
     def end(
-        self: TransactionMachine,
+        self: TransactionStateMachine,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         *,
         commit: bool,
-        done: Done,
+        done: ProducerDone,
         **other: Any,
     ) -> CoordinatorResult:
         is_told = False
 
-        def tell(outcome: Producer | ApiError) -> None:
+        def tell(outcome: ProducerIdAndEpoch | ApiError) -> None:
             if not is_told:
                 done(outcome)
 
@@ -112,32 +125,35 @@ def commit_told_too_early() -> None:
             return result
         is_told = True
         after = self.transactions[transactional_id]
-        done(Producer(after.producer_id, after.producer_epoch))
-        self._around.later(TOO_EARLY_MS, lambda: result)
+        done(ProducerIdAndEpoch(after.producer_id, after.producer_epoch))
+        self._context.schedule(TOO_EARLY_MS, lambda: result)
         return CoordinatorResult()
 
-    setattr(TransactionMachine, "end", end)  # noqa: B010
+    setattr(TransactionStateMachine, "end", end)  # noqa: B010
 
 
 def prepared_commit_not_loaded() -> None:
     slow_markers()
-    replay = TransactionMachine.replay
+    replay = TransactionStateMachine.replay
 
-    def replay_others(self: TransactionMachine, key: Message, value: Message | None) -> None:
-        if isinstance(value, TransactionLogValue) and value.transaction_status == State.PREPARE_COMMIT:
+    def replay_others(self: TransactionStateMachine, key: Message, value: Message | None) -> None:
+        if (
+            isinstance(value, TransactionLogValue)
+            and value.transaction_status == TransactionState.PREPARE_COMMIT
+        ):
             return
         replay(self, key, value)
 
-    setattr(TransactionMachine, "replay", replay_others)  # noqa: B010
+    setattr(TransactionStateMachine, "replay", replay_others)  # noqa: B010
 
 
 def prepared_not_resumed() -> None:
     slow_markers()
-    setattr(TransactionMachine, "loaded", lambda self: None)  # noqa: B010
+    setattr(TransactionStateMachine, "on_loaded", lambda self: None)  # noqa: B010
 
 
 def timeouts_ignored() -> None:
-    setattr(TransactionMachine, "abort_timed_out", lambda self: [])  # noqa: B010
+    setattr(TransactionStateMachine, "abort_timed_out", lambda self: [])  # noqa: B010
 
 
 def aborted_not_indexed() -> None:
@@ -194,7 +210,7 @@ def duplicates_accepted() -> None:
 
 def no_fencing() -> None:
     check, begin = ProducerStateManager.check, ProducerStateManager.begin_verification
-    decide = TransactionMachine.end
+    decide = TransactionStateMachine.end
 
     def check_newer(self: ProducerStateManager, header: BatchHeader, **named: Any) -> BatchMetadata | None:
         state = self.producers.get(header.producer_id)
@@ -202,18 +218,20 @@ def no_fencing() -> None:
             return None
         return check(self, header, **named)
 
-    def of_any_epoch(self: TransactionMachine, transactional_id: str, producer: Producer) -> Transaction:
+    def of_any_epoch(
+        self: TransactionStateMachine, transactional_id: str, producer: ProducerIdAndEpoch
+    ) -> TransactionMetadata:
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transaction.producer_id != producer.producer_id:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return transaction
 
     def end(
-        self: TransactionMachine, transactional_id: str, producer: Producer, **other: Any
+        self: TransactionStateMachine, transactional_id: str, producer: ProducerIdAndEpoch, **other: Any
     ) -> CoordinatorResult:
         transaction = self.transactions.get(transactional_id)
-        if transaction is not None and transaction.state is State.ONGOING:
-            producer = Producer(transaction.producer_id, transaction.producer_epoch)
+        if transaction is not None and transaction.state is TransactionState.ONGOING:
+            producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
         return decide(self, transactional_id, producer, **other)
 
     def begin_newer(
@@ -227,8 +245,8 @@ def no_fencing() -> None:
     setattr(ProducerStateManager, "check", check_newer)  # noqa: B010
     setattr(ProducerStateManager, "begin_verification", begin_newer)  # noqa: B010
     setattr(Verifications, "is_current", lambda *_arguments: True)  # noqa: B010
-    setattr(TransactionMachine, "_of", of_any_epoch)  # noqa: B010
-    setattr(TransactionMachine, "end", end)  # noqa: B010
+    setattr(TransactionStateMachine, "_checked_transaction", of_any_epoch)  # noqa: B010
+    setattr(TransactionStateMachine, "end", end)  # noqa: B010
 
 
 def tail_lost(properties: Collection[str]) -> None:

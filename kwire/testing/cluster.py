@@ -266,7 +266,7 @@ def _has_pending_work(node: NodeBase) -> bool:
 
     assert isinstance(node, Node)
     try:
-        is_ending = any(transaction.is_ending for transaction in node.transactions.all())
+        is_ending = any(transaction.is_ending for transaction in node.transactions.list_transactions())
     except ApiError:
         return True  # it does not know yet
     return is_ending or any(partition.waiting_appends for partition in node.replicas.all())

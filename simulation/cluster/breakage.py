@@ -24,10 +24,10 @@ from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
-from kwire.coordinator.groups.machine import GroupMachine
-from kwire.coordinator.groups.offsets import Commit
-from kwire.coordinator.runtime import Shard
-from kwire.coordinator.transactions.machine import TransactionMachine
+from kwire.coordinator.groups.offsets import OffsetCommit
+from kwire.coordinator.groups.state_machine import GroupStateMachine
+from kwire.coordinator.runtime import CoordinatorShard
+from kwire.coordinator.transactions.state_machine import TransactionStateMachine
 from kwire.wire.batch import read_header
 from simulation.storage.breakage import Breakage, SetAttribute
 
@@ -234,7 +234,7 @@ def _coordinators_read_to_the_high_watermark(replace: SetAttribute) -> None:
 
 
 def _decided_markers_are_forgotten(replace: SetAttribute) -> None:
-    replace(TransactionMachine, "loaded", _nothing)
+    replace(TransactionStateMachine, "on_loaded", _nothing)
 
 
 def _aborted_transactions_are_not_told(replace: SetAttribute) -> None:
@@ -246,20 +246,22 @@ def _partitions_are_given_before_they_are_free(replace: SetAttribute) -> None:
 
 
 def _commits_of_earlier_generations_are_taken(replace: SetAttribute) -> None:
-    def commit_offsets(self: GroupMachine, commit: Commit, *, is_transactional: bool = False) -> Any:
-        return self.offsets.commit(commit, self._around.now_ms())
+    def commit_offsets(
+        self: GroupStateMachine, commit: OffsetCommit, *, is_transactional: bool = False
+    ) -> Any:
+        return self.offsets.commit(commit, self._context.now_ms())
 
-    replace(GroupMachine, "commit_offsets", commit_offsets)
+    replace(GroupStateMachine, "commit_offsets", commit_offsets)
 
 
 def _coordinators_answer_before_it_is_committed(replace: SetAttribute) -> None:
-    original = Shard.execute
+    original = CoordinatorShard.execute
 
-    def execute(self: Shard[Any], result: Any) -> None:
+    def execute(self: CoordinatorShard[Any], result: Any) -> None:
         result.committed(None)
         original(self, result._replace(committed=_nothing))
 
-    replace(Shard, "execute", execute)
+    replace(CoordinatorShard, "execute", execute)
 
 
 def _logins_are_renewed_too_late(replace: SetAttribute) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kwire.coordinator.groups.classic.rebalance import Join, Sync
-from kwire.coordinator.groups.offsets import Commit, PartitionCommit
+from kwire.coordinator.groups.classic.rebalance import JoinRequest, SyncRequest
+from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
+from kwire.coordinator.groups.record_serde import stored_records
 from kwire.coordinator.groups.service import GroupCoordinatorService
-from kwire.coordinator.groups.stored import stored_records
 from kwire.coordinator.ports import Topic
 from kwire.coordinator.runtime import partition_of
 from kwire.testing.virtual_host import VirtualHost
@@ -206,7 +206,7 @@ class Cluster:
     ) -> Reply:
         reply = Reply()
         self.service.join(
-            Join(
+            JoinRequest(
                 group_id=group,
                 member_id=member,
                 instance_id=instance,
@@ -241,7 +241,7 @@ class Cluster:
     ) -> Reply:
         reply = Reply()
         self.service.sync(
-            Sync(
+            SyncRequest(
                 group,
                 joined.generation_id if generation is None else generation,
                 joined.member_id,
@@ -299,7 +299,7 @@ class Cluster:
         reply = Reply()
         commits = [PartitionCommit(topic, partition, offset, -1, "")]
         self.service.commit_offsets(
-            Commit(group, generation, member, None, commits, retention_ms, version), reply
+            OffsetCommit(group, generation, member, None, commits, retention_ms, version), reply
         )
         self.host.run_pending()
         return reply

@@ -6,10 +6,10 @@ import pytest
 
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from kwire.broker.node.state_topic import StateTopic
-from kwire.coordinator.groups.offsets import Commit, PartitionCommit
-from kwire.coordinator.groups.stored import stored_records
+from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
+from kwire.coordinator.groups.record_serde import stored_records
 from kwire.coordinator.runtime import partition_of
-from kwire.coordinator.transactions.machine import Ending
+from kwire.coordinator.transactions.state_machine import TransactionMarker
 from kwire.wire.batch import read_header
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.records.groups import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
@@ -129,7 +129,7 @@ def test_a_disk_that_fails_in_an_append_ends_the_shard_and_is_told_once(
 
     monkeypatch.setattr(cluster.ports, "append", append)
     reply = Reply()
-    commit = Commit("g", -1, "", None, [PartitionCommit("t", 0, 5, -1, "")], None, 9)
+    commit = OffsetCommit("g", -1, "", None, [PartitionCommit("t", 0, 5, -1, "")], None, 9)
     cluster.service.commit_transactional_offsets(commit, (7, 0), reply)
     assert reply.value == ErrorCode.NOT_COORDINATOR
 
@@ -147,16 +147,16 @@ def test_while_a_long_log_is_loaded_clients_wait(cluster: Cluster) -> None:
     assert reply.value == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
     assert cluster.service.heartbeat("g", 1, "m", None) == ErrorCode.NONE
     with pytest.raises(ApiError):
-        cluster.service.listed([], [])
+        cluster.service.list_groups([], [])
     cluster.host.run_pending()
     assert cluster.offsets() == {("t", 0): 1}
 
 
 def test_the_first_question_for_a_coordinator_creates_the_offsets_topic(cluster: Cluster) -> None:
-    assert cluster.service.find("g") == 1
+    assert cluster.service.find_coordinator("g") == 1
     cluster.ports.partitions = None
     with pytest.raises(ApiError) as raised:
-        cluster.service.find("g")
+        cluster.service.find_coordinator("g")
     assert raised.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert cluster.ports.creations == 1
 
@@ -184,7 +184,7 @@ def sent(cluster: Cluster, *commits: tuple[int, int]) -> list[Reply]:
     for partition, offset in commits:
         replies.append(Reply())
         wanted = [PartitionCommit("t", partition, offset, -1, "")]
-        cluster.service.commit_offsets(Commit("g", -1, "", None, wanted, None, 9), replies[-1])
+        cluster.service.commit_offsets(OffsetCommit("g", -1, "", None, wanted, None, 9), replies[-1])
     return replies
 
 
@@ -207,7 +207,8 @@ def test_commands_of_one_turn_share_a_batch_and_are_answered_in_their_order(clus
     for number in range(3):
         commits = [PartitionCommit("t", number, 10 + number, -1, "")]
         cluster.service.commit_offsets(
-            Commit("g", -1, "", None, commits, None, 9), lambda _code, number=number: told.append(number)
+            OffsetCommit("g", -1, "", None, commits, None, 9),
+            lambda _code, number=number: told.append(number),
         )
     # Those that come later see the records at once, and are not told of them yet.
     deleting = Reply()
@@ -245,7 +246,7 @@ def test_a_command_that_is_too_large_for_any_batch_is_refused_alone(cluster: Clu
     (before,) = sent(cluster, (0, 1))
     too_much = Reply()
     commits = [PartitionCommit("t", number, 9, -1, "") for number in range(20)]
-    cluster.service.commit_offsets(Commit("g", -1, "", None, commits, None, 9), too_much)
+    cluster.service.commit_offsets(OffsetCommit("g", -1, "", None, commits, None, 9), too_much)
     (after,) = sent(cluster, (1, 2))
     cluster.host.run_pending()
     assert (before.value, after.value) == (ErrorCode.NONE, ErrorCode.NONE)
@@ -257,14 +258,16 @@ def test_what_a_transaction_writes_comes_after_what_was_gathered(cluster: Cluste
     sent(cluster, (0, 1))
     reply = Reply()
     commits = [PartitionCommit("t", 0, 2, -1, "")]
-    cluster.service.commit_transactional_offsets(Commit("g", -1, "", None, commits, None, 0), (7, 0), reply)
+    cluster.service.commit_transactional_offsets(
+        OffsetCommit("g", -1, "", None, commits, None, 0), (7, 0), reply
+    )
     sent(cluster, (1, 3))
     # Before a marker is written, everything that was decided until then is.
-    cluster.service.append_gathered(partition_of("g", PARTITIONS))
+    cluster.service.flush_batch(partition_of("g", PARTITIONS))
     batches = log_of_g(cluster)
     assert [stored_offsets(one) for one in batches] == [[(0, 1)], [(0, 2)], [(1, 3)]]
     assert [read_header(one).producer_id for one in batches] == [-1, 7, -1]
-    cluster.service.transaction_ended(partition_of("g", PARTITIONS), 7, commit=True)
+    cluster.service.on_transaction_completed(partition_of("g", PARTITIONS), 7, commit=True)
     assert cluster.offsets() == {("t", 0): 2, ("t", 1): 3}
     assert len(batches) == 3
 
@@ -314,13 +317,13 @@ def test_the_end_of_a_transaction_comes_after_what_was_gathered_before() -> None
     rig = Rig(**{"offsets.topic.num.partitions": "1"})
     node, host = rig.node, rig.host
     with pytest.raises(ApiError):
-        node.groups.find("g")
+        node.groups.find_coordinator("g")
     host.run_pending()
     written, plain, ended = Reply(), Reply(), Reply()
-    commit = Commit("g", -1, "", None, [PartitionCommit("t", 0, 7, -1, "")], None, 0)
+    commit = OffsetCommit("g", -1, "", None, [PartitionCommit("t", 0, 7, -1, "")], None, 0)
     node.groups.commit_transactional_offsets(commit, (7, 0), written)
     node.groups.commit_offsets(commit._replace(commits=[PartitionCommit("t", 0, 5, -1, "")]), plain)
-    node.write_marker((GROUP_METADATA_TOPIC, 0), Ending("", 7, 0, True, frozenset(), 1), 0, ended)
+    node.write_marker((GROUP_METADATA_TOPIC, 0), TransactionMarker("", 7, 0, True, frozenset(), 1), 0, ended)
     node.end_turn()
     host.run_pending()
     assert (written.value, plain.value, ended.value) == (ErrorCode.NONE, ErrorCode.NONE, None)
@@ -378,7 +381,7 @@ def test_what_too_few_replicas_have_is_there(cluster: Cluster) -> None:
 
 
 def test_only_so_many_wait_for_replicas(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kwire.coordinator.runtime.MOST_WAITING", 2)
+    monkeypatch.setattr("kwire.coordinator.runtime.MAX_PENDING_RESULTS", 2)
     cluster.ports.held = []
     replies = sent(cluster, (0, 1), (0, 2), (0, 3))
     assert replies[2].value == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -220,7 +220,7 @@ def test_a_broker_in_a_test_starts_without_what_it_does_not_need() -> None:
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert "kwire.broker.net.running_node" in told.split()
     assert {"trio", "ssl", "subprocess", "dataclasses", "inspect", "pathlib"}.isdisjoint(told.split())
-    assert {"kwire.client", "kwire.coordinator.groups.machine"}.isdisjoint(told.split())
+    assert {"kwire.client", "kwire.coordinator.groups.state_machine"}.isdisjoint(told.split())
 
 
 def test_two_never_share_a_directory(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from kwire.broker.node.controller_requests import error_code
 from kwire.broker.node.request_batcher import MAX_BATCHED, RequestBatcher
-from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import (
@@ -30,7 +30,7 @@ VerificationCallback = Callable[[ErrorCode], None]
 
 class _Subject(NamedTuple):
     transactional_id: str
-    producer: Producer
+    producer: ProducerIdAndEpoch
     adds: bool
 
 
@@ -58,7 +58,7 @@ class AddPartitionsToTxnManager:
         self,
         coordinator_id: int,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partition: TopicPartition,
         *,
         adds: bool,

@@ -291,7 +291,7 @@ class Node(NodeBase):
             self._leaders_changed()
             self.groups.topics_changed(names, created=bool(delta.created_topics))
         if delta.deleted_topics:
-            self.groups.topics_deleted({topic.name: topic.topic_id for topic in delta.deleted_topics})
+            self.groups.on_topics_deleted({topic.name: topic.topic_id for topic in delta.deleted_topics})
 
     def _take_configs(self) -> None:
         """What was set on the running cluster and broker holds from now on, for every topic, too."""

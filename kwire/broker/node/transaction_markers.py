@@ -11,7 +11,7 @@ from typing import Final
 
 from kwire.broker.node.controller_requests import error_code
 from kwire.broker.node.request_batcher import MAX_BATCHED, RequestBatcher
-from kwire.coordinator.transactions.machine import Ending
+from kwire.coordinator.transactions.state_machine import TransactionMarker
 from kwire.host.host import Host, PeerAddress, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.write_txn_markers import (
@@ -36,18 +36,18 @@ OUTCOMES: Final = {
 class _Marker:
     """One transaction's end, on its way to one broker."""
 
-    __slots__ = ("coordinator_epoch", "ending", "partitions", "told")
+    __slots__ = ("coordinator_epoch", "partitions", "told", "txn_marker")
 
     def __init__(
         self,
         partitions: Collection[TopicPartition],
-        ending: Ending,
+        txn_marker: TransactionMarker,
         coordinator_epoch: int,
         told: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
         self.partitions = dict.fromkeys(partitions)
         """Those of which nothing was told yet."""
-        self.ending = ending
+        self.txn_marker = txn_marker
         self.coordinator_epoch = coordinator_epoch
         self.told = told
 
@@ -81,12 +81,12 @@ class TransactionMarkerSender:
         self,
         broker_id: int,
         partitions: Collection[TopicPartition],
-        ending: Ending,
+        txn_marker: TransactionMarker,
         coordinator_epoch: int,
         told: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
         """Have a broker write a marker into these logs; `told` hears of each exactly once, maybe in parts."""
-        self._questions.ask(broker_id, _Marker(partitions, ending, coordinator_epoch, told))
+        self._questions.ask(broker_id, _Marker(partitions, txn_marker, coordinator_epoch, told))
 
     def leaders_changed(self) -> None:
         """Give up what is on its way to a broker that does not lead the partition any more."""
@@ -120,7 +120,7 @@ class TransactionMarkerSender:
                     code = error_code(partition.error_code)
                     of_producer[topic.name, partition.partition_index] = OUTCOMES.get(code, code)
         for marker in questions:
-            found = codes.get(marker.ending.producer_id, {})
+            found = codes.get(marker.txn_marker.producer_id, {})
             missing = ErrorCode.UNKNOWN_SERVER_ERROR
             marker.tell({partition: found.get(partition, missing) for partition in marker.partitions})
 
@@ -129,12 +129,12 @@ def _written(marker: _Marker) -> WritableTxnMarker:
     topics: dict[str, WritableTxnMarkerTopic] = {}
     for name, index in marker.partitions:
         topics.setdefault(name, WritableTxnMarkerTopic(name=name)).partition_indexes.append(index)
-    ending = marker.ending
+    txn_marker = marker.txn_marker
     return WritableTxnMarker(
-        producer_id=ending.producer_id,
-        producer_epoch=ending.producer_epoch,
-        transaction_result=ending.commit,
+        producer_id=txn_marker.producer_id,
+        producer_epoch=txn_marker.producer_epoch,
+        transaction_result=txn_marker.commit,
         topics=list(topics.values()),
         coordinator_epoch=marker.coordinator_epoch,
-        transaction_version=ending.version,
+        transaction_version=txn_marker.version,
     )

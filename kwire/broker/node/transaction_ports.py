@@ -15,8 +15,8 @@ from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.producer_state import MarkerTerms
 from kwire.coordinator.groups.service import GroupCoordinatorService
-from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionMarker
 from kwire.host.host import PeerAddress, Timer
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
@@ -70,7 +70,7 @@ class NodeTransactionPorts(StateTopic):
     def write_markers(
         self,
         partitions: Collection[TopicPartition],
-        ending: Ending,
+        txn_marker: TransactionMarker,
         coordinator_epoch: int,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
@@ -84,7 +84,7 @@ class NodeTransactionPorts(StateTopic):
             else:
                 elsewhere.setdefault(leader, []).append(partition)
         for leader, led in elsewhere.items():
-            self._markers().send(leader, led, ending, coordinator_epoch, done)
+            self._markers().send(leader, led, txn_marker, coordinator_epoch, done)
         codes: dict[TopicPartition, ErrorCode] = {}
 
         def written(partition: TopicPartition, error: ApiError | None) -> None:
@@ -93,7 +93,7 @@ class NodeTransactionPorts(StateTopic):
                 done(codes)
 
         for partition in here:
-            self.write_marker(partition, ending, coordinator_epoch, partial(written, partition))
+            self.write_marker(partition, txn_marker, coordinator_epoch, partial(written, partition))
 
     def leaders_changed(self) -> None:
         """Partitions have other leaders than they had, or are gone."""
@@ -125,7 +125,7 @@ class NodeTransactionPorts(StateTopic):
     def write_marker(
         self,
         partition: TopicPartition,
-        ending: Ending,
+        txn_marker: TransactionMarker,
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
     ) -> None:
@@ -151,21 +151,21 @@ class NodeTransactionPorts(StateTopic):
             is_there = error is None or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
             if is_of_groups and is_there:
                 # Offsets that the transaction committed count now.
-                groups.transaction_ended(index, ending.producer_id, commit=ending.commit)
+                groups.on_transaction_completed(index, txn_marker.producer_id, commit=txn_marker.commit)
             tell(error)
 
         waiting: Timer | None = None
         try:
             if is_of_groups:
                 # What groups did before the transaction ended comes before its end in the log, too.
-                groups.append_gathered(index)
+                groups.flush_batch(index)
             led = self._node.led_partition(topic, index)
             led.append(
-                memoryview(marker_batch(ending, coordinator_epoch, now_ms)),
+                memoryview(marker_batch(txn_marker, coordinator_epoch, now_ms)),
                 now_ms=now_ms,
                 on_replicated=committed,
                 origin=AppendOrigin.COORDINATOR,
-                marker=MarkerTerms(coordinator_epoch, ending.version),
+                marker=MarkerTerms(coordinator_epoch, txn_marker.version),
             )
         except ApiError as error:
             tell(error)
@@ -181,7 +181,7 @@ class NodeTransactionPorts(StateTopic):
     def ask_coordinator(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partition: TopicPartition,
         *,
         adds: bool,
@@ -194,7 +194,7 @@ class NodeTransactionPorts(StateTopic):
         """
         transactions = self._node.transactions
         try:
-            coordinator_id = transactions.find(transactional_id)
+            coordinator_id = transactions.find_coordinator(transactional_id)
         except ApiError as error:
             told(error.code)
             return
@@ -224,14 +224,14 @@ class NodeTransactionPorts(StateTopic):
         return self._known_verification
 
 
-def marker_batch(ending: Ending, coordinator_epoch: int, now_ms: int) -> bytearray:
+def marker_batch(txn_marker: TransactionMarker, coordinator_epoch: int, now_ms: int) -> bytearray:
     """A batch with the control record that ends a transaction."""
-    key = _KEY.pack(_VERSION, _COMMIT if ending.commit else _ABORT)
+    key = _KEY.pack(_VERSION, _COMMIT if txn_marker.commit else _ABORT)
     value = _VALUE.pack(_VERSION, coordinator_epoch)
     return batch.build(
         [(now_ms, key, value, ())],
-        producer_id=ending.producer_id,
-        producer_epoch=ending.producer_epoch,
+        producer_id=txn_marker.producer_id,
+        producer_epoch=txn_marker.producer_epoch,
         transactional=True,
         control=True,
     )

@@ -111,7 +111,7 @@ def _traffic(node: ObservedBroker, out: Exposition) -> None:
 
 def _groups(node: ObservedBroker, out: Exposition) -> None:
     try:
-        listed = node.groups.listed((), ())
+        listed = node.groups.list_groups((), ())
     except ApiError:
         return  # not known before all is loaded
     states = Counter(group.group_state for group in listed)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-import kwire.coordinator.groups.machine  # noqa: F401 - so that no first group finds files of an upgrade
+import kwire.coordinator.groups.state_machine  # noqa: F401 - so that no first group finds files of an upgrade
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.net.listeners import BindError

@@ -14,25 +14,30 @@ from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
-from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-from kwire.coordinator.groups.classic.member import Member as ClassicMember
-from kwire.coordinator.groups.classic.rebalance import ClassicGroups, Join, Sync
-from kwire.coordinator.groups.consumer.embedded import (
-    CustomAssignor,
-    Malformed,
-    assignment_of,
-    owned_by,
-    partitions_of,
-    subscription_of,
-    version_of,
+from kwire.coordinator.groups.classic.member import ClassicGroupMember, JoinDone, SyncDone
+from kwire.coordinator.groups.classic.rebalance import ClassicGroups, JoinRequest, SyncRequest
+from kwire.coordinator.groups.consumer.consumer_protocol import (
+    CustomAssignorError,
+    MalformedProtocolError,
+    decode_assignment,
+    decode_subscription,
+    decode_version,
+    encode_assignment,
+    owned_partitions_of,
 )
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
 from kwire.coordinator.groups.consumer.heartbeat import ConsumerGroups, known_static_member
-from kwire.coordinator.groups.consumer.member import Member, MemberState
+from kwire.coordinator.groups.consumer.member import ConsumerGroupMember, MemberState
 from kwire.coordinator.groups.consumer.timers import MemberTimers
 from kwire.coordinator.groups.errors import response_error
-from kwire.coordinator.machine import NOTHING, Committed, CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import TopicsView
+from kwire.coordinator.state_machine import (
+    EMPTY_RESULT,
+    Committed,
+    CoordinatorContext,
+    CoordinatorRecord,
+    CoordinatorResult,
+)
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.join_group import JoinGroupResponse
@@ -41,18 +46,18 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.records.consumer_groups import ClassicMemberMetadata, ClassicProtocol
 
 
-class Policy(NamedTuple):
+class MigrationPolicy(NamedTuple):
     """Which changes of a group with members are allowed."""
 
     upgrade: bool
     downgrade: bool
 
 
-POLICIES: Final[Mapping[str, Policy]] = {
-    "bidirectional": Policy(upgrade=True, downgrade=True),
-    "upgrade": Policy(upgrade=True, downgrade=False),
-    "downgrade": Policy(upgrade=False, downgrade=True),
-    "disabled": Policy(upgrade=False, downgrade=False),
+POLICIES: Final[Mapping[str, MigrationPolicy]] = {
+    "bidirectional": MigrationPolicy(upgrade=True, downgrade=True),
+    "upgrade": MigrationPolicy(upgrade=True, downgrade=False),
+    "downgrade": MigrationPolicy(upgrade=False, downgrade=True),
+    "disabled": MigrationPolicy(upgrade=False, downgrade=False),
 }
 
 
@@ -73,29 +78,29 @@ class OnlineMigration:
     def __init__(
         self,
         config: MigrationConfig,
-        around: Surroundings,
+        context: CoordinatorContext,
         topics: TopicsView,
         classic: ClassicGroups,
         consumer: ConsumerGroups,
     ) -> None:
         self._config = config
-        self._around = around
-        self._logger = around.logger("kwire.groups")
+        self._context = context
+        self._logger = context.logger("kwire.groups")
         self._topics = topics
         self._classic = classic
         self._consumer = consumer
-        self._joins = MemberTimers(around)
+        self._join_timers = MemberTimers(context)
         """Classic members that were told to join again, and have not."""
-        self._syncs = MemberTimers(around)
+        self._sync_timers = MemberTimers(context)
         """Classic members that have joined, and not asked for their assignment."""
 
     @property
-    def _policy(self) -> Policy:
+    def _policy(self) -> MigrationPolicy:
         return POLICIES[self._config.group_consumer_migration_policy.lower()]
 
     # --- a classic group becomes a consumer group
 
-    def upgraded(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
+    def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """The consumer group that a classic group with members becomes, its members with it.
 
         Adds to `records` what stores that. ApiError GROUP_ID_NOT_FOUND where it may not or cannot be.
@@ -106,13 +111,13 @@ class OnlineMigration:
             self._logger.info("group %s is not upgraded: %s", classic.id, fault)
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} {fault}.")
         for waiting in list(classic.members.values()):
-            classic.answer_join(
+            classic.complete_join(
                 waiting,
                 JoinGroupResponse(
                     error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=waiting.id, members=[]
                 ),
             )
-            classic.answer_sync(waiting, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+            classic.complete_sync(waiting, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         if classic.protocol is None:
             # Nobody has got a generation yet. Apache Kafka fails here, too, and its consumer ends.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -120,13 +125,13 @@ class OnlineMigration:
         group.epoch = group.assignment_epoch = classic.generation
         try:
             for member in classic.members.values():
-                self._take_over(group, member, classic.protocol)
-        except Malformed as error:
+                self._convert_member(group, member, classic.protocol)
+        except MalformedProtocolError as error:
             self._logger.warning("group %s is not upgraded: %s", classic.id, error)
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} the embedded consumer protocol is malformed."
             ) from None
-        except CustomAssignor:
+        except CustomAssignorError:
             self._logger.warning("group %s is not upgraded: it has an assignor of its own", classic.id)
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND,
@@ -151,18 +156,18 @@ class OnlineMigration:
             return "the group size exceeds the consumer group maximum size"
         return None
 
-    def _take_over(self, group: ConsumerGroup, member: ClassicMember, protocol: str) -> None:
-        """Put a member of a classic group into the consumer group. Malformed, CustomAssignor.
+    def _convert_member(self, group: ConsumerGroup, member: ClassicGroupMember, protocol: str) -> None:
+        """Put a member of a classic group into the consumer group.
 
         ApiError UNKNOWN_SERVER_ERROR: a member that joined in the meantime does not support the protocol.
         """
-        target = partitions_of(member.assignment, self._topics)
+        target = decode_assignment(member.assignment, self._topics)
         if protocol not in dict(member.protocols):
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        subscription = subscription_of(member.metadata(protocol))
+        subscription = decode_subscription(member.metadata(protocol))
         group.targets[member.id] = target
         group.put(
-            Member(
+            ConsumerGroupMember(
                 member.id,
                 epoch=group.epoch,
                 previous_epoch=group.epoch,
@@ -187,7 +192,9 @@ class OnlineMigration:
 
     # --- a consumer group becomes a classic group
 
-    def downgraded(self, group: ConsumerGroup, leaving: Collection[Member]) -> CoordinatorResult | None:
+    def downgrade(
+        self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]
+    ) -> CoordinatorResult | None:
         """Let members go, and make a classic group of those who stay; None where that is not to be."""
         staying = len(group.members) - len(leaving)
         if group.classic_members - sum(member.is_classic for member in leaving) != staying or staying <= 0:
@@ -217,34 +224,34 @@ class OnlineMigration:
     def _convert(
         self,
         group: ConsumerGroup,
-        members: Mapping[str, Member],
+        members: Mapping[str, ConsumerGroupMember],
         records: list[CoordinatorRecord],
         *,
         rebalance: str | None,
-        replaced: Member | None = None,
+        replaced: ConsumerGroupMember | None = None,
     ) -> CoordinatorResult:
         """Make a classic group of these members, and keep the targets as assignments.
 
         The last of the members takes the place of `replaced`, if there is one, and `records` say so already.
         """
-        classic = ClassicGroup(group.id, self._around.now_ms())
+        classic = ClassicGroup(group.id, self._context.now_ms())
         target_ids: dict[str, str] = {}
         for member in members.values():
             assert member.classic is not None
             is_replacement = replaced is not None and member.instance_id == replaced.instance_id
             target_ids[member.id] = replaced.id if replaced is not None and is_replacement else member.id
             classic.add(_classic_member(member, member.classic))
-        classic.settle(group.epoch)
+        classic.become_stable(group.epoch)
         for taken in classic.members.values():
             try:
-                version = version_of(taken.metadata(classic.protocol or ""))
-            except Malformed as error:
+                version = decode_version(taken.metadata(classic.protocol or ""))
+            except MalformedProtocolError as error:
                 raise ApiError(
                     ErrorCode.GROUP_ID_NOT_FOUND,
                     f"Cannot downgrade the classic group {group.id}: {error}.",
                 ) from None
             target = group.targets.get(target_ids[taken.id], {})
-            taken.assignment = assignment_of(target, version, self._topics)
+            taken.assignment = encode_assignment(target, version, self._topics)
         former_ids = [
             next(new_id for new_id, old_id in target_ids.items() if old_id == member_id)
             if replaced is not None and member_id == replaced.id
@@ -256,13 +263,13 @@ class OnlineMigration:
         for member_id in group.members:
             self._consumer.stop_timers(group.id, member_id)
         del self._consumer.groups[group.id]
-        rebalanced = self._classic.take_over(classic, rebalance)
+        rebalanced = self._classic.adopt(classic, rebalance)
         self._logger.info("group %s becomes a classic group with %d members", group.id, len(classic.members))
 
         def committed(error: ApiError | None) -> None:
             if error is not None and self._classic.groups.get(group.id) is classic:
                 # It is still a consumer group in the log, and for whoever reads that.
-                self._classic.forget(classic)
+                self._classic.remove_group(classic)
                 self._consumer.groups[group.id] = group
                 for member_id in group.members:
                     self._consumer.start_session(group.id, member_id)
@@ -272,28 +279,28 @@ class OnlineMigration:
 
     # --- the classic protocol in a consumer group
 
-    def join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> CoordinatorResult:
+    def join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
         """JoinGroup for a consumer group that has members: become one, or take the next step."""
         try:
             return self._join(group, join, done)
         except ApiError as error:
             done(JoinGroupResponse(error_code=error.code, members=[]))
-            return NOTHING
+            return EMPTY_RESULT
 
-    def _join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> CoordinatorResult:
+    def _join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
         if not any(self._policy):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         member_id = join.member_id or self._consumer.new_member_id()
-        self._consumer.check_room(group, member_id)
+        self._consumer.check_size_limit(group, member_id)
         if not _supports(group, join):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if not join.member_id and join.instance_id is None and join.requires_member_id:
             done(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id, members=[]))
-            return NOTHING
+            return EMPTY_RESULT
         records: list[CoordinatorRecord] = []
-        replaced: Member | None = None
+        replaced: ConsumerGroupMember | None = None
         if join.instance_id is None:
-            member = group.members.get(member_id) or Member(member_id)
+            member = group.members.get(member_id) or ConsumerGroupMember(member_id)
         else:
             if join.member_id:
                 member = known_static_member(group, member_id, join.instance_id)
@@ -308,29 +315,29 @@ class OnlineMigration:
             and group.classic_members == len(group.members) - 1
             and self._may_downgrade(group, len(group.members))
         )
-        subscription = _subscription_of(join)
+        subscription = _decode_subscription(join)
         updated = _joined(member, join, subscription)
-        changed = self._consumer.subscriptions.take(group, member, updated, records)
+        changed = self._consumer.subscriptions.update(group, member, updated, records)
         epoch = group.epoch
         homogeneous: bool | None = None
-        if changed.subscription or group.needs_refresh(self._around.monotonic_ms()):
+        if changed.subscription or group.needs_refresh(self._context.monotonic_ms()):
             epoch, homogeneous = self._consumer.subscriptions.refresh(
                 group, member, updated, records, raise_epoch=changed.subscription
             )
-        owned = owned_by(subscription, self._topics)
+        owned = owned_partitions_of(subscription, self._topics)
         if downgrades:
             is_stale = group.assignment_epoch < epoch
             if not is_stale:
                 target = group.target(updated.id, updated.instance_id)
-                updated = self._consumer.reconciled(
+                updated = self._consumer.reconcile(
                     group, updated, group.assignment_epoch, target, changed.subscription, owned, records
                 )
             result = self._replace_and_convert(group, updated, replaced, records, is_stale=is_stale)
         else:
-            target_epoch, target = self._consumer.targeted(
+            target_epoch, target = self._consumer.update_target(
                 group, epoch, member, updated, homogeneous, records
             )
-            updated = self._consumer.reconciled(
+            updated = self._consumer.reconcile(
                 group, updated, target_epoch, target, changed.subscription, owned, records
             )
             result = CoordinatorResult(records)
@@ -341,8 +348,8 @@ class OnlineMigration:
     def _replace_and_convert(
         self,
         group: ConsumerGroup,
-        updated: Member,
-        replaced: Member | None,
+        updated: ConsumerGroupMember,
+        replaced: ConsumerGroupMember | None,
         records: list[CoordinatorRecord],
         *,
         is_stale: bool,
@@ -359,8 +366,8 @@ class OnlineMigration:
     def _joined_callback(
         self,
         group: ConsumerGroup,
-        member: Member,
-        join: Join,
+        member: ConsumerGroupMember,
+        join: JoinRequest,
         done: JoinDone,
         result: CoordinatorResult,
         downgrades: bool,
@@ -379,10 +386,10 @@ class OnlineMigration:
             if error is not None:
                 done(JoinGroupResponse(error_code=response_error(error), members=[]))
                 return
-            self._joins.stop(group.id, member.id)
+            self._join_timers.stop(group.id, member.id)
             if not downgrades:
                 self._consumer.start_session(group.id, member.id, join.session_timeout_ms)
-                self._syncs.start(
+                self._sync_timers.start(
                     group.id,
                     member.id,
                     join.rebalance_timeout_ms,
@@ -392,7 +399,7 @@ class OnlineMigration:
 
         return committed
 
-    def sync(self, group: ConsumerGroup, sync: Sync, done: SyncDone) -> CoordinatorResult:
+    def sync(self, group: ConsumerGroup, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
         """SyncGroup for a consumer group: what the member has."""
         try:
             member, metadata = self._classic_member(group, sync.member_id, sync.instance_id, sync.generation)
@@ -406,24 +413,24 @@ class OnlineMigration:
                 # Who has partitions to give up does that first, and is called again by its heartbeat.
                 self._await_join(group, member)
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
-            version = version_of(protocol.metadata)
+            version = decode_version(protocol.metadata)
         except ApiError as error:
             done(SyncGroupResponse(error_code=error.code))
-            return NOTHING
-        except Malformed:
+            return EMPTY_RESULT
+        except MalformedProtocolError:
             done(SyncGroupResponse(error_code=ErrorCode.INVALID_REQUEST))
-            return NOTHING
+            return EMPTY_RESULT
         response = SyncGroupResponse(
             protocol_type=sync.protocol_type,
             protocol_name=sync.protocol,
-            assignment=assignment_of(member.assigned, version, self._topics),
+            assignment=encode_assignment(member.assigned, version, self._topics),
         )
 
         def committed(error: ApiError | None) -> None:
             if error is not None:
                 done(SyncGroupResponse(error_code=response_error(error)))
                 return
-            self._syncs.stop(group.id, member.id)
+            self._sync_timers.stop(group.id, member.id)
             self._consumer.start_session(group.id, member.id, metadata.session_timeout_ms)
             done(response)
 
@@ -441,7 +448,7 @@ class OnlineMigration:
         if (
             member.epoch < group.assignment_epoch
             or member.state is MemberState.UNREVOKED_PARTITIONS
-            or (member.state is MemberState.UNRELEASED_PARTITIONS and not _waits(group, member))
+            or (member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_partition(group, member))
         ):
             self._await_join(group, member)
             return ErrorCode.REBALANCE_IN_PROGRESS
@@ -450,7 +457,7 @@ class OnlineMigration:
     @staticmethod
     def _classic_member(
         group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
-    ) -> tuple[Member, ClassicMemberMetadata]:
+    ) -> tuple[ConsumerGroupMember, ClassicMemberMetadata]:
         """The member that speaks. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""
         if instance_id is None:
             member = group.member(member_id)
@@ -464,8 +471,8 @@ class OnlineMigration:
 
     # --- time
 
-    def _await_join(self, group: ConsumerGroup, member: Member) -> None:
-        self._joins.start_if_absent(
+    def _await_join(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
+        self._join_timers.start_if_absent(
             group.id,
             member.id,
             member.rebalance_timeout_ms,
@@ -474,31 +481,33 @@ class OnlineMigration:
 
     def stop_timers(self, group_id: str, member_id: str) -> None:
         """Do not watch a member any more."""
-        self._joins.stop(group_id, member_id)
-        self._syncs.stop(group_id, member_id)
+        self._join_timers.stop(group_id, member_id)
+        self._sync_timers.stop(group_id, member_id)
 
-    def unload(self) -> None:
+    def on_unloaded(self) -> None:
         """The partition goes elsewhere."""
-        self._joins.stop_all()
-        self._syncs.stop_all()
+        self._join_timers.stop_all()
+        self._sync_timers.stop_all()
 
 
-def _supports(group: ConsumerGroup, join: Join) -> bool:
+def _supports(group: ConsumerGroup, join: JoinRequest) -> bool:
     """Whether one of the protocols is everybody's who speaks the classic protocol."""
     return join.protocol_type == CONSUMER_PROTOCOL_TYPE and any(
         group.classic_protocols.get(name, 0) == group.classic_members for name, _ in join.protocols
     )
 
 
-def _subscription_of(join: Join) -> ConsumerProtocolSubscription:
+def _decode_subscription(join: JoinRequest) -> ConsumerProtocolSubscription:
     """What the member subscribes to: all its protocols say the same. ApiError INVALID_REQUEST."""
     try:
-        return subscription_of(join.protocols[0][1])
-    except Malformed as error:
+        return decode_subscription(join.protocols[0][1])
+    except MalformedProtocolError as error:
         raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
-def _joined(member: Member, join: Join, subscription: ConsumerProtocolSubscription) -> Member:
+def _joined(
+    member: ConsumerGroupMember, join: JoinRequest, subscription: ConsumerProtocolSubscription
+) -> ConsumerGroupMember:
     """The member with what a JoinGroup says of it."""
     return member._replace(
         instance_id=member.instance_id if join.instance_id is None else join.instance_id,
@@ -519,8 +528,8 @@ def _joined(member: Member, join: Join, subscription: ConsumerProtocolSubscripti
     )
 
 
-def _classic_member(member: Member, metadata: ClassicMemberMetadata) -> ClassicMember:
-    return ClassicMember(
+def _classic_member(member: ConsumerGroupMember, metadata: ClassicMemberMetadata) -> ClassicGroupMember:
+    return ClassicGroupMember(
         member.id,
         instance_id=member.instance_id,
         client_id=member.client_id,
@@ -532,7 +541,7 @@ def _classic_member(member: Member, metadata: ClassicMemberMetadata) -> ClassicM
     )
 
 
-def _waits(group: ConsumerGroup, member: Member) -> bool:
+def _waits_for_partition(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     """Whether a partition of its target is still somebody else's."""
     return any(
         partition not in member.assigned.get(topic_id, ())

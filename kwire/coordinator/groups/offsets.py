@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from kwire.coordinator.machine import CoordinatorRecord
+from kwire.coordinator.state_machine import CoordinatorRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
@@ -21,7 +21,7 @@ OFFSET_VERSION_WITH_EXPIRY = 1
 """The one version that holds an expiry of its own, for commits that ask for a retention time (v2–4)."""
 
 
-END_OF_TIME_MS = (1 << 63) - 1
+MAX_TIMESTAMP_MS = (1 << 63) - 1
 """The latest time that a record can name."""
 
 
@@ -48,7 +48,7 @@ class PartitionCommit(NamedTuple):
     topic_id: Uuid = ZERO_UUID
 
 
-class Commit(NamedTuple):
+class OffsetCommit(NamedTuple):
     """A commit whose topics exist and whose metadata is not too large."""
 
     group_id: str
@@ -64,7 +64,7 @@ class Commit(NamedTuple):
 
 OffsetsByIndex = dict[int, CommittedOffset]
 
-OffsetPair = tuple[OffsetCommitKey, OffsetCommitValue]
+OffsetRecord = tuple[OffsetCommitKey, OffsetCommitValue]
 """An offset as it is stored."""
 
 
@@ -73,7 +73,7 @@ class Offsets:
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, OffsetsByIndex]] = {}
-        self._before: dict[str, dict[TopicPartition, deque[CommittedOffset | None]]] = {}
+        self._previous: dict[str, dict[TopicPartition, deque[CommittedOffset | None]]] = {}
         """By group, what was there before each of the records that are not committed yet."""
 
     # --- reading
@@ -88,11 +88,11 @@ class Offsets:
 
     def is_pending(self, group_id: str) -> bool:
         """Whether some of what is known of the group is not committed yet."""
-        return group_id in self._before
+        return group_id in self._previous
 
     def committed_topics(self, group_id: str) -> dict[str, OffsetsByIndex]:
         """As `topics`, of what is committed, where some is pending."""
-        before = self._before[group_id]
+        before = self._previous[group_id]
         found = {topic: dict(partitions) for topic, partitions in self.topics(group_id).items()}
         for (topic, partition), values in before.items():
             if values[0] is not None:
@@ -113,11 +113,11 @@ class Offsets:
     # --- records
 
     @staticmethod
-    def commit(commit: Commit, now_ms: int) -> list[CoordinatorRecord]:
+    def commit(commit: OffsetCommit, now_ms: int) -> list[CoordinatorRecord]:
         """Records for a commit that counts. ApiError INVALID_REQUEST: its retention ends beyond all time."""
         group_id, retention_ms = commit.group_id, commit.retention_ms
         expire_timestamp = -1 if retention_ms is None else now_ms + retention_ms
-        if expire_timestamp > END_OF_TIME_MS:
+        if expire_timestamp > MAX_TIMESTAMP_MS:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         version = OFFSET_VERSION if retention_ms is None else OFFSET_VERSION_WITH_EXPIRY
         return [
@@ -136,13 +136,15 @@ class Offsets:
             for one in commit.commits
         ]
 
-    def forget_group(self, group_id: str, unstable: Iterable[TopicPartition]) -> list[CoordinatorRecord]:
+    def delete_group_offsets(
+        self, group_id: str, unstable: Iterable[TopicPartition]
+    ) -> list[CoordinatorRecord]:
         """Tombstones for all offsets of a group, and for those that open transactions have (`unstable`)."""
         stable = {(topic, partition) for topic, partition, _ in self._all(group_id)}
         return [tombstone(group_id, *place) for place in sorted(stable.union(unstable))]
 
-    def forget_topics(
-        self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetPair]
+    def delete_topic_offsets(
+        self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetRecord]
     ) -> list[CoordinatorRecord]:
         """Tombstones for the offsets that any group has in these topics, which are deleted.
 
@@ -160,7 +162,7 @@ class Offsets:
                 gone.add((key.group, key.topic, key.partition))
         return [tombstone(*place) for place in sorted(gone)]
 
-    def forget_expired(
+    def delete_expired_offsets(
         self,
         group_id: str,
         *,
@@ -194,21 +196,21 @@ class Offsets:
 
     # --- replay
 
-    def pending(self, key: OffsetCommitKey) -> None:
+    def record_pending(self, key: OffsetCommitKey) -> None:
         """A record of this key comes next, and is not committed yet."""
         before = self.get(key.group, key.topic, key.partition)
-        of_group = self._before.setdefault(key.group, {})
+        of_group = self._previous.setdefault(key.group, {})
         of_group.setdefault((key.topic, key.partition), deque()).append(before)
 
-    def committed(self, key: OffsetCommitKey) -> None:
+    def record_committed(self, key: OffsetCommitKey) -> None:
         """The oldest record of this key that was pending is committed."""
-        of_group = self._before[key.group]
+        of_group = self._previous[key.group]
         place = key.topic, key.partition
         of_group[place].popleft()
         if not of_group[place]:
             del of_group[place]
             if not of_group:
-                del self._before[key.group]
+                del self._previous[key.group]
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Take in one record; None is a tombstone."""

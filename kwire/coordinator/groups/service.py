@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
-from kwire.coordinator.groups.consumer.requests import Caller, check_request
+from kwire.coordinator.groups.consumer.requests import ClientIdentity, check_request
 from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerDefaults, assignor_names
 from kwire.coordinator.groups.errors import response_error
-from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair
-from kwire.coordinator.groups.stored import offset_key, stored_records
-from kwire.coordinator.machine import Committed, CoordinatorResult, SameHeartbeat
+from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, OffsetRecord
+from kwire.coordinator.groups.record_serde import offset_key, stored_records
 from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
-from kwire.coordinator.runtime import Kind, Runtime, Shard, partition_of
+from kwire.coordinator.runtime import CoordinatorRuntime, CoordinatorShard, CoordinatorType, partition_of
+from kwire.coordinator.state_machine import Committed, CoordinatorResult, HeartbeatFastPath
 from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.java_strings import BLANKS
@@ -37,8 +37,8 @@ from kwire.wire.records.groups import OffsetCommitKey, OffsetCommitValue
 
 if TYPE_CHECKING:
     from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-    from kwire.coordinator.groups.classic.rebalance import Join, Sync
-    from kwire.coordinator.groups.machine import GroupConfig, GroupMachine
+    from kwire.coordinator.groups.classic.rebalance import JoinRequest, SyncRequest
+    from kwire.coordinator.groups.state_machine import GroupConfig, GroupStateMachine
 
     class ServiceConfig(GroupConfig, ConsumerDefaults, Protocol):
         """The configuration keys that the group coordinator needs, dots as underscores."""
@@ -75,19 +75,21 @@ class GroupCoordinatorService:
         self._ports = ports
         group_settings = BrokerSettings(config) if settings is None else settings
 
-        def machine(shard: Shard[GroupMachine]) -> GroupMachine:
-            from kwire.coordinator.groups.machine import GroupMachine  # a tenth of a first start in a test
+        def machine(shard: CoordinatorShard[GroupStateMachine]) -> GroupStateMachine:
+            from kwire.coordinator.groups.state_machine import (
+                GroupStateMachine,
+            )  # a tenth of a first start in a test
 
-            return GroupMachine(config, shard, topics, group_settings)
+            return GroupStateMachine(config, shard, topics, group_settings)
 
-        self._runtime: Runtime[GroupMachine] = Runtime(
-            Kind(
+        self._runtime: CoordinatorRuntime[GroupStateMachine] = CoordinatorRuntime(
+            CoordinatorType(
                 GROUP_METADATA_TOPIC,
                 machine,
                 stored_records,
                 config.offsets_commit_timeout_ms,
-                gathers=True,
-                key_in_transactions=offset_key,
+                batches_commands=True,
+                transactional_key=offset_key,
             ),
             host,
             ports,
@@ -107,13 +109,13 @@ class GroupCoordinatorService:
 
     def topics_changed(self, names: Collection[str], *, created: bool) -> None:
         """Topics are new (`created`: some of them), gone, or have changed: consumer groups look again."""
-        for shard in self._runtime.active():
+        for shard in self._runtime.active_shards():
             shard.machine.consumer.topics_changed(names, created=created)
 
-    def topics_deleted(self, topics: Mapping[str, Uuid]) -> None:
+    def on_topics_deleted(self, topics: Mapping[str, Uuid]) -> None:
         """Topics are gone, by name: so are the offsets that groups and open transactions have in them."""
-        for shard in self._runtime.active():
-            records = shard.machine.topics_deleted(topics, _held_offsets(shard))
+        for shard in self._runtime.active_shards():
+            records = shard.machine.on_topics_deleted(topics, _held_offsets(shard))
             if records:
                 shard.execute(CoordinatorResult(records))
 
@@ -124,7 +126,7 @@ class GroupCoordinatorService:
         self._runtime.shutdown()
 
     def _expire(self) -> None:
-        for shard in self._runtime.active():
+        for shard in self._runtime.active_shards():
             unstable: dict[str, set[TopicPartition]] = {}
             for key, _ in _held_offsets(shard):
                 unstable.setdefault(key.group, set()).add((key.topic, key.partition))
@@ -139,7 +141,7 @@ class GroupCoordinatorService:
 
     # --- finding
 
-    def find(self, group_id: str) -> int:
+    def find_coordinator(self, group_id: str) -> int:
         """The id of the broker that coordinates a group.
 
         ApiError COORDINATOR_NOT_AVAILABLE where nobody does; if that is for want of the offsets topic, its
@@ -156,7 +158,7 @@ class GroupCoordinatorService:
 
     # --- membership
 
-    def join(self, join: Join, done: JoinDone) -> None:
+    def join(self, join: JoinRequest, done: JoinDone) -> None:
         """JoinGroup. Its errors are in the answer."""
         member_id = join.member_id
         try:
@@ -171,7 +173,7 @@ class GroupCoordinatorService:
             return
         shard.execute(shard.machine.join(join, done))
 
-    def sync(self, sync: Sync, done: SyncDone) -> None:
+    def sync(self, sync: SyncRequest, done: SyncDone) -> None:
         """SyncGroup. Its errors are in the answer."""
         try:
             shard = self._shard(sync.group_id)
@@ -189,13 +191,13 @@ class GroupCoordinatorService:
             return ErrorCode.NONE if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
         return shard.machine.heartbeat(group_id, generation, member_id, instance_id)
 
-    def same_heartbeat(self, group_id: str, generation: int, member_id: str) -> SameHeartbeat | None:
+    def heartbeat_fast_path(self, group_id: str, generation: int, member_id: str) -> HeartbeatFastPath | None:
         """What the heartbeat that was just answered with NONE does if it comes again in the same words."""
         try:
             shard = self._shard(group_id)
         except ApiError:
             return None
-        return shard.machine.classic.same_heartbeat(group_id, generation, member_id)
+        return shard.machine.classic.heartbeat_fast_path(group_id, generation, member_id)
 
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], done: Callable[[LeaveGroupResponse], None]
@@ -231,7 +233,7 @@ class GroupCoordinatorService:
     def consumer_heartbeat(
         self,
         request: ConsumerGroupHeartbeatRequest,
-        caller: Caller,
+        client: ClientIdentity,
         api_version: int,
         done: Callable[[ConsumerGroupHeartbeatResponse], None],
     ) -> None:
@@ -243,7 +245,7 @@ class GroupCoordinatorService:
             known = assignor_names(self._config.group_consumer_assignors) if named else ()
             check_request(request, api_version, known)
             shard = self._runtime.shard_for(request.group_id)
-            result, response = shard.machine.consumer.heartbeat(request, caller)
+            result, response = shard.machine.consumer.heartbeat(request, client)
         except ApiError as error:
             done(ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message))
             return
@@ -257,9 +259,9 @@ class GroupCoordinatorService:
 
         shard.execute(CoordinatorResult(result.records, stored, result.producer))
 
-    def same_consumer_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, caller: Caller
-    ) -> SameHeartbeat | None:
+    def consumer_heartbeat_fast_path(
+        self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
+    ) -> HeartbeatFastPath | None:
         """What the heartbeat that was just answered does if it comes again in the same words.
 
         None where it tells the member, or is told, more than that it is there. It does not hold on when
@@ -269,13 +271,13 @@ class GroupCoordinatorService:
             shard = self._runtime.shard_for(request.group_id)
         except ApiError:
             return None
-        again = shard.machine.consumer.same_heartbeat(request, caller)
+        again = shard.machine.consumer.heartbeat_fast_path(request, client)
         # An answer waits until what earlier ones changed is stored.
-        return None if again is None else lambda: shard.settled and again()
+        return None if again is None else lambda: shard.all_committed and again()
 
     # --- offsets
 
-    def commit_offsets(self, commit: Commit, done: Callable[[ErrorCode], None]) -> None:
+    def commit_offsets(self, commit: OffsetCommit, done: Callable[[ErrorCode], None]) -> None:
         """OffsetCommit. `done` gets NONE or what was wrong with all of it."""
         try:
             shard = self._shard(commit.group_id, empty_id_allowed=True)
@@ -286,7 +288,7 @@ class GroupCoordinatorService:
         shard.execute(CoordinatorResult(records, lambda error: done(_code(error))))
 
     def commit_transactional_offsets(
-        self, commit: Commit, producer: tuple[int, int], done: Callable[[ErrorCode], None]
+        self, commit: OffsetCommit, producer: tuple[int, int], done: Callable[[ErrorCode], None]
     ) -> None:
         """TxnOffsetCommit: the offsets count once the producer's transaction commits."""
         try:
@@ -302,15 +304,15 @@ class GroupCoordinatorService:
         index = self._runtime.partition_for(group_id)
         return partition_of(group_id, self._config.offsets_topic_num_partitions) if index is None else index
 
-    def append_gathered(self, index: int) -> None:
+    def flush_batch(self, index: int) -> None:
         """A partition of the offsets topic is about to get a marker: what was decided before goes first."""
-        self._runtime.append_gathered(index)
+        self._runtime.flush_batch(index)
 
-    def transaction_ended(self, index: int, producer_id: int, *, commit: bool) -> None:
+    def on_transaction_completed(self, index: int, producer_id: int, *, commit: bool) -> None:
         """A marker is in the log of a partition of the offsets topic."""
-        self._runtime.transaction_ended(index, producer_id, commit=commit)
+        self._runtime.on_transaction_completed(index, producer_id, commit=commit)
 
-    def unstable(self, group_id: str) -> set[TopicPartition]:
+    def unstable_offsets(self, group_id: str) -> set[TopicPartition]:
         """The partitions of a group for which open transactions have offsets. ApiError as for any group."""
         return {
             (key.topic, key.partition)
@@ -367,7 +369,7 @@ class GroupCoordinatorService:
         """OffsetDelete. `done` gets an error of the whole, and one for each partition."""
         try:
             shard = self._shard(group_id)
-            unstable = self.unstable(group_id)
+            unstable = self.unstable_offsets(group_id)
             records, outcome = shard.machine.delete_offsets(group_id, partitions, unstable)
         except ApiError as error:
             done(error.code, {})
@@ -408,19 +410,23 @@ class GroupCoordinatorService:
 
         shard.execute(CoordinatorResult((), committed))
 
-    def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """The groups in these states and of these types, in any case; all, where nothing is named.
 
         Blanks around a state do not count, as in Apache Kafka; those around a type do. ApiError
         COORDINATOR_LOAD_IN_PROGRESS while some may still be unknown.
         """
-        if self._runtime.loading:
+        if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states = {state.strip(BLANKS).lower() for state in states}
         types = {name.lower() for name in types}
-        return [group for shard in self._runtime.active() for group in shard.machine.listed(states, types)]
+        return [
+            group
+            for shard in self._runtime.active_shards()
+            for group in shard.machine.list_groups(states, types)
+        ]
 
-    def delete(self, group_ids: Sequence[str], done: Callable[[dict[str, ErrorCode]], None]) -> None:
+    def delete_groups(self, group_ids: Sequence[str], done: Callable[[dict[str, ErrorCode]], None]) -> None:
         """DeleteGroups. `done` gets what became of each group. KIP-229."""
         asked = dict.fromkeys(group_ids)
         outcome: dict[str, ErrorCode] = {}
@@ -438,13 +444,13 @@ class GroupCoordinatorService:
     def _delete(self, group_id: str, decided: Callable[[str, ErrorCode], None]) -> None:
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
-            records = shard.machine.delete(group_id, self.unstable(group_id))
+            records = shard.machine.delete_group(group_id, self.unstable_offsets(group_id))
         except ApiError as error:
             decided(group_id, error.code)
             return
         shard.execute(CoordinatorResult(records, lambda error: decided(group_id, _code(error))))
 
-    def _shard(self, group_id: str, *, empty_id_allowed: bool = False) -> Shard[GroupMachine]:
+    def _shard(self, group_id: str, *, empty_id_allowed: bool = False) -> CoordinatorShard[GroupStateMachine]:
         """The shard of a group. Old clients that only keep offsets may have the empty id."""
         self._check(group_id, empty_id_allowed=empty_id_allowed)
         return self._runtime.shard_for(group_id)
@@ -457,9 +463,9 @@ class GroupCoordinatorService:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
 
 
-def _held_offsets(shard: Shard[GroupMachine]) -> Iterator[OffsetPair]:
+def _held_offsets(shard: CoordinatorShard[GroupStateMachine]) -> Iterator[OffsetRecord]:
     """The offsets that open transactions have, of any group."""
-    for key, value in shard.stored.held():
+    for key, value in shard.transactional.held():
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
             yield key, value
 

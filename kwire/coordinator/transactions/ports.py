@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kwire.coordinator.ports import StatePorts
-from kwire.coordinator.transactions.machine import Ending
+from kwire.coordinator.transactions.state_machine import TransactionMarker
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import TopicPartition
 
@@ -23,7 +23,7 @@ class TransactionPorts(StatePorts, Protocol):
     def write_markers(
         self,
         partitions: Collection[TopicPartition],
-        ending: Ending,
+        marker: TransactionMarker,
         coordinator_epoch: int,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:

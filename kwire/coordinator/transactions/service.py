@@ -10,18 +10,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
-from kwire.coordinator.machine import CoordinatorResult, TimerHandle
-from kwire.coordinator.runtime import Kind, Runtime, Shard, StoredPair
-from kwire.coordinator.transactions.machine import (
-    Done,
-    Ending,
-    Producer,
-    TransactionConfig,
-    TransactionMachine,
-    for_clients,
-)
+from kwire.coordinator.runtime import CoordinatorRuntime, CoordinatorShard, CoordinatorType, DecodedRecord
+from kwire.coordinator.state_machine import CoordinatorResult, TimerHandle
 from kwire.coordinator.transactions.ports import TransactionPorts
-from kwire.coordinator.transactions.transaction import Transaction
+from kwire.coordinator.transactions.state_machine import (
+    ProducerDone,
+    ProducerIdAndEpoch,
+    TransactionConfig,
+    TransactionMarker,
+    TransactionStateMachine,
+    client_error,
+)
+from kwire.coordinator.transactions.transaction_metadata import TransactionMetadata
 from kwire.host.host import Host, Timer
 from kwire.host.loggers import NodeLogger
 from kwire.wire import batch
@@ -35,7 +35,7 @@ MAX_MARKER_RETRY_MS = 1_000
 """Somebody waits for each transaction that has not ended, and the next leader of a partition may be there."""
 COMMIT_TIMEOUT_MS = 5_000
 
-FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+FENCED_ERRORS = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 """A log that has heard of a later epoch takes no marker of this one, however often it is sent."""
 
 
@@ -50,10 +50,12 @@ class ServiceConfig(TransactionConfig, Protocol):
     def transaction_remove_expired_transaction_cleanup_interval_ms(self) -> int: ...
 
 
-class _Around:
+class _ShardContext:
     """What one machine may ask: of its shard, and of the coordinator."""
 
-    def __init__(self, shard: Shard[TransactionMachine], service: TransactionCoordinatorService) -> None:
+    def __init__(
+        self, shard: CoordinatorShard[TransactionStateMachine], service: TransactionCoordinatorService
+    ) -> None:
         self._shard = shard
         self._service = service
 
@@ -63,8 +65,8 @@ class _Around:
     def monotonic_ms(self) -> int:
         return self._shard.monotonic_ms()
 
-    def later(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
-        return self._shard.later(delay_ms, command)
+    def schedule(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
+        return self._shard.schedule(delay_ms, command)
 
     def new_uuid(self) -> str:
         return self._shard.new_uuid()
@@ -81,8 +83,8 @@ class _Around:
     def run(self, result: CoordinatorResult) -> None:
         self._shard.execute(result)
 
-    def write_markers(self, ending: Ending) -> None:
-        self._service.write_markers(self._shard, ending)
+    def write_markers(self, marker: TransactionMarker) -> None:
+        self._service.write_markers(self._shard, marker)
 
 
 class TransactionCoordinatorService:
@@ -93,10 +95,10 @@ class TransactionCoordinatorService:
         self._host = host
         self._ports = ports
         self._logger = host.logger("kwire.transactions")
-        self._runtime: Runtime[TransactionMachine] = Runtime(
-            Kind(
+        self._runtime: CoordinatorRuntime[TransactionStateMachine] = CoordinatorRuntime(
+            CoordinatorType(
                 TRANSACTION_STATE_TOPIC,
-                lambda shard: TransactionMachine(config, _Around(shard, self)),
+                lambda shard: TransactionStateMachine(config, _ShardContext(shard, self)),
                 stored_records,
                 COMMIT_TIMEOUT_MS,
             ),
@@ -105,12 +107,14 @@ class TransactionCoordinatorService:
         )
         self._stopped = False
         self._timers: dict[str, Timer] = {}
-        self._every(
+        self._schedule_repeatedly(
             "timeouts",
             config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             self._abort_timed_out,
         )
-        self._every("expiry", config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire)
+        self._schedule_repeatedly(
+            "expiry", config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire
+        )
 
     # --- what the broker tells
 
@@ -137,17 +141,17 @@ class TransactionCoordinatorService:
         """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
         return self._ports.next_producer_id()
 
-    def _every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+    def _schedule_repeatedly(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
         def due() -> None:
             if not self._stopped:
-                self._every(name, interval_ms, work)
+                self._schedule_repeatedly(name, interval_ms, work)
                 work()
 
         self._timers[name] = self._host.schedule_check(interval_ms, due)
 
     # --- finding
 
-    def find(self, transactional_id: str) -> int:
+    def find_coordinator(self, transactional_id: str) -> int:
         """The id of the broker that coordinates a transactional id.
 
         ApiError COORDINATOR_NOT_AVAILABLE where nobody does; if that is for want of the state topic, its
@@ -165,7 +169,7 @@ class TransactionCoordinatorService:
     # --- what producers ask
 
     def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, expected: Producer | None, done: Done
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, done: ProducerDone
     ) -> None:
         """Who to write as.
 
@@ -187,7 +191,7 @@ class TransactionCoordinatorService:
     def add_partitions(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         client_version: int,
         done: Callable[[ErrorCode], None],
@@ -210,7 +214,7 @@ class TransactionCoordinatorService:
     def verify_partitions(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         done: Callable[[Mapping[TopicPartition, ErrorCode] | ApiError], None],
     ) -> None:
@@ -222,14 +226,20 @@ class TransactionCoordinatorService:
             done(ApiError(ErrorCode.INVALID_REQUEST))
             return
 
-        def verify(machine: TransactionMachine) -> CoordinatorResult:
+        def verify(machine: TransactionStateMachine) -> CoordinatorResult:
             codes = machine.verify_partitions(transactional_id, producer, partitions)
-            return CoordinatorResult((), lambda error: done(codes if error is None else for_clients(error)))
+            return CoordinatorResult((), lambda error: done(codes if error is None else client_error(error)))
 
         self._run(transactional_id, verify, done)
 
     def end(
-        self, transactional_id: str, producer: Producer, *, commit: bool, client_version: int, done: Done
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        *,
+        commit: bool,
+        client_version: int,
+        done: ProducerDone,
     ) -> None:
         """Commit or abort.
 
@@ -251,7 +261,7 @@ class TransactionCoordinatorService:
     def _run(
         self,
         transactional_id: str,
-        command: Callable[[TransactionMachine], CoordinatorResult],
+        command: Callable[[TransactionStateMachine], CoordinatorResult],
         refuse: Callable[[ApiError], None],
     ) -> None:
         try:
@@ -264,7 +274,7 @@ class TransactionCoordinatorService:
 
     # --- what administrators ask
 
-    def describe(self, transactional_id: str) -> Transaction:
+    def describe(self, transactional_id: str) -> TransactionMetadata:
         """A transactional id. ApiError: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND."""
         if not transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -273,81 +283,85 @@ class TransactionCoordinatorService:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return found
 
-    def all(self) -> Iterator[Transaction]:
+    def list_transactions(self) -> Iterator[TransactionMetadata]:
         """Every transactional id. ApiError COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
-        if self._runtime.loading:
+        if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        for shard in self._runtime.active():
+        for shard in self._runtime.active_shards():
             yield from shard.machine.transactions.values()
 
     # --- markers
 
-    def write_markers(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
+    def write_markers(
+        self, shard: CoordinatorShard[TransactionStateMachine], marker: TransactionMarker
+    ) -> None:
         """Write a marker into every partition of a transaction, again where that fails, then end it.
 
         They go in rounds, as the requests of Kafka's coordinator to a broker. If a log refuses its marker for
         good, those that fail in the same round are not written either.
         """
-        if ending.partitions:
-            self._write_round(shard, ending, ending.partitions, MARKER_RETRY_MS)
+        if marker.partitions:
+            self._write_round(shard, marker, marker.partitions, MARKER_RETRY_MS)
         else:
-            self._host.call_soon(lambda: self._all_written(shard, ending))
+            self._host.call_soon(lambda: self._all_written(shard, marker))
 
     def _write_round(
         self,
-        shard: Shard[TransactionMachine],
-        ending: Ending,
+        shard: CoordinatorShard[TransactionStateMachine],
+        marker: TransactionMarker,
         partitions: frozenset[TopicPartition],
         retry_ms: int,
     ) -> None:
-        if shard.ended:
+        if shard.is_closed:
             return
         under_way, failed, refused = set(partitions), set[TopicPartition](), set[TopicPartition]()
 
         def written(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             under_way.difference_update(codes)
             for partition, code in codes.items():
-                if code in FENCED:
-                    self._log_marker("cannot be written", ending, partition, code)
+                if code in FENCED_ERRORS:
+                    self._log_marker("cannot be written", marker, partition, code)
                     refused.add(partition)
                 # A partition that is deleted needs no marker.
                 elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     if retry_ms == MARKER_RETRY_MS:
-                        self._log_marker("waits", ending, partition, code)
+                        self._log_marker("waits", marker, partition, code)
                     failed.add(partition)
-            if under_way or shard.ended:
+            if under_way or shard.is_closed:
                 return
             left = frozenset(failed)
             if refused:
-                shard.machine.markers_refused(ending, left | refused)
+                shard.machine.markers_fenced(marker, left | refused)
             elif left:
                 again_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
                 self._host.internode_clock.schedule(
-                    retry_ms, lambda: self._write_round(shard, ending, left, again_ms)
+                    retry_ms, lambda: self._write_round(shard, marker, left, again_ms)
                 )
             else:
-                self._all_written(shard, ending)
+                self._all_written(shard, marker)
 
-        self._ports.write_markers(sorted(partitions), ending, shard.leader_epoch, written)
+        self._ports.write_markers(sorted(partitions), marker, shard.leader_epoch, written)
 
-    def _log_marker(self, what: str, ending: Ending, partition: TopicPartition, code: int) -> None:
+    def _log_marker(self, what: str, marker: TransactionMarker, partition: TopicPartition, code: int) -> None:
         name = ErrorCode(code).name
         self._logger.warning(
-            "the marker of %s for %s-%d %s: %s", ending.transactional_id, *partition, what, name
+            "the marker of %s for %s-%d %s: %s", marker.transactional_id, *partition, what, name
         )
 
-    def _all_written(self, shard: Shard[TransactionMachine], ending: Ending) -> None:
-        if not shard.ended:
-            shard.execute(shard.machine.markers_written(ending))
+    def _all_written(
+        self, shard: CoordinatorShard[TransactionStateMachine], marker: TransactionMarker
+    ) -> None:
+        if not shard.is_closed:
+            shard.execute(shard.machine.markers_written(marker))
 
     # --- timers
 
     def _abort_timed_out(self) -> None:
-        for shard in self._runtime.active():
-            for transactional_id in shard.machine.timed_out():
+        for shard in self._runtime.active_shards():
+            for transactional_id in shard.machine.timed_out_ids():
                 self._abort_one(shard, transactional_id)
 
-    def _abort_one(self, shard: Shard[TransactionMachine], transactional_id: str) -> None:
+    def _abort_one(self, shard: CoordinatorShard[TransactionStateMachine], transactional_id: str) -> None:
         try:
             result = shard.machine.abort_timed_out(transactional_id)
         except ApiError as error:
@@ -357,13 +371,13 @@ class TransactionCoordinatorService:
         shard.execute(result)
 
     def _expire(self) -> None:
-        for shard in self._runtime.active():
+        for shard in self._runtime.active_shards():
             records = shard.machine.expire()
             if records:
                 shard.execute(CoordinatorResult(records))
 
 
-def stored_records(data: memoryview) -> Iterator[StoredPair]:
+def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
     """The records of one stored batch of `__transaction_state`. CorruptBatch, WireError."""
     for record in batch.records(data, 0, batch.read_header(data)):
         if record.key is not None:

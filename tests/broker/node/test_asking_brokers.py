@@ -7,7 +7,7 @@ from typing import Any
 
 from kwire.broker.node.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kwire.broker.node.transaction_markers import TransactionMarkerSender
-from kwire.coordinator.transactions.machine import Ending, Producer
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionMarker
 from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ErrorCode
@@ -57,14 +57,16 @@ class Bench:
         self.asked.append((request, named["on_response"]))
 
     def mark(self, producer_id: int, *partitions: TopicPartition, to: int = 2) -> None:
-        ending = Ending("x", producer_id, 0, True, frozenset(partitions), 2)
-        self.markers.send(to, partitions, ending, 5, self.hear)
+        txn_marker = TransactionMarker("x", producer_id, 0, True, frozenset(partitions), 2)
+        self.markers.send(to, partitions, txn_marker, 5, self.hear)
 
     def hear(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
         self.told.append(dict(codes))
 
     def ask(self, name: str, partition: TopicPartition = A, *, epoch: int = 0, to: int = 2) -> None:
-        self.verification.ask(to, name, Producer(7, epoch), partition, adds=True, told=self.told.append)
+        self.verification.ask(
+            to, name, ProducerIdAndEpoch(7, epoch), partition, adds=True, told=self.told.append
+        )
 
     def requests(self) -> list[Any]:
         self.host.run_pending()

@@ -6,12 +6,12 @@ import struct
 
 import pytest
 
-from kwire.coordinator.groups.consumer.embedded import (
-    Malformed,
-    assignment_of,
-    partitions_of,
-    subscription_of,
-    version_of,
+from kwire.coordinator.groups.consumer.consumer_protocol import (
+    MalformedProtocolError,
+    decode_assignment,
+    decode_subscription,
+    decode_version,
+    encode_assignment,
 )
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
@@ -71,7 +71,7 @@ class Old:
         assignments = None if given is None else {self.joined.member_id: assignment(given)}
         reply = self.cluster.sync(self.joined, assignments, instance=self.instance)
         if reply.error == NONE:
-            found = partitions_of(reply.value.assignment, self.cluster.topics)
+            found = decode_assignment(reply.value.assignment, self.cluster.topics)
             self.owned = {"t": sorted(found[topic_id("t")])} if found else {}
         return reply.error
 
@@ -87,7 +87,7 @@ class Old:
 
 
 def kinds(script: Script) -> list[str]:
-    return [group.group_type for group in script.cluster.service.listed((), ())]
+    return [group.group_type for group in script.cluster.service.list_groups((), ())]
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def test_a_malformed_assignment_stops_the_upgrade(script: Script, cut: int) -> N
 
 def test_groups_are_listed_by_states_without_blanks_around_them(script: Script) -> None:
     script.run("join new t")
-    listed = script.cluster.service.listed
+    listed = script.cluster.service.list_groups
     assert [group.group_id for group in listed(("\tSTABLE\0 ",), ("Consumer",))] == [GROUP]
     assert listed(("sta ble",), ()) == listed(("\N{NO-BREAK SPACE}stable",), ()) == []
     assert listed((), ("consumer ",)) == []
@@ -358,14 +358,14 @@ def test_versions() -> None:
     topics.put("t", 4)
     target = {topic_id("t"): frozenset({3, 1}), topic_id("gone"): frozenset({0})}
     for version in range(4):
-        data = assignment_of(target, version, topics)
-        assert version_of(data) == version
-        assert partitions_of(data, topics) == {topic_id("t"): frozenset({1, 3})}
-    assert version_of(b"\x00\x09") == 3
-    assert subscription_of(b"\x00\x09" + metadata("t")[2:] + b"\xff\xff\xff\xff\xff\xff").topics == ["t"]
+        data = encode_assignment(target, version, topics)
+        assert decode_version(data) == version
+        assert decode_assignment(data, topics) == {topic_id("t"): frozenset({1, 3})}
+    assert decode_version(b"\x00\x09") == 3
+    assert decode_subscription(b"\x00\x09" + metadata("t")[2:] + b"\xff\xff\xff\xff\xff\xff").topics == ["t"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff", metadata("t")[:4], metadata("t")[:8]])
 def test_malformed(data: bytes) -> None:
-    with pytest.raises(Malformed):
-        subscription_of(data)
+    with pytest.raises(MalformedProtocolError):
+        decode_subscription(data)

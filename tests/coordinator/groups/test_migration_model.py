@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kwire.coordinator.groups.consumer.embedded import assignment_of, partitions_of
-from kwire.coordinator.groups.consumer.requests import Caller
+from kwire.coordinator.groups.consumer.consumer_protocol import decode_assignment, encode_assignment
+from kwire.coordinator.groups.consumer.requests import ClientIdentity
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, RequestTopicPartitions
 from kwire.wire.messages.join_group import JoinGroupResponse
@@ -95,7 +95,7 @@ class MigrationModel(RuleBasedStateMachine):
         for at, member in enumerate(response.members):
             partitions = frozenset(range(at, self.count, len(response.members)))
             target = {self.topic_id: partitions}
-            shares[member.member_id] = assignment_of(target, 1, self.cluster.topics)
+            shares[member.member_id] = encode_assignment(target, 1, self.cluster.topics)
         client.syncing = self.cluster.sync(response, shares, instance=client.instance_id)
 
     def hear(self) -> None:
@@ -113,7 +113,7 @@ class MigrationModel(RuleBasedStateMachine):
                     reply, client.syncing = client.syncing, None
                     heard = True
                     if reply.error == ErrorCode.NONE:
-                        found = partitions_of(reply.value.assignment, self.cluster.topics)
+                        found = decode_assignment(reply.value.assignment, self.cluster.topics)
                         client.using = set(found.get(self.topic_id, ()))
                     else:
                         client.generation = -1
@@ -146,7 +146,7 @@ class MigrationModel(RuleBasedStateMachine):
                 subscribed_topic_names=[TOPIC],
                 topic_partitions=owned if client.using and not joins else [],
             ),
-            Caller("c", "/h"),
+            ClientIdentity("c", "/h"),
             1,
             reply,
         )

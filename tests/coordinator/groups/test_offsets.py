@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.coordinator.groups.offsets import Commit, PartitionCommit
+from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
 from kwire.coordinator.runtime import partition_of
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import ZERO_UUID, Uuid
@@ -17,7 +17,7 @@ CHECK_MS = 600_000
 
 def delete(cluster: Cluster, *groups: str) -> dict[str, ErrorCode]:
     reply = Reply()
-    cluster.service.delete(groups, reply)
+    cluster.service.delete_groups(groups, reply)
     cluster.host.run_pending()
     return dict(reply.value)
 
@@ -59,7 +59,7 @@ def test_who_may_commit(cluster: Cluster) -> None:
 
 def test_a_commit_of_nothing_makes_no_group(cluster: Cluster) -> None:
     reply = Reply()
-    cluster.service.commit_offsets(Commit("g", -1, "", None, [], None, 9), reply)
+    cluster.service.commit_offsets(OffsetCommit("g", -1, "", None, [], None, 9), reply)
     cluster.host.run_pending()
     assert reply.value == ErrorCode.NONE
     assert cluster.state() is None
@@ -71,7 +71,7 @@ def test_an_offset_is_stored_with_the_id_of_its_topic_unless_an_old_client_says_
     topic_id = Uuid(bytes(range(16)))
     commits = [PartitionCommit("t", 0, 5, 3, "m", topic_id)]
     for retention_ms in (None, 1_000):
-        cluster.service.commit_offsets(Commit("g", -1, "", None, commits, retention_ms, 4), Reply())
+        cluster.service.commit_offsets(OffsetCommit("g", -1, "", None, commits, retention_ms, 4), Reply())
     cluster.host.run_pending()
     values = [value for _, value in cluster.records() if isinstance(value, OffsetCommitValue)]
     now_ms = cluster.host.now_ms()
@@ -215,15 +215,17 @@ def test_nothing_expires_that_an_open_transaction_has_an_offset_for(cluster: Clu
     cluster.commit(1, retention_ms=CHECK_MS, version=4)
     cluster.commit(1, partition=1, retention_ms=CHECK_MS, version=4)
     commits = [PartitionCommit("t", 0, 2, -1, "")]
-    cluster.service.commit_transactional_offsets(Commit("g", -1, "", None, commits, None, 0), (7, 0), Reply())
     cluster.service.commit_transactional_offsets(
-        Commit("new", -1, "", None, commits, None, 0), (7, 0), Reply()
+        OffsetCommit("g", -1, "", None, commits, None, 0), (7, 0), Reply()
+    )
+    cluster.service.commit_transactional_offsets(
+        OffsetCommit("new", -1, "", None, commits, None, 0), (7, 0), Reply()
     )
     cluster.advance(3 * CHECK_MS)
     assert cluster.offsets() == {("t", 0): 1}
     assert [cluster.state(group) for group in ("g", "new")] == ["Empty", "Empty"]
     for group in ("g", "new"):
-        cluster.service.transaction_ended(partition_of(group, PARTITIONS), 7, commit=False)
+        cluster.service.on_transaction_completed(partition_of(group, PARTITIONS), 7, commit=False)
     cluster.advance(2 * CHECK_MS)
     assert cluster.offsets() == {}
     assert [cluster.state(group) for group in ("g", "new")] == [None, None]
@@ -232,7 +234,7 @@ def test_nothing_expires_that_an_open_transaction_has_an_offset_for(cluster: Clu
 def test_offsets_go_with_their_topic(cluster: Cluster) -> None:
     cluster.commit(1)
     cluster.commit(2, topic="u")
-    cluster.service.topics_deleted({"t": Uuid(b"t" * 16)})
+    cluster.service.on_topics_deleted({"t": Uuid(b"t" * 16)})
     assert cluster.offsets() == {("u", 0): 2}
     cluster.restart()
     assert cluster.offsets() == {("u", 0): 2}
@@ -245,7 +247,7 @@ def commit_in_transaction(
     cluster: Cluster, *commits: PartitionCommit, group: str = "g", producer_id: int = 7
 ) -> None:
     reply = Reply()
-    commit = Commit(group, -1, "", None, commits, None, 0)
+    commit = OffsetCommit(group, -1, "", None, commits, None, 0)
     cluster.service.commit_transactional_offsets(commit, (producer_id, 0), reply)
     cluster.host.run_pending()
     assert reply.value == ErrorCode.NONE
@@ -260,17 +262,17 @@ def test_what_is_deleted_does_not_come_back_by_a_transaction_that_was_open(
     commit_in_transaction(cluster, *(PartitionCommit("t", partition, 2, -1, "") for partition in (0, 1)))
     commit_in_transaction(cluster, PartitionCommit("u", 0, 3, -1, ""), group="h")
     if how == "topic":
-        cluster.service.topics_deleted({"t": FIRST})
+        cluster.service.on_topics_deleted({"t": FIRST})
     elif how == "offset":
         assert delete_offsets(cluster, ("t", 0), ("t", 1))[0] == ErrorCode.NONE
     else:
         assert delete(cluster, "g") == {"g": ErrorCode.NONE}
-    assert cluster.service.unstable("h") == {("u", 0)}
+    assert cluster.service.unstable_offsets("h") == {("u", 0)}
     if restarts:
         cluster.restart()
-    assert cluster.service.unstable("g") == set()
+    assert cluster.service.unstable_offsets("g") == set()
     for group in ("g", "h"):
-        cluster.service.transaction_ended(partition_of(group, PARTITIONS), 7, commit=True)
+        cluster.service.on_transaction_completed(partition_of(group, PARTITIONS), 7, commit=True)
     assert cluster.offsets() == {}
     assert cluster.offsets("h") == {("u", 0): 3}
 
@@ -283,10 +285,10 @@ def test_the_offset_that_was_written_last_counts_whichever_transaction_ends_firs
     commit_in_transaction(cluster, PartitionCommit("t", 0, 9, -1, ""), producer_id=2)
     cluster.restart()
     for producer_id in ends:
-        assert cluster.service.unstable("g") == {("t", 0)}
-        cluster.service.transaction_ended(partition_of("g", PARTITIONS), producer_id, commit=True)
+        assert cluster.service.unstable_offsets("g") == {("t", 0)}
+        cluster.service.on_transaction_completed(partition_of("g", PARTITIONS), producer_id, commit=True)
     assert cluster.offsets() == {("t", 0): 9}
-    assert cluster.service.unstable("g") == set()
+    assert cluster.service.unstable_offsets("g") == set()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -297,24 +299,24 @@ def test_a_transaction_does_not_take_back_what_was_committed_after_its_offset(
     cluster.commit(9)
     if restarts:
         cluster.restart()
-    assert cluster.service.unstable("g") == {("t", 0), ("t", 1)}
-    cluster.service.transaction_ended(partition_of("g", PARTITIONS), 7, commit=True)
+    assert cluster.service.unstable_offsets("g") == {("t", 0), ("t", 1)}
+    cluster.service.on_transaction_completed(partition_of("g", PARTITIONS), 7, commit=True)
     assert cluster.offsets() == {("t", 0): 9, ("t", 1): 5}
     commit_in_transaction(cluster, PartitionCommit("t", 0, 3, -1, ""))
-    cluster.service.transaction_ended(partition_of("g", PARTITIONS), 7, commit=True)
+    cluster.service.on_transaction_completed(partition_of("g", PARTITIONS), 7, commit=True)
     assert cluster.offsets() == {("t", 0): 3, ("t", 1): 5}
 
 
 def test_offsets_of_another_topic_of_the_name_stay(cluster: Cluster) -> None:
     held = [PartitionCommit("t", 0, 1, -1, "", FIRST), PartitionCommit("t", 1, 2, -1, "", SECOND)]
     commit_in_transaction(cluster, *held)
-    cluster.service.topics_deleted({"t": FIRST})
-    assert cluster.service.unstable("g") == {("t", 1)}
-    cluster.service.transaction_ended(partition_of("g", PARTITIONS), 7, commit=True)
+    cluster.service.on_topics_deleted({"t": FIRST})
+    assert cluster.service.unstable_offsets("g") == {("t", 1)}
+    cluster.service.on_transaction_completed(partition_of("g", PARTITIONS), 7, commit=True)
     assert cluster.offsets() == {("t", 1): 2}
-    cluster.service.topics_deleted({"t": FIRST})
+    cluster.service.on_topics_deleted({"t": FIRST})
     assert cluster.offsets() == {("t", 1): 2}
-    cluster.service.topics_deleted({"t": SECOND})
+    cluster.service.on_topics_deleted({"t": SECOND})
     assert cluster.offsets() == {}
 
 

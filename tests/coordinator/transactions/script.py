@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kwire.coordinator.transactions.machine import Producer
 from kwire.coordinator.transactions.service import stored_records
-from kwire.coordinator.transactions.transaction import State
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
+from kwire.coordinator.transactions.transaction_metadata import TransactionState
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
 from kwire.wire.records.transactions import TransactionLogKey, TransactionLogValue
@@ -31,7 +31,7 @@ class Client:
 
     name: str
     version: int
-    producer: Producer | None = None
+    producer: ProducerIdAndEpoch | None = None
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
@@ -64,7 +64,7 @@ class Script:
         def done(answer: Any) -> None:
             if life != self.world.life:
                 return
-            if isinstance(answer, Producer):
+            if isinstance(answer, ProducerIdAndEpoch):
                 if answer != client.producer:
                     client.sequences.clear()
                 client.producer = answer
@@ -80,7 +80,7 @@ class Script:
     def do_init(self, name: str, version: str = "2", timeout: str = str(TIMEOUT_MS), says: str = "") -> None:
         """InitProducerId; `says=` who it was."""
         client = self.clients.setdefault(name, Client(name, int(version)))
-        expected = Producer(*map(int, says.split("/"))) if says else None
+        expected = ProducerIdAndEpoch(*map(int, says.split("/"))) if says else None
         self.world.service.init_producer_id(client.id, int(timeout), expected, self._tell(client, "init"))
         self.world.host.run_pending()
 
@@ -119,7 +119,7 @@ class Script:
         self.world.service.end(client.id, producer, commit=commit, client_version=client.version, done=tell)
         self.world.host.run_pending()
 
-    def _ready(self, name: str) -> tuple[Client, Producer]:
+    def _ready(self, name: str) -> tuple[Client, ProducerIdAndEpoch]:
         client = self.clients[name]
         assert client.producer is not None, f"{name} has no producer id yet"
         return client, client.producer
@@ -167,7 +167,7 @@ class Script:
                     for topic in value.transaction_partitions or ()
                     for index in topic.partition_ids
                 )
-                state = State(value.transaction_status).title
+                state = TransactionState(value.transaction_status).title
                 who = f"{value.producer_id}/{value.producer_epoch}"
                 yield f"stored {key.transactional_id}: {state} {who} {partitions}".rstrip()
         self._shown = len(self.world.state_log)
@@ -202,7 +202,7 @@ def shown(partition: TopicPartition) -> str:
     return f"{partition[0]}-{partition[1]}"
 
 
-def named(producer: Producer) -> str:
+def named(producer: ProducerIdAndEpoch) -> str:
     return f"{producer.producer_id}/{producer.epoch}"
 
 

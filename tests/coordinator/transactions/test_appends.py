@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
 from tests.coordinator.transactions.world import World
@@ -30,10 +30,10 @@ class Asking:
         self.world.service.init_producer_id(NAME, TIMEOUT_MS, None, self.done)
         self.world.host.run_pending()
 
-    def add(self, producer: Producer) -> None:
+    def add(self, producer: ProducerIdAndEpoch) -> None:
         self.world.service.add_partitions(NAME, producer, [PARTITION], 0, self.done)
 
-    def end(self, producer: Producer, *, commit: bool = True) -> None:
+    def end(self, producer: ProducerIdAndEpoch, *, commit: bool = True) -> None:
         self.world.service.end(NAME, producer, commit=commit, client_version=0, done=self.done)
 
 
@@ -48,12 +48,12 @@ def asking(world: World) -> Asking:
 
 
 @pytest.fixture
-def producer(world: World, asking: Asking) -> Producer:
+def producer(world: World, asking: Asking) -> ProducerIdAndEpoch:
     """In a transaction."""
     asking.init()
     world.settle()
     given = asking.answers[-1]
-    assert isinstance(given, Producer)
+    assert isinstance(given, ProducerIdAndEpoch)
     asking.add(given)
     world.settle()
     assert asking.answers[-1] == ErrorCode.NONE
@@ -61,7 +61,7 @@ def producer(world: World, asking: Asking) -> Producer:
 
 
 def test_markers_follow_a_decision_that_was_slow_to_be_stored(
-    world: World, asking: Asking, producer: Producer
+    world: World, asking: Asking, producer: ProducerIdAndEpoch
 ) -> None:
     asking.end(producer)
     world.advance(10_000)
@@ -85,7 +85,7 @@ def test_markers_follow_a_decision_that_was_slow_to_be_stored(
     ],
 )
 def test_what_is_not_stored_has_not_been(
-    world: World, asking: Asking, producer: Producer, refused: ErrorCode, told: ErrorCode
+    world: World, asking: Asking, producer: ProducerIdAndEpoch, refused: ErrorCode, told: ErrorCode
 ) -> None:
     before = world.transaction(NAME)
     world.refuse = refused
@@ -106,7 +106,7 @@ def test_an_id_that_is_not_stored_is_not_known(world: World, asking: Asking) -> 
 
 
 def test_the_end_of_a_transaction_is_stored_as_soon_as_the_log_takes_it(
-    world: World, asking: Asking, producer: Producer
+    world: World, asking: Asking, producer: ProducerIdAndEpoch
 ) -> None:
     asking.end(producer)
     world.commit_appends()
@@ -119,11 +119,11 @@ def test_the_end_of_a_transaction_is_stored_as_soon_as_the_log_takes_it(
     world.advance(1_000)
     asking.init()
     world.settle()
-    assert isinstance(asking.answers[-1], Producer)
+    assert isinstance(asking.answers[-1], ProducerIdAndEpoch)
 
 
 def test_no_marker_is_written_before_what_was_loaded_is_committed(
-    world: World, asking: Asking, producer: Producer
+    world: World, asking: Asking, producer: ProducerIdAndEpoch
 ) -> None:
     asking.end(producer)
     world.is_behind = True
@@ -135,7 +135,7 @@ def test_no_marker_is_written_before_what_was_loaded_is_committed(
 
 
 def test_a_partition_is_part_of_a_transaction_once_that_is_committed(
-    world: World, asking: Asking, producer: Producer
+    world: World, asking: Asking, producer: ProducerIdAndEpoch
 ) -> None:
     other: TopicPartition = ("u", 0)
     world.service.add_partitions(NAME, producer, [other], 0, asking.done)

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
 from tests.coordinator.transactions.world import PARTITIONS, World
@@ -64,7 +64,7 @@ class Client:
     name: str
     number: int
     version: int
-    producer: Producer | None = None
+    producer: ProducerIdAndEpoch | None = None
     added: set[TopicPartition] = field(default_factory=set)
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
     work: Work | None = None
@@ -132,20 +132,20 @@ class TransactionsModel(RuleBasedStateMachine):
         producer = client.producer
         self.ask(client, lambda: self.init(client, producer), settled=settled)
 
-    def init(self, client: Client, expected: Producer | None) -> None:
+    def init(self, client: Client, expected: ProducerIdAndEpoch | None) -> None:
         life = self.world.life
 
-        def done(result: Producer | ApiError) -> None:
+        def done(result: ProducerIdAndEpoch | ApiError) -> None:
             if life != self.world.life or client.asking is None:
                 return
             code = ErrorCode(result.code) if isinstance(result, ApiError) else ErrorCode.NONE
             if self.answered(client, code):
-                assert isinstance(result, Producer)
+                assert isinstance(result, ProducerIdAndEpoch)
                 self.becomes(client, result)
 
         self.world.service.init_producer_id(client.name, TIMEOUT_MS, expected, done)
 
-    def becomes(self, client: Client, producer: Producer) -> None:
+    def becomes(self, client: Client, producer: ProducerIdAndEpoch) -> None:
         if producer != client.producer:
             client.sequences.clear()
         client.producer = producer
@@ -234,12 +234,12 @@ class TransactionsModel(RuleBasedStateMachine):
         work.commit_asked = commit
         life = self.world.life
 
-        def done(result: Producer | ApiError) -> None:
+        def done(result: ProducerIdAndEpoch | ApiError) -> None:
             if life != self.world.life or client.asking is None:
                 return
             code = ErrorCode(result.code) if isinstance(result, ApiError) else ErrorCode.NONE
             if self.answered(client, code):
-                assert isinstance(result, Producer)
+                assert isinstance(result, ProducerIdAndEpoch)
                 work.committed = commit
                 client.work, client.must_abort = None, False
                 self.becomes(client, result if client.version >= 2 else producer)

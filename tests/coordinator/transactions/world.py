@@ -19,9 +19,9 @@ from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import AppendOrigin, Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import MarkerTerms
-from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
-from kwire.coordinator.transactions.transaction import Transaction
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionMarker
+from kwire.coordinator.transactions.transaction_metadata import TransactionMetadata
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import HEADER_BYTES, BatchHeader, control_type, read_header, records
@@ -119,11 +119,11 @@ class _Ports:
         return 2
 
     def write_markers(
-        self, partitions: Collection[TopicPartition], ending: Ending, epoch: int, done: Written
+        self, partitions: Collection[TopicPartition], txn_marker: TransactionMarker, epoch: int, done: Written
     ) -> None:
         # As if another broker led each of them.
         for partition in partitions:
-            self._world.markers.append((partition, ending, epoch, done))
+            self._world.markers.append((partition, txn_marker, epoch, done))
 
 
 class World:
@@ -141,7 +141,7 @@ class World:
         self.state_log: list[bytes] = []
         self.appends: list[tuple[bytes, Told]] = []
         """Records of the coordinator that are not committed yet."""
-        self.markers: list[tuple[TopicPartition, Ending, int, Written]] = []
+        self.markers: list[tuple[TopicPartition, TransactionMarker, int, Written]] = []
         """Markers that the coordinator wants written."""
         self.is_behind = False
         """Whether a coordinator that is loaded does not know yet what of its log is committed."""
@@ -201,8 +201,8 @@ class World:
 
     def write_marker(self, number: int = 0) -> None:
         """Write one of the markers that wait."""
-        partition, ending, coordinator_epoch, done = self.markers.pop(number)
-        NodeTransactionPorts(self._node).write_markers([partition], ending, coordinator_epoch, done)
+        partition, txn_marker, coordinator_epoch, done = self.markers.pop(number)
+        NodeTransactionPorts(self._node).write_markers([partition], txn_marker, coordinator_epoch, done)
         self.host.run_pending()
 
     def settle(self) -> None:
@@ -230,7 +230,7 @@ class World:
     def produce(
         self,
         name: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partition: TopicPartition,
         sequence: int,
         values: list[bytes],
@@ -273,7 +273,7 @@ class World:
 
     # --- what is seen
 
-    def transaction(self, name: str) -> Transaction | None:
+    def transaction(self, name: str) -> TransactionMetadata | None:
         try:
             return self.service.describe(name)
         except ApiError:

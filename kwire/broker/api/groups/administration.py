@@ -34,7 +34,7 @@ FIRST_VERSION_WITH_NOT_FOUND = 6
 def list_groups(node: BrokerRole, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups that pass both filters; an empty filter lets all pass."""
     try:
-        groups = node.groups.listed(request.states_filter, request.types_filter)
+        groups = node.groups.list_groups(request.states_filter, request.types_filter)
     except ApiError as error:
         return ListGroupsResponse(error_code=error.code, groups=[])
     return ListGroupsResponse(groups=groups)
@@ -106,5 +106,5 @@ def delete_groups(node: BrokerRole, context: RequestContext, request: DeleteGrou
             )
         )
 
-    node.groups.delete(request.groups_names, done)
+    node.groups.delete_groups(request.groups_names, done)
     return PARKED

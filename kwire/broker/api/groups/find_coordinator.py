@@ -23,7 +23,7 @@ from kwire.wire.named_tuple import NamedTuple
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
 
-KINDS = GROUP, TRANSACTION, SHARE
+RECORD_TYPES = GROUP, TRANSACTION, SHARE
 FIRST_VERSION_WITH_KEYS = 4
 
 NO_NODE = -1
@@ -59,7 +59,7 @@ def find_coordinator(
             port=found.port,
         )
     # From v4 on a message comes only with what is wrong with the whole request.
-    message = "" if request.key_type in KINDS else MESSAGES[ErrorCode.INVALID_REQUEST]
+    message = "" if request.key_type in RECORD_TYPES else MESSAGES[ErrorCode.INVALID_REQUEST]
     coordinators = []
     for key in request.coordinator_keys:
         code, found = _find(node, context, request.key_type, key)
@@ -80,7 +80,11 @@ def _find(node: BrokerRole, context: RequestContext, key_type: int, key: str) ->
     if key_type not in (GROUP, TRANSACTION):
         return ErrorCode.INVALID_REQUEST, NOBODY
     try:
-        leader = node.groups.find(key) if key_type == GROUP else node.transactions.find(key)
+        leader = (
+            node.groups.find_coordinator(key)
+            if key_type == GROUP
+            else node.transactions.find_coordinator(key)
+        )
     except ApiError as error:
         return error.code, NOBODY
     for endpoint in node.endpoints({leader}, context.channel.listener):

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import PARKED, Parked, RequestContext
-from kwire.coordinator.groups.classic.rebalance import Join, Sync
-from kwire.coordinator.groups.consumer.requests import Caller
+from kwire.coordinator.groups.classic.rebalance import JoinRequest, SyncRequest
+from kwire.coordinator.groups.consumer.requests import ClientIdentity
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -57,7 +57,7 @@ def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequ
         context.complete(response)
 
     node.groups.join(
-        Join(
+        JoinRequest(
             group_id=request.group_id,
             member_id=request.member_id,
             instance_id=request.group_instance_id,
@@ -85,7 +85,7 @@ def sync_group(
     ):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     node.groups.sync(
-        Sync(
+        SyncRequest(
             group_id=request.group_id,
             generation=request.generation_id,
             member_id=request.member_id,
@@ -105,7 +105,9 @@ def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatReque
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
     if code == ErrorCode.NONE:
-        context.again = node.groups.same_heartbeat(request.group_id, request.generation_id, request.member_id)
+        context.again = node.groups.heartbeat_fast_path(
+            request.group_id, request.generation_id, request.member_id
+        )
     return HeartbeatResponse(error_code=code)
 
 
@@ -130,10 +132,10 @@ def consumer_group_heartbeat(
     """Answer once what the heartbeat changed is stored."""
     if not consumer_groups_enabled(node):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    caller = Caller(context.client_id, f"/{context.channel.peer_host}")
-    node.groups.consumer_heartbeat(request, caller, context.api_version, context.complete)
+    client = ClientIdentity(context.client_id, f"/{context.channel.peer_host}")
+    node.groups.consumer_heartbeat(request, client, context.api_version, context.complete)
     if context.completed:
-        again = node.groups.same_consumer_heartbeat(request, caller)
+        again = node.groups.consumer_heartbeat_fast_path(request, client)
         if again is not None:
             context.again = _while_configured_so(node, again)
     return PARKED

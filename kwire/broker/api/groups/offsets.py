@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import PARKED, Parked, RequestContext
-from kwire.coordinator.groups.offsets import Commit, CommittedOffset, PartitionCommit
+from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, PartitionCommit
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.offset_commit import (
@@ -108,7 +108,7 @@ def offset_commit(
                 partition_answer.error_code = code
         context.complete(response)
 
-    commit = Commit(
+    commit = OffsetCommit(
         request.group_id,
         request.generation_id_or_member_epoch,
         request.member_id,
@@ -272,7 +272,7 @@ def _offsets(
 
 def _unstable(node: BrokerRole, group_id: str, require_stable: bool) -> Collection[TopicPartition]:
     """Partitions whose offsets wait for a transaction to end, where the client wants to know. KIP-447."""
-    return node.groups.unstable(group_id) if require_stable else ()
+    return node.groups.unstable_offsets(group_id) if require_stable else ()
 
 
 def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDeleteRequest) -> Parked:

@@ -14,7 +14,7 @@ from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.broker.metadata.topic_names import is_internal
 from kwire.broker.storage.log.validator import RecordErrors, check_produced, leading_header
-from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.produce import (
@@ -200,7 +200,7 @@ class _Produce:
         check_transaction(
             self._node,
             self._request.transactional_id or "",
-            Producer(header.producer_id, header.producer_epoch),
+            ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
             (topic, data.index),
             adds=self._version >= FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS,
             knows_abortable=self._version >= FIRST_VERSION_WITH_ABORTABLE,

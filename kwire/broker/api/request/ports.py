@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from kwire.broker.security.users import Users
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
-    from kwire.coordinator.transactions.machine import Ending, Producer
     from kwire.coordinator.transactions.service import TransactionCoordinatorService
+    from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionMarker
     from kwire.host.host import Host, PeerAddress
     from kwire.wire.errors import ApiError, ErrorCode
     from kwire.wire.registry import RequestHeader
@@ -224,7 +224,7 @@ class Records(Protocol):
     def write_marker(
         self,
         partition: tuple[str, int],
-        ending: Ending,
+        ending: TransactionMarker,
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
     ) -> None:
@@ -233,7 +233,7 @@ class Records(Protocol):
     def ask_coordinator(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partition: tuple[str, int],
         *,
         adds: bool,
@@ -250,7 +250,7 @@ class MovesLogs(Protocol):
 
 
 class GivesProducerIds(Protocol):
-    """Producer ids that the controller has given to this broker."""
+    """ProducerIdAndEpoch ids that the controller has given to this broker."""
 
     def next(self) -> int:
         """One that nobody has. ApiError where there is none yet."""

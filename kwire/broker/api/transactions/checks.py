@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
-from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.batch import NO_SEQUENCE, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
@@ -39,7 +39,7 @@ class ToldError(ApiError):
 def check_transaction(
     node: BrokerRole,
     transactional_id: str,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     partition: TopicPartition,
     *,
     adds: bool,

@@ -12,7 +12,7 @@ from kwire.broker.api.request.context import RequestContext
 from kwire.broker.metadata.topic_names import topic_name_fault
 from kwire.broker.replication.roles import Role
 from kwire.coordinator.groups.consumer import regex
-from kwire.coordinator.transactions.transaction import State, Transaction
+from kwire.coordinator.transactions.transaction_metadata import TransactionMetadata, TransactionState
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -25,7 +25,9 @@ from kwire.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TopicData,
-    TransactionState,
+)
+from kwire.wire.messages.describe_transactions import (
+    TransactionState as DescribedTransaction,
 )
 from kwire.wire.messages.list_transactions import (
     ListTransactionsRequest,
@@ -100,15 +102,15 @@ def describe_transactions(
     )
 
 
-def _state(node: BrokerRole, transactional_id: str) -> TransactionState:
+def _state(node: BrokerRole, transactional_id: str) -> DescribedTransaction:
     try:
         found = node.transactions.describe(transactional_id)
     except ApiError as error:
-        return TransactionState(transactional_id=transactional_id, error_code=error.code)
+        return DescribedTransaction(transactional_id=transactional_id, error_code=error.code)
     by_topic: dict[str, TopicData] = {}
     for topic, index in sorted(found.partitions):
         by_topic.setdefault(topic, TopicData(topic=topic)).partitions.append(index)
-    return TransactionState(
+    return DescribedTransaction(
         transactional_id=transactional_id,
         transaction_state=found.state.title,
         transaction_timeout_ms=found.timeout_ms,
@@ -123,15 +125,15 @@ def list_transactions(
     node: BrokerRole, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     """Each id with its producer and its state."""
-    titles = {state.title: state for state in State}
+    titles = {state.title: state for state in TransactionState}
     states = {titles[name] for name in request.state_filters if name in titles}
     unknown = list(dict.fromkeys(name for name in request.state_filters if name not in titles))
     producers = set(request.producer_id_filters)
     now_ms = node.host.now_ms()
     pattern = request.transactional_id_pattern
 
-    def passes(transaction: Transaction) -> bool:
-        if transaction.state is State.DEAD:
+    def passes(transaction: TransactionMetadata) -> bool:
+        if transaction.state is TransactionState.DEAD:
             return False
         if request.state_filters and transaction.state not in states:
             return False
@@ -142,7 +144,7 @@ def list_transactions(
     try:
         if pattern:
             regex.check(pattern)
-        found = [transaction for transaction in node.transactions.all() if passes(transaction)]
+        found = [transaction for transaction in node.transactions.list_transactions() if passes(transaction)]
         if pattern:
             names = regex.matching(pattern, [transaction.transactional_id for transaction in found])
             found = [transaction for transaction in found if transaction.transactional_id in names]

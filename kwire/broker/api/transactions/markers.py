@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.replication.roles import Role
-from kwire.coordinator.transactions.machine import Ending
+from kwire.coordinator.transactions.state_machine import TransactionMarker
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.write_txn_markers import (
@@ -48,7 +48,7 @@ def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteT
         if marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH:
             codes.update(dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST))
             continue
-        ending = Ending(
+        txn_marker = TransactionMarker(
             "",
             marker.producer_id,
             marker.producer_epoch,
@@ -72,7 +72,7 @@ def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteT
                 codes[partition] = ErrorCode.NONE if error is None else error.code
                 answered()
 
-            node.write_marker(partition, ending, marker.coordinator_epoch, written)
+            node.write_marker(partition, txn_marker, marker.coordinator_epoch, written)
     answered()
     return PARKED
 

@@ -12,8 +12,8 @@ from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.api.transactions.checks import ToldError, check_transaction
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.errors import response_error
-from kwire.coordinator.groups.offsets import Commit, PartitionCommit
-from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -76,7 +76,7 @@ def txn_offset_commit(
             # A group's clients know what is wrong with a coordinator, unlike producers.
             done(error.underlying if isinstance(error, ToldError) else response_error(error))
             return
-        commit = Commit(
+        commit = OffsetCommit(
             group_id=request.group_id,
             generation=request.generation_id,
             member_id=request.member_id,
@@ -99,7 +99,7 @@ def txn_offset_commit(
     check_transaction(
         node,
         request.transactional_id,
-        Producer(request.producer_id, request.producer_epoch),
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         (GROUP_METADATA_TOPIC, node.groups.offsets_partition(request.group_id)),
         adds=adds,
         knows_abortable=context.api_version >= FIRST_VERSION_WITH_ABORTABLE,

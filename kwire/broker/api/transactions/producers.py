@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import PARKED, Parked, RequestContext
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, is_internal
-from kwire.coordinator.transactions.machine import Producer
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -54,9 +54,9 @@ def init_producer_id(
     if knows_id != knows_epoch:
         return _refusal(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        expected = Producer(request.producer_id, request.producer_epoch) if knows_id else None
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if knows_id else None
 
-        def done(result: Producer | ApiError) -> None:
+        def done(result: ProducerIdAndEpoch | ApiError) -> None:
             if isinstance(result, ApiError):
                 code = fenced_for(result.code, context.api_version, FIRST_INIT_WITH_FENCED)
                 context.complete(_refusal(code))
@@ -95,7 +95,7 @@ def add_partitions_to_txn(
         if refused is not None:
             answer(refused)
             return PARKED
-        producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         _add(
             node,
             request.v3_and_below_transactional_id,
@@ -123,7 +123,7 @@ def add_partitions_to_txn(
             if not left:
                 context.complete(response)
 
-        producer = Producer(transaction.producer_id, transaction.producer_epoch)
+        producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
         refused = _refused(node, topics, of_client=False)
         if refused is not None:
             answered(refused)
@@ -137,7 +137,7 @@ def add_partitions_to_txn(
 def _add(
     node: BrokerRole,
     transactional_id: str,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     topics: Sequence[AddPartitionsToTxnTopic],
     client_version: int,
     answered: ToldResults,
@@ -151,7 +151,7 @@ def _add(
 def _verify(
     node: BrokerRole,
     transactional_id: str,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     topics: Sequence[AddPartitionsToTxnTopic],
     answered: ToldResults,
 ) -> None:
@@ -238,7 +238,7 @@ def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOf
 
     node.transactions.add_partitions(
         request.transactional_id,
-        Producer(request.producer_id, request.producer_epoch),
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         [(GROUP_METADATA_TOPIC, node.groups.offsets_partition(request.group_id))],
         CLIENT_VERSION,
         done,
@@ -250,7 +250,7 @@ def end_txn(node: BrokerRole, context: RequestContext, request: EndTxnRequest) -
     """Answer when it is decided; the markers are written meanwhile."""
     version = context.api_version
 
-    def done(result: Producer | ApiError) -> None:
+    def done(result: ProducerIdAndEpoch | ApiError) -> None:
         if isinstance(result, ApiError):
             context.complete(EndTxnResponse(error_code=fenced_for(result.code, version)))
         elif version < FIRST_VERSION_THAT_RAISES_EPOCHS:
@@ -260,7 +260,7 @@ def end_txn(node: BrokerRole, context: RequestContext, request: EndTxnRequest) -
 
     node.transactions.end(
         request.transactional_id,
-        Producer(request.producer_id, request.producer_epoch),
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         commit=request.committed,
         client_version=2 if version >= FIRST_VERSION_THAT_RAISES_EPOCHS else 0,
         done=done,

@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterable
 
 from kwire.coordinator.groups.assignors.spec import Assignment, GroupSpec
 
-MOST_ROUNDS = 16
+MAX_ROUNDS = 16
 """With overlapping subscriptions each round about halves the imbalance; Kafka's limit."""
 
-NOBODY = -1
+UNASSIGNED = -1
 
 
-def assign_heterogeneous(spec: GroupSpec, wanted: Collection[bytes]) -> Assignment:
-    """Partitions by member and topic id; `wanted` topics exist."""
-    table = _Table(spec, wanted)
-    table.hand_out()
+def assign_heterogeneous(spec: GroupSpec, topic_ids: Collection[bytes]) -> Assignment:
+    """Partitions by member and topic id; `topic_ids` topics exist."""
+    table = _PartitionTable(spec, topic_ids)
+    table.assign_unassigned()
     table.balance()
     return {
         member_id: {topic_id: frozenset(partitions) for topic_id, partitions in own.items()}
@@ -29,18 +29,18 @@ def assign_heterogeneous(spec: GroupSpec, wanted: Collection[bytes]) -> Assignme
     }
 
 
-class _Table:
+class _PartitionTable:
     """Who has which partition. Members are numbers here: their places in the order."""
 
-    def __init__(self, spec: GroupSpec, wanted: Collection[bytes]) -> None:
+    def __init__(self, spec: GroupSpec, topic_ids: Collection[bytes]) -> None:
         self._counts = spec.partition_counts
-        self._owners = {topic_id: [NOBODY] * self._counts[topic_id] for topic_id in wanted}
-        self._subscribers: dict[bytes, list[int]] = {topic_id: [] for topic_id in wanted}
+        self._owners = {topic_id: [UNASSIGNED] * self._counts[topic_id] for topic_id in topic_ids}
+        self._subscribers: dict[bytes, list[int]] = {topic_id: [] for topic_id in topic_ids}
         self._sizes = [0] * len(spec.members)
         self.owned: list[dict[bytes, set[int]]] = []
-        for place, member in enumerate(spec.members.values()):
+        for index, member in enumerate(spec.members.values()):
             for topic_id in member.subscribed:
-                self._subscribers[topic_id].append(place)
+                self._subscribers[topic_id].append(index)
             own = {
                 topic_id: set(partitions)
                 for topic_id, partitions in member.assigned.items()
@@ -48,70 +48,70 @@ class _Table:
             }
             for topic_id, partitions in own.items():
                 for partition in partitions:
-                    self._owners[topic_id][partition] = place
-                self._sizes[place] += len(partitions)
+                    self._owners[topic_id][partition] = index
+                self._sizes[index] += len(partitions)
             self.owned.append(own)
 
-    def hand_out(self) -> None:
+    def assign_unassigned(self) -> None:
         """Give every free partition to the subscriber with least."""
-        stairs = _Stairs(self._sizes)
+        balancer = _MemberBalancer(self._sizes)
         free = {
-            topic_id: [partition for partition, owner in enumerate(owners) if owner == NOBODY]
+            topic_id: [partition for partition, owner in enumerate(owners) if owner == UNASSIGNED]
             for topic_id, owners in self._owners.items()
         }
         for topic_id in self._sorted(topic_id for topic_id, partitions in free.items() if partitions):
-            stairs.set_up(self._subscribers[topic_id])
+            balancer.initialize(self._subscribers[topic_id])
             for partition in free[topic_id]:
-                self._give(topic_id, partition, stairs.poorest())
+                self._move(topic_id, partition, balancer.next_least_loaded())
 
     def balance(self) -> None:
         """Move partitions until a whole round over the topics has moved none."""
-        stairs = _Stairs(self._sizes)
+        balancer = _MemberBalancer(self._sizes)
         topics = self._sorted(
             topic_id for topic_id, subscribers in self._subscribers.items() if len(subscribers) > 1
         )
         last_moved: bytes | None = None
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             for topic_id in topics:
                 if topic_id == last_moved:
                     return
-                if self._balance_topic(topic_id, stairs) or last_moved is None:
+                if self._balance_topic(topic_id, balancer) or last_moved is None:
                     last_moved = topic_id
 
-    def _balance_topic(self, topic_id: bytes, stairs: _Stairs) -> bool:
+    def _balance_topic(self, topic_id: bytes, balancer: _MemberBalancer) -> bool:
         """Even out one topic's subscribers as far as its partitions go; whether any has moved."""
-        if stairs.set_up(self._subscribers[topic_id]) <= 1:
+        if balancer.initialize(self._subscribers[topic_id]) <= 1:
             return False
-        to_give: dict[int, list[int]] = {}
+        movable: dict[int, list[int]] = {}
         for partition, owner in enumerate(self._owners[topic_id]):
-            to_give.setdefault(owner, []).append(partition)
+            movable.setdefault(owner, []).append(partition)
         has_moved = False
-        while not stairs.is_level:
-            giver = stairs.richest()
-            while giver is not None and not to_give.get(giver):
-                stairs.pass_over_richest()
-                giver = stairs.richest()
-            if giver is None:
+        while not balancer.is_balanced:
+            source = balancer.next_most_loaded()
+            while source is not None and not movable.get(source):
+                balancer.exclude_most_loaded()
+                source = balancer.next_most_loaded()
+            if source is None:
                 break
-            partition = to_give[giver].pop()
-            taker = stairs.poorest()
-            if stairs.is_level:
+            partition = movable[source].pop()
+            target = balancer.next_least_loaded()
+            if balancer.is_balanced:
                 break
-            self._give(topic_id, partition, taker)
+            self._move(topic_id, partition, target)
             has_moved = True
         return has_moved
 
-    def _give(self, topic_id: bytes, partition: int, taker: int) -> None:
-        giver = self._owners[topic_id][partition]
-        if giver != NOBODY:
-            own = self.owned[giver]
+    def _move(self, topic_id: bytes, partition: int, target: int) -> None:
+        source = self._owners[topic_id][partition]
+        if source != UNASSIGNED:
+            own = self.owned[source]
             own[topic_id].remove(partition)
             if not own[topic_id]:
                 del own[topic_id]
-            self._sizes[giver] -= 1
-        self.owned[taker].setdefault(topic_id, set()).add(partition)
-        self._owners[topic_id][partition] = taker
-        self._sizes[taker] += 1
+            self._sizes[source] -= 1
+        self.owned[target].setdefault(topic_id, set()).add(partition)
+        self._owners[topic_id][partition] = target
+        self._sizes[target] += 1
 
     def _sorted(self, topics: Iterable[bytes]) -> list[bytes]:
         def rank(topic_id: bytes) -> tuple[float, int, bytes]:
@@ -121,7 +121,7 @@ class _Table:
         return sorted(topics, key=rank)
 
 
-class _Stairs:
+class _MemberBalancer:
     """A topic's subscribers by how much they have, and who takes and who gives next.
 
     Takers are a run of members from the left, all raised to one level in turn; the run grows to the right
@@ -133,58 +133,58 @@ class _Stairs:
         self._sizes = sizes
         self._members: list[int] = []
 
-    def set_up(self, subscribers: list[int]) -> int:
+    def initialize(self, subscribers: list[int]) -> int:
         """Begin with a topic; how far its subscribers lie apart."""
-        self._members = sorted(subscribers, key=lambda place: (self._sizes[place], place))
+        self._members = sorted(subscribers, key=lambda index: (self._sizes[index], index))
         least, most = self._sizes[self._members[0]], self._sizes[self._members[-1]]
-        self._takers_end = 0
-        self._takers_level = least - 1
-        self._next_taker = 0
-        self._givers_start = self._givers_end = len(self._members)
-        self._givers_level = most + 1
-        self._next_giver = len(self._members) - 1
+        self._targets_end = 0
+        self._targets_level = least - 1
+        self._next_target = 0
+        self._sources_start = self._sources_end = len(self._members)
+        self._sources_level = most + 1
+        self._next_source = len(self._members) - 1
         return most - least
 
     @property
-    def is_level(self) -> bool:
+    def is_balanced(self) -> bool:
         """Whether one more move would gain nothing."""
-        return self._givers_level - self._takers_level <= 1
+        return self._sources_level - self._targets_level <= 1
 
-    def poorest(self) -> int:
+    def next_least_loaded(self) -> int:
         """Who takes the next partition; it is counted on that it does."""
-        if self._next_taker >= self._takers_end:
-            self._takers_level += 1
+        if self._next_target >= self._targets_end:
+            self._targets_level += 1
             while (
-                self._takers_end < len(self._members)
-                and self._sizes[self._members[self._takers_end]] == self._takers_level
+                self._targets_end < len(self._members)
+                and self._sizes[self._members[self._targets_end]] == self._targets_level
             ):
-                self._takers_end += 1
-            self._next_taker = 0
-        self._next_taker += 1
-        return self._members[self._next_taker - 1]
+                self._targets_end += 1
+            self._next_target = 0
+        self._next_target += 1
+        return self._members[self._next_target - 1]
 
-    def richest(self) -> int | None:
+    def next_most_loaded(self) -> int | None:
         """Who gives the next partition; None where nobody is left that could."""
-        if self._next_giver < self._givers_start:
-            if 0 < self._givers_start >= self._givers_end:
+        if self._next_source < self._sources_start:
+            if 0 < self._sources_start >= self._sources_end:
                 # All givers were passed over: begin again with whoever is next, however far below.
-                self._givers_level = self._sizes[self._members[self._givers_start - 1]]
+                self._sources_level = self._sizes[self._members[self._sources_start - 1]]
             else:
-                self._givers_level -= 1
+                self._sources_level -= 1
             while (
-                self._givers_start > 0
-                and self._sizes[self._members[self._givers_start - 1]] == self._givers_level
+                self._sources_start > 0
+                and self._sizes[self._members[self._sources_start - 1]] == self._sources_level
             ):
-                self._givers_start -= 1
-            self._next_giver = self._givers_end - 1
-        if self._next_giver < 0:
+                self._sources_start -= 1
+            self._next_source = self._sources_end - 1
+        if self._next_source < 0:
             return None
-        self._next_giver -= 1
-        return self._members[self._next_giver + 1]
+        self._next_source -= 1
+        return self._members[self._next_source + 1]
 
-    def pass_over_richest(self) -> None:
-        """Count no more on the giver that was named last."""
-        last = self._givers_end - 1
-        named = self._next_giver + 1
+    def exclude_most_loaded(self) -> None:
+        """Count no more on the source that was named last."""
+        last = self._sources_end - 1
+        named = self._next_source + 1
         self._members[named], self._members[last] = self._members[last], self._members[named]
-        self._givers_end = last
+        self._sources_end = last

@@ -29,37 +29,37 @@ def assign(spec: GroupSpec) -> Assignment:
     if spec.homogeneous:
         # The group may have changed since that was so, and then it goes by whoever comes first, as in Kafka.
         subscriptions = subscriptions[:1]
-    wanted = dict.fromkeys(topic_id for subscribed in subscriptions for topic_id in subscribed)
-    for topic_id in sorted(wanted):
+    topic_ids = dict.fromkeys(topic_id for subscribed in subscriptions for topic_id in subscribed)
+    for topic_id in sorted(topic_ids):
         if topic_id not in spec.partition_counts:
             raise assignment_failed(
                 f"Members are subscribed to topic {uuid_to_text(Uuid(topic_id))} "
                 "which doesn't exist in the topic metadata."
             )
-    if not wanted:
+    if not topic_ids:
         return {}
     if spec.homogeneous:
-        return _assign_homogeneous(spec, wanted)
-    return assign_heterogeneous(spec, wanted)
+        return _assign_homogeneous(spec, topic_ids)
+    return assign_heterogeneous(spec, topic_ids)
 
 
-def _assign_homogeneous(spec: GroupSpec, wanted: Collection[bytes]) -> Assignment:
-    free = _unowned(spec, wanted)
-    total = sum(spec.partition_counts[topic_id] for topic_id in wanted)
+def _assign_homogeneous(spec: GroupSpec, topic_ids: Collection[bytes]) -> Assignment:
+    free = _unowned(spec, topic_ids)
+    total = sum(spec.partition_counts[topic_id] for topic_id in topic_ids)
     fewest, spare = divmod(total, len(spec.members))
     owned: dict[str, dict[bytes, list[int]]] = {}
-    room: dict[str, int] = {}
+    missing: dict[str, int] = {}
     for index, (member_id, member) in enumerate(spec.members.items()):
         has_spare = spare > 0
-        owned[member_id], quota = _kept(member.assigned, wanted, fewest + has_spare, free)
+        owned[member_id], quota = _kept(member.assigned, topic_ids, fewest + has_spare, free)
         if quota > 0 and has_spare and len(spec.members) - index > spare:
             # Somebody further on may have one more already, and keep it so.
             quota -= 1
             has_spare = False
-        room[member_id] = quota
+        missing[member_id] = quota
         spare -= has_spare
     next_free = iter(free)
-    for member_id, quota in room.items():
+    for member_id, quota in missing.items():
         for topic_id, partition in islice(next_free, quota):
             owned[member_id].setdefault(topic_id, []).append(partition)
     return {
@@ -68,7 +68,7 @@ def _assign_homogeneous(spec: GroupSpec, wanted: Collection[bytes]) -> Assignmen
     }
 
 
-def _unowned(spec: GroupSpec, wanted: Collection[bytes]) -> list[tuple[bytes, int]]:
+def _unowned(spec: GroupSpec, topic_ids: Collection[bytes]) -> list[tuple[bytes, int]]:
     """The partitions that nobody had, topic by topic."""
     owned = {
         (topic_id, partition)
@@ -78,22 +78,22 @@ def _unowned(spec: GroupSpec, wanted: Collection[bytes]) -> list[tuple[bytes, in
     }
     return [
         (topic_id, partition)
-        for topic_id in wanted
+        for topic_id in topic_ids
         for partition in range(spec.partition_counts[topic_id])
         if (topic_id, partition) not in owned
     ]
 
 
 def _kept(
-    assigned: Partitions, wanted: Collection[bytes], quota: int, free: list[tuple[bytes, int]]
+    assigned: Partitions, topic_ids: Collection[bytes], quota: int, free: list[tuple[bytes, int]]
 ) -> tuple[dict[bytes, list[int]], int]:
     """What a member keeps of what it had, and how many partitions it is short of its quota then.
 
-    What it may not keep of a topic that is wanted is `free` from now on.
+    What it may not keep of a topic that is topic_ids is `free` from now on.
     """
     kept: dict[bytes, list[int]] = {}
     for topic_id, partitions in assigned.items():
-        if topic_id not in wanted:
+        if topic_id not in topic_ids:
             continue
         in_order = sorted(partitions)
         if quota:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from kwire.coordinator.groups.classic.member import Member, Protocols
-from kwire.coordinator.machine import CoordinatorRecord, TimerHandle
+from kwire.coordinator.groups.classic.member import ClassicGroupMember, Protocols
+from kwire.coordinator.state_machine import CoordinatorRecord, TimerHandle
 from kwire.wire.codegen import decoder
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -25,7 +25,7 @@ GROUP_METADATA_VERSION = 3
 """The version of GroupMetadataValue that Kafka writes since 2.3."""
 
 
-class State(Enum):
+class ClassicGroupState(Enum):
     """Where a classic group stands. The values are what clients are told."""
 
     EMPTY = "Empty"
@@ -35,12 +35,16 @@ class State(Enum):
     DEAD = "Dead"
 
 
-MOVES: Final[Mapping[State, frozenset[State]]] = {
-    State.EMPTY: frozenset({State.PREPARING_REBALANCE, State.DEAD}),
-    State.PREPARING_REBALANCE: frozenset({State.COMPLETING_REBALANCE, State.EMPTY, State.DEAD}),
-    State.COMPLETING_REBALANCE: frozenset({State.PREPARING_REBALANCE, State.STABLE, State.DEAD}),
-    State.STABLE: frozenset({State.PREPARING_REBALANCE, State.DEAD}),
-    State.DEAD: frozenset(),
+VALID_TRANSITIONS: Final[Mapping[ClassicGroupState, frozenset[ClassicGroupState]]] = {
+    ClassicGroupState.EMPTY: frozenset({ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.DEAD}),
+    ClassicGroupState.PREPARING_REBALANCE: frozenset(
+        {ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.EMPTY, ClassicGroupState.DEAD}
+    ),
+    ClassicGroupState.COMPLETING_REBALANCE: frozenset(
+        {ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.STABLE, ClassicGroupState.DEAD}
+    ),
+    ClassicGroupState.STABLE: frozenset({ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.DEAD}),
+    ClassicGroupState.DEAD: frozenset(),
 }
 """From each state, the states that may follow."""
 
@@ -49,56 +53,56 @@ class ClassicGroup:
     """One classic group."""
 
     __slots__ = (
-        "_support",
+        "_protocol_counts",
         "generation",
-        "grew_while_waiting",
         "id",
         "join_timer",
         "leader",
         "members",
-        "pending",
+        "new_member_added",
+        "pending_joins",
+        "pending_syncs",
         "previous_state",
         "protocol",
         "protocol_type",
         "state",
         "state_since_ms",
-        "static_ids",
+        "static_member_ids",
         "subscribed_topics",
         "sync_timer",
-        "unsynced",
     )
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.id = group_id
-        self.state = State.EMPTY
-        self.previous_state = State.EMPTY
+        self.state = ClassicGroupState.EMPTY
+        self.previous_state = ClassicGroupState.EMPTY
         self.state_since_ms: int | None = now_ms
         self.generation = 0
         self.protocol_type: str | None = None
         """None for a group that has never had members: simple consumers keep offsets in it."""
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self._support: Counter[str] = Counter()
+        self.members: dict[str, ClassicGroupMember] = {}
+        self._protocol_counts: Counter[str] = Counter()
         """How many members support each protocol: a join need not ask all of them."""
-        self.static_ids: dict[str, str] = {}
+        self.static_member_ids: dict[str, str] = {}
         """Member ids by instance id."""
-        self.pending: dict[str, TimerHandle] = {}
+        self.pending_joins: dict[str, TimerHandle] = {}
         """Member ids that were given out and have not joined, with the timers that take them back."""
-        self.unsynced: set[str] = set()
+        self.pending_syncs: set[str] = set()
         """Members of this generation that have not sent SyncGroup."""
         self.subscribed_topics: frozenset[str] | None = None
         """Topics that the members subscribe to; None where that cannot be known."""
-        self.grew_while_waiting = False
+        self.new_member_added = False
         """Whether a member came during the delay before the first rebalance, which prolongs it."""
         self.join_timer: TimerHandle | None = None
         self.sync_timer: TimerHandle | None = None
 
     # --- states
 
-    def move(self, state: State, now_ms: int) -> None:
-        """Enter a state. AssertionError where `MOVES` has no such move."""
-        assert state in MOVES[self.state], f"{self.id}: {self.state} to {state}"
+    def move(self, state: ClassicGroupState, now_ms: int) -> None:
+        """Enter a state. AssertionError where `VALID_TRANSITIONS` has no such move."""
+        assert state in VALID_TRANSITIONS[self.state], f"{self.id}: {self.state} to {state}"
         self.previous_state = self.state
         self.state = state
         self.state_since_ms = now_ms
@@ -106,75 +110,77 @@ class ClassicGroup:
     @property
     def can_rebalance(self) -> bool:
         """Whether a rebalance may begin."""
-        return State.PREPARING_REBALANCE in MOVES[self.state]
+        return ClassicGroupState.PREPARING_REBALANCE in VALID_TRANSITIONS[self.state]
 
     def next_generation(self, now_ms: int) -> None:
         """Close the join: a new generation with the members there are now."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscribed_topics()
-        self.move(State.COMPLETING_REBALANCE if self.members else State.EMPTY, now_ms)
-        self.unsynced.clear()
+        self.move(ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY, now_ms)
+        self.pending_syncs.clear()
 
-    def settle(self, generation: int) -> None:
+    def become_stable(self, generation: int) -> None:
         """Be Stable at a generation that the members, who come from a group of another kind, have already."""
         self.generation = generation
         self.protocol = self.select_protocol()
         self.subscribed_topics = self._subscribed_topics()
-        self.state = self.previous_state = State.STABLE
+        self.state = self.previous_state = ClassicGroupState.STABLE
 
     # --- members
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicGroupMember) -> None:
         """Take a member in; the first one is the leader until the join ends."""
         if member.instance_id is not None:
-            assert member.instance_id not in self.static_ids, "a static member is replaced, not added again"
-            self.static_ids[member.instance_id] = member.id
+            assert member.instance_id not in self.static_member_ids, (
+                "a static member is replaced, not added again"
+            )
+            self.static_member_ids[member.instance_id] = member.id
         if not self.members:
             self.protocol_type = member.protocol_type
         if self.leader is None:
             self.leader = member.id
         self.members[member.id] = member
-        self._support.update({name for name, _ in member.protocols})
-        self.forget_pending(member.id)
+        self._protocol_counts.update({name for name, _ in member.protocols})
+        self.remove_pending_join(member.id)
 
-    def change_protocols(self, member: Member, protocols: Protocols) -> None:
+    def change_protocols(self, member: ClassicGroupMember, protocols: Protocols) -> None:
         """Let a member support other protocols, or the same with other metadata."""
-        self._support.subtract({name for name, _ in member.protocols})
+        self._protocol_counts.subtract({name for name, _ in member.protocols})
         member.protocols = tuple(protocols)
-        self._support.update({name for name, _ in member.protocols})
-        self._support += Counter()  # without those that nobody supports any more
+        self._protocol_counts.update({name for name, _ in member.protocols})
+        self._protocol_counts += Counter()  # without those that nobody supports any more
 
     def remove(self, member_id: str) -> None:
         """Let a member or a pending member go. Does nothing for an id that is not known."""
         member = self.members.pop(member_id, None)
         if member is not None:
-            self._support -= Counter({name for name, _ in member.protocols})
+            self._protocol_counts -= Counter({name for name, _ in member.protocols})
             if member.session is not None:
                 member.session.cancel()
             if member.instance_id is not None:
-                self.static_ids.pop(member.instance_id, None)
+                self.static_member_ids.pop(member.instance_id, None)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        self.forget_pending(member_id)
-        self.unsynced.discard(member_id)
+        self.remove_pending_join(member_id)
+        self.pending_syncs.discard(member_id)
 
-    def forget_pending(self, member_id: str) -> None:
+    def remove_pending_join(self, member_id: str) -> None:
         """An id that was given out is in use now, or taken back."""
-        timer = self.pending.pop(member_id, None)
+        timer = self.pending_joins.pop(member_id, None)
         if timer is not None:
             timer.cancel()
 
-    def replace_static(self, instance_id: str, new_member_id: str) -> Member:
+    def replace_static(self, instance_id: str, new_member_id: str) -> ClassicGroupMember:
         """Give the place of a static member to its next incarnation; requests of the old one are fenced."""
-        old = self.members.pop(self.static_ids[instance_id])
-        self.answer_join(
+        old = self.members.pop(self.static_member_ids[instance_id])
+        self.complete_join(
             old, JoinGroupResponse(member_id=old.id, error_code=ErrorCode.FENCED_INSTANCE_ID, members=[])
         )
-        self.answer_sync(old, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
+        self.complete_sync(old, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
         if old.session is not None:
             old.session.cancel()
-        new = Member(
+        new = ClassicGroupMember(
             new_member_id,
             instance_id=instance_id,
             client_id=old.client_id,
@@ -188,13 +194,13 @@ class ClassicGroup:
         self.members[new_member_id] = new
         if self.leader == old.id:
             self.leader = new_member_id
-        self.static_ids[instance_id] = new_member_id
+        self.static_member_ids[instance_id] = new_member_id
         return new
 
-    def check_member(self, member_id: str, instance_id: str | None) -> Member:
+    def check_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
         """The member that speaks. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         if instance_id is not None:
-            current = self.static_ids.get(instance_id)
+            current = self.static_member_ids.get(instance_id)
             if current is None:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             if current != member_id:
@@ -217,14 +223,14 @@ class ClassicGroup:
         return False
 
     @property
-    def joined(self) -> int:
+    def joined_count(self) -> int:
         """How many members wait for the join to end."""
         return sum(member.join_done is not None for member in self.members.values())
 
     @property
     def all_joined(self) -> bool:
         """Whether the join has nobody to wait for."""
-        return not self.pending and self.joined == len(self.members)
+        return not self.pending_joins and self.joined_count == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -234,7 +240,7 @@ class ClassicGroup:
     # --- answers that wait
 
     @staticmethod
-    def answer_join(member: Member, response: JoinGroupResponse) -> bool:
+    def complete_join(member: ClassicGroupMember, response: JoinGroupResponse) -> bool:
         """Answer the member's JoinGroup, if it waits for one."""
         done, member.join_done = member.join_done, None
         if done is None:
@@ -243,7 +249,7 @@ class ClassicGroup:
         return True
 
     @staticmethod
-    def answer_sync(member: Member, response: SyncGroupResponse) -> bool:
+    def complete_sync(member: ClassicGroupMember, response: SyncGroupResponse) -> bool:
         """Answer the member's SyncGroup, if it waits for one."""
         done, member.sync_done = member.sync_done, None
         if done is None:
@@ -251,7 +257,7 @@ class ClassicGroup:
         done(response)
         return True
 
-    def joined_response(self, member_id: str, *, skip_assignment: bool = False) -> JoinGroupResponse:
+    def join_response(self, member_id: str, *, skip_assignment: bool = False) -> JoinGroupResponse:
         """The current generation as this member is told of it; only the leader sees the members."""
         members = []
         if member_id == self.leader:
@@ -277,16 +283,16 @@ class ClassicGroup:
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether someone with these protocols can join: one of them must be everybody's."""
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
             return False
         if not self.members:
             return True
-        return any(self._support[name] == len(self.members) for name, _ in protocols)
+        return any(self._protocol_counts[name] == len(self.members) for name, _ in protocols)
 
     def _candidates(self) -> set[str]:
-        return {name for name, count in self._support.items() if count == len(self.members)}
+        return {name for name, count in self._protocol_counts.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
         """The protocol that most members prefer among those that all support."""
@@ -374,7 +380,7 @@ class ClassicGroup:
             rebalance_timeout_ms = stored.rebalance_timeout
             if rebalance_timeout_ms < 0:
                 rebalance_timeout_ms = stored.session_timeout
-            member = Member(
+            member = ClassicGroupMember(
                 stored.member_id,
                 instance_id=stored.group_instance_id,
                 client_id=stored.client_id,
@@ -389,16 +395,18 @@ class ClassicGroup:
         group.protocol_type = value.protocol_type or None
         group.protocol = value.protocol
         group.leader = value.leader
-        group.state = group.previous_state = State.STABLE if value.members else State.EMPTY
+        group.state = group.previous_state = (
+            ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY
+        )
         group.state_since_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
         group.subscribed_topics = group._subscribed_topics()
         return group
 
     # --- what is described
 
-    def described(self) -> DescribedGroup:
+    def describe(self) -> DescribedGroup:
         """The group for DescribeGroups: protocol and metadata only while it is Stable."""
-        stable = self.state is State.STABLE
+        stable = self.state is ClassicGroupState.STABLE
         return DescribedGroup(
             group_id=self.id,
             group_state=self.state.value,

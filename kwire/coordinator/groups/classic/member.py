@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from kwire.coordinator.machine import TimerHandle
+from kwire.coordinator.state_machine import TimerHandle
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
 
@@ -14,7 +14,7 @@ Protocols = Sequence[tuple[str, bytes]]
 """Names and metadata of the assignment protocols that a member supports, the one it prefers first."""
 
 
-class Member:
+class ClassicGroupMember:
     """A member: who it is, what it supports, what it was given, and the requests of it that wait."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Member:
         return self.instance_id is not None
 
     @property
-    def may_outlive_session(self) -> bool:
+    def ignores_session_timeout(self) -> bool:
         """Whether the end of its session is to be ignored: it waits here, and cannot heartbeat meanwhile.
 
         Not so for new members. Their clients may have given up without the coordinator noticing, and retries

@@ -11,10 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from kwire.coordinator.groups.classic.group import ClassicGroup, State
-from kwire.coordinator.groups.classic.member import JoinDone, Member, Protocols, SyncDone
+from kwire.coordinator.groups.classic.group import ClassicGroup, ClassicGroupState
+from kwire.coordinator.groups.classic.member import ClassicGroupMember, JoinDone, Protocols, SyncDone
 from kwire.coordinator.groups.errors import response_error
-from kwire.coordinator.machine import NOTHING, CoordinatorResult, SameHeartbeat, Surroundings
+from kwire.coordinator.state_machine import (
+    EMPTY_RESULT,
+    CoordinatorContext,
+    CoordinatorResult,
+    HeartbeatFastPath,
+)
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -34,7 +39,7 @@ class ClassicConfig(Protocol):
     def group_initial_rebalance_delay_ms(self) -> int: ...
 
 
-class Join(NamedTuple):
+class JoinRequest(NamedTuple):
     """A JoinGroup request, with what its version implies."""
 
     group_id: str
@@ -53,7 +58,7 @@ class Join(NamedTuple):
     """Whether a returning static leader can be told to keep the assignment (v9)."""
 
 
-class Sync(NamedTuple):
+class SyncRequest(NamedTuple):
     """A SyncGroup request. Protocol type and name are None before v5."""
 
     group_id: str
@@ -68,34 +73,34 @@ class Sync(NamedTuple):
 class ClassicGroups:
     """The classic groups of one partition of the offsets topic."""
 
-    def __init__(self, config: ClassicConfig, around: Surroundings) -> None:
+    def __init__(self, config: ClassicConfig, context: CoordinatorContext) -> None:
         self._config = config
-        self._around = around
-        self._logger = around.logger("kwire.groups")
+        self._context = context
+        self._logger = context.logger("kwire.groups")
         self.groups: dict[str, ClassicGroup] = {}
 
     # --- requests
 
-    def join(self, join: Join, done: JoinDone) -> CoordinatorResult:
+    def join(self, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
         """Become a member, or come to the next generation. `done` is called once, maybe much later."""
         group = self.groups.get(join.group_id)
         is_new_group = group is None
         if group is None:
             if join.member_id:
                 done(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))
-                return NOTHING
+                return EMPTY_RESULT
             group = self.create(join.group_id)
-        if not self._has_room(group, join.member_id):
+        if not self._accepts_member(group, join.member_id):
             group.remove(join.member_id)
             done(_join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))
-            result = NOTHING
+            result = EMPTY_RESULT
         elif not group.supports(join.protocol_type, join.protocols):
             done(_join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, join.member_id))
-            result = NOTHING
+            result = EMPTY_RESULT
         elif not join.member_id:
-            result = self._join_unknown(group, join, done)
+            result = self._join_new_member(group, join, done)
         else:
-            result = self._join_known(group, join, done)
+            result = self._join_existing_member(group, join, done)
         if is_new_group and not result.records:
             # Without this, a group whose members never finished joining would be forgotten by a restart.
             return CoordinatorResult([group.empty_record()], lambda error: self._created(group, error))
@@ -106,16 +111,16 @@ class ClassicGroups:
         # What takes too long may still be stored.
         if error is None or error.code is ErrorCode.REQUEST_TIMED_OUT:
             return
-        self.forget(group)
+        self.remove_group(group)
         for member in list(group.members.values()):
-            group.answer_join(member, _join_error(response_error(error)))
+            group.complete_join(member, _join_error(response_error(error)))
 
-    def sync(self, sync: Sync, done: SyncDone) -> CoordinatorResult:
+    def sync(self, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
         """Get the assignment of a generation; from the leader, also set it."""
         group = self.groups.get(sync.group_id)
-        if group is None or group.state is State.EMPTY:
+        if group is None or group.state is ClassicGroupState.EMPTY:
             done(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
-            return NOTHING
+            return EMPTY_RESULT
         try:
             member = group.check_member(sync.member_id, sync.instance_id)
             if sync.generation != group.generation:
@@ -124,21 +129,21 @@ class ClassicGroups:
                 sync.protocol is not None and sync.protocol != group.protocol
             ):
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            if group.state is State.PREPARING_REBALANCE:
+            if group.state is ClassicGroupState.PREPARING_REBALANCE:
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         except ApiError as error:
             done(SyncGroupResponse(error_code=error.code))
-            return NOTHING
-        group.unsynced.discard(member.id)
-        if not group.unsynced:
+            return EMPTY_RESULT
+        group.pending_syncs.discard(member.id)
+        if not group.pending_syncs:
             self._stop_sync_timer(group)
-        if group.state is State.STABLE:
+        if group.state is ClassicGroupState.STABLE:
             done(_sync_response(group, member))
-            return NOTHING
+            return EMPTY_RESULT
         member.sync_done = done
         if member.id == group.leader:
             return self._store_assignment(group, sync)
-        return NOTHING
+        return EMPTY_RESULT
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
         """Keep a session alive. NONE, or what the member must do instead."""
@@ -152,17 +157,17 @@ class ClassicGroups:
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         self.renew_session(group, member)
-        if group.state is State.PREPARING_REBALANCE:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def same_heartbeat(self, group_id: str, generation: int, member_id: str) -> SameHeartbeat | None:
+    def heartbeat_fast_path(self, group_id: str, generation: int, member_id: str) -> HeartbeatFastPath | None:
         """The heartbeat of a member of a stable group, which was answered with NONE, once more."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return None
-        stable = State.STABLE
+        stable = ClassicGroupState.STABLE
 
         def again() -> bool:
             # A group that is gone, or has gone elsewhere, has no sessions; a static member that was replaced
@@ -183,13 +188,13 @@ class ClassicGroups:
         """Take members out, by member id or (for administrators) by instance id alone. One answer each."""
         group = self.groups.get(group_id)
         if group is None:
-            return NOTHING, LeaveGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, members=[])
+            return EMPTY_RESULT, LeaveGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, members=[])
         responses: list[MemberResponse] = []
         left: list[str] = []
         for identity in leaving:
             error_code = ErrorCode.NONE
             try:
-                left.append(self._leave_one(group, identity))
+                left.append(self._remove_leaving(group, identity))
             except ApiError as error:
                 error_code = error.code
             responses.append(
@@ -199,30 +204,30 @@ class ClassicGroups:
                     error_code=error_code,
                 )
             )
-        result = NOTHING
+        result = EMPTY_RESULT
         if left:
-            if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
+            if group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE):
                 result = self._rebalance(group, f"{', '.join(left)} left")
-            elif group.state is State.PREPARING_REBALANCE:
-                result = self._end_join_if_complete(group)
+            elif group.state is ClassicGroupState.PREPARING_REBALANCE:
+                result = self._maybe_complete_join(group)
         return result, LeaveGroupResponse(members=responses)
 
     # --- life of groups
 
     def create(self, group_id: str) -> ClassicGroup:
         """A new, empty group."""
-        group = ClassicGroup(group_id, self._around.now_ms())
+        group = ClassicGroup(group_id, self._context.now_ms())
         self.groups[group_id] = group
         return group
 
-    def take_over(self, group: ClassicGroup, rebalance: str | None) -> CoordinatorResult:
+    def adopt(self, group: ClassicGroup, rebalance: str | None) -> CoordinatorResult:
         """Serve a group that was of another kind: sessions start, and, if there is a reason, a rebalance."""
         self.groups[group.id] = group
         for member in group.members.values():
             self.renew_session(group, member)
-        return NOTHING if rebalance is None else self._rebalance(group, rebalance)
+        return EMPTY_RESULT if rebalance is None else self._rebalance(group, rebalance)
 
-    def loaded(self) -> None:
+    def on_loaded(self) -> None:
         """The log is replayed: every member gets a whole session to come back."""
         for group in list(self.groups.values()):
             for member in list(group.members.values()):
@@ -231,28 +236,30 @@ class ClassicGroups:
                 # The limit may have been lowered since: whoever rejoins late does not get in.
                 self._rebalance(group, "it is over its greatest size")
 
-    def unload(self, code: ErrorCode) -> None:
+    def on_unloaded(self, code: ErrorCode) -> None:
         """The partition goes elsewhere: whoever waits is told `code`."""
         for group in list(self.groups.values()):
-            self.forget(group)
+            self.remove_group(group)
             for member in list(group.members.values()):
-                group.answer_join(member, _join_error(code, member.id))
-                group.answer_sync(member, SyncGroupResponse(error_code=code))
+                group.complete_join(member, _join_error(code, member.id))
+                group.complete_sync(member, SyncGroupResponse(error_code=code))
 
-    def forget(self, group: ClassicGroup) -> None:
+    def remove_group(self, group: ClassicGroup) -> None:
         """Drop a group from memory, with all its timers."""
         if self.groups.get(group.id) is group:
             del self.groups[group.id]
-        group.state = State.DEAD
+        group.state = ClassicGroupState.DEAD
         self._stop_join_timer(group)
         self._stop_sync_timer(group)
-        for member_id in list(group.pending):
-            group.forget_pending(member_id)
+        for member_id in list(group.pending_joins):
+            group.remove_pending_join(member_id)
         for member in group.members.values():
             if member.session is not None:
                 member.session.cancel()
 
-    def renew_session(self, group: ClassicGroup, member: Member, timeout_ms: int | None = None) -> None:
+    def renew_session(
+        self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None
+    ) -> None:
         """The member was heard of: its session starts again."""
         if timeout_ms is None:
             timeout_ms = member.session_timeout_ms
@@ -261,60 +268,62 @@ class ClassicGroups:
             if session.postpone(timeout_ms):
                 return
             session.cancel()
-        member.session = self._around.later(timeout_ms, lambda: self._session_over(group, member))
+        member.session = self._context.schedule(timeout_ms, lambda: self._session_timed_out(group, member))
 
     # --- joining
 
-    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+    def _accepts_member(self, group: ClassicGroup, member_id: str) -> bool:
         member = group.members.get(member_id)
-        if group.state is State.EMPTY:
+        if group.state is ClassicGroupState.EMPTY:
             return True
-        if group.state is State.PREPARING_REBALANCE:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             # Those who wait are counted, not the members: when the limit was lowered, the last lose.
             if member is not None and member.join_done is not None:
                 return True
-            return group.joined < self._config.group_max_size
+            return group.joined_count < self._config.group_max_size
         return member is not None or len(group.members) < self._config.group_max_size
 
-    def _join_unknown(self, group: ClassicGroup, join: Join, done: JoinDone) -> CoordinatorResult:
+    def _join_new_member(self, group: ClassicGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
         prefix = join.client_id if join.instance_id is None else join.instance_id
-        member_id = f"{prefix}-{self._around.new_uuid()}"
+        member_id = f"{prefix}-{self._context.new_uuid()}"
         if join.instance_id is not None:
-            if join.instance_id in group.static_ids:
+            if join.instance_id in group.static_member_ids:
                 return self._replace_static(group, join.instance_id, member_id, join, done)
             return self._add_member(group, member_id, join, done)
         if not join.requires_member_id:
             return self._add_member(group, member_id, join, done)
-        group.pending[member_id] = self._around.later(
-            join.session_timeout_ms, lambda: self._pending_over(group, member_id)
+        group.pending_joins[member_id] = self._context.schedule(
+            join.session_timeout_ms, lambda: self._pending_join_timed_out(group, member_id)
         )
         done(_join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
-        return NOTHING
+        return EMPTY_RESULT
 
-    def _join_known(self, group: ClassicGroup, join: Join, done: JoinDone) -> CoordinatorResult:
+    def _join_existing_member(
+        self, group: ClassicGroup, join: JoinRequest, done: JoinDone
+    ) -> CoordinatorResult:
         member_id = join.member_id
-        if member_id in group.pending and join.instance_id is None:
+        if member_id in group.pending_joins and join.instance_id is None:
             return self._add_member(group, member_id, join, done)
         try:
             member = group.check_member(member_id, join.instance_id)
         except ApiError as error:
             done(_join_error(error.code, member_id))
-            return NOTHING
+            return EMPTY_RESULT
         unchanged = member.protocols == tuple(join.protocols)
-        if (group.state is State.COMPLETING_REBALANCE and unchanged) or (
-            group.state is State.STABLE and unchanged and member_id != group.leader
+        if (group.state is ClassicGroupState.COMPLETING_REBALANCE and unchanged) or (
+            group.state is ClassicGroupState.STABLE and unchanged and member_id != group.leader
         ):
             # It may not have received its answer. A Stable group's leader asks for a rebalance by joining:
             # it has seen something that changes the assignment.
-            done(group.joined_response(member_id))
-            return NOTHING
+            done(group.join_response(member_id))
+            return EMPTY_RESULT
         self._update(group, member, join, done)
         return self._rebalance(group, f"{member_id} joined again ({join.reason or 'no reason given'})")
 
     def _add_member(
-        self, group: ClassicGroup, member_id: str, join: Join, done: JoinDone
+        self, group: ClassicGroup, member_id: str, join: JoinRequest, done: JoinDone
     ) -> CoordinatorResult:
-        member = Member(
+        member = ClassicGroupMember(
             member_id,
             instance_id=join.instance_id,
             client_id=join.client_id,
@@ -325,32 +334,35 @@ class ClassicGroups:
             protocols=join.protocols,
         )
         member.is_new = True
-        if group.state is State.PREPARING_REBALANCE and group.previous_state is State.EMPTY:
-            group.grew_while_waiting = True
+        if (
+            group.state is ClassicGroupState.PREPARING_REBALANCE
+            and group.previous_state is ClassicGroupState.EMPTY
+        ):
+            group.new_member_added = True
         group.add(member)
         member.join_done = done
         self.renew_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         return self._rebalance(group, f"{member_id} joined ({join.reason or 'no reason given'})")
 
     @staticmethod
-    def _update(group: ClassicGroup, member: Member, join: Join, done: JoinDone) -> None:
+    def _update(group: ClassicGroup, member: ClassicGroupMember, join: JoinRequest, done: JoinDone) -> None:
         group.change_protocols(member, join.protocols)
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
         member.session_timeout_ms = join.session_timeout_ms
         member.join_done = done
 
     def _replace_static(
-        self, group: ClassicGroup, instance_id: str, member_id: str, join: Join, done: JoinDone
+        self, group: ClassicGroup, instance_id: str, member_id: str, join: JoinRequest, done: JoinDone
     ) -> CoordinatorResult:
         old_leader = group.leader
-        old_id = group.static_ids[instance_id]
+        old_id = group.static_member_ids[instance_id]
         member = group.replace_static(instance_id, member_id)
         previous = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
         self._update(group, member, join, done)
         self.renew_session(group, member)
-        if group.state is State.PREPARING_REBALANCE:
-            return self._end_join_if_complete(group)
-        if group.state is not State.STABLE or group.select_protocol() != group.protocol:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
+            return self._maybe_complete_join(group)
+        if group.state is not ClassicGroupState.STABLE or group.select_protocol() != group.protocol:
             # The leader may be assigning to the old id right now, so the new one would get nothing.
             return self._rebalance(group, f"static member {instance_id} came back as {member_id}")
 
@@ -360,13 +372,13 @@ class ClassicGroups:
             if error is None:
                 if join.can_skip_assignment:
                     skip = group.leader == member_id
-                    group.answer_join(member, group.joined_response(member_id, skip_assignment=skip))
+                    group.complete_join(member, group.join_response(member_id, skip_assignment=skip))
                 else:
                     # Before v9 a leader could only be kept from assigning by naming another one.
-                    response = group.joined_response(member_id)
+                    response = group.join_response(member_id)
                     response.leader = old_leader or ""
                     response.members = []
-                    group.answer_join(member, response)
+                    group.complete_join(member, response)
                 return
             member.join_done = None
             protocols, member.rebalance_timeout_ms, member.session_timeout_ms = previous
@@ -391,56 +403,61 @@ class ClassicGroups:
     def _rebalance(self, group: ClassicGroup, reason: str) -> CoordinatorResult:
         """Begin a rebalance, or, where one is under way, end its join if that waits for nobody."""
         if not group.can_rebalance:
-            return self._end_join_if_complete(group)
-        if group.state is State.COMPLETING_REBALANCE:
+            return self._maybe_complete_join(group)
+        if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
-            self._propagate(group, ErrorCode.REBALANCE_IN_PROGRESS)
-        group.unsynced.clear()
+            self._complete_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.pending_syncs.clear()
         self._stop_sync_timer(group)
-        is_first = group.state is State.EMPTY
-        group.move(State.PREPARING_REBALANCE, self._around.now_ms())
+        is_first = group.state is ClassicGroupState.EMPTY
+        group.move(ClassicGroupState.PREPARING_REBALANCE, self._context.now_ms())
         self._logger.info("group %s rebalances after generation %d: %s", group.id, group.generation, reason)
         if is_first:
             # Consumers of one application start one after the other: wait a little, rebalance once.
             delay_ms = self._config.group_initial_rebalance_delay_ms
             remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             self._start_join_timer(
-                group, delay_ms, lambda: self._initial_delay_over(group, delay_ms, remaining_ms)
+                group, delay_ms, lambda: self._initial_delay_passed(group, delay_ms, remaining_ms)
             )
-            return NOTHING
+            return EMPTY_RESULT
         if group.all_joined:
-            return self._end_join(group)
-        self._start_join_timer(group, group.rebalance_timeout_ms, lambda: self._end_join(group))
-        return NOTHING
+            return self._complete_join(group)
+        self._start_join_timer(group, group.rebalance_timeout_ms, lambda: self._complete_join(group))
+        return EMPTY_RESULT
 
-    def _initial_delay_over(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> CoordinatorResult:
-        if not group.grew_while_waiting or remaining_ms == 0:
-            return self._end_join(group)
-        group.grew_while_waiting = False
+    def _initial_delay_passed(
+        self, group: ClassicGroup, delay_ms: int, remaining_ms: int
+    ) -> CoordinatorResult:
+        if not group.new_member_added or remaining_ms == 0:
+            return self._complete_join(group)
+        group.new_member_added = False
         next_delay_ms = min(self._config.group_initial_rebalance_delay_ms, remaining_ms)
         next_remaining_ms = max(remaining_ms - delay_ms, 0)
         self._start_join_timer(
-            group, next_delay_ms, lambda: self._initial_delay_over(group, next_delay_ms, next_remaining_ms)
+            group, next_delay_ms, lambda: self._initial_delay_passed(group, next_delay_ms, next_remaining_ms)
         )
-        return NOTHING
+        return EMPTY_RESULT
 
-    def _end_join_if_complete(self, group: ClassicGroup) -> CoordinatorResult:
-        if group.state is not State.PREPARING_REBALANCE or group.previous_state is State.EMPTY:
-            return NOTHING
-        return self._end_join(group) if group.all_joined else NOTHING
+    def _maybe_complete_join(self, group: ClassicGroup) -> CoordinatorResult:
+        if (
+            group.state is not ClassicGroupState.PREPARING_REBALANCE
+            or group.previous_state is ClassicGroupState.EMPTY
+        ):
+            return EMPTY_RESULT
+        return self._complete_join(group) if group.all_joined else EMPTY_RESULT
 
-    def _end_join(self, group: ClassicGroup) -> CoordinatorResult:
+    def _complete_join(self, group: ClassicGroup) -> CoordinatorResult:
         """Close the join: dynamic members who did not come are out, static ones stay until a session ends."""
         self._stop_join_timer(group)
         for member in list(group.members.values()):
             if member.join_done is None and not member.is_static:
                 group.remove(member.id)
         if group.members and not group.elect_joined_leader():
-            self._start_join_timer(group, group.rebalance_timeout_ms, lambda: self._end_join(group))
-            return NOTHING
-        group.next_generation(self._around.now_ms())
-        group.grew_while_waiting = False
+            self._start_join_timer(group, group.rebalance_timeout_ms, lambda: self._complete_join(group))
+            return EMPTY_RESULT
+        group.next_generation(self._context.now_ms())
+        group.new_member_added = False
         if not group.members:
             self._logger.info("group %s is empty at generation %d", group.id, group.generation)
             return CoordinatorResult([group.record({})], lambda error: self._warn_not_stored(group, error))
@@ -448,70 +465,73 @@ class ClassicGroups:
             "group %s is at generation %d with %d members", group.id, group.generation, len(group.members)
         )
         for member in list(group.members.values()):
-            group.answer_join(member, group.joined_response(member.id))
+            group.complete_join(member, group.join_response(member.id))
             self.renew_session(group, member)
             member.is_new = False
-            group.unsynced.add(member.id)
+            group.pending_syncs.add(member.id)
         generation = group.generation
         self._stop_sync_timer(group)
-        group.sync_timer = self._around.later(
-            group.rebalance_timeout_ms, lambda: self._sync_over(group, generation)
+        group.sync_timer = self._context.schedule(
+            group.rebalance_timeout_ms, lambda: self._sync_timed_out(group, generation)
         )
-        return NOTHING
+        return EMPTY_RESULT
 
-    def _store_assignment(self, group: ClassicGroup, sync: Sync) -> CoordinatorResult:
+    def _store_assignment(self, group: ClassicGroup, sync: SyncRequest) -> CoordinatorResult:
         given = dict(sync.assignments)
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
 
         def stored(error: ApiError | None) -> None:
             # Someone may have joined meanwhile; then this generation is over and all was said.
-            if group.state is not State.COMPLETING_REBALANCE or group.generation != sync.generation:
+            if (
+                group.state is not ClassicGroupState.COMPLETING_REBALANCE
+                or group.generation != sync.generation
+            ):
                 return
             if error is None:
                 for member in group.members.values():
                     member.assignment = assignments.get(member.id, b"")
-                self._propagate(group, ErrorCode.NONE)
-                group.move(State.STABLE, self._around.now_ms())
+                self._complete_syncs(group, ErrorCode.NONE)
+                group.move(ClassicGroupState.STABLE, self._context.now_ms())
                 return
             for member in group.members.values():
                 member.assignment = b""
-            self._propagate(group, response_error(error))
+            self._complete_syncs(group, response_error(error))
             self._rebalance(group, f"its assignment could not be stored: {error.code.name}")
 
         return CoordinatorResult([group.record(assignments)], stored)
 
-    def _propagate(self, group: ClassicGroup, code: ErrorCode) -> None:
+    def _complete_syncs(self, group: ClassicGroup, code: ErrorCode) -> None:
         for member in list(group.members.values()):
             response = (
                 _sync_response(group, member)
                 if code == ErrorCode.NONE
                 else SyncGroupResponse(error_code=code, assignment=b"")
             )
-            if group.answer_sync(member, response):
+            if group.complete_sync(member, response):
                 # Its session was not watched while it waited here.
                 self.renew_session(group, member)
 
     # --- leaving, and time
 
-    def _leave_one(self, group: ClassicGroup, identity: MemberIdentity) -> str:
-        if identity.member_id in group.pending:
+    def _remove_leaving(self, group: ClassicGroup, identity: MemberIdentity) -> str:
+        if identity.member_id in group.pending_joins:
             group.remove(identity.member_id)
             return identity.member_id
         if identity.member_id:
             member = group.check_member(identity.member_id, identity.group_instance_id)
         else:
-            member_id = group.static_ids.get(identity.group_instance_id or "")
+            member_id = group.static_member_ids.get(identity.group_instance_id or "")
             if member_id is None:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             member = group.members[member_id]
-        self._drop(group, member)
+        self._remove_member(group, member)
         return member.id
 
     @staticmethod
-    def _drop(group: ClassicGroup, member: Member) -> None:
+    def _remove_member(group: ClassicGroup, member: ClassicGroupMember) -> None:
         # Told UNKNOWN_MEMBER_ID, a client that is still there joins anew.
-        group.answer_join(member, _join_error(ErrorCode.UNKNOWN_MEMBER_ID))
-        group.answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        group.complete_join(member, _join_error(ErrorCode.UNKNOWN_MEMBER_ID))
+        group.complete_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.id)
 
     def _warn_not_stored(self, group: ClassicGroup, error: ApiError | None) -> None:
@@ -521,31 +541,31 @@ class ClassicGroups:
                 "group %s: the empty generation was not stored: %s", group.id, error.code.name
             )
 
-    def _session_over(self, group: ClassicGroup, member: Member) -> CoordinatorResult:
-        if group.members.get(member.id) is not member or member.may_outlive_session:
-            return NOTHING
+    def _session_timed_out(self, group: ClassicGroup, member: ClassicGroupMember) -> CoordinatorResult:
+        if group.members.get(member.id) is not member or member.ignores_session_timeout:
+            return EMPTY_RESULT
         self._logger.info("group %s: the session of %s is over", group.id, member.id)
-        self._drop(group, member)
-        if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
+        self._remove_member(group, member)
+        if group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE):
             return self._rebalance(group, f"the session of {member.id} is over")
-        if group.state is State.PREPARING_REBALANCE and group.all_joined:
-            return self._end_join(group)
-        return NOTHING
+        if group.state is ClassicGroupState.PREPARING_REBALANCE and group.all_joined:
+            return self._complete_join(group)
+        return EMPTY_RESULT
 
-    def _pending_over(self, group: ClassicGroup, member_id: str) -> CoordinatorResult:
-        if member_id not in group.pending:
-            return NOTHING
+    def _pending_join_timed_out(self, group: ClassicGroup, member_id: str) -> CoordinatorResult:
+        if member_id not in group.pending_joins:
+            return EMPTY_RESULT
         group.remove(member_id)
-        if group.state is State.PREPARING_REBALANCE and group.all_joined:
-            return self._end_join(group)
-        return NOTHING
+        if group.state is ClassicGroupState.PREPARING_REBALANCE and group.all_joined:
+            return self._complete_join(group)
+        return EMPTY_RESULT
 
-    def _sync_over(self, group: ClassicGroup, generation: int) -> CoordinatorResult:
-        if generation != group.generation or not group.unsynced:
-            return NOTHING
-        if group.state not in (State.COMPLETING_REBALANCE, State.STABLE):
-            return NOTHING
-        missing = sorted(group.unsynced)
+    def _sync_timed_out(self, group: ClassicGroup, generation: int) -> CoordinatorResult:
+        if generation != group.generation or not group.pending_syncs:
+            return EMPTY_RESULT
+        if group.state not in (ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE):
+            return EMPTY_RESULT
+        missing = sorted(group.pending_syncs)
         for member_id in missing:
             group.remove(member_id)
         return self._rebalance(group, f"no SyncGroup from {', '.join(missing)}")
@@ -554,7 +574,7 @@ class ClassicGroups:
         self, group: ClassicGroup, delay_ms: int, command: Callable[[], CoordinatorResult]
     ) -> None:
         self._stop_join_timer(group)
-        group.join_timer = self._around.later(delay_ms, command)
+        group.join_timer = self._context.schedule(delay_ms, command)
 
     @staticmethod
     def _stop_join_timer(group: ClassicGroup) -> None:
@@ -573,7 +593,7 @@ def _join_error(code: ErrorCode, member_id: str = "") -> JoinGroupResponse:
     return JoinGroupResponse(error_code=code, member_id=member_id, members=[])
 
 
-def _sync_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+def _sync_response(group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
     )

@@ -7,7 +7,7 @@ from typing import Final
 
 from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.consumer.group import NO_TARGET, ConsumerGroup
-from kwire.coordinator.groups.consumer.member import Member
+from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
 from kwire.coordinator.ports import TopicsView
 from kwire.wire.messages.consumer_group_describe import (
     Assignment,
@@ -21,7 +21,7 @@ CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
 
 
-def described(group: ConsumerGroup, topics: TopicsView, default_assignor: str) -> DescribedGroup:
+def describe_group(group: ConsumerGroup, topics: TopicsView, default_assignor: str) -> DescribedGroup:
     """The group, its members, what they have and what they are to have. Deleted topics are left out."""
     return DescribedGroup(
         group_id=group.id,
@@ -36,7 +36,7 @@ def described(group: ConsumerGroup, topics: TopicsView, default_assignor: str) -
     )
 
 
-def _member(member: Member, target: Partitions, topics: TopicsView) -> DescribedMember:
+def _member(member: ConsumerGroupMember, target: Partitions, topics: TopicsView) -> DescribedMember:
     current: dict[bytes, set[int]] = {}
     for assigned in (member.assigned, member.pending_revocation):
         for topic_id, epochs in assigned.items():

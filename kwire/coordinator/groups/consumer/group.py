@@ -13,8 +13,13 @@ from enum import Enum
 from typing import Any, Final
 
 from kwire.coordinator.groups.assignors.spec import Partitions
-from kwire.coordinator.groups.consumer.member import Assigned, Member, removal_records, target_record
-from kwire.coordinator.machine import CoordinatorRecord
+from kwire.coordinator.groups.consumer.member import (
+    Assigned,
+    ConsumerGroupMember,
+    removal_records,
+    target_record,
+)
+from kwire.coordinator.state_machine import CoordinatorRecord
 from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
@@ -38,11 +43,11 @@ FIRST_EPOCH: Final = 1
 NO_EPOCH: Final = -1
 NO_TARGET: Final[Partitions] = {}
 
-Counts = dict[str, tuple[int, int]]
+SubscriptionCounts = dict[str, tuple[int, int]]
 """For each topic that the group subscribes to: by how many members' names, and by how many expressions."""
 
 
-class State(Enum):
+class ConsumerGroupState(Enum):
     """Where a consumer group stands. The values are what clients are told."""
 
     EMPTY = "Empty"
@@ -51,7 +56,7 @@ class State(Enum):
     STABLE = "Stable"
 
 
-class Resolved(NamedTuple):
+class ResolvedRegex(NamedTuple):
     """The topics that an expression was found to match."""
 
     topics: frozenset[str]
@@ -76,12 +81,12 @@ class ConsumerGroup:
         "id",
         "members",
         "metadata_hash",
-        "owner_epochs",
+        "partition_epochs",
         "refresh_at_ms",
         "refresh_epoch",
         "regex_counts",
         "resolved",
-        "static_ids",
+        "static_member_ids",
         "targets",
     )
 
@@ -92,15 +97,15 @@ class ConsumerGroup:
         self.metadata_hash = 0
         self.assignment_epoch = FIRST_EPOCH
         self.assignment_timestamp = 0
-        self.members: dict[str, Member] = {}
-        self.static_ids: dict[str, str] = {}
+        self.members: dict[str, ConsumerGroupMember] = {}
+        self.static_member_ids: dict[str, str] = {}
         """Member ids by instance id."""
         self.targets: dict[str, Partitions] = {}
-        self.owner_epochs: dict[bytes, dict[int, int]] = {}
+        self.partition_epochs: dict[bytes, dict[int, int]] = {}
         """For each partition that a member has, or still has to give up: that member's epoch."""
-        self.counts: Counts = {}
+        self.counts: SubscriptionCounts = {}
         self.regex_counts: dict[str, int] = {}
-        self.resolved: dict[str, Resolved] = {}
+        self.resolved: dict[str, ResolvedRegex] = {}
         self.assignor_counts: dict[str, int] = {}
         self.classic_members = 0
         self.classic_protocols: dict[str, int] = {}
@@ -114,15 +119,15 @@ class ConsumerGroup:
     # --- reading
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConsumerGroupState:
         """Where the group stands now."""
         if not self.members:
-            return State.EMPTY
+            return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
-            return State.ASSIGNING
+            return ConsumerGroupState.ASSIGNING
         if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
-            return State.STABLE
-        return State.RECONCILING
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
 
     @property
     def homogeneous(self) -> bool:
@@ -133,30 +138,31 @@ class ConsumerGroup:
         """Whether a member subscribes to this topic, be it through an expression."""
         return topic in self.counts
 
-    def member(self, member_id: str) -> Member:
+    def member(self, member_id: str) -> ConsumerGroupMember:
         """The member with this id. ApiError UNKNOWN_MEMBER_ID."""
         member = self.members.get(member_id)
         if member is None:
             raise ApiError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.id}."
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Member {member_id} is not a member of group {self.id}.",
             )
         return member
 
-    def static_member(self, instance_id: str) -> Member | None:
+    def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
         """The member of this instance id, if there is one. ApiError UNKNOWN_MEMBER_ID: not any more."""
-        member_id = self.static_ids.get(instance_id)
+        member_id = self.static_member_ids.get(instance_id)
         return None if member_id is None else self.member(member_id)
 
     def target(self, member_id: str, instance_id: str | None) -> Partitions:
         """What a member is to have. That of a static member waits for whoever has its instance id next."""
         if instance_id is not None:
-            previous_id = self.static_ids.get(instance_id)
+            previous_id = self.static_member_ids.get(instance_id)
             return NO_TARGET if previous_id is None else self.targets.get(previous_id, NO_TARGET)
         return self.targets.get(member_id, NO_TARGET)
 
     def owner_epoch(self, topic_id: bytes, partition: int) -> int:
         """The epoch of the member that has this partition; NO_EPOCH where nobody has it."""
-        return self.owner_epochs.get(topic_id, {}).get(partition, NO_EPOCH)
+        return self.partition_epochs.get(topic_id, {}).get(partition, NO_EPOCH)
 
     def needs_refresh(self, monotonic_ms: int) -> bool:
         """Whether the topics must be looked at again."""
@@ -171,14 +177,14 @@ class ConsumerGroup:
         """The assignor that most members name, and `uniform` of two that as many do; None: none names one."""
         return _most_named(self.assignor_counts)
 
-    def preferred_assignor_after(self, old: Member, new: Member) -> str | None:
+    def preferred_assignor_after(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> str | None:
         """`preferred_assignor` once `old` has become `new`."""
         counts = dict(self.assignor_counts)
         _count(counts, old.assignor, -1)
         _count(counts, new.assignor, 1)
         return _most_named(counts)
 
-    def counts_after(self, old: Member, new: Member) -> Counts:
+    def counts_after(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> SubscriptionCounts:
         """`counts` once `old` has become `new`."""
         counts = dict(self.counts)
         _subscribe(counts, old.subscribed, by_name=-1)
@@ -187,7 +193,9 @@ class ConsumerGroup:
             _subscribe(counts, self.matched(old.regex), by_regex=-1)
         return counts
 
-    def counts_without(self, members: Iterable[Member], expressions: Iterable[str]) -> Counts:
+    def counts_without(
+        self, members: Iterable[ConsumerGroupMember], expressions: Iterable[str]
+    ) -> SubscriptionCounts:
         """`counts` once these members and expressions are gone."""
         counts = dict(self.counts)
         for member in members:
@@ -196,7 +204,7 @@ class ConsumerGroup:
             _subscribe(counts, self.matched(expression), by_regex=-1)
         return counts
 
-    def counts_resolved(self, resolved: Mapping[str, Resolved]) -> Counts:
+    def counts_resolved(self, resolved: Mapping[str, ResolvedRegex]) -> SubscriptionCounts:
         """`counts` once these expressions match what they were found to match."""
         counts = dict(self.counts)
         for expression, found in resolved.items():
@@ -204,7 +212,7 @@ class ConsumerGroup:
             _subscribe(counts, found.topics, by_regex=1)
         return counts
 
-    def regex_counts_after(self, old: Member, new: Member) -> dict[str, int]:
+    def regex_counts_after(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> dict[str, int]:
         """`regex_counts` once `old` has become `new`."""
         counts = dict(self.regex_counts)
         _count(counts, old.regex, -1)
@@ -216,7 +224,7 @@ class ConsumerGroup:
         resolved = self.resolved.get(expression)
         return frozenset() if resolved is None else resolved.topics
 
-    def subscribed_topics(self, member: Member) -> frozenset[str]:
+    def subscribed_topics(self, member: ConsumerGroupMember) -> frozenset[str]:
         """The names of all topics that a member subscribes to."""
         if not member.regex:
             return member.subscribed
@@ -240,7 +248,7 @@ class ConsumerGroup:
             ),
         )
 
-    def regex_record(self, expression: str, resolved: Resolved | None) -> CoordinatorRecord:
+    def regex_record(self, expression: str, resolved: ResolvedRegex | None) -> CoordinatorRecord:
         """What an expression matches; None: nobody uses it any more."""
         return CoordinatorRecord(
             ConsumerGroupRegularExpressionKey(group_id=self.id, regular_expression=expression),
@@ -301,7 +309,7 @@ class ConsumerGroup:
             self._remove(key.member_id)
             return
         known = self.members.get(key.member_id)
-        self.put((Member(key.member_id) if known is None else known).with_metadata(value))
+        self.put((ConsumerGroupMember(key.member_id) if known is None else known).with_metadata(value))
 
     def _replay_assignment_epoch(
         self, _key: Any, value: ConsumerGroupTargetAssignmentMetadataValue | None
@@ -320,7 +328,11 @@ class ConsumerGroup:
     def _replay_assignment(self, key: ConsumerGroupCurrentMemberAssignmentKey, value: Any) -> None:
         known = self.members.get(key.member_id)
         if value is not None:
-            self.put((Member(key.member_id) if known is None else known).with_assignment(value, self._logger))
+            self.put(
+                (ConsumerGroupMember(key.member_id) if known is None else known).with_assignment(
+                    value, self._logger
+                )
+            )
         elif known is not None:
             self.put(known.without_assignment())
 
@@ -334,16 +346,16 @@ class ConsumerGroup:
         if old is not None:
             _subscribe(self.counts, old.topics, by_regex=-1)
         if value is not None:
-            new = Resolved(frozenset(value.topics), value.version, value.timestamp)
+            new = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
             self.resolved[expression] = new
             _subscribe(self.counts, new.topics, by_regex=1)
 
-    def put(self, member: Member) -> None:
+    def put(self, member: ConsumerGroupMember) -> None:
         """Take a member as it is now; only for replay, and for a group that is not stored yet."""
         self._forget(self.members.get(member.id))
         self.members[member.id] = member
         if member.instance_id is not None:
-            self.static_ids[member.instance_id] = member.id
+            self.static_member_ids[member.instance_id] = member.id
         _subscribe(self.counts, member.subscribed, by_name=1)
         _count(self.regex_counts, member.regex, 1)
         _count(self.assignor_counts, member.assignor, 1)
@@ -357,10 +369,10 @@ class ConsumerGroup:
     def _remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         self._forget(member)
-        if member is not None and self.static_ids.get(member.instance_id or "") == member_id:
-            del self.static_ids[member.instance_id or ""]
+        if member is not None and self.static_member_ids.get(member.instance_id or "") == member_id:
+            del self.static_member_ids[member.instance_id or ""]
 
-    def _forget(self, member: Member | None) -> None:
+    def _forget(self, member: ConsumerGroupMember | None) -> None:
         if member is None:
             return
         _subscribe(self.counts, member.subscribed, by_name=-1)
@@ -373,9 +385,9 @@ class ConsumerGroup:
         self._disown(member.assigned, member.epoch)
         self._disown(member.pending_revocation, member.epoch)
 
-    def _own(self, assigned: Assigned, member: Member) -> None:
+    def _own(self, assigned: Assigned, member: ConsumerGroupMember) -> None:
         for topic_id, partitions in assigned.items():
-            owners = self.owner_epochs.setdefault(topic_id, {})
+            owners = self.partition_epochs.setdefault(topic_id, {})
             for partition in partitions:
                 if partition in owners and owners[partition] >= member.epoch:
                     self._logger.error(
@@ -386,14 +398,14 @@ class ConsumerGroup:
 
     def _disown(self, assigned: Assigned, epoch: int) -> None:
         for topic_id, partitions in assigned.items():
-            owners = self.owner_epochs.get(topic_id)
+            owners = self.partition_epochs.get(topic_id)
             if owners is None:
                 continue
             for partition in partitions:
                 if owners.get(partition) == epoch:
                     del owners[partition]
             if not owners:
-                del self.owner_epochs[topic_id]
+                del self.partition_epochs[topic_id]
 
 
 REPLAY: Final[Mapping[type[Message], Callable[[ConsumerGroup, Any, Any], None]]] = {
@@ -433,7 +445,9 @@ def _count(counts: dict[str, int], name: str | None, change: int) -> None:
         counts.pop(name, None)
 
 
-def _subscribe(counts: Counts, topics: Iterable[str], *, by_name: int = 0, by_regex: int = 0) -> None:
+def _subscribe(
+    counts: SubscriptionCounts, topics: Iterable[str], *, by_name: int = 0, by_regex: int = 0
+) -> None:
     for topic in topics:
         names, expressions = counts.get(topic, (0, 0))
         changed = (names + by_name, expressions + by_regex)

@@ -12,15 +12,14 @@ from typing import Protocol
 
 from kwire.coordinator.groups.assignors import ASSIGNORS
 from kwire.coordinator.groups.assignors.spec import Partitions
-from kwire.coordinator.groups.classic.group import ClassicGroup
-from kwire.coordinator.groups.classic.group import State as ClassicState
+from kwire.coordinator.groups.classic.group import ClassicGroup, ClassicGroupState
 from kwire.coordinator.groups.classic.rebalance import ClassicGroups
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
     STATIC_LEAVING_EPOCH,
-    Member,
+    ConsumerGroupMember,
     MemberState,
     removal_records,
     target_record,
@@ -28,24 +27,24 @@ from kwire.coordinator.groups.consumer.member import (
 from kwire.coordinator.groups.consumer.migration_port import Migration
 from kwire.coordinator.groups.consumer.reconciliation import Owned, Situation, next_step
 from kwire.coordinator.groups.consumer.requests import (
-    Caller,
-    is_full,
+    ClientIdentity,
+    changes_nothing,
+    is_full_request,
     owned_partitions,
-    says_nothing_new,
     updated_member,
 )
 from kwire.coordinator.groups.consumer.settings import assignor_names
 from kwire.coordinator.groups.consumer.subscriptions import Subscriptions
-from kwire.coordinator.groups.consumer.target import new_target
+from kwire.coordinator.groups.consumer.target_assignment import build_target_assignment
 from kwire.coordinator.groups.consumer.timers import MemberTimers
-from kwire.coordinator.machine import (
-    NOTHING,
+from kwire.coordinator.ports import GroupSettings, TopicsView
+from kwire.coordinator.state_machine import (
+    EMPTY_RESULT,
+    CoordinatorContext,
     CoordinatorRecord,
     CoordinatorResult,
-    SameHeartbeat,
-    Surroundings,
+    HeartbeatFastPath,
 )
-from kwire.coordinator.ports import GroupSettings, TopicsView
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
     Assignment,
@@ -74,23 +73,23 @@ class ConsumerGroups:
     def __init__(
         self,
         config: ConsumerConfig,
-        around: Surroundings,
+        context: CoordinatorContext,
         topics: TopicsView,
         settings: GroupSettings,
         classic: ClassicGroups,
         migration: Callable[[ConsumerGroups], Migration],
     ) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
-        self.subscriptions = Subscriptions(config, around, topics, self.groups)
+        self.subscriptions = Subscriptions(config, context, topics, self.groups)
         self._config = config
-        self._around = around
-        self._logger = around.logger("kwire.groups")
+        self._context = context
+        self._logger = context.logger("kwire.groups")
         self._topics = topics
         self._settings = settings
         self._classic = classic
         self.migration = migration(self)
-        self._sessions = MemberTimers(around)
-        self._revocations = MemberTimers(around)
+        self._session_timers = MemberTimers(context)
+        self._revocation_timers = MemberTimers(context)
 
     @property
     def default_assignor(self) -> str:
@@ -100,7 +99,7 @@ class ConsumerGroups:
     # --- the request
 
     def heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, caller: Caller
+        self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
     ) -> tuple[CoordinatorResult, ConsumerGroupHeartbeatResponse]:
         """What to store, and the answer once that is committed. The request has been checked by itself.
 
@@ -110,41 +109,41 @@ class ConsumerGroups:
         if request.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
             return self._leave(request)
         joins = request.member_epoch == JOINING_EPOCH
-        if not joins and self._is_steady(request, caller):
+        if not joins and self._is_keep_alive(request, client):
             self.start_session(request.group_id, request.member_id)
-            return NOTHING, self._answer(request.group_id, request.member_id, request.member_epoch)
+            return EMPTY_RESULT, self._response(request.group_id, request.member_id, request.member_epoch)
         records: list[CoordinatorRecord] = []
         group = self._group_of(request.group_id, records, joins=joins)
-        self.check_room(group, request.member_id)
+        self.check_size_limit(group, request.member_id)
         owned = owned_partitions(request)
         member_id = request.member_id or self.new_member_id()
         if request.instance_id is None:
             member = group.members.get(member_id) if joins else group.member(member_id)
             if member is None:
                 self._logger.info("group %s: member %s joins", group.id, member_id)
-                member = Member(member_id)
+                member = ConsumerGroupMember(member_id)
             _check_epoch(member, request.member_epoch, owned)
         elif joins:
             member = self.joining_static_member(group, member_id, request.instance_id, records)
         else:
             member = known_static_member(group, member_id, request.instance_id)
             _check_epoch(member, request.member_epoch, owned)
-        updated = updated_member(member, request, caller)
-        changed = self.subscriptions.take(group, member, updated, records)
+        updated = updated_member(member, request, client)
+        changed = self.subscriptions.update(group, member, updated, records)
         epoch = group.epoch
         homogeneous: bool | None = None
-        if changed.raises_epoch or group.needs_refresh(self._around.monotonic_ms()):
+        if changed.raises_epoch or group.needs_refresh(self._context.monotonic_ms()):
             epoch, homogeneous = self.subscriptions.refresh(
                 group, member, updated, records, raise_epoch=changed.raises_epoch
             )
-        target_epoch, target = self.targeted(group, epoch, member, updated, homogeneous, records)
+        target_epoch, target = self.update_target(group, epoch, member, updated, homogeneous, records)
         if changed.subscription or not updated.is_reconciled_to(target_epoch):
-            updated = self.reconciled(
+            updated = self.reconcile(
                 group, updated, target_epoch, target, changed.subscription, owned, records
             )
         self.start_session(group.id, member_id)
-        response = self._answer(group.id, member_id, updated.epoch)
-        if joins or is_full(request) or member.assigned != updated.assigned:
+        response = self._response(group.id, member_id, updated.epoch)
+        if joins or is_full_request(request) or member.assigned != updated.assigned:
             response.assignment = Assignment(
                 topic_partitions=[
                     ResponseTopicPartitions(topic_id=Uuid(topic_id), partitions=sorted(partitions))
@@ -153,14 +152,14 @@ class ConsumerGroups:
             )
         return CoordinatorResult(records), response
 
-    def _answer(self, group_id: str, member_id: str, epoch: int) -> ConsumerGroupHeartbeatResponse:
+    def _response(self, group_id: str, member_id: str, epoch: int) -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=epoch,
             heartbeat_interval_ms=self._settings.heartbeat_interval_ms(group_id),
         )
 
-    def _is_steady(self, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> bool:
+    def _is_keep_alive(self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity) -> bool:
         """Whether it only says that a member is still there, which has what it is to have; as most do.
 
         Then all the rest of `heartbeat` would change nothing. What the group's expressions match is looked at
@@ -174,22 +173,27 @@ class ConsumerGroups:
             or member.epoch != request.member_epoch
             or not member.is_reconciled_to(group.assignment_epoch)
             or group.assignment_epoch < group.epoch
-            or not says_nothing_new(member, request, caller)
-            or (member.instance_id is not None and group.static_ids.get(member.instance_id) != member.id)
-            or group.needs_refresh(self._around.monotonic_ms())
+            or not changes_nothing(member, request, client)
+            or (
+                member.instance_id is not None
+                and group.static_member_ids.get(member.instance_id) != member.id
+            )
+            or group.needs_refresh(self._context.monotonic_ms())
         ):
             return False
         if group.regex_counts:
-            self.subscriptions.match_again_if_due(group)
+            self.subscriptions.resolve_again_if_due(group)
         return True
 
-    def same_heartbeat(self, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> SameHeartbeat | None:
+    def heartbeat_fast_path(
+        self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
+    ) -> HeartbeatFastPath | None:
         """The heartbeat of a steady member once more, as long as the group's configuration stays."""
-        if request.member_epoch <= JOINING_EPOCH or not self._is_steady(request, caller):
+        if request.member_epoch <= JOINING_EPOCH or not self._is_keep_alive(request, client):
             return None
         group = self.groups[request.group_id]
         member = group.members[request.member_id]
-        session = self._sessions.of(group.id, member.id)
+        session = self._session_timers.get(group.id, member.id)
         if session is None or group.regex_counts:
             return None
         epoch, assignment_epoch = group.epoch, group.assignment_epoch
@@ -202,7 +206,7 @@ class ConsumerGroups:
                 and group.epoch == epoch
                 and group.assignment_epoch == assignment_epoch
                 and not group.regex_counts
-                and not group.needs_refresh(self._around.monotonic_ms())
+                and not group.needs_refresh(self._context.monotonic_ms())
                 and session.postpone(timeout_ms)
             )
 
@@ -217,12 +221,12 @@ class ConsumerGroups:
             raise _not_found(group_id, classic, f"Consumer group {group_id} not found.")
         if classic is None:
             return ConsumerGroup(group_id, self._logger)
-        if classic.state is ClassicState.EMPTY:
+        if classic.state is ClassicGroupState.EMPTY:
             records.append(classic.tombstone())
             return ConsumerGroup(group_id, self._logger)
-        return self.migration.upgraded(classic, records)
+        return self.migration.upgrade(classic, records)
 
-    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+    def check_size_limit(self, group: ConsumerGroup, member_id: str) -> None:
         """ApiError GROUP_MAX_SIZE_REACHED."""
         limit = self._config.group_consumer_max_size
         if len(group.members) >= limit and member_id not in group.members:
@@ -234,7 +238,7 @@ class ConsumerGroups:
     def new_member_id(self) -> str:
         """An id for a member that brings none."""
         while True:
-            text = uuid_to_text(Uuid(bytes.fromhex(self._around.new_uuid().replace("-", ""))))
+            text = uuid_to_text(Uuid(bytes.fromhex(self._context.new_uuid().replace("-", ""))))
             if not text.startswith("-"):
                 # A command line tool would take it for an option.
                 return text
@@ -247,7 +251,7 @@ class ConsumerGroups:
         records: list[CoordinatorRecord],
         *,
         is_classic: bool = False,
-    ) -> Member:
+    ) -> ConsumerGroupMember:
         """The member that joins under an instance id; it takes the place of one that is away. KIP-345.
 
         One that speaks the classic protocol (`is_classic`) takes it also while the other is there.
@@ -255,7 +259,7 @@ class ConsumerGroups:
         existing = group.static_member(instance_id)
         if existing is None:
             self._logger.info("group %s: static member %s joins as %s", group.id, instance_id, member_id)
-            return group.members.get(member_id) or Member(member_id)
+            return group.members.get(member_id) or ConsumerGroupMember(member_id)
         if not is_classic and not existing.is_classic and existing.epoch != STATIC_LEAVING_EPOCH:
             raise ApiError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -270,12 +274,12 @@ class ConsumerGroups:
         self._logger.info("group %s: static member %s is back as %s", group.id, instance_id, member_id)
         return new
 
-    def targeted(
+    def update_target(
         self,
         group: ConsumerGroup,
         epoch: int,
-        member: Member,
-        updated: Member,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
         homogeneous: bool | None,
         records: list[CoordinatorRecord],
     ) -> tuple[int, Partitions]:
@@ -284,7 +288,7 @@ class ConsumerGroups:
         ApiError UNKNOWN_SERVER_ERROR: most members name an assignor that this broker does not have any more.
         """
         if group.assignment_epoch < epoch:
-            now_ms = self._around.now_ms()
+            now_ms = self._context.now_ms()
             interval_ms = self._settings.assignment_interval_ms(group.id)
             last_ms = group.assignment_timestamp
             # The clock of who coordinated before may be ahead: Kafka waits until this one is there.
@@ -297,7 +301,7 @@ class ConsumerGroups:
                         "group %s prefers the assignor %s, which is not configured", group.id, name
                     )
                     raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-                new_records, target = new_target(
+                new_records, target = build_target_assignment(
                     group,
                     updated,
                     epoch=epoch,
@@ -311,16 +315,16 @@ class ConsumerGroups:
                 return epoch, target
         return group.assignment_epoch, group.target(updated.id, updated.instance_id)
 
-    def reconciled(
+    def reconcile(
         self,
         group: ConsumerGroup,
-        member: Member,
+        member: ConsumerGroupMember,
         target_epoch: int,
         target: Partitions,
         subscription_changed: bool,
         owned: Owned | None,
         records: list[CoordinatorRecord],
-    ) -> Member:
+    ) -> ConsumerGroupMember:
         """The member after its next step towards its target, which is stored."""
         found = map(self._topics.by_name, group.subscribed_topics(member))
         updated = next_step(
@@ -342,7 +346,7 @@ class ConsumerGroups:
         if updated.state is MemberState.UNREVOKED_PARTITIONS:
             self._start_revocation(group.id, updated)
         else:
-            self._revocations.stop(group.id, updated.id)
+            self._revocation_timers.stop(group.id, updated.id)
         return updated
 
     # --- leaving
@@ -362,14 +366,14 @@ class ConsumerGroups:
         member = known_static_member(group, request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVING_EPOCH:
             self._logger.info("group %s: static member %s is away", group.id, request.instance_id)
-            return CoordinatorResult([member.away().assignment_record(group.id)]), response
+            return CoordinatorResult([member.after_static_leave().assignment_record(group.id)]), response
         return self.remove(group, [member]), response
 
     def leave_group(
         self, group: ConsumerGroup, leaving: Iterable[MemberIdentity]
     ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
         """LeaveGroup: takes members of either protocol out; an administrator names instance ids alone."""
-        members: dict[str, Member] = {}
+        members: dict[str, ConsumerGroupMember] = {}
         responses: list[MemberResponse] = []
         for identity in leaving:
             response = MemberResponse(
@@ -382,19 +386,19 @@ class ConsumerGroups:
                 response.error_code = error.code
             else:
                 members[member.id] = member
-        result = self.remove(group, list(members.values())) if members else NOTHING
+        result = self.remove(group, list(members.values())) if members else EMPTY_RESULT
         return result, LeaveGroupResponse(members=responses)
 
-    def remove(self, group: ConsumerGroup, members: Collection[Member]) -> CoordinatorResult:
+    def remove(self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]) -> CoordinatorResult:
         """Let members go, whoever wants that: their partitions are free, and the group epoch rises."""
-        downgraded = self.migration.downgraded(group, members)
-        if downgraded is not None:
-            return downgraded
+        downgrade = self.migration.downgrade(group, members)
+        if downgrade is not None:
+            return downgrade
         records: list[CoordinatorRecord] = []
         for member in members:
             self._logger.info("group %s: member %s goes", group.id, member.id)
             records += removal_records(group.id, member.id)
-        records += self.subscriptions.without(group, members)
+        records += self.subscriptions.removal_records(group, members)
         for member in members:
             self.stop_timers(group.id, member.id)
         return CoordinatorResult(records)
@@ -405,40 +409,40 @@ class ConsumerGroups:
         """The member was heard of: its session starts again, by its own timeout or the group's."""
         if timeout_ms is None:
             timeout_ms = self._settings.session_timeout_ms(group_id)
-        if not self._sessions.postpone(group_id, member_id, timeout_ms):
-            self._sessions.start(
+        if not self._session_timers.postpone(group_id, member_id, timeout_ms):
+            self._session_timers.start(
                 group_id,
                 member_id,
                 timeout_ms,
                 lambda: self.fence(group_id, member_id, "its session is over"),
             )
 
-    def _start_revocation(self, group_id: str, member: Member) -> None:
+    def _start_revocation(self, group_id: str, member: ConsumerGroupMember) -> None:
         def over() -> CoordinatorResult:
             group = self.groups.get(group_id)
             known = None if group is None else group.members.get(member.id)
             if known is None or known.epoch != member.epoch:
-                return NOTHING
+                return EMPTY_RESULT
             return self.fence(group_id, member.id, f"it does not leave epoch {member.epoch}")
 
-        self._revocations.start(group_id, member.id, member.rebalance_timeout_ms, over)
+        self._revocation_timers.start(group_id, member.id, member.rebalance_timeout_ms, over)
 
     def fence(self, group_id: str, member_id: str, reason: str) -> CoordinatorResult:
         """Let a member go that has not done what it must."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
-            return NOTHING
+            return EMPTY_RESULT
         self._logger.info("group %s: member %s is fenced: %s", group_id, member_id, reason)
         return self.remove(group, [member])
 
     def stop_timers(self, group_id: str, member_id: str) -> None:
         """Do not watch a member any more."""
-        self._sessions.stop(group_id, member_id)
-        self._revocations.stop(group_id, member_id)
+        self._session_timers.stop(group_id, member_id)
+        self._revocation_timers.stop(group_id, member_id)
         self.migration.stop_timers(group_id, member_id)
 
-    def loaded(self) -> None:
+    def on_loaded(self) -> None:
         """The log is replayed: every member gets a whole session to come back."""
         for group in self.groups.values():
             for member in group.members.values():
@@ -446,11 +450,11 @@ class ConsumerGroups:
                 if member.state is MemberState.UNREVOKED_PARTITIONS:
                     self._start_revocation(group.id, member)
 
-    def unload(self) -> None:
+    def on_unloaded(self) -> None:
         """The partition goes elsewhere."""
-        self._sessions.stop_all()
-        self._revocations.stop_all()
-        self.migration.unload()
+        self._session_timers.stop_all()
+        self._revocation_timers.stop_all()
+        self.migration.on_unloaded()
 
     def topics_changed(self, names: Iterable[str], *, created: bool) -> None:
         """These topics are new, gone, or have changed: who subscribes to them must look again."""
@@ -463,7 +467,7 @@ def _not_found(group_id: str, classic: ClassicGroup | None, text: str) -> ApiErr
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
 
 
-def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> Member:
+def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerGroupMember:
     instance_id = identity.group_instance_id
     if instance_id is None:
         return group.member(identity.member_id)
@@ -473,7 +477,7 @@ def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> Member:
     return member
 
 
-def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> Member:
+def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
     """The member of an instance id, if it is this one. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     member = group.static_member(instance_id)
     if member is None:
@@ -486,7 +490,7 @@ def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) 
     return member
 
 
-def _check_epoch(member: Member, epoch: int, owned: Owned | None) -> None:
+def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
     """ApiError FENCED_MEMBER_EPOCH: this member must give up what it has, and join anew.
 
     The epoch before is accepted from a member that has nothing beyond its present assignment: the answer
@@ -507,7 +511,7 @@ def _check_epoch(member: Member, epoch: int, owned: Owned | None) -> None:
     )
 
 
-def _is_within(owned: Owned | None, member: Member) -> bool:
+def _is_within(owned: Owned | None, member: ConsumerGroupMember) -> bool:
     if owned is None:
         return False
     return all(

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from kwire.coordinator.groups.assignors.spec import Partitions
-from kwire.coordinator.machine import CoordinatorRecord
+from kwire.coordinator.state_machine import CoordinatorRecord
 from kwire.host.loggers import NodeLogger
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
@@ -47,12 +47,12 @@ class MemberState(IntEnum):
     """A later version has stored what is not known here."""
 
     @classmethod
-    def of(cls, value: int) -> MemberState:
+    def from_value(cls, value: int) -> MemberState:
         """The state with this number."""
         return cls(value) if value in (0, 1, 2) else cls.UNKNOWN
 
 
-class Member(NamedTuple):
+class ConsumerGroupMember(NamedTuple):
     """Who a member is, what it subscribes to, and what it has."""
 
     id: str
@@ -91,7 +91,9 @@ class Member(NamedTuple):
             epoch = self.pending_revocation.get(topic_id, {}).get(partition)
         return epoch
 
-    def moved_to(self, epoch: int, state: MemberState, assigned: Assigned, pending: Assigned) -> Member:
+    def advance_to(
+        self, epoch: int, state: MemberState, assigned: Assigned, pending: Assigned
+    ) -> ConsumerGroupMember:
         """The member after a step of its reconciliation."""
         return self._replace(
             epoch=epoch,
@@ -101,7 +103,7 @@ class Member(NamedTuple):
             pending_revocation=pending,
         )
 
-    def away(self) -> Member:
+    def after_static_leave(self) -> ConsumerGroupMember:
         """A static member that left for a while: it keeps its partitions, from which it commits nothing."""
         return self._replace(
             epoch=STATIC_LEAVING_EPOCH,
@@ -141,7 +143,7 @@ class Member(NamedTuple):
             ),
         )
 
-    def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> Member:
+    def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
         """The member as this record says."""
         return self._replace(
             instance_id=value.instance_id,
@@ -155,17 +157,19 @@ class Member(NamedTuple):
             classic=value.classic_member_metadata,
         )
 
-    def with_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue, logger: NodeLogger) -> Member:
+    def with_assignment(
+        self, value: ConsumerGroupCurrentMemberAssignmentValue, logger: NodeLogger
+    ) -> ConsumerGroupMember:
         """The member as this record says."""
         return self._replace(
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
-            state=MemberState.of(value.state),
+            state=MemberState.from_value(value.state),
             assigned=_loaded(value.assigned_partitions, value.member_epoch, logger),
             pending_revocation=_loaded(value.partitions_pending_revocation, value.member_epoch, logger),
         )
 
-    def without_assignment(self) -> Member:
+    def without_assignment(self) -> ConsumerGroupMember:
         """The member once the record of what it has is gone."""
         return self._replace(
             epoch=LEAVING_EPOCH,

@@ -7,29 +7,31 @@ from typing import Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-from kwire.coordinator.groups.classic.rebalance import Join, Sync
+from kwire.coordinator.groups.classic.rebalance import JoinRequest, SyncRequest
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
-from kwire.coordinator.groups.consumer.member import Member
-from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult
+from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
+from kwire.coordinator.state_machine import CoordinatorRecord, CoordinatorResult
 from kwire.wire.errors import ErrorCode
 
 
 class Migration(Protocol):
     """Changes groups from one protocol to the other, and serves members of both in a consumer group."""
 
-    def upgraded(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
+    def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """The consumer group that a classic group with members becomes, its members with it.
 
         Adds to `records` what stores that. ApiError GROUP_ID_NOT_FOUND where it may not.
         """
 
-    def downgraded(self, group: ConsumerGroup, leaving: Collection[Member]) -> CoordinatorResult | None:
+    def downgrade(
+        self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]
+    ) -> CoordinatorResult | None:
         """Let members go, and make a classic group of those who stay; None where that is not to be."""
 
-    def join(self, group: ConsumerGroup, join: Join, done: JoinDone) -> CoordinatorResult:
+    def join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
         """JoinGroup for a consumer group that has members."""
 
-    def sync(self, group: ConsumerGroup, sync: Sync, done: SyncDone) -> CoordinatorResult:
+    def sync(self, group: ConsumerGroup, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
         """SyncGroup for a consumer group."""
 
     def heartbeat(
@@ -40,5 +42,5 @@ class Migration(Protocol):
     def stop_timers(self, group_id: str, member_id: str) -> None:
         """Do not watch a member any more."""
 
-    def unload(self) -> None:
+    def on_unloaded(self) -> None:
         """The partition goes elsewhere."""

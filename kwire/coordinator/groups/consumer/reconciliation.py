@@ -13,7 +13,7 @@ from typing import Final
 
 from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.consumer.group import NO_EPOCH
-from kwire.coordinator.groups.consumer.member import NONE_ASSIGNED, Assigned, Member, MemberState
+from kwire.coordinator.groups.consumer.member import NONE_ASSIGNED, Assigned, ConsumerGroupMember, MemberState
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 
@@ -24,7 +24,7 @@ Owned = Mapping[bytes, Collection[int]]
 class Situation(NamedTuple):
     """A member, and all that its next step depends on."""
 
-    member: Member
+    member: ConsumerGroupMember
     target_epoch: int
     target: Partitions
     subscribed: Collection[bytes]
@@ -47,7 +47,7 @@ class Situation(NamedTuple):
         )
 
 
-def next_step(situation: Situation) -> Member:
+def next_step(situation: Situation) -> ConsumerGroupMember:
     """The member as it is to be from now on: unchanged where it must wait.
 
     ApiError FENCED_MEMBER_EPOCH where nothing is known of it, and it must begin anew.
@@ -55,7 +55,7 @@ def next_step(situation: Situation) -> Member:
     return STEPS[situation.member.state](situation)
 
 
-def _stable(now: Situation) -> Member:
+def _stable(now: Situation) -> ConsumerGroupMember:
     member = now.member
     if member.epoch != now.target_epoch:
         return _towards_target(now, member.epoch)
@@ -64,7 +64,7 @@ def _stable(now: Situation) -> Member:
     return member
 
 
-def _unrevoked(now: Situation) -> Member:
+def _unrevoked(now: Situation) -> ConsumerGroupMember:
     if not now.still_owns(now.member.pending_revocation):
         return _towards_target(now, now.member.epoch)
     if now.subscription_changed:
@@ -72,11 +72,11 @@ def _unrevoked(now: Situation) -> Member:
     return now.member
 
 
-def _unreleased(now: Situation) -> Member:
+def _unreleased(now: Situation) -> ConsumerGroupMember:
     return _towards_target(now, now.member.epoch)
 
 
-def _unknown(now: Situation) -> Member:
+def _unknown(now: Situation) -> ConsumerGroupMember:
     if now.owned is None or now.owned:
         raise ApiError(
             ErrorCode.FENCED_MEMBER_EPOCH,
@@ -86,7 +86,7 @@ def _unknown(now: Situation) -> Member:
     return _towards_target(now, now.target_epoch)
 
 
-STEPS: Final[Mapping[MemberState, Callable[[Situation], Member]]] = {
+STEPS: Final[Mapping[MemberState, Callable[[Situation], ConsumerGroupMember]]] = {
     MemberState.STABLE: _stable,
     MemberState.UNREVOKED_PARTITIONS: _unrevoked,
     MemberState.UNRELEASED_PARTITIONS: _unreleased,
@@ -95,7 +95,7 @@ STEPS: Final[Mapping[MemberState, Callable[[Situation], Member]]] = {
 """From each state, what decides upon the next."""
 
 
-def _without_unsubscribed(now: Situation) -> Member:
+def _without_unsubscribed(now: Situation) -> ConsumerGroupMember:
     """Take away at once what the member does not want any more, before there is a new target."""
     member = now.member
     assigned: Assigned = {}
@@ -116,11 +116,11 @@ def _without_unsubscribed(now: Situation) -> Member:
         # Apache Kafka stores this step, too: the epoch before this one is not accepted any more.
         return member._replace(previous_epoch=member.epoch)
     if now.still_owns(pending):
-        return member.moved_to(member.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, pending)
-    return member.moved_to(member.epoch, member.state, assigned, member.pending_revocation)
+        return member.advance_to(member.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, pending)
+    return member.advance_to(member.epoch, member.state, assigned, member.pending_revocation)
 
 
-def _towards_target(now: Situation, epoch: int) -> Member:
+def _towards_target(now: Situation, epoch: int) -> ConsumerGroupMember:
     """Give up first what is not in the target; then take what of it is free."""
     member = now.member
     kept: dict[bytes, Mapping[int, int]] = {}
@@ -146,6 +146,6 @@ def _towards_target(now: Situation, epoch: int) -> Member:
         if keeps or takes:
             reached[topic_id] = {**keeps, **dict.fromkeys(takes, now.target_epoch)}
     if lost and now.still_owns(lost):
-        return member.moved_to(epoch, MemberState.UNREVOKED_PARTITIONS, kept, lost)
+        return member.advance_to(epoch, MemberState.UNREVOKED_PARTITIONS, kept, lost)
     state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    return member.moved_to(now.target_epoch, state, reached, NONE_ASSIGNED)
+    return member.advance_to(now.target_epoch, state, reached, NONE_ASSIGNED)

@@ -9,18 +9,18 @@ from kwire.coordinator.groups.consumer.member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
     STATIC_LEAVING_EPOCH,
-    Member,
+    ConsumerGroupMember,
 )
 from kwire.coordinator.groups.consumer.reconciliation import Owned
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kwire.wire.named_tuple import NamedTuple
 
-FIRST_VERSION_WITH_OWN_MEMBER_ID = 1
-NOT_SAID = -1
+FIRST_VERSION_WITH_CLIENT_MEMBER_ID = 1
+NOT_SET = -1
 
 
-class Caller(NamedTuple):
+class ClientIdentity(NamedTuple):
     """Who sends a request."""
 
     client_id: str
@@ -32,13 +32,13 @@ def check_request(
 ) -> None:
     """ApiError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
-    if api_version >= FIRST_VERSION_WITH_OWN_MEMBER_ID or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH:
+    if api_version >= FIRST_VERSION_WITH_CLIENT_MEMBER_ID or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH:
         _check_not_blank(request.member_id, "MemberId")
     _check_not_blank(request.group_id, "GroupId")
     _check_not_blank(request.instance_id, "InstanceId")
     _check_not_blank(request.rack_id, "RackId")
     if epoch == JOINING_EPOCH:
-        if request.rebalance_timeout_ms == NOT_SAID:
+        if request.rebalance_timeout_ms == NOT_SET:
             raise _invalid("RebalanceTimeoutMs must be provided in first request.")
         if request.topic_partitions is None or request.topic_partitions:
             raise _invalid("TopicPartitions must be empty when (re-)joining.")
@@ -69,38 +69,42 @@ def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
     return owned
 
 
-def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+def is_full_request(request: ConsumerGroupHeartbeatRequest) -> bool:
     """Whether it says everything, as a member does that may have missed an answer."""
     return (
-        request.rebalance_timeout_ms != NOT_SAID
+        request.rebalance_timeout_ms != NOT_SET
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
         and request.topic_partitions is not None
     )
 
 
-def says_nothing_new(member: Member, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> bool:
+def changes_nothing(
+    member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
+) -> bool:
     """Whether a member says nothing of itself that was not known; what it has is not looked at."""
     return (
-        request.rebalance_timeout_ms == NOT_SAID
+        request.rebalance_timeout_ms == NOT_SET
         and request.subscribed_topic_names is None
         and request.subscribed_topic_regex is None
         and request.server_assignor is None
         and request.rack_id is None
         and (request.instance_id is None or request.instance_id == member.instance_id)
-        and caller.client_id == member.client_id
-        and caller.client_host == member.client_host
+        and client.client_id == member.client_id
+        and client.client_host == member.client_host
         and member.classic is None
     )
 
 
-def updated_member(member: Member, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> Member:
+def updated_member(
+    member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
+) -> ConsumerGroupMember:
     """The member with what the request says of it; what is null there stays as it was."""
     changes: dict[str, Any] = {}
     if request.instance_id is not None:
         changes["instance_id"] = request.instance_id
     if request.rack_id is not None:
         changes["rack_id"] = request.rack_id
-    if request.rebalance_timeout_ms != NOT_SAID:
+    if request.rebalance_timeout_ms != NOT_SET:
         changes["rebalance_timeout_ms"] = request.rebalance_timeout_ms
     if request.server_assignor is not None:
         changes["assignor"] = request.server_assignor
@@ -108,10 +112,10 @@ def updated_member(member: Member, request: ConsumerGroupHeartbeatRequest, calle
         changes["subscribed"] = frozenset(request.subscribed_topic_names)
     if request.subscribed_topic_regex is not None:
         changes["regex"] = request.subscribed_topic_regex
-    if caller.client_id != member.client_id:
-        changes["client_id"] = caller.client_id
-    if caller.client_host != member.client_host:
-        changes["client_host"] = caller.client_host
+    if client.client_id != member.client_id:
+        changes["client_id"] = client.client_id
+    if client.client_host != member.client_host:
+        changes["client_host"] = client.client_host
     if member.classic is not None:
         changes["classic"] = None
     if not changes:

@@ -11,11 +11,16 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from kwire.coordinator.groups.consumer import regex
-from kwire.coordinator.groups.consumer.group import ConsumerGroup, Counts, Resolved, is_homogeneous
-from kwire.coordinator.groups.consumer.member import Member
+from kwire.coordinator.groups.consumer.group import (
+    ConsumerGroup,
+    ResolvedRegex,
+    SubscriptionCounts,
+    is_homogeneous,
+)
+from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
 from kwire.coordinator.groups.consumer.topic_hash import group_hash, topic_hash
-from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, Surroundings
 from kwire.coordinator.ports import Topic, TopicsView
+from kwire.coordinator.state_machine import CoordinatorContext, CoordinatorRecord, CoordinatorResult
 from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 
@@ -33,7 +38,7 @@ class SubscriptionConfig(Protocol):
     def group_consumer_regex_refresh_interval_ms(self) -> int: ...
 
 
-class Change(NamedTuple):
+class SubscriptionChange(NamedTuple):
     """What a request changed of a member's subscription."""
 
     subscription: bool
@@ -47,13 +52,13 @@ class Subscriptions:
     def __init__(
         self,
         config: SubscriptionConfig,
-        around: Surroundings,
+        context: CoordinatorContext,
         topics: TopicsView,
         groups: Mapping[str, ConsumerGroup],
     ) -> None:
         self._config = config
-        self._around = around
-        self._logger = around.logger("kwire.groups")
+        self._context = context
+        self._logger = context.logger("kwire.groups")
         self._topics = topics
         self._groups = groups
         self._hashes: dict[Topic, int] = {}
@@ -64,21 +69,29 @@ class Subscriptions:
 
     # --- a member's request
 
-    def take(
-        self, group: ConsumerGroup, member: Member, updated: Member, records: list[CoordinatorRecord]
-    ) -> Change:
+    def update(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        records: list[CoordinatorRecord],
+    ) -> SubscriptionChange:
         """Store what changed of a member. ApiError INVALID_REGULAR_EXPRESSION."""
         names_changed = False
         if updated != member:
             records.append(updated.metadata_record(group.id))
             names_changed = updated.subscribed != member.subscribed
         if member.regex == updated.regex and not group.regex_counts:
-            return Change(names_changed, names_changed)
-        regex_changed, resolved = self._take_regex(group, member, updated, records)
-        return Change(names_changed or regex_changed, names_changed or resolved)
+            return SubscriptionChange(names_changed, names_changed)
+        regex_changed, resolved = self._update_regex(group, member, updated, records)
+        return SubscriptionChange(names_changed or regex_changed, names_changed or resolved)
 
-    def _take_regex(
-        self, group: ConsumerGroup, member: Member, updated: Member, records: list[CoordinatorRecord]
+    def _update_regex(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        records: list[CoordinatorRecord],
     ) -> tuple[bool, bool]:
         """Whether the member's expression changed, and whether what the new one matches is known."""
         old, new = member.regex, updated.regex
@@ -99,7 +112,7 @@ class Subscriptions:
             self._resolve_if_due(group, group.regex_counts_after(member, updated), now=must_resolve)
         return changed, resolved
 
-    def match_again_if_due(self, group: ConsumerGroup) -> None:
+    def resolve_again_if_due(self, group: ConsumerGroup) -> None:
         """A member was heard of that has not changed: see whether to match its group's expressions again."""
         self._resolve_if_due(group, group.regex_counts, now=False)
 
@@ -108,7 +121,7 @@ class Subscriptions:
             return
         last = next(iter(group.resolved.values()), None)
         # The time of a match is stored. One to come is of a clock that was ahead: nobody is to wait for that.
-        age_ms = 0 if last is None else self._around.now_ms() - last.timestamp_ms
+        age_ms = 0 if last is None else self._context.now_ms() - last.timestamp_ms
         if last is not None and 0 <= age_ms <= MIN_RESOLVE_INTERVAL_MS:
             return
         if not expressions:
@@ -122,13 +135,13 @@ class Subscriptions:
         ):
             self._resolving.add(group.id)
             wanted = tuple(expressions)
-            self._around.later(0, lambda: self._resolve(group.id, wanted))
+            self._context.schedule(0, lambda: self._resolve(group.id, wanted))
 
     def refresh(
         self,
         group: ConsumerGroup,
-        member: Member,
-        updated: Member,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
         records: list[CoordinatorRecord],
         *,
         raise_epoch: bool,
@@ -136,7 +149,7 @@ class Subscriptions:
         """Look at the topics: the group epoch from now on, and whether all members want the same."""
         counts = group.counts_after(member, updated)
         members = len(group.members)
-        if updated.id not in group.members and (updated.instance_id or "") not in group.static_ids:
+        if updated.id not in group.members and (updated.instance_id or "") not in group.static_member_ids:
             members += 1
         homogeneous = is_homogeneous(group.regex_counts_after(member, updated), counts, members)
         metadata_hash = self.metadata_hash(counts)
@@ -144,13 +157,15 @@ class Subscriptions:
         if raise_epoch or metadata_hash != group.metadata_hash:
             epoch += 1
             records.append(group.epoch_record(epoch, metadata_hash))
-        group.refresh_at_ms = self._around.monotonic_ms() + REFRESH_INTERVAL_MS
+        group.refresh_at_ms = self._context.monotonic_ms() + REFRESH_INTERVAL_MS
         group.refresh_epoch = epoch
         if group.has_partition_metadata:
             records.append(group.partition_metadata_tombstone())
         return epoch, homogeneous
 
-    def without(self, group: ConsumerGroup, members: Collection[Member]) -> list[CoordinatorRecord]:
+    def removal_records(
+        self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]
+    ) -> list[CoordinatorRecord]:
         """What to store when members go: their expressions, and the next group epoch."""
         leaving: dict[str, int] = {}
         for member in members:
@@ -171,10 +186,10 @@ class Subscriptions:
         group = self._groups.get(group_id)
         if group is None:
             return CoordinatorResult()
-        version, now_ms = self._topics.version, self._around.now_ms()
+        version, now_ms = self._topics.version, self._context.now_ms()
         names = list(self._topics.names())
         found = {
-            expression: Resolved(self._matching(expression, names), version, now_ms)
+            expression: ResolvedRegex(self._matching(expression, names), version, now_ms)
             for expression in expressions
             if expression in group.regex_counts
         }
@@ -184,13 +199,13 @@ class Subscriptions:
             group.matched(expression) != resolved.topics for expression, resolved in found.items()
         ):
             records.append(group.epoch_record(group.epoch + 1, metadata_hash))
-            group.refresh_at_ms = self._around.monotonic_ms() + REFRESH_INTERVAL_MS
+            group.refresh_at_ms = self._context.monotonic_ms() + REFRESH_INTERVAL_MS
             group.refresh_epoch = group.epoch + 1
         return CoordinatorResult(records)
 
     # --- topics
 
-    def metadata_hash(self, counts: Counts) -> int:
+    def metadata_hash(self, counts: SubscriptionCounts) -> int:
         """The hash of the topics that a group subscribes to and that exist. KIP-1101."""
         found = {}
         for name in counts:

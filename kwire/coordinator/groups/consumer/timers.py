@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kwire.coordinator.machine import CoordinatorResult, Surroundings, TimerHandle
+from kwire.coordinator.state_machine import CoordinatorContext, CoordinatorResult, TimerHandle
 
 
 class MemberTimers:
     """Timers of one kind."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, context: CoordinatorContext) -> None:
+        self._context = context
         self._timers: dict[tuple[str, str], TimerHandle] = {}
 
     def start(
@@ -27,7 +27,7 @@ class MemberTimers:
             self._timers.pop(key, None)
             return command()
 
-        self._timers[key] = self._around.later(delay_ms, due)
+        self._timers[key] = self._context.schedule(delay_ms, due)
 
     def postpone(self, group_id: str, member_id: str, delay_ms: int) -> bool:
         """Run what the member's timer was started with when the time has passed from now.
@@ -37,7 +37,7 @@ class MemberTimers:
         known = self._timers.get((group_id, member_id))
         return known is not None and known.postpone(delay_ms)
 
-    def of(self, group_id: str, member_id: str) -> TimerHandle | None:
+    def get(self, group_id: str, member_id: str) -> TimerHandle | None:
         """The member's timer."""
         return self._timers.get((group_id, member_id))
 

@@ -268,7 +268,7 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id(cluster: Cl
 def test_groups_are_listed_by_state_and_type(cluster: Cluster) -> None:
     cluster.stable("one")
     cluster.commit(1, group="two")
-    listed = cluster.service.listed
+    listed = cluster.service.list_groups
     assert {group.group_id: group.group_state for group in listed([], [])} == {
         "one": "Stable",
         "two": "Empty",

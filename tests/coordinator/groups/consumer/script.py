@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kwire.coordinator.groups.consumer.requests import Caller
-from kwire.coordinator.groups.offsets import Commit, PartitionCommit
+from kwire.coordinator.groups.consumer.requests import ClientIdentity
+from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -80,7 +80,7 @@ class Script:
         topic = self.cluster.topics.topics[name]
         self.cluster.topics.remove(name)
         self.cluster.service.topics_changed([name], created=False)
-        self.cluster.service.topics_deleted({name: Uuid(topic.topic_id)})
+        self.cluster.service.on_topics_deleted({name: Uuid(topic.topic_id)})
         return iter(())
 
     def do_wait(self, delay_ms: str) -> Iterator[str]:
@@ -158,7 +158,7 @@ class Script:
     ) -> ConsumerGroupHeartbeatResponse:
         """Send one request, and wait for its answer."""
         reply = Reply()
-        self.cluster.service.consumer_heartbeat(request, Caller("c", "/127.0.0.1"), version, reply)
+        self.cluster.service.consumer_heartbeat(request, ClientIdentity("c", "/127.0.0.1"), version, reply)
         self.cluster.host.run_pending()
         response = reply.value
         assert isinstance(response, ConsumerGroupHeartbeatResponse)
@@ -175,7 +175,7 @@ class Script:
         commit = PartitionCommit(topic, int(partition), int(offset), -1, "", topic_id(topic))
         reply = Reply()
         self.cluster.service.commit_offsets(
-            Commit(
+            OffsetCommit(
                 GROUP,
                 client.epoch if epoch is None else int(epoch),
                 client.member_id,
@@ -219,7 +219,7 @@ class Script:
 
     def do_list(self) -> Iterator[str]:
         """ListGroups."""
-        for group in self.cluster.service.listed((), ()):
+        for group in self.cluster.service.list_groups((), ()):
             yield f"{group.group_id}: {group.group_type} {group.protocol_type} {group.group_state}"
 
     def do_describe(self) -> Iterator[str]:
@@ -250,7 +250,7 @@ class Script:
     def do_delete(self) -> Iterator[str]:
         """DeleteGroups."""
         reply = Reply()
-        self.cluster.service.delete([GROUP], reply)
+        self.cluster.service.delete_groups([GROUP], reply)
         self.cluster.host.run_pending()
         yield reply.value[GROUP].name
 

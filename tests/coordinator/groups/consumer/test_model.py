@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
-from kwire.coordinator.groups.consumer.requests import Caller
-from kwire.coordinator.groups.offsets import Commit, PartitionCommit
+from kwire.coordinator.groups.consumer.requests import ClientIdentity
+from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -90,7 +90,7 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
             instance_id=client.instance_id,
             **{"member_epoch": client.epoch, **fields},
         )
-        self.cluster.service.consumer_heartbeat(request, Caller("c", "/h"), 1, reply)
+        self.cluster.service.consumer_heartbeat(request, ClientIdentity("c", "/h"), 1, reply)
         self.cluster.host.run_pending()
         response: ConsumerGroupHeartbeatResponse = reply.value
         if not arrives:
@@ -212,7 +212,7 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
         commit = PartitionCommit(name, partition, offset, -1, "", Uuid(topic_id))
         is_member = client in self.members()
         self.cluster.service.commit_offsets(
-            Commit(GROUP, client.epoch, client.member_id, None, [commit], None, 9), reply
+            OffsetCommit(GROUP, client.epoch, client.member_id, None, [commit], None, 9), reply
         )
         self.cluster.host.run_pending()
         if reply.value == ErrorCode.NONE:
@@ -280,7 +280,9 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
                         owners[topic_id, partition] = member.epoch
                         assert since <= max(member.epoch, 0)
         kept = {
-            (topic_id, at): epoch for topic_id, of in group.owner_epochs.items() for at, epoch in of.items()
+            (topic_id, at): epoch
+            for topic_id, of in group.partition_epochs.items()
+            for at, epoch in of.items()
         }
         assert kept == owners
         assert group.owner_epoch(b"\1" * 16, 0) == NO_EPOCH

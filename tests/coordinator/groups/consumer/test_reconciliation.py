@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
-from kwire.coordinator.groups.consumer.member import Member, MemberState
+from kwire.coordinator.groups.consumer.member import ConsumerGroupMember, MemberState
 from kwire.coordinator.groups.consumer.reconciliation import Situation, next_step
 from kwire.host.loggers import NodeLogger
 
@@ -14,7 +14,7 @@ OTHER = b"u" * 16
 
 
 def test_partitions_to_give_up_join_those_of_before() -> None:
-    member = Member(
+    member = ConsumerGroupMember(
         "m",
         epoch=6,
         state=MemberState.UNREVOKED_PARTITIONS,
@@ -42,5 +42,10 @@ def test_the_assignor_that_most_members_name(
     group = ConsumerGroup("g", NodeLogger("kwire.groups", ""))
     group.assignor_counts = votes
     stored = dict(votes)
-    assert group.preferred_assignor_after(Member("m", assignor=old), Member("m", assignor=new)) == used
+    assert (
+        group.preferred_assignor_after(
+            ConsumerGroupMember("m", assignor=old), ConsumerGroupMember("m", assignor=new)
+        )
+        == used
+    )
     assert group.assignor_counts == stored

@@ -6,8 +6,8 @@ import pytest
 
 from kwire.coordinator.groups.consumer import heartbeat
 from kwire.coordinator.groups.consumer.heartbeat import ConsumerGroups
-from kwire.coordinator.groups.consumer.member import Member
-from kwire.coordinator.groups.consumer.requests import Caller, updated_member
+from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
+from kwire.coordinator.groups.consumer.requests import ClientIdentity, updated_member
 from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.coordinator.groups.consumer.script import FOLDER, Script, played
 
@@ -29,7 +29,7 @@ def test_a_script_answers_as_it_says(name: str, request: pytest.FixtureRequest) 
 def test_the_short_way_of_steady_heartbeats_answers_as_the_long_one(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ConsumerGroups, "_is_steady", lambda *_: False)
+    monkeypatch.setattr(ConsumerGroups, "_is_keep_alive", lambda *_: False)
     text = (FOLDER / name).read_text()
     assert played(text) == text
 
@@ -47,9 +47,11 @@ def test_a_heartbeat_that_says_nothing_new_goes_the_short_way(
         script.run("beat a owns=all")
     long_way: list[object] = []
 
-    def seen(member: Member, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> Member:
+    def seen(
+        member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
+    ) -> ConsumerGroupMember:
         long_way.append(request)
-        return updated_member(member, request, caller)
+        return updated_member(member, request, client)
 
     monkeypatch.setattr(heartbeat, "updated_member", seen)
     for _ in range(20):

@@ -10,19 +10,19 @@ from kwire.wire import batch
 R = TypeVar("R")
 
 
-class _Held(Generic[R]):
+class _HeldRecord(Generic[R]):
     """A record of an open transaction."""
 
-    __slots__ = ("order", "overtaken", "record")
+    __slots__ = ("order", "record", "superseded")
 
     def __init__(self, record: R, order: int) -> None:
         self.record = record
         self.order = order
-        self.overtaken = False
+        self.superseded = False
         """Whether a later record of its key counts by now, so that this one never will."""
 
 
-class CommittedRecords(Generic[R]):
+class TransactionalRecords(Generic[R]):
     """Holds back what transactions have written and not ended yet.
 
     Of one key the last record of the log counts, whichever transaction ends first. A tombstone outside of
@@ -31,41 +31,41 @@ class CommittedRecords(Generic[R]):
 
     def __init__(
         self,
-        records_of: Callable[[memoryview], Iterator[R]],
+        decode_batch: Callable[[memoryview], Iterator[R]],
         on_held: Callable[[R], None] = lambda record: None,
         key_of: Callable[[R], Hashable | None] = lambda record: None,
         is_tombstone: Callable[[R], bool] = lambda record: False,
     ) -> None:
-        """`records_of` decodes the records of one batch; `on_held` is told of each that is held back.
+        """`decode_batch` decodes the records of one batch; `on_held` is told of each that is held back.
 
         `key_of` says which records overtake each other; None for one that no other does.
         """
-        self._records_of = records_of
+        self._decode_batch = decode_batch
         self._on_held = on_held
         self._key_of = key_of
         self._is_tombstone = is_tombstone
-        self._open: dict[int, dict[Hashable, _Held[R]]] = {}
+        self._open: dict[int, dict[Hashable, _HeldRecord[R]]] = {}
         """What each producer's open transaction has written so far."""
         self._holders: dict[Hashable, set[int]] = {}
         """The producers whose open transactions have a record of a key."""
         self._order = 0
 
-    def of(self, data: memoryview) -> Iterator[R]:
-        """The records that take effect with this batch. CorruptBatch, and what `records_of` raises."""
+    def committed_by(self, data: memoryview) -> Iterator[R]:
+        """The records that take effect with this batch. CorruptBatch, and what `decode_batch` raises."""
         header = batch.read_header(data)
         if not header.is_transactional:
             if not header.is_control:
-                for record in self._records_of(data):
-                    self.written(record)
+                for record in self._decode_batch(data):
+                    self.supersede_held(record)
                     yield record
             return
         if not header.is_control:
-            self.hold(header.producer_id, self._records_of(data))
+            self.hold(header.producer_id, self._decode_batch(data))
             return
         for marker in batch.records(data, 0, header):
             _, kind = batch.control_type(marker)
             if kind in (batch.ABORT, batch.COMMIT):
-                yield from self.end(header.producer_id, commit=kind == batch.COMMIT)
+                yield from self.end_transaction(header.producer_id, commit=kind == batch.COMMIT)
 
     def hold(self, producer_id: int, records: Iterable[R]) -> None:
         """Records that count if the producer's transaction commits."""
@@ -74,13 +74,13 @@ class CommittedRecords(Generic[R]):
             self._order += 1
             key = self._key_of(record)
             if key is None:
-                open_records[_Alone()] = _Held(record, self._order)
+                open_records[_UniqueKey()] = _HeldRecord(record, self._order)
             else:
-                open_records[key] = _Held(record, self._order)
+                open_records[key] = _HeldRecord(record, self._order)
                 self._holders.setdefault(key, set()).add(producer_id)
             self._on_held(record)
 
-    def written(self, record: R) -> None:
+    def supersede_held(self, record: R) -> None:
         """A record was written outside of transactions, and counts from now on."""
         if not self._holders:
             return
@@ -91,27 +91,27 @@ class CommittedRecords(Generic[R]):
             for producer_id in self._holders.pop(key):
                 del self._open[producer_id][key]
         else:
-            self._overtake(key, self._order + 1)
+            self._supersede(key, self._order + 1)
 
-    def end(self, producer_id: int, *, commit: bool) -> list[R]:
+    def end_transaction(self, producer_id: int, *, commit: bool) -> list[R]:
         """The producer's transaction ends: the records that take effect now."""
-        counting: list[R] = []
+        committed: list[R] = []
         for key, held in self._open.pop(producer_id, {}).items():
             holders = self._holders.get(key)
             if holders is not None:
                 holders.discard(producer_id)
                 if not holders:
                     del self._holders[key]
-            if commit and not held.overtaken:
-                self._overtake(key, held.order)
-                counting.append(held.record)
-        return counting
+            if commit and not held.superseded:
+                self._supersede(key, held.order)
+                committed.append(held.record)
+        return committed
 
-    def _overtake(self, key: Hashable, order: int) -> None:
+    def _supersede(self, key: Hashable, order: int) -> None:
         for producer_id in self._holders.get(key, ()):
             held = self._open[producer_id][key]
             if held.order < order:
-                held.overtaken = True
+                held.superseded = True
 
     def held(self) -> Iterator[R]:
         """Everything that waits for a transaction to end."""
@@ -120,7 +120,7 @@ class CommittedRecords(Generic[R]):
                 yield held.record
 
 
-class _Alone:
+class _UniqueKey:
     """The key of a record that no other overtakes."""
 
     __slots__ = ()

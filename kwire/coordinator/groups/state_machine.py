@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, State
+from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, ClassicGroupState
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-from kwire.coordinator.groups.classic.rebalance import ClassicConfig, ClassicGroups, Join, Sync
-from kwire.coordinator.groups.consumer.describe import described
-from kwire.coordinator.groups.consumer.group import REPLAY, ConsumerGroup
-from kwire.coordinator.groups.consumer.group import State as ConsumerState
+from kwire.coordinator.groups.classic.rebalance import ClassicConfig, ClassicGroups, JoinRequest, SyncRequest
+from kwire.coordinator.groups.consumer.describe import describe_group
+from kwire.coordinator.groups.consumer.group import REPLAY, ConsumerGroup, ConsumerGroupState
 from kwire.coordinator.groups.consumer.heartbeat import ConsumerConfig, ConsumerGroups
-from kwire.coordinator.groups.consumer.offsets import check_commit, check_fetch
-from kwire.coordinator.groups.consumer.uncommitted import Uncommitted
+from kwire.coordinator.groups.consumer.offset_checks import check_commit, check_fetch
+from kwire.coordinator.groups.consumer.uncommitted_changes import UncommittedChanges
 from kwire.coordinator.groups.migration import MigrationConfig, OnlineMigration
-from kwire.coordinator.groups.offsets import Commit, CommittedOffset, OffsetPair, Offsets, tombstone
-from kwire.coordinator.machine import CoordinatorRecord, CoordinatorResult, Surroundings
+from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, OffsetRecord, Offsets, tombstone
 from kwire.coordinator.ports import GroupSettings, TopicsView
+from kwire.coordinator.state_machine import CoordinatorContext, CoordinatorRecord, CoordinatorResult
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kwire.wire.messages.describe_groups import DescribedGroup
@@ -51,31 +50,31 @@ class GroupConfig(ClassicConfig, ConsumerConfig, MigrationConfig, Protocol):
     def offsets_retention_minutes(self) -> int: ...
 
 
-class GroupMachine:
+class GroupStateMachine:
     """All groups whose ids hash to one partition of the offsets topic."""
 
     def __init__(
-        self, config: GroupConfig, around: Surroundings, topics: TopicsView, settings: GroupSettings
+        self, config: GroupConfig, context: CoordinatorContext, topics: TopicsView, settings: GroupSettings
     ) -> None:
         self._config = config
-        self._around = around
-        self._logger = around.logger("kwire.groups")
+        self._context = context
+        self._logger = context.logger("kwire.groups")
         self._topics = topics
-        self.classic = ClassicGroups(config, around)
+        self.classic = ClassicGroups(config, context)
         self.consumer = ConsumerGroups(
             config,
-            around,
+            context,
             topics,
             settings,
             self.classic,
-            lambda consumer: OnlineMigration(config, around, topics, self.classic, consumer),
+            lambda consumer: OnlineMigration(config, context, topics, self.classic, consumer),
         )
         self.offsets = Offsets()
-        self._uncommitted = Uncommitted()
+        self._uncommitted = UncommittedChanges()
 
     # --- the classic protocol
 
-    def join(self, join: Join, done: JoinDone) -> CoordinatorResult:
+    def join(self, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
         """JoinGroup. A consumer group that has no members becomes a classic one."""
         group = self.consumer.groups.get(join.group_id)
         if group is None:
@@ -95,7 +94,7 @@ class GroupMachine:
 
         return CoordinatorResult([*group.tombstones(), *result.records], committed)
 
-    def sync(self, sync: Sync, done: SyncDone) -> CoordinatorResult:
+    def sync(self, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
         """SyncGroup."""
         group = self.consumer.groups.get(sync.group_id)
         if group is not None and group.members:
@@ -120,7 +119,9 @@ class GroupMachine:
 
     # --- offsets
 
-    def commit_offsets(self, commit: Commit, *, is_transactional: bool = False) -> list[CoordinatorRecord]:
+    def commit_offsets(
+        self, commit: OffsetCommit, *, is_transactional: bool = False
+    ) -> list[CoordinatorRecord]:
         """Records for a commit. A commit also keeps its member's session alive.
 
         A transactional one (KIP-447) may come from a producer that says nothing of a member, and between the
@@ -140,18 +141,18 @@ class GroupMachine:
                 if not is_transactional and commit.api_version >= FIRST_COMMIT_VERSION_WITH_GROUP_NOT_FOUND:
                     raise group_not_found(group_id)
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-        elif commit.generation >= 0 or group.state is not State.EMPTY:
+        elif commit.generation >= 0 or group.state is not ClassicGroupState.EMPTY:
             if commit.generation >= 0 or commit.member_id or commit.instance_id is not None:
                 member = group.check_member(commit.member_id, commit.instance_id)
                 if commit.generation != group.generation:
                     raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-                if group.state is State.COMPLETING_REBALANCE and not is_transactional:
+                if group.state is ClassicGroupState.COMPLETING_REBALANCE and not is_transactional:
                     # The member knows this generation from its JoinGroup, but has no partitions of it yet.
                     raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
                 self.classic.renew_session(group, member)
             elif not is_transactional:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return self.offsets.commit(commit, self._around.now_ms())
+        return self.offsets.commit(commit, self._context.now_ms())
 
     def fetch_offsets(
         self, group_id: str, member_id: str | None, member_epoch: int, *, only_committed: bool
@@ -184,7 +185,7 @@ class GroupMachine:
         group = self._group(group_id)
         if (
             isinstance(group, ClassicGroup)
-            and group.state is not State.EMPTY
+            and group.state is not ClassicGroupState.EMPTY
             and group.protocol_type != CONSUMER_PROTOCOL_TYPE
         ):
             # What other kinds of members are reading cannot be known.
@@ -205,12 +206,12 @@ class GroupMachine:
 
         `unstable` are, by group, the partitions for which open transactions have offsets.
         """
-        now_ms = self._around.now_ms()
+        now_ms = self._context.now_ms()
         retention_ms = self._config.offsets_retention_minutes * 60_000
         records: list[CoordinatorRecord] = []
         groups: list[Group] = [*self.classic.groups.values(), *self.consumer.groups.values()]
         for group in groups:
-            expired, none_left = self.offsets.forget_expired(
+            expired, none_left = self.offsets.delete_expired_offsets(
                 group.id,
                 now_ms=now_ms,
                 retention_ms=retention_ms,
@@ -225,11 +226,11 @@ class GroupMachine:
                 records += _tombstones(group)
         return records
 
-    def topics_deleted(
-        self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetPair]
+    def on_topics_deleted(
+        self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetRecord]
     ) -> list[CoordinatorRecord]:
         """Tombstones for all offsets of topics that are gone (by name); open transactions have `unstable`."""
-        return self.offsets.forget_topics(topics, unstable)
+        return self.offsets.delete_topic_offsets(topics, unstable)
 
     # --- groups
 
@@ -244,7 +245,7 @@ class GroupMachine:
         group = self._group(group_id)
         if isinstance(group, ConsumerGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
-        return group.described()
+        return group.describe()
 
     def describe_consumer_group(self, group_id: str, *, only_committed: bool) -> DescribedConsumerGroup:
         """One consumer group. ApiError GROUP_ID_NOT_FOUND.
@@ -260,9 +261,9 @@ class GroupMachine:
             group = self._group(group_id)
         if isinstance(group, ClassicGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-        return described(group, self._topics, self.consumer.default_assignor)
+        return describe_group(group, self._topics, self.consumer.default_assignor)
 
-    def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """The groups in these states and of these types (both in lower case; empty: all)."""
         listed: list[ListedGroup] = []
         if not types or CLASSIC_TYPE in types:
@@ -287,7 +288,7 @@ class GroupMachine:
             )
         return [group for group in listed if not states or group.group_state.lower() in states]
 
-    def delete(self, group_id: str, unstable: Iterable[TopicPartition] = ()) -> list[CoordinatorRecord]:
+    def delete_group(self, group_id: str, unstable: Iterable[TopicPartition] = ()) -> list[CoordinatorRecord]:
         """Tombstones for an empty group and its offsets, those of open transactions (`unstable`) among them.
 
         ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
@@ -295,7 +296,7 @@ class GroupMachine:
         group = self._group(group_id)
         if not _is_empty(group):
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-        return [*self.offsets.forget_group(group_id, unstable), *_tombstones(group)]
+        return [*self.offsets.delete_group_offsets(group_id, unstable), *_tombstones(group)]
 
     # --- replay
 
@@ -311,28 +312,28 @@ class GroupMachine:
             self.consumer.groups.pop(key.group, None)
             known = self.classic.groups.get(key.group)
             if known is not None:
-                self.classic.forget(known)
+                self.classic.remove_group(known)
             if value is not None:
                 self.classic.groups[key.group] = ClassicGroup.from_record(
-                    key.group, value, self._around.now_ms()
+                    key.group, value, self._context.now_ms()
                 )
         elif type(key) in REPLAY:
             self._replay_consumer_group(key, value)
 
-    def pending(self, key: Message) -> None:
+    def record_pending(self, key: Message) -> None:
         """Something changes, and whoever reads it is told of what was before until that is committed."""
         if isinstance(key, OffsetCommitKey):
-            self.offsets.pending(key)
+            self.offsets.record_pending(key)
         elif type(key) in REPLAY:
             group_id: str = key.group_id  # type: ignore[attr-defined]
-            self._uncommitted.pending(group_id, key, self.consumer.groups.get(group_id))
+            self._uncommitted.record_pending(group_id, key, self.consumer.groups.get(group_id))
 
-    def committed(self, key: Message) -> None:
+    def record_committed(self, key: Message) -> None:
         """What was pending is committed."""
         if isinstance(key, OffsetCommitKey):
-            self.offsets.committed(key)
+            self.offsets.record_committed(key)
         elif type(key) in REPLAY:
-            self._uncommitted.committed(key.group_id)  # type: ignore[attr-defined]
+            self._uncommitted.record_committed(key.group_id)  # type: ignore[attr-defined]
 
     def _replay_consumer_group(self, key: Message, value: Message | None) -> None:
         group_id: str = key.group_id  # type: ignore[attr-defined]
@@ -347,7 +348,7 @@ class GroupMachine:
         elif group is None:
             classic = self.classic.groups.get(group_id)
             if classic is not None:
-                self.classic.forget(classic)
+                self.classic.remove_group(classic)
             group = self.consumer.groups[group_id] = ConsumerGroup(group_id, self._logger)
         group.replay(key, value)
 
@@ -356,7 +357,7 @@ class GroupMachine:
         if group_id not in self.classic.groups and group_id not in self.consumer.groups:
             self.classic.create(group_id)
 
-    def released(self, key: Message, value: Message | None) -> None:
+    def replay_transactional(self, key: Message, value: Message | None) -> None:
         """A transaction has committed an offset, whose group came to be when it was written."""
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
@@ -364,20 +365,20 @@ class GroupMachine:
         else:
             self.replay(key, value)
 
-    def held(self, key: Message) -> None:
+    def transactional_record_written(self, key: Message) -> None:
         """A transaction has an offset for a group, which exists from here on."""
         if isinstance(key, OffsetCommitKey):
             self._ensure_group(key.group)
 
-    def loaded(self) -> None:
+    def on_loaded(self) -> None:
         """Everything is replayed: sessions start."""
-        self.classic.loaded()
-        self.consumer.loaded()
+        self.classic.on_loaded()
+        self.consumer.on_loaded()
 
-    def unload(self, code: ErrorCode) -> None:
+    def on_unloaded(self, code: ErrorCode) -> None:
         """The machine ends: whoever waits is told `code`."""
-        self.classic.unload(code)
-        self.consumer.unload()
+        self.classic.on_unloaded(code)
+        self.consumer.on_unloaded()
 
 
 def group_not_found(group_id: str) -> ApiError:
@@ -386,7 +387,7 @@ def group_not_found(group_id: str) -> ApiError:
 
 
 def _is_empty(group: Group) -> bool:
-    return group.state in (State.EMPTY, ConsumerState.EMPTY)
+    return group.state in (ClassicGroupState.EMPTY, ConsumerGroupState.EMPTY)
 
 
 def _tombstones(group: Group) -> list[CoordinatorRecord]:
@@ -401,14 +402,14 @@ def _retention_start(group: Group) -> Callable[[CommittedOffset], int] | None:
 
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return since_commit
-    if group.state is State.EMPTY:
+    if group.state is ClassicGroupState.EMPTY:
         empty_since_ms = group.state_since_ms
         if empty_since_ms is None:
             return since_commit
         return lambda _committed: empty_since_ms
     if (
         group.protocol_type == CONSUMER_PROTOCOL_TYPE
-        and group.state is State.STABLE
+        and group.state is ClassicGroupState.STABLE
         and group.subscribed_topics is not None
     ):
         # The members have moved on to other topics.

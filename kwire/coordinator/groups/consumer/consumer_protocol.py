@@ -28,30 +28,30 @@ LATEST: Final = 3
 M = TypeVar("M", bound=Message)
 
 
-class CustomAssignor(Exception):
+class CustomAssignorError(Exception):
     """An assignment carries what an assignor of the user's own wants its consumers to know."""
 
 
-class Malformed(Exception):
+class MalformedProtocolError(Exception):
     """Something embedded is not what it should be."""
 
 
-def version_of(data: bytes) -> int:
-    """The version that something embedded was written in. Malformed."""
+def decode_version(data: bytes) -> int:
+    """The version that something embedded was written in. MalformedProtocolError."""
     if len(data) < VERSION.size:
-        raise Malformed("it is too short for a version")
+        raise MalformedProtocolError("it is too short for a version")
     version: int = VERSION.unpack_from(data)[0]
     if version < 0:
-        raise Malformed(f"version {version} does not exist")
+        raise MalformedProtocolError(f"version {version} does not exist")
     return min(version, LATEST)
 
 
-def subscription_of(data: bytes) -> ConsumerProtocolSubscription:
-    """What a consumer subscribes to. Malformed."""
+def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
+    """What a consumer subscribes to. MalformedProtocolError."""
     return _decoded(ConsumerProtocolSubscription, data)
 
 
-def owned_by(subscription: ConsumerProtocolSubscription, topics: TopicsView) -> Owned:
+def owned_partitions_of(subscription: ConsumerProtocolSubscription, topics: TopicsView) -> Owned:
     """The partitions that a consumer says it has, of topics that exist."""
     owned: dict[bytes, list[int]] = {}
     for named in subscription.owned_partitions:
@@ -61,14 +61,14 @@ def owned_by(subscription: ConsumerProtocolSubscription, topics: TopicsView) -> 
     return owned
 
 
-def partitions_of(data: bytes, topics: TopicsView) -> Partitions:
-    """The partitions in an assignment, of topics that exist. Malformed, CustomAssignor."""
+def decode_assignment(data: bytes, topics: TopicsView) -> Partitions:
+    """The partitions in an assignment, of topics that exist. MalformedProtocolError, CustomAssignorError."""
     if not data:
         # The member has joined, and never got its assignment.
         return {}
     assignment = _decoded(ConsumerProtocolAssignment, data)
     if assignment.user_data:
-        raise CustomAssignor
+        raise CustomAssignorError
     partitions: dict[bytes, frozenset[int]] = {}
     for named in assignment.assigned_partitions:
         topic = topics.by_name(named.topic)
@@ -77,7 +77,7 @@ def partitions_of(data: bytes, topics: TopicsView) -> Partitions:
     return partitions
 
 
-def assignment_of(partitions: Mapping[bytes, Collection[int]], version: int, topics: TopicsView) -> bytes:
+def encode_assignment(partitions: Mapping[bytes, Collection[int]], version: int, topics: TopicsView) -> bytes:
     """An assignment for a consumer that writes this version."""
     assignment = ConsumerProtocolAssignment(assigned_partitions=[], user_data=None)
     for topic_id, numbers in partitions.items():
@@ -92,9 +92,9 @@ def assignment_of(partitions: Mapping[bytes, Collection[int]], version: int, top
 
 
 def _decoded(message_class: type[M], data: bytes) -> M:
-    decode = decoder(message_class, version_of(data))
+    decode = decoder(message_class, decode_version(data))
     try:
         message: M = decode(memoryview(data), VERSION.size, len(data))[0]
     except WireError as error:
-        raise Malformed(str(error)) from None
+        raise MalformedProtocolError(str(error)) from None
     return message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kwire.coordinator.runtime import StoredPair
+from kwire.coordinator.runtime import DecodedRecord
 from kwire.wire import batch
 from kwire.wire.records import consumer_groups as consumer
 from kwire.wire.records.groups import (
@@ -19,7 +19,7 @@ from kwire.wire.records.groups import (
 from kwire.wire.registry import decode_version_prefixed, version_prefix
 from kwire.wire.schema import Message
 
-KINDS: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
+RECORD_TYPES: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
     key.API_KEY: (key, value)
     for key, value in (
         (OffsetCommitKey, OffsetCommitValue),
@@ -45,20 +45,20 @@ KINDS: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
 """Keys and values of the kinds of records that are known here, by the number of the kind."""
 
 
-def offset_key(record: StoredPair) -> tuple[str, str, int] | None:
+def offset_key(record: DecodedRecord) -> tuple[str, str, int] | None:
     """Which offset a record is about, by group, topic and partition; None where about none."""
     key = record[0]
     return (key.group, key.topic, key.partition) if isinstance(key, OffsetCommitKey) else None
 
 
-def stored_records(data: memoryview) -> Iterator[StoredPair]:
+def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
     """The records of one stored batch that are known here, in order. CorruptBatch, WireError."""
     header = batch.read_header(data)
     for record in batch.records(data, 0, header):
         if record.key is None:
             continue
         kind = version_prefix(record.key)
-        known = KINDS.get(kind)
+        known = RECORD_TYPES.get(kind)
         if known is not None:
             key, value = known
             yield (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kwire.coordinator.committed_records import CommittedRecords
+from kwire.coordinator.transactional_records import TransactionalRecords
 from kwire.wire import batch
 
 
@@ -38,9 +38,9 @@ def marker(kind: int, producer_id: int) -> memoryview:
 
 
 def test_what_a_transaction_wrote_counts_from_its_commit_on() -> None:
-    reader = CommittedRecords(values)
+    reader = TransactionalRecords(values)
     told = [
-        list(reader.of(data))
+        list(reader.committed_by(data))
         for data in (
             written(b"plain"),
             written(b"seven", 7),

@@ -49,11 +49,11 @@ class CoordinatorResult(NamedTuple):
     """The producer (id, epoch) in whose transaction the records are written: they count if it commits."""
 
 
-NOTHING: Final = CoordinatorResult()
+EMPTY_RESULT: Final = CoordinatorResult()
 """Of a command that changes nothing."""
 
 
-SameHeartbeat = Callable[[], bool]
+HeartbeatFastPath = Callable[[], bool]
 """Keeps a member's session alive, as its last heartbeat did.
 
 False, and nothing is done, where the same request might do something else by now.
@@ -74,7 +74,7 @@ class TimerHandle(Protocol):
         """
 
 
-class Surroundings(Protocol):
+class CoordinatorContext(Protocol):
     """What a machine may ask of its runtime."""
 
     def now_ms(self) -> int:
@@ -83,7 +83,7 @@ class Surroundings(Protocol):
     def monotonic_ms(self) -> int:
         """Time that no clock's setting moves, for durations."""
 
-    def later(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
+    def schedule(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
         """Run a command of this machine when `delay_ms` have passed, unless the machine is gone by then."""
 
     def new_uuid(self) -> str:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
-from kwire.coordinator.groups.consumer.member import Member
-from kwire.coordinator.groups.offsets import Commit, PartitionCommit
+from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
+from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
 from kwire.wire.errors import ApiError, ErrorCode
 
 NO_MEMBER_EPOCH: Final = -1
 FIRST_COMMIT_VERSION_WITH_EPOCH: Final = 9
 
 
-def check_commit(group: ConsumerGroup, commit: Commit, *, is_transactional: bool) -> None:
+def check_commit(group: ConsumerGroup, commit: OffsetCommit, *, is_transactional: bool) -> None:
     """Whether a commit counts.
 
     ApiError for all of it: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of members that speak
@@ -56,10 +56,10 @@ def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None
         raise ApiError(_stale(member))
 
 
-def _is_stale(member: Member, epoch: int, commit: PartitionCommit) -> bool:
+def _is_stale(member: ConsumerGroupMember, epoch: int, commit: PartitionCommit) -> bool:
     since = member.assignment_epoch(commit.topic_id, commit.partition)
     return since is None or epoch < since
 
 
-def _stale(member: Member) -> ErrorCode:
+def _stale(member: ConsumerGroupMember) -> ErrorCode:
     return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
-from kwire.coordinator.groups.consumer.member import Member
+from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
 from kwire.host.loggers import NodeLogger
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
@@ -26,17 +26,17 @@ class _Before(NamedTuple):
     epoch: int = 0
     assignment_epoch: int = 0
     member_id: str | None = None
-    member: Member | None = None
+    member: ConsumerGroupMember | None = None
     target: Partitions | None = None
 
 
-class Uncommitted:
+class UncommittedChanges:
     """By group, oldest first."""
 
     def __init__(self) -> None:
-        self._before: dict[str, deque[_Before]] = {}
+        self._previous: dict[str, deque[_Before]] = {}
 
-    def pending(self, group_id: str, key: Message, group: ConsumerGroup | None) -> None:
+    def record_pending(self, group_id: str, key: Message, group: ConsumerGroup | None) -> None:
         """A record of this key comes next, to this group if there is one."""
         before = _Before(None)
         if group is not None:
@@ -45,24 +45,24 @@ class Uncommitted:
                 () if member_id is None else (group.members.get(member_id), group.targets.get(member_id))
             )
             before = _Before(group, group.epoch, group.assignment_epoch, member_id, *of_member)
-        self._before.setdefault(group_id, deque()).append(before)
+        self._previous.setdefault(group_id, deque()).append(before)
 
-    def committed(self, group_id: str) -> None:
+    def record_committed(self, group_id: str) -> None:
         """The oldest record of the group that was pending is committed."""
-        before = self._before[group_id]
+        before = self._previous[group_id]
         before.popleft()
         if not before:
-            del self._before[group_id]
+            del self._previous[group_id]
 
     def is_pending(self, group_id: str) -> bool:
-        return group_id in self._before
+        return group_id in self._previous
 
     def committed_group(self, group_id: str, logger: NodeLogger) -> ConsumerGroup | None:
         """The group as far as it is committed, where some of it is pending; None: there is no such group.
 
         To be looked at, and not to be kept.
         """
-        before = self._before[group_id]
+        before = self._previous[group_id]
         first = before[0]
         group = first.group
         if group is None:

@@ -6,14 +6,14 @@ from collections.abc import Collection
 
 from kwire.coordinator.groups.assignors.spec import Assignor, GroupSpec, MemberSpec, Partitions
 from kwire.coordinator.groups.consumer.group import NO_TARGET, ConsumerGroup
-from kwire.coordinator.groups.consumer.member import Member, target_record
-from kwire.coordinator.machine import CoordinatorRecord
+from kwire.coordinator.groups.consumer.member import ConsumerGroupMember, target_record
 from kwire.coordinator.ports import TopicsView
+from kwire.coordinator.state_machine import CoordinatorRecord
 
 
-def new_target(
+def build_target_assignment(
     group: ConsumerGroup,
-    updated: Member,
+    updated: ConsumerGroupMember,
     *,
     epoch: int,
     homogeneous: bool,
@@ -29,7 +29,7 @@ def new_target(
     specs: dict[str, MemberSpec] = {}
     counts: dict[bytes, int] = {}
     known: dict[frozenset[str], Collection[bytes]] = {}
-    previous_id = None if updated.instance_id is None else group.static_ids.get(updated.instance_id)
+    previous_id = None if updated.instance_id is None else group.static_member_ids.get(updated.instance_id)
     for member in {**group.members, updated.id: updated}.values():
         if member.id == previous_id != updated.id:
             continue

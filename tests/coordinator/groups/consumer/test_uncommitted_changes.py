@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.coordinator.groups.consumer.requests import Caller
+from kwire.coordinator.groups.consumer.requests import ClientIdentity
 from kwire.coordinator.runtime import partition_of
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
@@ -59,7 +59,7 @@ class Story:
             for member_id in members[: self.rng.choice((1, 1, 4))]:
                 self.beat(member_id, -1)
         elif group is not None and not members:
-            self.cluster.service.delete([GROUP], Reply())
+            self.cluster.service.delete_groups([GROUP], Reply())
         elif group is not None:
             member = group.members[self.rng.choice(members)]
             topics = self.rng.choice((None, None, ["t"], ["t", "u"]))
@@ -83,7 +83,7 @@ class Story:
             subscribed_topic_names=topics,
             topic_partitions=owned,
         )
-        self.cluster.service.consumer_heartbeat(request, Caller("c", "/h"), 1, Reply())
+        self.cluster.service.consumer_heartbeat(request, ClientIdentity("c", "/h"), 1, Reply())
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from kwire.coordinator.transactions.machine import Ending, Producer
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
-from kwire.coordinator.transactions.transaction import LAST_EPOCH, MOVES, State
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionMarker
+from kwire.coordinator.transactions.transaction_metadata import (
+    LAST_CLIENT_EPOCH,
+    VALID_TRANSITIONS,
+    TransactionState,
+)
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire import batch
 from kwire.wire.batch import MAX_PRODUCER_EPOCH
@@ -38,7 +42,7 @@ class BrokerPorts:
     host: VirtualHost
     version: int = 2
     log: list[bytearray] = field(default_factory=list)
-    markers: list[tuple[TopicPartition, Ending]] = field(default_factory=list)
+    markers: list[tuple[TopicPartition, TransactionMarker]] = field(default_factory=list)
     held: list[Callable[[ApiError | None], None]] | None = None
     next_id: int = 100
     has_no_ids: bool = False
@@ -77,7 +81,7 @@ class BrokerPorts:
     def write_markers(
         self,
         partitions: Collection[TopicPartition],
-        ending: Ending,
+        ending: TransactionMarker,
         coordinator_epoch: int,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
@@ -126,15 +130,21 @@ class Script:
             else answer
         )
 
-    def init(self, name: str = "t", expected: Producer | None = None, timeout_ms: int = 60_000) -> Any:
+    def init(
+        self, name: str = "t", expected: ProducerIdAndEpoch | None = None, timeout_ms: int = 60_000
+    ) -> Any:
         return self._answer(lambda done: self.service.init_producer_id(name, timeout_ms, expected, done))
 
-    def add(self, producer: Producer, *partitions: TopicPartition, name: str = "t", version: int = 0) -> Any:
+    def add(
+        self, producer: ProducerIdAndEpoch, *partitions: TopicPartition, name: str = "t", version: int = 0
+    ) -> Any:
         return self._answer(
             lambda done: self.service.add_partitions(name, producer, partitions, version, done)
         )
 
-    def end(self, producer: Producer, *, commit: bool = True, name: str = "t", version: int = 0) -> Any:
+    def end(
+        self, producer: ProducerIdAndEpoch, *, commit: bool = True, name: str = "t", version: int = 0
+    ) -> Any:
         return self._answer(
             lambda done: self.service.end(name, producer, commit=commit, client_version=version, done=done)
         )
@@ -147,7 +157,7 @@ class Script:
 def test_a_transaction_of_version_0() -> None:
     script = Script()
     producer = script.init()
-    assert producer == Producer(101, 0)
+    assert producer == ProducerIdAndEpoch(101, 0)
     assert script.state() == "Empty 101/0"
     assert script.add(producer, A, B) == "NONE"
     assert script.state() == "Ongoing 101/0"
@@ -168,23 +178,23 @@ def test_a_transaction_of_version_2_raises_the_epoch_each_time() -> None:
     producer = script.init()
     assert script.add(producer, A, version=2) == "NONE"
     after = script.end(producer, version=2)
-    assert after == Producer(101, 1)
+    assert after == ProducerIdAndEpoch(101, 1)
     assert script.state() == "CompleteCommit 101/1"
     assert [ending.producer_epoch for _, ending in script.broker.markers] == [1]
     assert script.end(producer, version=2) == after  # the answer was lost: told again
     assert script.add(producer, A, version=2) == "PRODUCER_FENCED"
     assert script.add(after, A, version=2) == "NONE"
-    assert script.end(after, commit=False, version=2) == Producer(101, 2)
+    assert script.end(after, commit=False, version=2) == ProducerIdAndEpoch(101, 2)
     assert script.state() == "CompleteAbort 101/2"
 
 
 def test_an_abort_of_nothing_raises_the_epoch_in_version_2() -> None:
     script = Script()
     producer = script.init()
-    assert script.end(producer, commit=False, version=2) == Producer(101, 1)
+    assert script.end(producer, commit=False, version=2) == ProducerIdAndEpoch(101, 1)
     assert script.state() == "CompleteAbort 101/1"
     assert script.broker.markers == []
-    assert script.end(Producer(101, 1), commit=True, version=2) == "INVALID_TXN_STATE"
+    assert script.end(ProducerIdAndEpoch(101, 1), commit=True, version=2) == "INVALID_TXN_STATE"
 
 
 def test_nothing_to_end_in_version_0() -> None:
@@ -198,10 +208,10 @@ def test_a_second_producer_fences_the_first() -> None:
     script = Script()
     first = script.init()
     second = script.init()
-    assert second == Producer(101, 1)
+    assert second == ProducerIdAndEpoch(101, 1)
     assert script.add(first, A) == "PRODUCER_FENCED"
     assert script.end(first) == "PRODUCER_FENCED"
-    assert script.add(Producer(7, 0), A) == "INVALID_PRODUCER_ID_MAPPING"
+    assert script.add(ProducerIdAndEpoch(7, 0), A) == "INVALID_PRODUCER_ID_MAPPING"
     assert script.add(second, A, name="other") == "INVALID_PRODUCER_ID_MAPPING"
 
 
@@ -213,7 +223,7 @@ def test_a_new_producer_aborts_what_the_old_one_left_open() -> None:
     assert script.state() == "CompleteAbort 101/1"
     assert [(ending.commit, ending.producer_epoch) for _, ending in script.broker.markers] == [(False, 1)]
     second = script.init()
-    assert second == Producer(101, 2)
+    assert second == ProducerIdAndEpoch(101, 2)
     script.add(second, A, version=2)
     assert script.init() == "CONCURRENT_TRANSACTIONS"
     assert script.state() == "CompleteAbort 101/3"  # by version 2, whose end raises the epoch anyway
@@ -230,10 +240,10 @@ def test_while_markers_are_written_everybody_waits() -> None:
     assert script.end(producer) == "CONCURRENT_TRANSACTIONS"
     assert script.end(producer, commit=False) == "CONCURRENT_TRANSACTIONS"
     assert script.init() == "CONCURRENT_TRANSACTIONS"
-    assert script.init(expected=Producer(7, 7)) == "CONCURRENT_TRANSACTIONS"
-    assert script.add(Producer(7, 7), B) == "CONCURRENT_TRANSACTIONS"
-    assert script.end(Producer(101, 7)) == "PRODUCER_FENCED"
-    assert script.end(Producer(101, 7), version=2) == "CONCURRENT_TRANSACTIONS"
+    assert script.init(expected=ProducerIdAndEpoch(7, 7)) == "CONCURRENT_TRANSACTIONS"
+    assert script.add(ProducerIdAndEpoch(7, 7), B) == "CONCURRENT_TRANSACTIONS"
+    assert script.end(ProducerIdAndEpoch(101, 7)) == "PRODUCER_FENCED"
+    assert script.end(ProducerIdAndEpoch(101, 7), version=2) == "CONCURRENT_TRANSACTIONS"
     (written,) = script.broker.held
     written(None)
     script.host.run_pending()
@@ -321,7 +331,7 @@ def test_a_restart_goes_on_with_what_was_decided() -> None:
     script.broker.held = None
     script.start()
     assert script.state() == "CompleteCommit 101/1"
-    script.add(Producer(101, 1), B)
+    script.add(ProducerIdAndEpoch(101, 1), B)
     script.start()
     assert script.state() == "Ongoing 101/1"
     assert script.service.describe("t").partitions == {B}
@@ -348,24 +358,24 @@ def test_an_id_that_nobody_uses_expires() -> None:
         script.state()
     assert missing.value.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     script.start()
-    assert list(script.service.all()) == []
+    assert list(script.service.list_transactions()) == []
 
 
 def test_when_the_epochs_are_used_up_the_producer_goes_on_under_a_new_id() -> None:
     script = Script()
     producer = script.init()
-    machine = next(iter(script.service._runtime.active())).machine
-    machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_EPOCH)
-    last = Producer(producer.producer_id, LAST_EPOCH)
+    machine = next(iter(script.service._runtime.active_shards())).machine
+    machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_CLIENT_EPOCH)
+    last = ProducerIdAndEpoch(producer.producer_id, LAST_CLIENT_EPOCH)
     assert script.add(last, A, version=2) == "NONE"
-    assert script.end(last, version=2) == Producer(102, 0)
+    assert script.end(last, version=2) == ProducerIdAndEpoch(102, 0)
     assert script.state() == "CompleteCommit 102/0"
     assert [(ending.producer_id, ending.producer_epoch) for _, ending in script.broker.markers] == [
-        (101, LAST_EPOCH + 1)
+        (101, LAST_CLIENT_EPOCH + 1)
     ]
-    assert script.end(last, version=2) == Producer(102, 0)  # told again
-    machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_EPOCH)
-    assert script.init() == Producer(103, 0)
+    assert script.end(last, version=2) == ProducerIdAndEpoch(102, 0)  # told again
+    machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_CLIENT_EPOCH)
+    assert script.init() == ProducerIdAndEpoch(103, 0)
 
 
 def test_who_needs_a_producer_id_while_there_is_none_is_to_ask_again() -> None:
@@ -373,32 +383,32 @@ def test_who_needs_a_producer_id_while_there_is_none_is_to_ask_again() -> None:
     script.broker.has_no_ids = True
     assert script.init(timeout_ms=0) == "INVALID_TRANSACTION_TIMEOUT"
     assert script.init() == "COORDINATOR_LOAD_IN_PROGRESS"
-    assert list(script.service.all()) == []
+    assert list(script.service.list_transactions()) == []
     script.broker.has_no_ids = False
     script.init(timeout_ms=1_000)
     script.broker.has_no_ids = True
-    assert script.init(timeout_ms=1_000) == Producer(101, 1)  # it has one
-    last = with_epoch(script, LAST_EPOCH)
+    assert script.init(timeout_ms=1_000) == ProducerIdAndEpoch(101, 1)  # it has one
+    last = with_epoch(script, LAST_CLIENT_EPOCH)
     assert script.init() == "COORDINATOR_LOAD_IN_PROGRESS"
     assert script.add(last, A, version=2) == "NONE"
     assert script.end(last._replace(epoch=3), version=2) == "PRODUCER_FENCED"
     assert script.end(last, version=2) == "COORDINATOR_LOAD_IN_PROGRESS"
     assert script.init() == "COORDINATOR_LOAD_IN_PROGRESS"
     script.host.advance(20_000)  # timed out, and not aborted: nobody could go on
-    assert script.state() == f"Ongoing 101/{LAST_EPOCH}"
+    assert script.state() == f"Ongoing 101/{LAST_CLIENT_EPOCH}"
     script.broker.has_no_ids = False
     script.host.advance(20_000)
     assert script.state() == "CompleteAbort 102/0"
 
 
-def with_epoch(script: Script, epoch: int) -> Producer:
+def with_epoch(script: Script, epoch: int) -> ProducerIdAndEpoch:
     """The producer of `t`, after so many epochs."""
-    machine = next(iter(script.service._runtime.active())).machine
+    machine = next(iter(script.service._runtime.active_shards())).machine
     found = machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=epoch)
-    return Producer(found.producer_id, epoch)
+    return ProducerIdAndEpoch(found.producer_id, epoch)
 
 
-@pytest.mark.parametrize("epoch", [LAST_EPOCH, MAX_PRODUCER_EPOCH])
+@pytest.mark.parametrize("epoch", [LAST_CLIENT_EPOCH, MAX_PRODUCER_EPOCH])
 @pytest.mark.parametrize("how", ["timeout", "successor"])
 def test_in_version_2_an_abort_of_the_last_epoch_goes_on_under_a_new_id(epoch: int, how: str) -> None:
     script = Script()
@@ -413,11 +423,13 @@ def test_in_version_2_an_abort_of_the_last_epoch_goes_on_under_a_new_id(epoch: i
     assert [(ending.producer_id, ending.producer_epoch) for _, ending in script.broker.markers] == [
         (101, MAX_PRODUCER_EPOCH)
     ]
-    if epoch == LAST_EPOCH:
-        assert script.end(last, commit=False, version=2) == Producer(102, 0)  # what it comes to know
+    if epoch == LAST_CLIENT_EPOCH:
+        assert script.end(last, commit=False, version=2) == ProducerIdAndEpoch(
+            102, 0
+        )  # what it comes to know
     script.start()
-    assert script.add(Producer(102, 0), A, version=2) == "NONE"
-    assert script.end(Producer(102, 0), version=2) == Producer(102, 1)
+    assert script.add(ProducerIdAndEpoch(102, 0), A, version=2) == "NONE"
+    assert script.end(ProducerIdAndEpoch(102, 0), version=2) == ProducerIdAndEpoch(102, 1)
 
 
 @pytest.mark.parametrize("how", ["timeout", "successor"])
@@ -430,7 +442,7 @@ def test_in_version_1_nothing_is_raised_above_the_greatest_epoch(how: str) -> No
     else:
         assert script.init() == "CONCURRENT_TRANSACTIONS"
     assert script.state() == f"CompleteAbort 101/{MAX_PRODUCER_EPOCH}"
-    assert script.init() == Producer(102, 0)
+    assert script.init() == ProducerIdAndEpoch(102, 0)
 
 
 def test_the_greatest_epoch_cannot_be_committed_in_version_2() -> None:
@@ -440,16 +452,16 @@ def test_the_greatest_epoch_cannot_be_committed_in_version_2() -> None:
     assert script.add(last, A, version=2) == "NONE"
     assert script.end(last, version=2) == "INVALID_REQUEST"
     assert script.state() == f"Ongoing 101/{MAX_PRODUCER_EPOCH}"
-    assert script.end(last, commit=False, version=2) == Producer(103, 0)
+    assert script.end(last, commit=False, version=2) == ProducerIdAndEpoch(103, 0)
 
 
-@pytest.mark.parametrize("expected", [5, LAST_EPOCH - 1])
+@pytest.mark.parametrize("expected", [5, LAST_CLIENT_EPOCH - 1])
 def test_who_names_another_epoch_than_the_last_one_is_not_given_the_next(expected: int) -> None:
     script = Script()
     script.init()
-    with_epoch(script, LAST_EPOCH)
-    assert script.init(expected=Producer(101, expected)) == "UNKNOWN_SERVER_ERROR"
-    assert script.init(expected=Producer(101, LAST_EPOCH)) == Producer(102, 0)
+    with_epoch(script, LAST_CLIENT_EPOCH)
+    assert script.init(expected=ProducerIdAndEpoch(101, expected)) == "UNKNOWN_SERVER_ERROR"
+    assert script.init(expected=ProducerIdAndEpoch(101, LAST_CLIENT_EPOCH)) == ProducerIdAndEpoch(102, 0)
 
 
 def test_what_cannot_be_encoded_holds_nobody_up() -> None:
@@ -461,19 +473,19 @@ def test_what_cannot_be_encoded_holds_nobody_up() -> None:
     assert script.init("other") == "NOT_COORDINATOR"
     script.host.advance(1_000)
     assert script.state() == "Empty 102/0"
-    assert script.init("other") == Producer(101, 1)
-    assert script.init() == Producer(102, 1)
+    assert script.init("other") == ProducerIdAndEpoch(101, 1)
+    assert script.init() == ProducerIdAndEpoch(102, 1)
 
 
 def test_a_producer_that_recovers_names_who_it_was() -> None:
     script = Script()
     producer = script.init()
     after = script.init(expected=producer)
-    assert after == Producer(101, 1)
+    assert after == ProducerIdAndEpoch(101, 1)
     assert script.init(expected=producer) == after  # its answer was lost
-    assert script.init(expected=Producer(101, 5)) == "PRODUCER_FENCED"
-    assert script.init(expected=Producer(55, 0)) == "PRODUCER_FENCED"
-    assert script.init("new", expected=Producer(0, 0)) == Producer(102, 0)
+    assert script.init(expected=ProducerIdAndEpoch(101, 5)) == "PRODUCER_FENCED"
+    assert script.init(expected=ProducerIdAndEpoch(55, 0)) == "PRODUCER_FENCED"
+    assert script.init("new", expected=ProducerIdAndEpoch(0, 0)) == ProducerIdAndEpoch(102, 0)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
@@ -485,8 +497,8 @@ def test_a_timeout_has_bounds(timeout_ms: int) -> None:
 def test_an_empty_id_is_no_id() -> None:
     script = Script()
     assert script.init("") == "INVALID_REQUEST"
-    assert script.add(Producer(1, 0), A, name="") == "INVALID_REQUEST"
-    assert script.end(Producer(1, 0), name="") == "INVALID_REQUEST"
+    assert script.add(ProducerIdAndEpoch(1, 0), A, name="") == "INVALID_REQUEST"
+    assert script.end(ProducerIdAndEpoch(1, 0), name="") == "INVALID_REQUEST"
 
 
 def test_partitions_are_verified() -> None:
@@ -520,15 +532,15 @@ def test_no_client_of_version_2_is_served_before_transaction_version_1() -> None
             assert script.add(producer, A, version=2) == "UNSUPPORTED_VERSION"
         state = script.state()
         # As in Apache Kafka the id waits for a record that is never written.
-        for producer_ in (producer, Producer(7, 7)):
+        for producer_ in (producer, ProducerIdAndEpoch(7, 7)):
             assert script.add(producer_, A) == "CONCURRENT_TRANSACTIONS"
             assert script.init(expected=producer_) == "CONCURRENT_TRANSACTIONS"
         assert script.end(producer) == "CONCURRENT_TRANSACTIONS"
-        assert script.end(Producer(101, 7)) == "PRODUCER_FENCED"
+        assert script.end(ProducerIdAndEpoch(101, 7)) == "PRODUCER_FENCED"
         script.host.advance(604_800_000 + 7_200_000)
         assert script.state() == state
         script.start()
-        assert script.init() in (Producer(101, 1), "CONCURRENT_TRANSACTIONS")
+        assert script.init() in (ProducerIdAndEpoch(101, 1), "CONCURRENT_TRANSACTIONS")
 
 
 def test_a_transaction_of_version_2_outlives_a_downgrade_to_0() -> None:
@@ -539,7 +551,7 @@ def test_a_transaction_of_version_2_outlives_a_downgrade_to_0() -> None:
     script.start()
     assert script.end(producer) == producer
     assert script.state() == "CompleteCommit 101/0"
-    assert script.init() == Producer(101, 1)
+    assert script.init() == ProducerIdAndEpoch(101, 1)
 
 
 def test_one_behind_is_told_of_an_abort_whichever_version_ended() -> None:
@@ -548,11 +560,11 @@ def test_one_behind_is_told_of_an_abort_whichever_version_ended() -> None:
     assert script.add(producer, A) == "NONE"
     script.host.advance(20_000)
     assert script.state() == "CompleteAbort 101/1"
-    assert script.end(producer, commit=False, version=2) == Producer(101, 1)
+    assert script.end(producer, commit=False, version=2) == ProducerIdAndEpoch(101, 1)
     assert script.end(producer, version=2) == "INVALID_TXN_STATE"
     assert script.end(producer, commit=False) == "PRODUCER_FENCED"
 
 
 def test_every_state_has_its_moves() -> None:
-    assert set(MOVES) == set(State)
-    assert State.PREPARE_ABORT.title == "PrepareAbort"
+    assert set(VALID_TRANSITIONS) == set(TransactionState)
+    assert TransactionState.PREPARE_ABORT.title == "PrepareAbort"
