@@ -153,10 +153,10 @@ def test_transactions_are_told_and_terminated(run: Run, broker: Broker) -> None:
     producer.flush(20)
     (told,) = run("transactions", "describe", "pay")
     assert (told["state"], told["partitions"]) == ("Ongoing", ["paid-0"])
-    assert run("transactions", "producers", "paid")[0]["open_from"] == 0
+    assert run("transactions", "producers", "paid")[0]["txn_start_offset"] == 0
     assert run("transactions", "find-hanging", "--older-than", "0ms") == []
     run("transactions", "terminate", "pay")
-    assert run("transactions", "producers", "paid")[0]["open_from"] is None
+    assert run("transactions", "producers", "paid")[0]["txn_start_offset"] is None
     assert run("consume", "paid", "--from", "0", "--until", "end", "--read-committed") == []
 
 
@@ -168,7 +168,9 @@ def test_what_it_has_written_is_whole(run: Run, broker: Broker) -> None:
     dumped = kwire("dump", *map(str, [broker.log_dir, *logs]), "--records", "--json")
     assert dumped.returncode == 0, dumped.stderr
     rows = [json.loads(line) for line in dumped.stdout.splitlines()]
-    assert {row["unread"] for row in rows if "unread" in row} == {"not UTF-8; not UTF-8"}, "of `odd` alone"
+    assert {row["decode_error"] for row in rows if "decode_error" in row} == {"not UTF-8; not UTF-8"}, (
+        "of `odd` alone"
+    )
     kinds = {row["record"]["type"] for row in rows if "record" in row}
     assert {"TopicRecord", "PartitionRecord", "FeatureLevelRecord", "LeaderChangeMessage"} <= kinds
     keys = {row["key"]["type"] for row in rows if isinstance(row.get("key"), dict)}

@@ -155,7 +155,7 @@ DOTTED = re.compile(r"\w+(\.\w+)+\.?|(\.\w+){2,}")
 
 MAY_IMPORT_BY_NAME = {
     "kwire.broker.api.dispatch.handlers",
-    "kwire.cli.commands",
+    "kwire.cli.tools",
     "kwire.cli.files.internal_records",
     "kwire.pipeline.cli",
     "kwire.testing",

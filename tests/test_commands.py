@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from kwire.client.cluster import Cluster
+from kwire.client.cluster_client import ClusterClient
 from kwire.client.users import set_password
 from kwire.testing import ClientConfig, Kafka
 
@@ -156,7 +156,7 @@ def use(bootstrap: str, *, has_orders: bool) -> None:
     consumer.commit(offsets=[TopicPartition("old", 0, 1)], asynchronous=False)
     consumer.close()
     host, _, port = bootstrap.rpartition(":")
-    with Cluster([(host, int(port))], client_id="test", timeout_seconds=20) as cluster:
+    with ClusterClient([(host, int(port))], client_id="test", timeout_seconds=20) as cluster:
         for name, password in USERS.items():
             set_password(cluster, name, password, "SCRAM-SHA-512")
 

@@ -17,7 +17,7 @@ import pytest
 from kwire.broker.api.request.table import SERVED
 from kwire.broker.config import BrokerConfig
 from kwire.broker.security.settings import listener_security
-from kwire.client.security import security_of
+from kwire.client.security import parse_security
 from kwire.testing import Broker
 from kwire.wire.java_properties import load as read_properties
 
@@ -115,7 +115,7 @@ def test_settings_that_are_shown_are_good(properties: dict[str, str], tmp_path: 
         for key in OF_INTERNAL_TOPICS:
             assert int(str(config.value(key))) <= voters.count(",") + 1, f"{key}: there is no coordinator"
     else:
-        assert security_of(properties).credentials is not None
+        assert parse_security(properties).credentials is not None
 
 
 def test_a_suite_moves_by_the_line_that_is_shown() -> None:

@@ -7,31 +7,21 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from kwire.cli.shared.command_error import CommandError, UsageError
+
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
-MISSING: Final = "Missing required configuration"
+MISSING_KEY: Final = "Missing required configuration"
 """How Kafka's words for it begin."""
 CLUSTER_DIR: Final = "kwire-cluster"
 """Where a cluster is, if nobody says otherwise."""
-A_FILE: Final = "give the path of a broker's configuration file"
+FILE_HINT: Final = "give the path of a broker's configuration file"
 
 
-class Failure(Exception):
-    """The command cannot be carried out. One line says why; exit status 1."""
-
-    status: int = 1
-
-
-class UsageError(Failure):
-    """What was given contradicts itself, or is not what is expected there. Exit status 2."""
-
-    status = 2
-
-
-def configuration(options: argparse.Namespace) -> BrokerConfig:
+def load_configuration(options: argparse.Namespace) -> BrokerConfig:
     """The configuration that file, environment and flags make together."""
     from kwire.broker.config import ConfigError, load
 
@@ -41,14 +31,14 @@ def configuration(options: argparse.Namespace) -> BrokerConfig:
     try:
         return load(options.properties, os.environ, overrides)
     except ConfigError as error:
-        if options.properties is None or not str(error).startswith(MISSING):
-            raise Failure(str(error)) from error
+        if options.properties is None or not str(error).startswith(MISSING_KEY):
+            raise CommandError(str(error)) from error
         told = str(error).removesuffix(".")
-        raise Failure(
+        raise CommandError(
             f"{told}: add it to {options.properties}, or give no file, and keys by --set"
         ) from error
     except OSError as error:
-        raise Failure(f"{options.properties}: {error.strerror}: {A_FILE}") from error
+        raise CommandError(f"{options.properties}: {error.strerror}: {FILE_HINT}") from error
 
 
 def parse_overrides(given: Iterable[str]) -> dict[str, str]:

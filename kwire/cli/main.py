@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kwire.cli.broker_settings import CLUSTER_DIR, LOG_FORMATS, LOG_LEVELS, Failure
+from kwire.cli.broker_settings import CLUSTER_DIR, LOG_FORMATS, LOG_LEVELS
+from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.parser import Parser
-from kwire.cli.shared.standard_streams import told
+from kwire.cli.shared.standard_streams import run_and_flush
 
 DESCRIPTION = """\
 kwire is a broker that speaks Apache Kafka's protocol and keeps Apache Kafka's files,
@@ -32,7 +33,7 @@ examples:
 
 'kwire serve --help' tells about a command's options."""
 
-DESK = {
+TOOLS = {
     "topics": "list, describe, create, alter and delete topics of any cluster",
     "produce": "write lines, or arguments, into a topic",
     "consume": "show the records of topics, and those that come",
@@ -96,10 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["pipeline"]:
         return _pipeline(given[1:])
-    if given and given[0] in DESK:
-        from kwire.cli.commands import main as run_at_desk
+    if given and given[0] in TOOLS:
+        from kwire.cli.tools import main as run_tool
 
-        return run_at_desk(given[0], given[1:])
+        return run_tool(given[0], given[1:])
     wanted = given[0] if given and given[0] in COMMANDS else None
     parser = _parser(wanted if wanted != "completion" else None)  # which completes all of them
     options = parser.parse_args(given)
@@ -109,10 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command in ("serve", "container"):  # which go on where nobody is told
         return _run(options)
     if options.version:
-        return told("kwire", _tell_version)
+        return run_and_flush("kwire", _print_version)
     if options.command == "completion":
-        return told("kwire completion", lambda: _completion(options.shell, parser))
-    return told(f"kwire {options.command}", lambda: _run(options))
+        return run_and_flush("kwire completion", lambda: _completion(options.shell, parser))
+    return run_and_flush(f"kwire {options.command}", lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -126,7 +127,7 @@ def _run(options: argparse.Namespace) -> int:
         else:
             from kwire.cli.server.format import run
         return run(options)
-    except Failure as failure:
+    except CommandError as failure:
         print(f"kwire: {failure}", file=sys.stderr)
         return failure.status
     except KeyboardInterrupt:
@@ -148,7 +149,7 @@ def _parser(wanted: str | None = None) -> argparse.ArgumentParser:
         if wanted in (None, name):
             add(commands.add_parser(name, help=text, allow_abbrev=False))
     if wanted is None:
-        for name, text in OTHERS.items():  # whose parsers are their own
+        for name, text in SEPARATE_COMMANDS.items():  # whose parsers are their own
             commands.add_parser(name, help=text, add_help=False)
     return parser
 
@@ -161,7 +162,7 @@ def _describe(parser: argparse.ArgumentParser, description: str, examples: str |
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     _describe(parser, SERVE_DESCRIPTION, SERVE_EXAMPLES)
     assert isinstance(parser, Parser)
-    parser.elsewhere = {
+    parser.replacements = {
         "--port": "--set listeners=PLAINTEXT://127.0.0.1:PORT",
         "--host": "--set listeners=PLAINTEXT://HOST:9092",
     }
@@ -349,12 +350,12 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
 
 
 def _completion(shell: str, parser: argparse.ArgumentParser) -> int:
-    from kwire.cli.commands import parser_of
-    from kwire.cli.completion import levels, script
+    from kwire.cli.completion import positions, script
+    from kwire.cli.tools import parser_of
 
-    known = {level.path: level for level in levels("kwire", parser)}
-    for name in DESK:  # whose parsers are their own
-        known |= {level.path: level for level in levels(f"kwire {name}", parser_of(name))}
+    known = {level.path: level for level in positions("kwire", parser)}
+    for name in TOOLS:  # whose parsers are their own
+        known |= {level.path: level for level in positions(f"kwire {name}", parser_of(name))}
     print(script(shell, list(known.values())), end="")
     return 0
 
@@ -385,7 +386,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="where the data is kept: short for --set log.dirs=DIR")
 
 
-def _tell_version() -> int:
+def _print_version() -> int:
     print(f"kwire {_version()}")
     return 0
 
@@ -408,7 +409,7 @@ COMMANDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None
 }
 """What each command that is parsed here is for, and what adds its arguments."""
 
-OTHERS: Final = {"pipeline": "run a job on Spark: archive, restore, audit …", **DESK}
+SEPARATE_COMMANDS: Final = {"pipeline": "run a job on Spark: archive, restore, audit …", **TOOLS}
 
 
 if __name__ == "__main__":

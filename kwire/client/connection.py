@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, TypeVar
 
-from kwire.client.failure import Closed, Lost, SecurityMismatch, check
+from kwire.client.errors import ClosedByPeer, Disconnected, SecurityMismatch, raise_for_code
 from kwire.client.security import PLAINTEXT, Security
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
@@ -19,17 +19,17 @@ from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandsha
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 from kwire.wire.schema import Message
 
-MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 TLS_ALERT: Final = 0x1503
 """What a listener with TLS begins to answer with who does not speak it: an alert, of TLS 1."""
-REAUTHENTICATE_AT: Final = 0.85
+REAUTHENTICATE_FRACTION: Final = 0.85
 """At which part of a session one says anew who one is, as Kafka's clients do at the earliest (KIP-368)."""
-REAUTHENTICATE_AFTER_SECONDS: Final = 1.1
+MIN_REAUTHENTICATE_SECONDS: Final = 1.1
 """And no sooner, where a session is short: brokers refuse it within a second of the last time."""
-FIRST_VERSION: Final = 3
+API_VERSIONS_VERSION: Final = 3
 """Of ApiVersions: whoever does not know it says in version 0 what it knows instead (KIP-511)."""
 
-NEWEST: Final[Mapping[int, int]] = {
+MAX_VERSIONS: Final[Mapping[int, int]] = {
     # Those in which topics are told by their names, as people have them (KIP-516).
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
@@ -68,28 +68,31 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._security = security
         self._now = now
-        self._asked = 0
-        self._again_at: float | None = None
+        self._correlation_id = 0
+        self._reauthenticate_at: float | None = None
         """When to say anew who one is, where a session has an end (KIP-368)."""
-        with self._explaining(), self._losing():
-            self._socket = self._connected()
+        with self._diagnosing(), self._translating_errors():
+            self._socket = self._connect()
         self._stream = self._socket.makefile("rb")
         try:
-            with self._explaining():
+            with self._diagnosing():
                 self._ranges = self._negotiate()
             if security.credentials is not None:
                 self._authenticate()
         except BaseException:
             self.close()
             raise
-        self._is_heard = False
+        self._has_response = False
         """Whether anything was answered by now."""
 
     def __enter__(self) -> Connection:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        response_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -101,7 +104,7 @@ class Connection:
     def version(self, api_key: int) -> int:
         """In which version a request is sent. ApiError where there is none that both sides speak."""
         api = API_VERSIONS[api_key]
-        most = min(api.max_version, NEWEST.get(api_key, api.max_version))
+        most = min(api.max_version, MAX_VERSIONS.get(api_key, api.max_version))
         served = self._ranges.get(api_key)
         if served is None or served[1] < api.min_version or served[0] > most:
             there = "not at all" if served is None else f"in versions {served[0]} to {served[1]}"
@@ -112,33 +115,33 @@ class Connection:
             )
         return min(most, served[1])
 
-    def ask(self, request: Message, kind: type[A], seconds: float | None = None) -> A:
+    def send(self, request: Message, response_type: type[A], seconds: float | None = None) -> A:
         """A request's answer. ApiError for an API that is not served, Lost, WireError.
 
         `seconds` is for requests that the broker may let wait, such as a fetch.
         """
-        version = self._ready(request)
-        if self._is_heard or self._security.credentials is not None:
-            return self._exchange(request, kind, version, seconds)
-        with self._explaining():
-            answer = self._exchange(request, kind, version, seconds)
-        self._is_heard = True
-        return answer
+        version = self._prepare(request)
+        if self._has_response or self._security.credentials is not None:
+            return self._exchange(request, response_type, version, seconds)
+        with self._diagnosing():
+            response = self._exchange(request, response_type, version, seconds)
+        self._has_response = True
+        return response
 
-    def tell(self, request: Message) -> None:
+    def send_one_way(self, request: Message) -> None:
         """Send a request that is not answered: a Produce without acknowledgements. ApiError, Lost."""
-        version = self._ready(request)
-        with self._losing():
+        version = self._prepare(request)
+        with self._translating_errors():
             self._send(request, version)
 
-    def _ready(self, request: Message) -> int:
+    def _prepare(self, request: Message) -> int:
         """The version to send a request in, once the session has not come to its end. ApiError, Lost."""
         version = self.version(request.API_KEY)
-        if self._again_at is not None and self._now() >= self._again_at:
+        if self._reauthenticate_at is not None and self._now() >= self._reauthenticate_at:
             self._authenticate()
         return version
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         """A socket on which one may speak. OSError."""
         sock = socket.create_connection((self._host, self._port), self._timeout_seconds)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -147,12 +150,12 @@ class Connection:
 
     def _negotiate(self) -> dict[int, tuple[int, int]]:
         request = ApiVersionsRequest(client_software_name="kwire", client_software_version="client")
-        answer = self._exchange(request, ApiVersionsResponse, FIRST_VERSION)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            answer = self._exchange(ApiVersionsRequest(), ApiVersionsResponse, 0)
-        if answer.error_code:
-            raise WireError(f"ApiVersions is answered with error {answer.error_code}")
-        return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+        response = self._exchange(request, ApiVersionsResponse, API_VERSIONS_VERSION)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            response = self._exchange(ApiVersionsRequest(), ApiVersionsResponse, 0)
+        if response.error_code:
+            raise WireError(f"ApiVersions is answered with error {response.error_code}")
+        return {one.api_key: (one.min_version, one.max_version) for one in response.api_keys}
 
     def _authenticate(self) -> None:
         """Say who one is. ApiError where that is not believed, SecurityMismatch, Lost, WireError.
@@ -167,7 +170,7 @@ class Connection:
         credentials = self._security.credentials
         assert credentials is not None
         mechanism = credentials.mechanism
-        chosen = self._ask(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
+        chosen = self._request(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
         if chosen.error_code == ErrorCode.ILLEGAL_SASL_STATE:
             plain = self._security._replace(credentials=None).protocol
             raise SecurityMismatch(
@@ -176,49 +179,53 @@ class Connection:
         if chosen.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             known = " or ".join(chosen.mechanisms)
             raise SecurityMismatch(f"{self.address} does not take sasl.mechanism={mechanism}, but {known}")
-        check(chosen.error_code, None, f"sasl.mechanism={mechanism} at {self.address}")
+        raise_for_code(chosen.error_code, None, f"sasl.mechanism={mechanism} at {self.address}")
         about = f"{'token' if credentials.is_token else 'user'} {credentials.username} at {self.address}"
         client = sasl_client(credentials, SystemRandom())
         try:
             said = client.evaluate(b"")
             while said is not None:
-                answer = self._ask(SaslAuthenticateRequest(auth_bytes=said), SaslAuthenticateResponse)
-                check(answer.error_code, answer.error_message, about)
-                said = None if client.is_complete else client.evaluate(bytes(answer.auth_bytes))
+                response = self._request(SaslAuthenticateRequest(auth_bytes=said), SaslAuthenticateResponse)
+                raise_for_code(response.error_code, response.error_message, about)
+                said = None if client.is_complete else client.evaluate(bytes(response.auth_bytes))
         except AuthenticationFailed as error:
             raise SecurityMismatch(
                 f"{self.address} has not shown that it knows the password: {error}"
             ) from error
-        lifetime_ms = answer.session_lifetime_ms
+        lifetime_ms = response.session_lifetime_ms
         if credentials.is_token and not lifetime_ms:
             # It is believed until the controller has removed it, and the next request ends the connection.
             raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED, about)
-        after_seconds = max(REAUTHENTICATE_AT * lifetime_ms / 1000, REAUTHENTICATE_AFTER_SECONDS)
-        self._again_at = self._now() + after_seconds if lifetime_ms > 0 else None
+        after_seconds = max(REAUTHENTICATE_FRACTION * lifetime_ms / 1000, MIN_REAUTHENTICATE_SECONDS)
+        self._reauthenticate_at = self._now() + after_seconds if lifetime_ms > 0 else None
 
-    def _ask(self, request: Message, kind: type[A]) -> A:
-        return self._exchange(request, kind, self.version(request.API_KEY))
+    def _request(self, request: Message, response_type: type[A]) -> A:
+        return self._exchange(request, response_type, self.version(request.API_KEY))
 
-    def _exchange(self, request: Message, kind: type[A], version: int, seconds: float | None = None) -> A:
-        with self._losing():
+    def _exchange(
+        self, request: Message, response_type: type[A], version: int, seconds: float | None = None
+    ) -> A:
+        with self._translating_errors():
             self._socket.settimeout(self._timeout_seconds if seconds is None else seconds)
             self._send(request, version)
             size = int.from_bytes(self._read(4), "big", signed=True)
             if size >> 16 == TLS_ALERT:
                 raise ConnectionError("speaks TLS")
-            if not 4 <= size <= MAX_ANSWER_BYTES:
+            if not 4 <= size <= MAX_RESPONSE_BYTES:
                 raise WireError(
                     f"{self.address} does not answer as Kafka does: name a listener of a broker's"
                 )
-            correlation_id, answer = decode_response(kind, version, self._read(size))
-        if correlation_id != self._asked:
-            raise WireError(f"{self.address} answers request {correlation_id} instead of {self._asked}")
-        return answer
+            correlation_id, response = decode_response(response_type, version, self._read(size))
+        if correlation_id != self._correlation_id:
+            raise WireError(
+                f"{self.address} answers request {correlation_id} instead of {self._correlation_id}"
+            )
+        return response
 
     def _send(self, request: Message, version: int) -> None:
-        self._asked += 1
+        self._correlation_id += 1
         try:
-            self._socket.sendall(encode_request(request, version, self._asked, self._client_id))
+            self._socket.sendall(encode_request(request, version, self._correlation_id, self._client_id))
         except NotInVersion as error:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -232,34 +239,34 @@ class Connection:
         return data
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _diagnosing(self) -> Iterator[None]:
         """SecurityMismatch instead of Closed where the other side wants to be spoken to otherwise."""
         try:
             yield
-        except Closed as closed:
-            from kwire.client.mismatch import mismatch_at
+        except ClosedByPeer as closed:
+            from kwire.client.security_probe import find_mismatch
 
-            mismatch = mismatch_at(self._host, self._port, self._security, self._timeout_seconds)
+            mismatch = find_mismatch(self._host, self._port, self._security, self._timeout_seconds)
             if mismatch is not None:
                 raise mismatch from closed
             raise
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
+    def _translating_errors(self) -> Iterator[None]:
         """What a socket fails with, as Lost; SecurityMismatch where TLS says why."""
         try:
             yield
         except (ConnectionRefusedError, TimeoutError) as error:
-            raise Lost(f"{self.address}: {_reason(error)}") from error
+            raise Disconnected(f"{self.address}: {_reason(error)}") from error
         except OSError as error:
             has_tls = self._security.tls is not None
             if has_tls:
-                from kwire.client.tls import mismatch_of
+                from kwire.client.tls import explain_handshake_error
 
-                if mismatch := mismatch_of(error, self.address):
+                if mismatch := explain_handshake_error(error, self.address):
                     raise mismatch from error
-            kind = Closed if has_tls or isinstance(error, ConnectionError) else Lost
-            raise kind(f"{self.address}: {_reason(error)}") from error
+            response_type = ClosedByPeer if has_tls or isinstance(error, ConnectionError) else Disconnected
+            raise response_type(f"{self.address}: {_reason(error)}") from error
 
 
 def _reason(error: OSError) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kwire.client.cluster import Cluster
-from kwire.client.failure import check
+from kwire.client.cluster_client import ClusterClient
+from kwire.client.errors import raise_for_code
 from kwire.wire.codegen import decode
 from kwire.wire.errors import WireError
 from kwire.wire.messages.consumer_group_describe import (
@@ -44,39 +44,39 @@ class Group(NamedTuple):
     members: tuple[GroupMember, ...]
 
 
-def listed(cluster: Cluster) -> dict[str, ListedGroup]:
+def list_groups(cluster: ClusterClient) -> dict[str, ListedGroup]:
     """All groups of all coordinators, by their names. ApiError, Lost."""
 
     def attempt(node_id: int) -> list[ListedGroup]:
-        answer = cluster.ask_node(node_id, ListGroupsRequest(), ListGroupsResponse)
-        check(answer.error_code, None, f"the groups of broker {node_id}")
-        return answer.groups
+        response = cluster.send_to_node(node_id, ListGroupsRequest(), ListGroupsResponse)
+        raise_for_code(response.error_code, None, f"the groups of broker {node_id}")
+        return response.groups
 
     found = {
         group.group_id: group
         for node_id in sorted(cluster.brokers())
-        for group in cluster.retried(lambda node_id=node_id: attempt(node_id))  # type: ignore[misc]
+        for group in cluster.retry(lambda node_id=node_id: attempt(node_id))  # type: ignore[misc]
     }
     return dict(sorted(found.items()))
 
 
-def group_of(cluster: Cluster, known: ListedGroup) -> Group:
+def describe_group(cluster: ClusterClient, known: ListedGroup) -> Group:
     """A group with its members. ApiError, Lost."""
     if known.group_type.lower() not in DESCRIBED:
-        node_id = cluster.retried(lambda: cluster.coordinator(known.group_id))
+        node_id = cluster.retry(lambda: cluster.coordinator(known.group_id))
         return Group(known.group_id, known.group_type, known.group_state, node_id, "", ())
     if known.group_type.lower() == CONSUMER:
-        return cluster.retried(lambda: consumer_group(cluster, known.group_id))
-    found = cluster.retried(lambda: classic_group(cluster, known.group_id))
+        return cluster.retry(lambda: describe_consumer_group(cluster, known.group_id))
+    found = cluster.retry(lambda: describe_classic_group(cluster, known.group_id))
     return found._replace(type=known.group_type or found.type)
 
 
-def consumer_group(cluster: Cluster, name: str) -> Group:
+def describe_consumer_group(cluster: ClusterClient, name: str) -> Group:
     """A group of the protocol of KIP-848, asked for once. ApiError, Lost."""
     node_id = cluster.coordinator(name)
     request = ConsumerGroupDescribeRequest(group_ids=[name])
-    found = cluster.ask_node(node_id, request, ConsumerGroupDescribeResponse).groups[0]
-    check(found.error_code, found.error_message, f"group {name}")
+    found = cluster.send_to_node(node_id, request, ConsumerGroupDescribeResponse).groups[0]
+    raise_for_code(found.error_code, found.error_message, f"group {name}")
     members = tuple(
         GroupMember(
             member.member_id,
@@ -91,11 +91,13 @@ def consumer_group(cluster: Cluster, name: str) -> Group:
     return Group(name, CONSUMER, found.group_state, node_id, found.assignor_name, members)
 
 
-def classic_group(cluster: Cluster, name: str) -> Group:
+def describe_classic_group(cluster: ClusterClient, name: str) -> Group:
     """A group of the protocol before that, asked for once. ApiError, Lost."""
     node_id = cluster.coordinator(name)
-    found = cluster.ask_node(node_id, DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse).groups[0]
-    check(found.error_code, found.error_message, f"group {name}")
+    found = cluster.send_to_node(
+        node_id, DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse
+    ).groups[0]
+    raise_for_code(found.error_code, found.error_message, f"group {name}")
     members = tuple(
         GroupMember(
             member.member_id,
@@ -109,22 +111,22 @@ def classic_group(cluster: Cluster, name: str) -> Group:
     return Group(name, CLASSIC, found.group_state, node_id, found.protocol_data, members)
 
 
-def committed_offsets(cluster: Cluster, name: str) -> dict[TopicPartition, int]:
+def fetch_committed_offsets(cluster: ClusterClient, name: str) -> dict[TopicPartition, int]:
     """All offsets that a group has committed. ApiError, Lost."""
     request = OffsetFetchRequest(group_id=name, topics=None)
 
     def attempt() -> dict[TopicPartition, int]:
-        answer = cluster.ask_coordinator(name, request, OffsetFetchResponse)
-        check(answer.error_code, None, f"group {name}")
+        response = cluster.send_to_coordinator(name, request, OffsetFetchResponse)
+        raise_for_code(response.error_code, None, f"group {name}")
         found = {}
-        for topic in answer.topics:
+        for topic in response.topics:
             for one in topic.partitions:
-                check(one.error_code, None, f"group {name}, {topic.name}-{one.partition_index}")
+                raise_for_code(one.error_code, None, f"group {name}, {topic.name}-{one.partition_index}")
                 if one.committed_offset >= 0:
                     found[topic.name, one.partition_index] = one.committed_offset
         return found
 
-    return cluster.retried(attempt)
+    return cluster.retry(attempt)
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kwire.client.cluster import Cluster, by_topic
-from kwire.client.failure import check
+from kwire.client.cluster_client import ClusterClient, group_by_topic
+from kwire.client.errors import raise_for_code
 from kwire.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -16,7 +16,7 @@ from kwire.wire.primitives import TopicPartition
 
 
 def find_offsets(
-    cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
+    cluster: ClusterClient, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
 ) -> dict[TopicPartition, int]:
     """The first offset at or after each timestamp, LATEST or EARLIEST; NO_OFFSET where no record is so young.
 
@@ -38,15 +38,15 @@ def find_offsets(
                             for index in indexes
                         ],
                     )
-                    for topic, indexes in by_topic(led)
+                    for topic, indexes in group_by_topic(led)
                 ],
             )
-            for topic_answer in cluster.ask_node(leader, request, ListOffsetsResponse).topics:
+            for topic_answer in cluster.send_to_node(leader, request, ListOffsetsResponse).topics:
                 for one in topic_answer.partitions:
                     name = topic_answer.name
-                    check(one.error_code, None, f"{name}-{one.partition_index}")
+                    raise_for_code(one.error_code, None, f"{name}-{one.partition_index}")
                     found[name, one.partition_index] = one.offset
 
     if timestamps:
-        cluster.retried(attempt)
+        cluster.retry(attempt)
     return found

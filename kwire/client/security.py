@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
 DEFAULT_MECHANISM: Final = "GSSAPI"
-UNKNOWN: Final = (
+UNSUPPORTED_KEYS: Final = (
     "sasl.client.callback.handler.class",
     "sasl.login.callback.handler.class",
     "sasl.login.class",
@@ -44,20 +44,20 @@ class Security(NamedTuple):
 PLAINTEXT: Final = Security()
 
 
-def security_of(properties: Mapping[str, str]) -> Security:
+def parse_security(properties: Mapping[str, str]) -> Security:
     """What a client's properties say. ValueError, with a sentence on a key that is wrong."""
     protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
     if protocol not in PROTOCOLS:
         raise ValueError(f"security.protocol={protocol}: say one of {', '.join(PROTOCOLS)}")
     has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
-    for key in UNKNOWN:
+    for key in UNSUPPORTED_KEYS:
         if properties.get(key) and (has_tls if key.startswith("ssl.") else has_sasl):
             raise ValueError(f"{key} is not known here: leave it out")
     tls = None
     if has_tls:
-        from kwire.client.tls import context_of
+        from kwire.client.tls import create_context
 
-        tls = context_of(properties)
+        tls = create_context(properties)
     return Security(tls, _credentials(properties) if has_sasl else None)
 
 
@@ -72,7 +72,7 @@ def _credentials(properties: Mapping[str, str]) -> Credentials:
     if not text:
         raise ValueError(
             "sasl.jaas.config is missing: say who you are, like "
-            f"sasl.jaas.config={login_of(mechanism, 'alice', 'alice-secret')}"
+            f"sasl.jaas.config={jaas_config(mechanism, 'alice', 'alice-secret')}"
         )
     from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE, MalformedJaas, parse_jaas
     from kwire.broker.security.settings import Credentials
@@ -90,17 +90,17 @@ def _credentials(properties: Mapping[str, str]) -> Credentials:
     return Credentials(mechanism, login.username, login.password, login.is_token)
 
 
-def login_of(mechanism: str, username: str, password: str, *, is_token: bool = False) -> str:
+def jaas_config(mechanism: str, username: str, password: str, *, is_token: bool = False) -> str:
     """The `sasl.jaas.config` of a client."""
     kind = "plain.Plain" if mechanism == PLAIN else "scram.Scram"
     as_token = " tokenauth=true" if is_token else ""
     return (
         f"org.apache.kafka.common.security.{kind}LoginModule required "
-        f"username={quoted(username)} password={quoted(password)}{as_token};"
+        f"username={quote_jaas(username)} password={quote_jaas(password)}{as_token};"
     )
 
 
-def quoted(text: str) -> str:
+def quote_jaas(text: str) -> str:
     """A word of JAAS text."""
     inner = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{inner}"'

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from kwire.client.failure import SecurityMismatch
+from kwire.client.errors import SecurityMismatch
 
 DEFAULT_STORE_TYPE: Final = "JKS"
 CONVERT: Final = {
@@ -21,14 +21,14 @@ CONVERT: Final = {
 }
 """How to make a PEM file of what is in a keystore of Java's."""
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-OTHER_NAME, OTHER_ADDRESS = 62, 64
+HOSTNAME_MISMATCH, IP_MISMATCH = 62, 64
 """OpenSSL's codes of a certificate that is somebody else's."""
 LINE: Final = 64
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _CERTIFICATE: Final = "CERTIFICATE"
 
 
-class Block(NamedTuple):
+class PemBlock(NamedTuple):
     """One thing of a PEM text."""
 
     kind: str
@@ -41,7 +41,7 @@ class Block(NamedTuple):
         return "\n".join([f"-----BEGIN {self.kind}-----", *lines, f"-----END {self.kind}-----", ""])
 
 
-def context_of(properties: Mapping[str, str]) -> ssl.SSLContext:
+def create_context(properties: Mapping[str, str]) -> ssl.SSLContext:
     """What connections are made with. ValueError, with a sentence on the key that is wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
@@ -50,23 +50,23 @@ def context_of(properties: Mapping[str, str]) -> ssl.SSLContext:
             f"ssl.endpoint.identification.algorithm={algorithm}: say https, or nothing to check no name"
         )
     context.check_hostname = algorithm == "https"
-    _choose_versions(context, properties)
-    trusted = _pem(properties, "truststore", "ssl.truststore.certificates")
+    _set_versions(context, properties)
+    trusted = _read_pem(properties, "truststore", "ssl.truststore.certificates")
     if trusted is None:
         context.load_default_certs()
     else:
         key, text = trusted
-        certificates = [one.data for one in _blocks(key, text) if one.kind == _CERTIFICATE]
+        certificates = [one.data for one in _pem_blocks(key, text) if one.kind == _CERTIFICATE]
         if not certificates:
             raise ValueError(
                 f"{key} has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----"
             )
         _load(key, lambda: context.load_verify_locations(cadata=b"".join(certificates)))
-    _show(context, properties)
+    _load_own_certificate(context, properties)
     return context
 
 
-def _choose_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
+def _set_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     text = properties.get("ssl.enabled.protocols", "")
     names = [name for name in map(str.strip, text.split(",")) if name]
     if unknown := next((name for name in names if name not in VERSIONS), None):
@@ -75,15 +75,15 @@ def _choose_versions(context: ssl.SSLContext, properties: Mapping[str, str]) -> 
     context.minimum_version, context.maximum_version = min(chosen), max(chosen)
 
 
-def _show(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
+def _load_own_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     """Have a certificate to show where one is named."""
-    own = _pem(properties, "keystore", "ssl.keystore.certificate.chain")
+    own = _read_pem(properties, "keystore", "ssl.keystore.certificate.chain")
     if own is None:
         return
     key, text = own
-    blocks = list(_blocks(key, text))
+    blocks = list(_pem_blocks(key, text))
     if "ssl.keystore.key" in properties:
-        blocks = [*_blocks("ssl.keystore.key", properties["ssl.keystore.key"]), *blocks]
+        blocks = [*_pem_blocks("ssl.keystore.key", properties["ssl.keystore.key"]), *blocks]
     kinds = {one.kind for one in blocks}
     if _CERTIFICATE not in kinds or not any(kind.endswith("PRIVATE KEY") for kind in kinds):
         raise ValueError(f"{key} has to have a private key and its certificates, in PEM")
@@ -106,7 +106,7 @@ def _load(key: str, load: Callable[[], None]) -> None:
         raise ValueError(f"{key} cannot be used: {str(why).lower().replace('_', ' ')}") from error
 
 
-def _pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[str, str] | None:
+def _read_pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[str, str] | None:
     """Of a store the key that says where it is, and its text; None where there is none."""
     location = f"ssl.{store}.location"
     key = next((one for one in (inline, location) if properties.get(one)), None)
@@ -129,11 +129,11 @@ def _pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[str, s
         raise ValueError(f"{location}={path}: {error.strerror}") from error
 
 
-def _blocks(key: str, text: str) -> Iterator[Block]:
+def _pem_blocks(key: str, text: str) -> Iterator[PemBlock]:
     """What is in a PEM text, in which lines may have been joined. ValueError."""
     for found in _BLOCK.finditer(text):
         try:
-            yield Block(found[1], base64.b64decode("".join(found[2].split()), validate=True))
+            yield PemBlock(found[1], base64.b64decode("".join(found[2].split()), validate=True))
         except binascii.Error as error:
             raise ValueError(
                 f"{key} is no PEM that is known here: {error}; keys are those of PKCS #8"
@@ -143,11 +143,11 @@ def _blocks(key: str, text: str) -> Iterator[Block]:
 # --- why a handshake has failed
 
 
-def mismatch_of(error: OSError, address: str) -> SecurityMismatch | None:
+def explain_handshake_error(error: OSError, address: str) -> SecurityMismatch | None:
     """What a person can do about it; None where the other side does not say why it has ended."""
     if isinstance(error, ssl.SSLCertVerificationError):
         what = error.verify_message.rstrip(".")
-        if error.verify_code in (OTHER_NAME, OTHER_ADDRESS):
+        if error.verify_code in (HOSTNAME_MISMATCH, IP_MISMATCH):
             return SecurityMismatch(
                 f"{address} has a certificate of another name ({what}): connect to that name, or say "
                 f"ssl.endpoint.identification.algorithm= to check none"

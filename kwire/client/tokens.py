@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kwire.broker.security.principal import Principal
-from kwire.client.cluster import Cluster
-from kwire.client.failure import check
+from kwire.client.cluster_client import ClusterClient
+from kwire.client.errors import raise_for_code
 from kwire.wire.messages.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
@@ -29,7 +29,7 @@ from kwire.wire.messages.renew_delegation_token import (
 )
 from kwire.wire.schema import Message
 
-BY_CONFIGURATION = -1
+BROKER_DEFAULT = -1
 """A time that is left to the brokers' configuration."""
 
 
@@ -57,10 +57,10 @@ class Token(NamedTuple):
 
 
 def create_token(
-    cluster: Cluster,
+    cluster: ClusterClient,
     owner: Principal | None = None,
     renewers: Iterable[Principal] = (),
-    max_lifetime_ms: int = BY_CONFIGURATION,
+    max_lifetime_ms: int = BROKER_DEFAULT,
 ) -> Token:
     """A token of a user's, or of who asks. ApiError, Lost.
 
@@ -75,27 +75,27 @@ def create_token(
     )
 
     def attempt() -> Token:
-        answer = cluster.ask_controller(request, CreateDelegationTokenResponse, once=True)
-        check(answer.error_code, None, "the token")
-        of = Principal(answer.principal_type, answer.principal_name)
-        by = Principal(answer.token_requester_principal_type, answer.token_requester_principal_name)
+        response = cluster.send_to_controller(request, CreateDelegationTokenResponse, at_most_once=True)
+        raise_for_code(response.error_code, None, "the token")
+        of = Principal(response.principal_type, response.principal_name)
+        by = Principal(response.token_requester_principal_type, response.token_requester_principal_name)
         return Token(
-            answer.token_id,
-            bytes(answer.hmac),
+            response.token_id,
+            bytes(response.hmac),
             of,
             by if by.name else of,
             known,
-            answer.issue_timestamp_ms,
-            answer.expiry_timestamp_ms,
-            answer.max_timestamp_ms,
+            response.issue_timestamp_ms,
+            response.expiry_timestamp_ms,
+            response.max_timestamp_ms,
         )
 
     cluster.close()  # one that was idle for long may be gone, which would be found only by asking over it
-    return cluster.retried(attempt, once=True)
+    return cluster.retry(attempt, at_most_once=True)
 
 
-def tokens_of(
-    cluster: Cluster, owners: Iterable[Principal] | None = None, node_id: int | None = None
+def describe_tokens(
+    cluster: ClusterClient, owners: Iterable[Principal] | None = None, node_id: int | None = None
 ) -> list[Token]:
     """Those of some owners, or all that who asks may see, the oldest first; as a broker knows them, or any.
 
@@ -110,12 +110,14 @@ def tokens_of(
 
     def attempt() -> DescribeDelegationTokenResponse:
         kind = DescribeDelegationTokenResponse
-        answer = cluster.ask(request, kind) if node_id is None else cluster.ask_node(node_id, request, kind)
-        check(answer.error_code, None, "the tokens")
-        return answer
+        response = (
+            cluster.send(request, kind) if node_id is None else cluster.send_to_node(node_id, request, kind)
+        )
+        raise_for_code(response.error_code, None, "the tokens")
+        return response
 
     found = []
-    for one in cluster.retried(attempt).tokens:
+    for one in cluster.retry(attempt).tokens:
         owner = Principal(one.principal_type, one.principal_name)
         requester = Principal(one.token_requester_principal_type, one.token_requester_principal_name)
         renewers = tuple(Principal(each.principal_type, each.principal_name) for each in one.renewers)
@@ -134,26 +136,26 @@ def tokens_of(
     return sorted(found, key=lambda token: (token.issued_ms, token.token_id))
 
 
-def renew_token(cluster: Cluster, hmac: bytes, period_ms: int = BY_CONFIGURATION) -> int:
+def renew_token(cluster: ClusterClient, hmac: bytes, period_ms: int = BROKER_DEFAULT) -> int:
     """Let a token live for so long from now on, and give its end. ApiError, Lost."""
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
     return _end_after(cluster, request, RenewDelegationTokenResponse)
 
 
-def expire_token(cluster: Cluster, hmac: bytes, period_ms: int = BY_CONFIGURATION) -> int:
+def expire_token(cluster: ClusterClient, hmac: bytes, period_ms: int = BROKER_DEFAULT) -> int:
     """Let a token end after so long, or at once, and give its end. ApiError, Lost."""
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
     return _end_after(cluster, request, ExpireDelegationTokenResponse)
 
 
 def _end_after(
-    cluster: Cluster,
+    cluster: ClusterClient,
     request: Message,
     kind: type[RenewDelegationTokenResponse | ExpireDelegationTokenResponse],
 ) -> int:
     def attempt() -> int:
-        answer = cluster.ask_controller(request, kind)
-        check(answer.error_code, None, "the token")
-        return answer.expiry_timestamp_ms
+        response = cluster.send_to_controller(request, kind)
+        raise_for_code(response.error_code, None, "the token")
+        return response.expiry_timestamp_ms
 
-    return cluster.retried(attempt)
+    return cluster.retry(attempt)

@@ -7,8 +7,8 @@ from secrets import token_bytes
 from typing import Final, NamedTuple
 
 from kwire.broker.security.scram_credentials import MIN_ITERATIONS, SALT_BYTES, SCRAM_MECHANISMS
-from kwire.client.cluster import Cluster
-from kwire.client.failure import check
+from kwire.client.cluster_client import ClusterClient
+from kwire.client.errors import raise_for_code
 from kwire.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -32,8 +32,8 @@ class UserCredential(NamedTuple):
     iterations: int
 
 
-def credentials_of(
-    cluster: Cluster, names: Iterable[str] | None = None, node_id: int | None = None
+def describe_credentials(
+    cluster: ClusterClient, names: Iterable[str] | None = None, node_id: int | None = None
 ) -> list[UserCredential]:
     """Those of some users, or of all, sorted; as a certain broker knows them, or any.
 
@@ -44,13 +44,15 @@ def credentials_of(
 
     def attempt() -> DescribeUserScramCredentialsResponse:
         kind = DescribeUserScramCredentialsResponse
-        answer = cluster.ask(request, kind) if node_id is None else cluster.ask_node(node_id, request, kind)
-        check(answer.error_code, answer.error_message, "the users")
-        return answer
+        response = (
+            cluster.send(request, kind) if node_id is None else cluster.send_to_node(node_id, request, kind)
+        )
+        raise_for_code(response.error_code, response.error_message, "the users")
+        return response
 
     found = []
-    for user in cluster.retried(attempt).results:
-        check(user.error_code, user.error_message, f"user {user.user}")
+    for user in cluster.retry(attempt).results:
+        raise_for_code(user.error_code, user.error_message, f"user {user.user}")
         found += [
             UserCredential(user.user, _BY_CODE.get(one.mechanism, str(one.mechanism)), one.iterations)
             for one in user.credential_infos
@@ -59,7 +61,7 @@ def credentials_of(
 
 
 def set_password(
-    cluster: Cluster, name: str, password: str, mechanism: str, iterations: int = MIN_ITERATIONS
+    cluster: ClusterClient, name: str, password: str, mechanism: str, iterations: int = MIN_ITERATIONS
 ) -> None:
     """Let a user be authenticated by a password, which the cluster is not told. ApiError, Lost."""
     scram = SCRAM_MECHANISMS[mechanism]
@@ -74,16 +76,16 @@ def set_password(
     _alter(cluster, AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion]))
 
 
-def delete_credential(cluster: Cluster, name: str, mechanism: str) -> None:
+def delete_credential(cluster: ClusterClient, name: str, mechanism: str) -> None:
     """Have a user be authenticated by a mechanism no more. ApiError, Lost."""
     deletion = ScramCredentialDeletion(name=name, mechanism=SCRAM_MECHANISMS[mechanism].code)
     _alter(cluster, AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]))
 
 
-def _alter(cluster: Cluster, request: AlterUserScramCredentialsRequest) -> None:
+def _alter(cluster: ClusterClient, request: AlterUserScramCredentialsRequest) -> None:
     def attempt() -> None:
-        answer = cluster.ask_controller(request, AlterUserScramCredentialsResponse)
-        for one in answer.results:
-            check(one.error_code, one.error_message, f"user {one.user}")
+        response = cluster.send_to_controller(request, AlterUserScramCredentialsResponse)
+        for one in response.results:
+            raise_for_code(one.error_code, one.error_message, f"user {one.user}")
 
-    cluster.retried(attempt)
+    cluster.retry(attempt)

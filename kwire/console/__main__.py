@@ -16,10 +16,10 @@ import trio
 from kwire.broker.security.settings import Credentials
 from kwire.client.security import PLAINTEXT, Security
 from kwire.console.app import Console
-from kwire.console.asked import CLIENT_ID, Place
-from kwire.console.handed import serve_handed
+from kwire.console.handover import serve_connections
+from kwire.console.page import CLIENT_ID, ConsoleSettings
 from kwire.host.loggers import NodeLogger, node_name
-from kwire.http.hosts import NOT_LOCAL, OfThisHost, is_local_name, is_name_of
+from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_known_name, is_local_name
 
 NICENESS = 10
 """Whoever reads what brokers have written can wait for who writes, but not for ever.
@@ -27,7 +27,9 @@ NICENESS = 10
 On a machine that has no time to spare somebody wants to see why. With 19, beside forty busy processes, no
 page came within a minute.
 """
-NOT_OURS = "ask for this console by an address of its machine, or by a host that its broker advertises\n"
+UNKNOWN_HOST_MESSAGE = (
+    "ask for this console by an address of its machine, or by a host that its broker advertises\n"
+)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the broker, which ends this
     os.nice(NICENESS)
-    place = Place(
+    settings = ConsoleSettings(
         options.bootstrap_server,
         options.node_id,
         tuple(options.log_dir),
@@ -57,21 +59,21 @@ def main(arguments: Sequence[str]) -> None:
         security=PLAINTEXT if options.credentials_fd is None else _security(options.credentials_fd),
     )
     names = {socket.gethostname(), *options.host}
-    trio.run(_serve, place, socket.socket(fileno=options.fd), None if options.only_local_names else names)
+    trio.run(_serve, settings, socket.socket(fileno=options.fd), None if options.only_local_names else names)
 
 
-async def _serve(place: Place, channel: socket.socket, names: set[str] | None) -> None:
+async def _serve(settings: ConsoleSettings, channel: socket.socket, names: set[str] | None) -> None:
     """`names`: of this host, beside its addresses; None where only local names are."""
-    with Console(place, secrets.token_urlsafe(24)) as console:
+    with Console(settings, secrets.token_urlsafe(24)) as console:
         app = console.app()
         if names is None:
-            app = OfThisHost(app, is_local_name, NOT_LOCAL)
+            app = HostFilter(app, is_local_name, NOT_LOCAL_MESSAGE)
         else:
-            app = OfThisHost(app, lambda host: is_name_of(host, names), NOT_OURS)
-        logger = NodeLogger("kwire.http", node_name(place.node_id))
+            app = HostFilter(app, lambda host: is_known_name(host, names), UNKNOWN_HOST_MESSAGE)
+        logger = NodeLogger("kwire.http", node_name(settings.node_id))
         handed = trio.socket.from_stdlib_socket(channel)
         # At once: nobody waits for what its threads have begun.
-        await serve_handed(handed, app, lambda: os._exit(0), logger)
+        await serve_connections(handed, app, lambda: os._exit(0), logger)
 
 
 def _security(fd: int) -> Security:

@@ -1,6 +1,6 @@
 """The console as an application for a server: which address is which page, and what becomes of errors.
 
-A page is a function that blocks (`kwire.console.asked`), and runs in one of few threads.
+A page is a function that blocks (`kwire.console.page`), and runs in one of few threads.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.output import plural, size_text, time_text
-from kwire.console.asked import (
-    REFUSALS,
-    Page,
-    PageAnswer,
-    PageFunction,
-    PageRequest,
-    Place,
-    Redirect,
-    number,
-    refusal,
-)
-from kwire.console.clusters import Clusters
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.output import format_size, format_time, plural
+from kwire.console.client_pool import ClientPool
 from kwire.console.configs import configs_page
+from kwire.console.display import visible
 from kwire.console.groups import group_page, groups_page, reset
-from kwire.console.guard import TOKEN_FIELD, Guarded, why_not_read, why_not_write
+from kwire.console.guard import TOKEN_FIELD, Guarded, read_refusal, write_refusal
 from kwire.console.live import MAX_TAILS, Events, Tail, live_page, partitions_of
 from kwire.console.messages import find_key, message_page, messages_page
 from kwire.console.nodes import cluster_page
+from kwire.console.page import (
+    PAGE_ERRORS,
+    ConsoleSettings,
+    Page,
+    PageFunction,
+    PageRequest,
+    PageResult,
+    Redirect,
+    describe_error,
+    number,
+)
 from kwire.console.partition_log import log_page
 from kwire.console.producing import produce
 from kwire.console.rates import Rates
-from kwire.console.shown import visible
 from kwire.console.topics import topic_page, topics_page
 from kwire.console.transactions import transaction_page, transactions_page
 
@@ -86,23 +86,23 @@ POST: Final[Mapping[str, PageFunction]] = {
 class Console:
     """The pages of one console. It keeps connections until it is left."""
 
-    def __init__(self, place: Place, token: str) -> None:
+    def __init__(self, settings: ConsoleSettings, token: str) -> None:
         """`token` is what forms have to bring, a secret of this process."""
-        self.place = place
+        self.settings = settings
         self._token = token
-        settings = ClientSettings(
-            servers_of(place.bootstrap_servers),
-            place.client_id,
+        client_settings = ClientSettings(
+            servers_of(settings.bootstrap_servers),
+            settings.client_id,
             timeout_seconds=TIMEOUT_SECONDS,
-            security=place.security,
+            security=settings.security,
         )
-        self._clusters = Clusters(settings, MAX_PAGES_AT_ONCE)
+        self._clients = ClientPool(client_settings, MAX_PAGES_AT_ONCE)
         self._rates = Rates(time.monotonic)
         self._threads = trio.CapacityLimiter(MAX_PAGES_AT_ONCE)
         self._tail_threads = trio.CapacityLimiter(MAX_TAILS)
         self._tails = 0
         self._templates = _templates()
-        self._templates.globals |= {"place": place, "token": token, "prefix": PREFIX}
+        self._templates.globals |= {"settings": settings, "token": token, "prefix": PREFIX}
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +110,7 @@ class Console:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._clusters.close()
+        self._clients.close()
 
     def app(self) -> ASGIApp:
         """What a server serves."""
@@ -125,21 +125,23 @@ class Console:
                 Route(PREFIX, lambda request: RedirectResponse(f"{PREFIX}/")),
                 Mount(PREFIX, routes=routes),
             ],
-            exception_handlers={HTTPException: self._no_page, Exception: self._failed},
+            exception_handlers={HTTPException: self._http_error, Exception: self._unexpected_error},
         )
         return Guarded(app)
 
     def _endpoint(self, page: PageFunction) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            if reason := why_not_read(request.headers):
-                return self._sorry(403, reason)
+            if reason := read_refusal(request.headers):
+                return self._error_page(403, reason)
             form: dict[str, str] = {}
             if request.method == "POST":
                 form = await _form(request)
-                if not self.place.may_write:
-                    return self._sorry(403, "this console shows and does not change: see --console-writes")
-                if reason := why_not_write(request.headers, form.get(TOKEN_FIELD, ""), self._token):
-                    return self._sorry(403, reason)
+                if not self.settings.may_write:
+                    return self._error_page(
+                        403, "this console shows and does not change: see --console-writes"
+                    )
+                if reason := write_refusal(request.headers, form.get(TOKEN_FIELD, ""), self._token):
+                    return self._error_page(403, reason)
             work = functools.partial(
                 self._answer, page, request.path_params, dict(request.query_params), form, request.method
             )
@@ -157,31 +159,31 @@ class Console:
     ) -> Response:
         """The page, or a sentence on why there is none. In a thread."""
 
-        def asked(cluster: Cluster) -> PageAnswer:
+        def asked(cluster: CommandClient) -> PageResult:
             now_ms = time.time_ns() // 1_000_000
-            return page(PageRequest(self.place, cluster, self._rates, path, query, form, now_ms))
+            return page(PageRequest(self.settings, cluster, self._rates, path, query, form, now_ms))
 
         try:
             if method == "POST":  # what changes something is not done twice
-                with self._clusters.fresh() as cluster:
-                    answer = asked(cluster)
+                with self._clients.connect() as cluster:
+                    response = asked(cluster)
             else:
-                answer = self._clusters.ask(asked)
-        except REFUSALS as error:
-            return self._sorry(*refusal(error))
-        if isinstance(answer, Redirect):
-            return RedirectResponse(f"{PREFIX}/{answer.path}", 303)
-        return self._page(answer)
+                response = self._clients.run(asked)
+        except PAGE_ERRORS as error:
+            return self._error_page(*describe_error(error))
+        if isinstance(response, Redirect):
+            return RedirectResponse(f"{PREFIX}/{response.path}", 303)
+        return self._page(response)
 
     async def _events(self, request: Request) -> Response | Events:
         """A live tail."""
-        if reason := why_not_read(request.headers):
-            return self._sorry(403, reason)
+        if reason := read_refusal(request.headers):
+            return self._error_page(403, reason)
         if self._tails == MAX_TAILS:
-            return self._sorry(503, f"{MAX_TAILS} tails are followed already: close one of them")
+            return self._error_page(503, f"{MAX_TAILS} tails are followed already: close one of them")
         self._tails += 1
         topic = request.path_params["topic"]
-        cluster = self._clusters.fresh()
+        cluster = self._clients.connect()
         tail: Tail | None = None
         try:
             partition = number("partition", request.query_params.get("partition", ""))
@@ -191,8 +193,8 @@ class Console:
 
             tail = await trio.to_thread.run_sync(begin, limiter=self._threads)
             return Events(tail, self._tail_ended, self._tail_threads)
-        except REFUSALS as error:
-            return self._sorry(*refusal(error))
+        except PAGE_ERRORS as error:
+            return self._error_page(*describe_error(error))
         finally:
             if tail is None:
                 cluster.close()
@@ -204,17 +206,19 @@ class Console:
     def _page(self, page: Page, status: int = 200) -> HTMLResponse:
         return HTMLResponse(self._templates.get_template(page.template).render(page.values), status)
 
-    def _sorry(self, status: int, sentence: str) -> HTMLResponse:
-        return self._page(Page("sorry.html", {"status": status, "sentence": sentence}), status)
+    def _error_page(self, status: int, sentence: str) -> HTMLResponse:
+        return self._page(Page("error.html", {"status": status, "sentence": sentence}), status)
 
-    async def _no_page(self, request: Request, error: Exception) -> Response:
+    async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code in (404, 405):  # routes say no more than the name of the status
-            return self._sorry(error.status_code, f"there is no page {request.url.path} to {request.method}")
-        return self._sorry(error.status_code, str(error.detail))
+            return self._error_page(
+                error.status_code, f"there is no page {request.url.path} to {request.method}"
+            )
+        return self._error_page(error.status_code, str(error.detail))
 
-    async def _failed(self, request: Request, error: Exception) -> Response:
-        return self._sorry(500, "this page failed, and the broker's log says how")
+    async def _unexpected_error(self, request: Request, error: Exception) -> Response:
+        return self._error_page(500, "this page failed, and the broker's log says how")
 
 
 class _Route(Route):
@@ -236,8 +240,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "size": size_text,
-        "time": lambda timestamp_ms: time_text(timestamp_ms) or "none",
+        "size": format_size,
+        "time": lambda timestamp_ms: format_time(timestamp_ms) or "none",
         "number": lambda number: f"{number:,}",
         "rate": lambda rate: f"{rate:,.1f}" if rate < 10 else f"{rate:,.0f}",
         "plural": plural,

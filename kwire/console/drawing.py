@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from math import log2
 from typing import Final, NamedTuple
 
-from kwire.console.reading import Batch, Bounds
+from kwire.console.fetching import Batch, LogOffsets
 
 WIDTH: Final = 960
-LEAST_LABEL: Final = 70
+MIN_LABEL_WIDTH: Final = 70
 """How wide a segment or an epoch is that has a label."""
-BATCH_LEAST, BATCH_GROWTH, BATCH_MOST = 56, 12, 150
+MIN_BATCH_WIDTH, BATCH_GROWTH, MAX_BATCH_WIDTH = 56, 12, 150
 MARKER_WIDTH: Final = 14
 ROW_HEIGHT, ROW_GAP = 46, 26
 """Of a row of batches, and of the room above it that the names of markers take."""
@@ -39,7 +39,7 @@ class Bar(NamedTuple):
     kind: str
 
 
-class Line(NamedTuple):
+class InputRecord(NamedTuple):
     """An offset that has a name."""
 
     x: float
@@ -55,7 +55,7 @@ class Overview(NamedTuple):
 
     segments: Sequence[Bar]
     epochs: Sequence[Bar]
-    lines: Sequence[Line]
+    lines: Sequence[InputRecord]
     window: tuple[float, float]
     """Where what the detail shows begins, and how wide it is."""
 
@@ -67,7 +67,7 @@ class Box(NamedTuple):
     y: float
     width: float
     batch: Batch
-    colour: int | None
+    color: int | None
     """Of its producer; None where it has no producer id."""
 
 
@@ -89,7 +89,10 @@ class Detail(NamedTuple):
 
 
 def overview(
-    bounds: Bounds, segments: Sequence[Segment], epochs: Sequence[tuple[int, int]], batches: Sequence[Batch]
+    bounds: LogOffsets,
+    segments: Sequence[Segment],
+    epochs: Sequence[tuple[int, int]],
+    batches: Sequence[Batch],
 ) -> Overview:
     """The log from its first segment to its high watermark."""
     first = min([bounds.log_start, *(segment.base_offset for segment in segments)])
@@ -101,7 +104,7 @@ def overview(
 
     def bar(start: int, end: int, label: str, title: str, kind: str) -> Bar:
         width = round(x(end) - x(start), 2)
-        return Bar(x(start), width, label if width >= LEAST_LABEL else "", title, kind)
+        return Bar(x(start), width, label if width >= MIN_LABEL_WIDTH else "", title, kind)
 
     begins = [start for _, start in epochs]
     return Overview(
@@ -122,7 +125,7 @@ def overview(
         if epochs
         else [],
         [
-            Line(x(offset), lane, f"{name} {offset:,}", x(offset) > WIDTH / 2)
+            InputRecord(x(offset), lane, f"{name} {offset:,}", x(offset) > WIDTH / 2)
             for lane, (name, offset) in enumerate(
                 (
                     ("log start", bounds.log_start),
@@ -141,7 +144,7 @@ def overview(
 
 
 def detail(
-    bounds: Bounds, segments: Sequence[Segment], batches: Sequence[Batch], colours: Mapping[int, int]
+    bounds: LogOffsets, segments: Sequence[Segment], batches: Sequence[Batch], colors: Mapping[int, int]
 ) -> Detail:
     """Batches one after the other, with what begins between them."""
     boxes: list[Box] = []
@@ -167,7 +170,7 @@ def detail(
         if names:
             marks.append(Mark(x + MARKER_WIDTH / 2, y, ", ".join(name for name, _ in names), names[0][1]))
             x += MARKER_WIDTH
-        boxes.append(Box(x, y, width, batch, colours.get(header.producer_id)))
+        boxes.append(Box(x, y, width, batch, colors.get(header.producer_id)))
         x += width + 4
     if batches and batches[-1].header.next_offset >= bounds.high_watermark:
         if x + MARKER_WIDTH > WIDTH:
@@ -177,4 +180,4 @@ def detail(
 
 
 def _width(records: int) -> float:
-    return round(min(BATCH_MOST, BATCH_LEAST + BATCH_GROWTH * log2(max(1, records))), 2)
+    return round(min(MAX_BATCH_WIDTH, MIN_BATCH_WIDTH + BATCH_GROWTH * log2(max(1, records))), 2)

@@ -6,29 +6,30 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from kwire.cli.admin.groups import offset_rows, reset_offsets
-from kwire.cli.shared.failure import Failure, UsageError, suggestion
-from kwire.client.cluster import Cluster
-from kwire.client.groups import Group, group_of, listed
-from kwire.console.asked import Page, PageAnswer, PageRequest, Redirect
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import suggestion
+from kwire.client.cluster_client import ClusterClient
+from kwire.client.groups import Group, describe_group, list_groups
+from kwire.console.page import Page, PageRequest, PageResult, Redirect
 
-AT_ONCE: Final = 100
+PAGE_SIZE: Final = 100
 """Groups of a page."""
 MAX_ROWS: Final = 1_000
 """Partitions, or members, of a page."""
 
 
-def groups_page(asked: PageRequest) -> PageAnswer:
-    pattern = asked.text("q")
-    found = [one for name, one in listed(asked.cluster).items() if pattern.lower() in name.lower()]
-    return Page("groups.html", {**asked.part_of(found, AT_ONCE), "q": pattern})
+def groups_page(request: PageRequest) -> PageResult:
+    pattern = request.text("q")
+    found = [one for name, one in list_groups(request.cluster).items() if pattern.lower() in name.lower()]
+    return Page("groups.html", {**request.paginate(found, PAGE_SIZE), "q": pattern})
 
 
-def group_page(asked: PageRequest) -> PageAnswer:
+def group_page(request: PageRequest) -> PageResult:
     """A group; with `to` also where its offsets would be then. Failure."""
-    group = _group(asked.cluster, asked.text("id"))
-    rows = list(offset_rows(asked.cluster, group))
+    group = _group(request.cluster, request.text("id"))
+    rows = list(offset_rows(request.cluster, group))
     lags = [row["lag"] for row in rows if isinstance(row["lag"], int)]
-    to, topic = asked.text("to"), asked.text("topic")
+    to, topic = request.text("to"), request.text("topic")
     values: dict[str, Any] = {
         "group": group,
         "rows": rows[:MAX_ROWS],
@@ -37,31 +38,33 @@ def group_page(asked: PageRequest) -> PageAnswer:
         "lag": sum(lags),
         "to": to,
         "topic": topic,
-        "preview": _reset(asked, group.name, to, topic, execute=False) if to else None,
-        "is_done": bool(asked.text("done")),
+        "preview": _reset(request, group.name, to, topic, execute=False) if to else None,
+        "is_done": bool(request.text("done")),
     }
     return Page("group.html", values)
 
 
-def reset(asked: PageRequest) -> PageAnswer:
+def reset(request: PageRequest) -> PageResult:
     """Have a group go on somewhere else. UsageError, Failure, ApiError."""
-    name, to = asked.text("id"), asked.text("to")
+    name, to = request.text("id"), request.text("to")
     if not to:
         raise UsageError("say where the group is to go on: an offset, a time, beginning or end")
-    group = _group(asked.cluster, name)
-    _reset(asked, group.name, to, asked.text("topic"), execute=True)
+    group = _group(request.cluster, name)
+    _reset(request, group.name, to, request.text("topic"), execute=True)
     return Redirect(f"group?id={quote(group.name, safe='')}&done=1")
 
 
-def _reset(asked: PageRequest, name: str, to: str, topic: str, *, execute: bool) -> list[dict[str, object]]:
+def _reset(request: PageRequest, name: str, to: str, topic: str, *, execute: bool) -> list[dict[str, object]]:
     topics = [topic] if topic else []
-    rows = reset_offsets(asked.cluster, name, topics, asked.now_ms, to=to, option="go on at", execute=execute)
+    rows = reset_offsets(
+        request.cluster, name, topics, request.now_ms, to=to, option="go on at", execute=execute
+    )
     return [dict(row) for row in rows[:MAX_ROWS]]
 
 
-def _group(cluster: Cluster, name: str) -> Group:
+def _group(cluster: ClusterClient, name: str) -> Group:
     """Failure where there is none of this name."""
-    known = listed(cluster)
+    known = list_groups(cluster)
     if name not in known:
-        raise Failure(f"there is no group '{name}'{suggestion(name, known)}")
-    return group_of(cluster, known[name])
+        raise CommandError(f"there is no group '{name}'{suggestion(name, known)}")
+    return describe_group(cluster, known[name])

@@ -46,7 +46,7 @@ class Guarded:
         await self._app(scope, receive, send_with_headers)
 
 
-def why_not_read(headers: Mapping[str, str]) -> str:
+def read_refusal(headers: Mapping[str, str]) -> str:
     """Why a request is not answered at all: what another site embeds; empty where it is."""
     site = headers.get("sec-fetch-site", "none")
     if site not in ("same-origin", "none") and headers.get("sec-fetch-mode") != "navigate":
@@ -54,7 +54,7 @@ def why_not_read(headers: Mapping[str, str]) -> str:
     return ""
 
 
-def why_not_write(headers: Mapping[str, str], token_given: str, token: str) -> str:
+def write_refusal(headers: Mapping[str, str], token_given: str, token: str) -> str:
     """Why a request may not change anything, in a sentence; empty where it may."""
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return "another site has sent this form: nothing was changed"

@@ -12,13 +12,13 @@ from typing import Any, Final
 import trio
 from starlette.types import Receive, Scope, Send
 
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.output import time_text
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.output import format_time
+from kwire.client.consumer import Consumer
 from kwire.client.offsets import find_offsets
-from kwire.client.reading import Reader
-from kwire.console.asked import Page, PageAnswer, PageRequest, refusal
-from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS
-from kwire.console.shown import Shown, shown
+from kwire.console.display import DisplayedBytes, display_bytes
+from kwire.console.fetching import MAX_BATCH_BYTES, MAX_HEADERS
+from kwire.console.page import Page, PageRequest, PageResult, describe_error
 from kwire.wire.messages.list_offsets import LATEST
 from kwire.wire.primitives import TopicPartition
 
@@ -26,22 +26,22 @@ MAX_TAILS: Final = 8
 MAX_PARTITIONS: Final = 100
 ROWS_AT_ONCE: Final = 20
 """What a tail shows of what it has read at once; four times a second at most."""
-REST_SECONDS: Final = 0.25
-QUIET_SECONDS: Final = 10.0
+MIN_INTERVAL_SECONDS: Final = 0.25
+KEEPALIVE_SECONDS: Final = 10.0
 """After which something is sent all the same, so that an end that has gone is found."""
-LONGEST_SECONDS: Final = 3600.0
+MAX_SECONDS: Final = 3600.0
 """A browser asks again after that."""
 RETRY_MS: Final = 3000
 
 
-def live_page(asked: PageRequest) -> PageAnswer:
+def live_page(request: PageRequest) -> PageResult:
     """The page, which has a script ask for the events."""
-    partition = asked.number("partition")
-    partitions = partitions_of(asked.cluster, asked.topic, partition)
-    return Page("live.html", {"topic": asked.topic, "partition": partition, "partitions": len(partitions)})
+    partition = request.number("partition")
+    partitions = partitions_of(request.cluster, request.topic, partition)
+    return Page("live.html", {"topic": request.topic, "partition": partition, "partitions": len(partitions)})
 
 
-def partitions_of(cluster: Cluster, topic: str, partition: int | None) -> list[TopicPartition]:
+def partitions_of(cluster: CommandClient, topic: str, partition: int | None) -> list[TopicPartition]:
     """What is followed: one partition, or the first of them. Failure, NoPartition."""
     if partition is not None:
         cluster.leader(topic, partition)
@@ -53,10 +53,10 @@ def partitions_of(cluster: Cluster, topic: str, partition: int | None) -> list[T
 class Tail:
     """A place at the end of some partitions. Its methods block."""
 
-    def __init__(self, cluster: Cluster, partitions: list[TopicPartition]) -> None:
+    def __init__(self, cluster: CommandClient, partitions: list[TopicPartition]) -> None:
         """Begin where they end. ApiError, Lost."""
         self._cluster = cluster
-        self._reader = Reader(
+        self._reader = Consumer(
             cluster,
             find_offsets(cluster, dict.fromkeys(partitions, LATEST)),
             committed=False,
@@ -67,14 +67,14 @@ class Tail:
     def next(self) -> dict[str, Any]:
         """What has come since, and how many were left out. ApiError, Lost, CorruptBatch."""
         rows: list[dict[str, Any]] = []
-        for (_, index), record in self._reader.read():
+        for (_, index), record in self._reader.poll():
             rows.append(
                 {
                     "partition": index,
                     "offset": record.offset,
-                    "time": time_text(record.timestamp) or "none",
-                    "key": _told(shown(record.key)),
-                    "value": _told(shown(record.value)),
+                    "time": format_time(record.timestamp) or "none",
+                    "key": _as_dict(display_bytes(record.key)),
+                    "value": _as_dict(display_bytes(record.value)),
                 }
             )
             if len(rows) == ROWS_AT_ONCE:
@@ -96,16 +96,16 @@ class Tail:
 class Events:
     """What a tail has, as an answer that goes on until whoever asked has gone."""
 
-    def __init__(self, tail: Tail, when_done: Callable[[], None], limiter: trio.CapacityLimiter) -> None:
+    def __init__(self, tail: Tail, on_end: Callable[[], None], limiter: trio.CapacityLimiter) -> None:
         self._tail = tail
-        self._when_done = when_done
+        self._on_end = on_end
         self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            with trio.move_on_after(LONGEST_SECONDS):
+            with trio.move_on_after(MAX_SECONDS):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow, send, nursery.cancel_scope)
                     while (await receive())["type"] != "http.disconnect":
@@ -113,30 +113,32 @@ class Events:
                     nursery.cancel_scope.cancel()
         finally:
             self._tail.close()
-            self._when_done()
+            self._on_end()
 
     async def _follow(self, send: Send, scope: trio.CancelScope) -> None:
         await self._send(send, f"retry: {RETRY_MS}\n\n")
-        told = trio.current_time()
+        last_sent = trio.current_time()
         while True:
             try:
                 found = await trio.to_thread.run_sync(self._tail.next, limiter=self._limiter)
             except Exception as error:  # whatever it is, a browser asks again for what comes then
-                await self._send(send, f"event: broken\ndata: {json.dumps(refusal(error)[1][:300])}\n\n")
+                await self._send(
+                    send, f"event: broken\ndata: {json.dumps(describe_error(error)[1][:300])}\n\n"
+                )
                 scope.cancel()
                 return
             now = trio.current_time()
             if found["rows"]:
-                told = now
+                last_sent = now
                 await self._send(send, f"data: {json.dumps(found)}\n\n")
-                await trio.sleep(REST_SECONDS)
-            elif now - told > QUIET_SECONDS:
-                told = now
+                await trio.sleep(MIN_INTERVAL_SECONDS)
+            elif now - last_sent > KEEPALIVE_SECONDS:
+                last_sent = now
                 await self._send(send, ": nothing new\n\n")
 
     async def _send(self, send: Send, text: str) -> None:
         await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
-def _told(found: Shown) -> dict[str, Any]:
-    return {"text": found.text, "kind": found.kind, "size": found.size_bytes, "cut": found.is_cut}
+def _as_dict(found: DisplayedBytes) -> dict[str, Any]:
+    return {"text": found.text, "kind": found.kind, "size": found.size_bytes, "cut": found.is_truncated}

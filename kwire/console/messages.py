@@ -6,46 +6,47 @@ import time
 from typing import Any, Final
 from urllib.parse import quote
 
-from kwire.cli.files.internal_records import KINDS, control, said_by
+from kwire.cli.files.internal_records import KIND_BY_TOPIC, decode_control_record, decode_record
 from kwire.cli.records.formats import as_json, encode
-from kwire.cli.records.partitioner import partition_of
-from kwire.cli.records.positions import offsets_of
-from kwire.cli.shared.failure import Failure, Misfit, UsageError
+from kwire.cli.records.partitioner import partition_for_key
+from kwire.cli.records.positions import resolve_position
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import FormatMismatch
 from kwire.client.offsets import find_offsets
-from kwire.console.asked import MAX_NUMBER, Page, PageAnswer, PageRequest, Redirect
-from kwire.console.leisure import at_leisure
-from kwire.console.passing import OwnLog, own_directory
-from kwire.console.reading import Bounds, Fate, Fetched, Message, bounds_of, messages
-from kwire.console.shown import LIST_BYTES, PAGE_BYTES, shown, visible
+from kwire.console.display import LIST_BYTES, PAGE_BYTES, display_bytes, visible
+from kwire.console.fetching import BatchStatus, FetchResult, LogOffsets, Message, fetch_messages, find_bounds
+from kwire.console.idle_priority import run_at_idle_priority
+from kwire.console.local_log import LocalLog, local_directory
+from kwire.console.page import MAX_NUMBER, Page, PageRequest, PageResult, Redirect
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import LATEST
 
-AT_ONCE: Final = 50
+PAGE_SIZE: Final = 50
 """Messages of a page."""
 SEARCHED_BYTES: Final = 8 * 1024 * 1024
 SEARCH_SECONDS: Final = 3.0
 """How much a search for a key reads, and how long it takes, before it asks whether to go on."""
 MAX_HEADERS: Final = 100
-FORMS: Final = ("text", "hex")
+FORMATS: Final = ("text", "hex")
 
 
-def messages_page(asked: PageRequest) -> PageAnswer:
+def messages_page(request: PageRequest) -> PageResult:
     """Where to begin is an offset, a place in words, or nothing: then at the newest."""
-    topic, partition = asked.topic, asked.partition
-    key_text, form = asked.text("key"), asked.text("form") or "text"
-    key = _key(key_text, form)
-    at, note = _offset(asked, forwards=key is not None), ""
+    topic, partition = request.topic, request.partition
+    key_text, form = request.text("key"), request.text("form") or "text"
+    key = _parse_key(key_text, form)
+    at, note = _start_offset(request, forwards=key is not None), ""
     try:
-        found, next_offset, bounds = _read(asked, at, key)
+        found, next_offset, bounds = _read(request, at, key)
         is_there = at <= bounds.high_watermark  # and not of what replicas do not have yet
     except ApiError as error:
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             raise
-        bounds = bounds_of(asked.cluster, topic, partition)
+        bounds = find_bounds(request.cluster, topic, partition)
         is_there = False
     if not is_there:
-        at, note = _nearest(at, bounds)
-        found, next_offset, bounds = _read(asked, at, key)
+        at, note = _nearest_offset(at, bounds)
+        found, next_offset, bounds = _read(request, at, key)
     return Page(
         "messages.html",
         {
@@ -54,44 +55,44 @@ def messages_page(asked: PageRequest) -> PageAnswer:
             "bounds": bounds,
             "rows": [row_of(topic, message) for message in found],
             "at": at,
-            "from": asked.text("from"),
+            "from": request.text("from"),
             "next": next_offset if next_offset < bounds.high_watermark else None,
-            "previous": max(bounds.log_start, at - AT_ONCE) if at > bounds.log_start else None,
+            "previous": max(bounds.log_start, at - PAGE_SIZE) if at > bounds.log_start else None,
             "key": key_text,
             "form": form,
             "is_search": key is not None,
             "searched_to": next_offset,
-            "note": note if asked.text("from") else "",
-            "fate": Fate,
+            "note": note if request.text("from") else "",
+            "BatchStatus": BatchStatus,
         },
     )
 
 
-def find_key(asked: PageRequest) -> PageAnswer:
+def find_key(request: PageRequest) -> PageResult:
     """From a topic's page to the partition that a key goes to, as Java's producer has it."""
-    key_text, form = asked.text("key"), asked.text("form") or "text"
-    key = _key(key_text, form)
+    key_text, form = request.text("key"), request.text("form") or "text"
+    key = _parse_key(key_text, form)
     if key is None:
         raise UsageError("which key? Type one that messages may have")
-    partition = partition_of(key, _count(asked))
+    partition = partition_for_key(key, _partition_count(request))
     return Redirect(
-        f"topics/{asked.topic}/{partition}?from=beginning&form={form}&key={quote(key_text, safe='')}"
+        f"topics/{request.topic}/{partition}?from=beginning&form={form}&key={quote(key_text, safe='')}"
     )
 
 
-def message_page(asked: PageRequest) -> PageAnswer:
+def message_page(request: PageRequest) -> PageResult:
     """One message. Failure where the offset has none."""
-    topic, partition, offset = asked.topic, asked.partition, int(asked.path["offset"])
+    topic, partition, offset = request.topic, request.partition, int(request.path["offset"])
     try:
-        found, _, bounds = messages(asked.cluster, topic, partition, min(offset, MAX_NUMBER), 1)
+        found, _, bounds = fetch_messages(request.cluster, topic, partition, min(offset, MAX_NUMBER), 1)
     except ApiError as error:
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             raise
         found = []
     if not found or found[0].record.offset != offset:
-        raise Failure(
+        raise CommandError(
             f"{topic}-{partition} has no message at offset {offset}: "
-            f"{_why_not(offset, bounds_of(asked.cluster, topic, partition))}"
+            f"{_missing_reason(offset, find_bounds(request.cluster, topic, partition))}"
         )
     message = found[0]
     header = message.batch.header
@@ -104,92 +105,92 @@ def message_page(asked: PageRequest) -> PageAnswer:
             "is_last": offset + 1 >= bounds.high_watermark,
             "row": row_of(topic, message, PAGE_BYTES, dump=True),
             "headers": [
-                (visible(name[:LIST_BYTES]), shown(value))
+                (visible(name[:LIST_BYTES]), display_bytes(value))
                 for name, value in message.record.headers[:MAX_HEADERS]
             ],
             "headers_left": max(0, len(message.record.headers) - MAX_HEADERS),
             "batch": header,
             "codec": header.codec.name.lower(),
-            "fate": message.batch.fate,
-            "is_written": bool(asked.text("written")),
+            "status": message.batch.status,
+            "is_written": bool(request.text("written")),
         },
     )
 
 
 def row_of(
-    topic: str, message: Message, most_bytes: int = LIST_BYTES, *, dump: bool = False
+    topic: str, message: Message, max_bytes: int = LIST_BYTES, *, dump: bool = False
 ) -> dict[str, Any]:
     """What a list, or a page, shows of a message."""
     record, batch = message
     row: dict[str, Any] = {
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": shown(record.key, most_bytes, dump=dump),
-        "value": shown(record.value, most_bytes, dump=dump),
+        "key": display_bytes(record.key, max_bytes, dump=dump),
+        "value": display_bytes(record.value, max_bytes, dump=dump),
         "headers": len(record.headers),
-        "fate": batch.fate,
-        "said": None,
+        "status": batch.status,
+        "decoded": None,
     }
-    kind = KINDS.get(topic)
+    kind = KIND_BY_TOPIC.get(topic)
     try:
-        if batch.fate is Fate.CONTROL:
-            told = control(record)
+        if batch.status is BatchStatus.CONTROL:
+            decoded = decode_control_record(record)
         elif kind is not None:
-            told = said_by(kind, record)
+            decoded = decode_record(kind, record)
         else:
             return row
-    except Misfit:
+    except FormatMismatch:
         return row
-    row["said"] = shown(as_json(told).encode(), most_bytes)
+    row["decoded"] = display_bytes(as_json(decoded).encode(), max_bytes)
     return row
 
 
-def _read(asked: PageRequest, at: int, key: bytes | None) -> tuple[list[Message], int, Bounds]:
+def _read(request: PageRequest, at: int, key: bytes | None) -> tuple[list[Message], int, LogOffsets]:
     def wanted(message: Message) -> bool:
-        return message.record.key == key and message.batch.fate is not Fate.CONTROL
+        return message.record.key == key and message.batch.status is not BatchStatus.CONTROL
 
-    topic, partition = asked.topic, asked.partition
+    topic, partition = request.topic, request.partition
     if key is None:
-        return messages(asked.cluster, topic, partition, at, AT_ONCE)
+        return fetch_messages(request.cluster, topic, partition, at, PAGE_SIZE)
     deadline = time.monotonic() + SEARCH_SECONDS
 
-    def is_time_over() -> bool:
+    def is_out_of_time() -> bool:
         return time.monotonic() > deadline
 
-    topic_id = asked.cluster.topics([topic])[0].topic_id
-    directory = own_directory(asked.place.log_dirs, topic, partition, topic_id)
-    own = None if directory is None else OwnLog(directory, key, is_time_over)
+    topic_id = request.cluster.topics([topic])[0].topic_id
+    directory = local_directory(request.settings.log_dirs, topic, partition, topic_id)
+    own = None if directory is None else LocalLog(directory, key, is_out_of_time)
 
-    def pass_over(fetched: Fetched, offset: int, most_bytes: int) -> tuple[int, int]:
+    def skip(fetched: FetchResult, offset: int, max_bytes: int) -> tuple[int, int]:
         # Only a leader's files are what the cluster agrees on, up to the high watermark that it tells.
-        if own is None or fetched.leader != asked.place.node_id:
+        if own is None or fetched.leader != request.settings.node_id:
             return offset, 0
-        return own.pass_over(offset, fetched.bounds.high_watermark, most_bytes)
+        return own.skip(offset, fetched.bounds.high_watermark, max_bytes)
 
-    return at_leisure(
-        lambda: messages(
-            asked.cluster,
+    return run_at_idle_priority(
+        lambda: fetch_messages(
+            request.cluster,
             topic,
             partition,
             at,
-            AT_ONCE,
+            PAGE_SIZE,
             wanted=wanted,
-            most_bytes=SEARCHED_BYTES,
-            is_time_over=is_time_over,
-            pass_over=pass_over,
+            max_bytes=SEARCHED_BYTES,
+            is_out_of_time=is_out_of_time,
+            skip=skip,
         )
     )
 
 
-def _offset(asked: PageRequest, *, forwards: bool) -> int:
+def _start_offset(request: PageRequest, *, forwards: bool) -> int:
     """Where to begin, which may be where nothing is. UsageError."""
-    one = asked.topic, asked.partition
-    if given := asked.text("from"):
-        return offsets_of(asked.cluster, given, [one], asked.now_ms, "from")[one]
-    return 0 if forwards else max(0, find_offsets(asked.cluster, {one: LATEST})[one] - AT_ONCE)
+    one = request.topic, request.partition
+    if given := request.text("from"):
+        return resolve_position(request.cluster, given, [one], request.now_ms, "from")[one]
+    return 0 if forwards else max(0, find_offsets(request.cluster, {one: LATEST})[one] - PAGE_SIZE)
 
 
-def _nearest(at: int, bounds: Bounds) -> tuple[int, str]:
+def _nearest_offset(at: int, bounds: LogOffsets) -> tuple[int, str]:
     """The nearest offset that there is, and what to say where that is another one."""
     if at < bounds.log_start:
         return (
@@ -204,7 +205,7 @@ def _nearest(at: int, bounds: Bounds) -> tuple[int, str]:
     return at, ""
 
 
-def _why_not(offset: int, bounds: Bounds) -> str:
+def _missing_reason(offset: int, bounds: LogOffsets) -> str:
     """Why an offset has no message, as far as that can be told."""
     if offset >= bounds.high_watermark or bounds.log_start == bounds.high_watermark:
         return f"the next one will be {bounds.high_watermark}"
@@ -213,17 +214,17 @@ def _why_not(offset: int, bounds: Bounds) -> str:
     return "it may have been compacted away, or be a transaction's marker"
 
 
-def _key(text: str, form: str) -> bytes | None:
+def _parse_key(text: str, form: str) -> bytes | None:
     """The bytes of a key that was typed. UsageError."""
-    if form not in FORMS:
-        raise UsageError(f"form is {form[:20]!r}: expected {' or '.join(FORMS)}")
+    if form not in FORMATS:
+        raise UsageError(f"form is {form[:20]!r}: expected {' or '.join(FORMATS)}")
     if not text:
         return None
     try:
         return encode(text, form)
-    except Misfit as misfit:
-        raise UsageError(f"the key is {misfit}") from misfit
+    except FormatMismatch as mismatch:
+        raise UsageError(f"the key is {mismatch}") from mismatch
 
 
-def _count(asked: PageRequest) -> int:
-    return len(asked.cluster.topics([asked.topic])[0].partitions)
+def _partition_count(request: PageRequest) -> int:
+    return len(request.cluster.topics([request.topic])[0].partitions)

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
-from kwire.cli.shared.cluster import Cluster
-from kwire.client.failure import Lost, check
-from kwire.console.asked import Page, PageAnswer, PageRequest
+from kwire.cli.shared.command_client import CommandClient
+from kwire.client.errors import Disconnected, raise_for_code
+from kwire.console.page import Page, PageRequest, PageResult
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -22,15 +22,15 @@ from kwire.wire.messages.describe_quorum import (
 )
 
 
-def cluster_page(asked: PageRequest) -> PageAnswer:
+def cluster_page(asked: PageRequest) -> PageResult:
     cluster = asked.cluster
     metadata = cluster.metadata(None)
     partitions = [one for topic in metadata.topics for one in topic.partitions]
     leads = Counter(one.leader_id for one in partitions)
     keeps = Counter(broker for one in partitions for broker in one.replica_nodes)
     request = DescribeClusterRequest(include_fenced_brokers=True)
-    described = cluster.retried(lambda: cluster.ask(request, DescribeClusterResponse))
-    check(described.error_code, described.error_message, "the cluster")
+    describe_configs = cluster.retry(lambda: cluster.send(request, DescribeClusterResponse))
+    raise_for_code(describe_configs.error_code, describe_configs.error_message, "the cluster")
     rows = [
         {
             "broker": broker,
@@ -38,17 +38,17 @@ def cluster_page(asked: PageRequest) -> PageAnswer:
             "keeps": keeps[broker.broker_id],
             "directories": None if broker.is_fenced else _directories(cluster, broker.broker_id),
         }
-        for broker in sorted(described.brokers, key=lambda broker: broker.broker_id)
+        for broker in sorted(describe_configs.brokers, key=lambda broker: broker.broker_id)
     ]
-    versions = cluster.ask(
+    versions = cluster.send(
         ApiVersionsRequest(client_software_name="kwire", client_software_version="console"),
         ApiVersionsResponse,
     )
     return Page(
         "cluster.html",
         {
-            "cluster_id": described.cluster_id,
-            "controller": described.controller_id,
+            "cluster_id": describe_configs.cluster_id,
+            "controller": describe_configs.controller_id,
             "rows": rows,
             "partitions": len(partitions),
             "leaderless": leads[-1],
@@ -61,11 +61,11 @@ def cluster_page(asked: PageRequest) -> PageAnswer:
     )
 
 
-def _directories(cluster: Cluster, broker: int) -> list[dict[str, Any]] | None:
+def _directories(cluster: CommandClient, broker: int) -> list[dict[str, Any]] | None:
     """The log directories of a broker; None where it does not answer."""
     try:
-        answer = cluster.ask_node(broker, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
-    except (ApiError, Lost):
+        response = cluster.send_to_node(broker, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+    except (ApiError, Disconnected):
         return None
     return [
         {
@@ -74,11 +74,11 @@ def _directories(cluster: Cluster, broker: int) -> list[dict[str, Any]] | None:
             "size": sum(each.partition_size for topic in one.topics for each in topic.partitions),
             "free": one.usable_bytes,
         }
-        for one in answer.results
+        for one in response.results
     ]
 
 
-def _quorum(cluster: Cluster) -> ResponsePartitionData | None:
+def _quorum(cluster: CommandClient) -> ResponsePartitionData | None:
     """The quorum that keeps the metadata log; None where the broker does not know of one now."""
     request = DescribeQuorumRequest(
         topics=[
@@ -86,9 +86,9 @@ def _quorum(cluster: Cluster) -> ResponsePartitionData | None:
         ]
     )
     try:
-        answer = cluster.ask(request, DescribeQuorumResponse)
-    except (ApiError, Lost):
+        response = cluster.send(request, DescribeQuorumResponse)
+    except (ApiError, Disconnected):
         return None
-    if answer.error_code or not answer.topics or answer.topics[0].partitions[0].error_code:
+    if response.error_code or not response.topics or response.topics[0].partitions[0].error_code:
         return None
-    return answer.topics[0].partitions[0]
+    return response.topics[0].partitions[0]

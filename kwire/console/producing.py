@@ -5,43 +5,44 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from kwire.cli.records.formats import WRITTEN, encode
-from kwire.cli.records.partitioner import partition_of
-from kwire.cli.shared.failure import Failure, Misfit, UsageError
-from kwire.client.sending import Sending
-from kwire.console.asked import PageAnswer, PageRequest, Redirect
+from kwire.cli.records.formats import SCHEMALESS_FORMATS, encode
+from kwire.cli.records.partitioner import partition_for_key
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import FormatMismatch
+from kwire.client.producer import TopicProducer
+from kwire.console.page import PageRequest, PageResult, Redirect
 
 MAX_HEADERS: Final = 100
 
 
-def produce(asked: PageRequest) -> PageAnswer:
+def produce(request: PageRequest) -> PageResult:
     """Write it, with acks of all replicas, and go to where it is. UsageError, Failure, ApiError."""
-    (topic,) = asked.cluster.topics([asked.topic])
+    (topic,) = request.cluster.topics([request.topic])
     if topic.is_internal:
-        raise Failure(f"{asked.topic} is kept by brokers, and not written to from here")
+        raise CommandError(f"{request.topic} is kept by brokers, and not written to from here")
     there = sorted(one.partition_index for one in topic.partitions)
-    key = None if not asked.form.get("key") else _bytes(asked, "key")
-    value = None if asked.form.get("null") else _bytes(asked, "value")
-    partition = asked.number("partition")
+    key = None if not request.form.get("key") else _bytes(request, "key")
+    value = None if request.form.get("null") else _bytes(request, "value")
+    partition = request.number("partition")
     if partition is None:
-        partition = random.choice(there) if key is None else partition_of(key, len(there))
+        partition = random.choice(there) if key is None else partition_for_key(key, len(there))
     elif partition not in there:
-        raise UsageError(f"topic {asked.topic} has partitions 0 to {there[-1]}, and not {partition}")
-    sending = Sending(asked.cluster, asked.topic)
-    sending.send({partition: [(asked.now_ms, key, value, _headers(asked.form.get("headers", "")))]})
-    return Redirect(f"topics/{asked.topic}/{partition}/{sending.first_offset(partition)}?written=1")
+        raise UsageError(f"topic {request.topic} has partitions 0 to {there[-1]}, and not {partition}")
+    sending = TopicProducer(request.cluster, request.topic)
+    sending.send({partition: [(request.now_ms, key, value, _headers(request.form.get("headers", "")))]})
+    return Redirect(f"topics/{request.topic}/{partition}/{sending.first_offset(partition)}?written=1")
 
 
-def _bytes(asked: PageRequest, name: str) -> bytes:
-    form = asked.form.get(f"{name}_form", WRITTEN[0])
-    if form not in WRITTEN:
-        raise UsageError(f"{name}_form is {form[:20]!r}: expected {', '.join(WRITTEN)}")
+def _bytes(request: PageRequest, name: str) -> bytes:
+    form = request.form.get(f"{name}_form", SCHEMALESS_FORMATS[0])
+    if form not in SCHEMALESS_FORMATS:
+        raise UsageError(f"{name}_form is {form[:20]!r}: expected {', '.join(SCHEMALESS_FORMATS)}")
     # A browser ends the lines of a form with CR LF, whatever was typed.
-    text = asked.form.get(name, "").replace("\r\n", "\n")
+    text = request.form.get(name, "").replace("\r\n", "\n")
     try:
         return encode(text, form)
-    except Misfit as misfit:
-        raise UsageError(f"the {name} is {misfit}") from misfit
+    except FormatMismatch as mismatch:
+        raise UsageError(f"the {name} is {mismatch}") from mismatch
 
 
 def _headers(text: str) -> list[tuple[str, bytes | None]]:

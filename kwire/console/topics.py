@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kwire.cli.shared.cluster import Cluster
-from kwire.client.cluster import by_topic
-from kwire.client.failure import Lost
-from kwire.console.asked import Page, PageAnswer, PageRequest
+from kwire.cli.shared.command_client import CommandClient
+from kwire.client.cluster_client import group_by_topic
+from kwire.client.errors import Disconnected
+from kwire.console.page import Page, PageRequest, PageResult
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -27,26 +27,26 @@ from kwire.wire.messages.list_offsets import (
 from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from kwire.wire.primitives import TopicPartition
 
-AT_ONCE: Final = 100
+PAGE_SIZE: Final = 100
 """Topics, or partitions, of a page."""
 
 Sizes = Mapping[tuple[str, int, int], int]
 """Bytes by topic, partition and broker."""
 
 
-def topics_page(asked: PageRequest) -> PageAnswer:
+def topics_page(request: PageRequest) -> PageResult:
     """Topics by name, those that brokers keep for themselves where they are asked for."""
-    pattern, internal = asked.text("q"), bool(asked.text("internal"))
+    pattern, internal = request.text("q"), bool(request.text("internal"))
     topics = [
         topic
-        for topic in sorted(asked.cluster.metadata(None).topics, key=lambda topic: topic.name or "")
+        for topic in sorted(request.cluster.metadata(None).topics, key=lambda topic: topic.name or "")
         if (internal or not topic.is_internal) and pattern.lower() in (topic.name or "").lower()
     ]
-    part = asked.part_of(topics, AT_ONCE)
+    part = request.paginate(topics, PAGE_SIZE)
     chosen = part["rows"]
-    firsts, ends = offsets(asked.cluster, chosen)
-    sizes, silent = replica_sizes(asked.cluster, chosen)
-    rates = asked.rates.seen(ends)
+    firsts, ends = offsets(request.cluster, chosen)
+    sizes, silent = replica_sizes(request.cluster, chosen)
+    rates = request.rates.update(ends)
     return Page(
         "topics.html",
         {
@@ -59,35 +59,35 @@ def topics_page(asked: PageRequest) -> PageAnswer:
     )
 
 
-def topic_page(asked: PageRequest) -> PageAnswer:
+def topic_page(request: PageRequest) -> PageResult:
     """The partitions of a topic, and a form to write into it. Failure."""
-    (topic,) = asked.cluster.topics([asked.topic])
-    part = asked.part_of(sorted(topic.partitions, key=lambda one: one.partition_index), AT_ONCE)
+    (topic,) = request.cluster.topics([request.topic])
+    part = request.paginate(sorted(topic.partitions, key=lambda one: one.partition_index), PAGE_SIZE)
     topic.partitions = part["rows"]
-    firsts, ends = offsets(asked.cluster, [topic])
-    sizes, silent = replica_sizes(asked.cluster, [topic])
-    rates = asked.rates.seen(ends)
+    firsts, ends = offsets(request.cluster, [topic])
+    sizes, silent = replica_sizes(request.cluster, [topic])
+    rates = request.rates.update(ends)
     rows = [
         {
             "partition": one.partition_index,
             "leader": one.leader_id,
             "epoch": one.leader_epoch,
             "replicas": [
-                (broker, broker in one.isr_nodes, sizes.get((asked.topic, one.partition_index, broker)))
+                (broker, broker in one.isr_nodes, sizes.get((request.topic, one.partition_index, broker)))
                 for broker in one.replica_nodes
             ],
-            "lacks": lacks(one),
-            "first": firsts.get((asked.topic, one.partition_index)),
-            "end": ends.get((asked.topic, one.partition_index)),
-            "rate": rates.get((asked.topic, one.partition_index)),
-            "size": sizes.get((asked.topic, one.partition_index, one.leader_id)),
+            "under_replicated": is_under_replicated(one),
+            "first": firsts.get((request.topic, one.partition_index)),
+            "end": ends.get((request.topic, one.partition_index)),
+            "rate": rates.get((request.topic, one.partition_index)),
+            "size": sizes.get((request.topic, one.partition_index, one.leader_id)),
         }
         for one in topic.partitions
     ]
     return Page(
         "topic.html",
         {
-            "topic": asked.topic,
+            "topic": request.topic,
             "is_internal": topic.is_internal,
             **part,
             "rows": rows,
@@ -96,13 +96,13 @@ def topic_page(asked: PageRequest) -> PageAnswer:
     )
 
 
-def lacks(partition: MetadataResponsePartition) -> bool:
+def is_under_replicated(partition: MetadataResponsePartition) -> bool:
     """Whether a partition lacks replicas that are in sync, or a leader."""
     return partition.leader_id < 0 or len(partition.isr_nodes) < len(partition.replica_nodes)
 
 
 def offsets(
-    cluster: Cluster, topics: Iterable[MetadataResponseTopic]
+    cluster: CommandClient, topics: Iterable[MetadataResponseTopic]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """First offsets and ends of partitions, of those whose leaders say them now: nobody is waited for."""
     led: dict[int, list[TopicPartition]] = defaultdict(list)
@@ -124,39 +124,39 @@ def offsets(
                             for index in indexes
                         ],
                     )
-                    for name, indexes in by_topic(partitions)
+                    for name, indexes in group_by_topic(partitions)
                 ],
             )
             try:
-                answer = cluster.ask_node(leader, request, ListOffsetsResponse)
-            except (ApiError, Lost):
+                response = cluster.send_to_node(leader, request, ListOffsetsResponse)
+            except (ApiError, Disconnected):
                 continue
-            for told in answer.topics:
-                for each in told.partitions:
+            for topic_response in response.topics:
+                for each in topic_response.partitions:
                     if not each.error_code:
-                        found[told.name, each.partition_index] = each.offset
+                        found[topic_response.name, each.partition_index] = each.offset
     return firsts, ends
 
 
-def replica_sizes(cluster: Cluster, topics: Sequence[MetadataResponseTopic]) -> tuple[Sizes, list[int]]:
+def replica_sizes(cluster: CommandClient, topics: Sequence[MetadataResponseTopic]) -> tuple[Sizes, list[int]]:
     """How large replicas are, and which brokers do not say."""
-    asked: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    by_broker: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for topic in topics:
         for one in topic.partitions:
             for broker in one.replica_nodes:
-                asked[broker][topic.name or ""].append(one.partition_index)
+                by_broker[broker][topic.name or ""].append(one.partition_index)
     sizes: dict[tuple[str, int, int], int] = {}
     silent = []
-    for broker, named in sorted(asked.items()):
+    for broker, named in sorted(by_broker.items()):
         request = DescribeLogDirsRequest(
             topics=[DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in named.items()]
         )
         try:
-            answer = cluster.ask_node(broker, request, DescribeLogDirsResponse)
-        except (ApiError, Lost):
+            response = cluster.send_to_node(broker, request, DescribeLogDirsResponse)
+        except (ApiError, Disconnected):
             silent.append(broker)
             continue
-        for directory in answer.results:
+        for directory in response.results:
             for found in directory.topics:
                 for each in found.partitions:
                     if not each.is_future_key:
@@ -179,7 +179,7 @@ def _topic_row(
         "is_internal": topic.is_internal,
         "partitions": len(topic.partitions),
         "replicas": max((len(one.replica_nodes) for one in topic.partitions), default=0),
-        "lacking": sum(map(lacks, topic.partitions)),
+        "under_replicated": sum(map(is_under_replicated, topic.partitions)),
         "unknown": sum(one not in ends for one in known),
         "messages": sum(ends[one] - firsts.get(one, 0) for one in known if one in ends),
         "size": sum(sizes.get((name, one.partition_index, one.leader_id), 0) for one in topic.partitions),

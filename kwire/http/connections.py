@@ -19,16 +19,16 @@ from hypercorn.typing import ConnectionState
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-REQUEST_SECONDS: Final = 10.0
+REQUEST_TIMEOUT_SECONDS: Final = 10.0
 """Who has not sent a request until then is let go, and who has asked for a WebSocket."""
-TAKEN_SECONDS: Final = 30.0
+SEND_TIMEOUT_SECONDS: Final = 30.0
 """Who takes nothing of an answer for so long is let go."""
-NO_WEBSOCKET: Final = PlainTextResponse("there are no WebSockets here: ask for pages by HTTP\n", 400)
+NO_WEBSOCKET_RESPONSE: Final = PlainTextResponse("there are no WebSockets here: ask for pages by HTTP\n", 400)
 
 Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
-class Connections:
+class ConnectionServer:
     """How connections are served."""
 
     def __init__(self, logger: Logger) -> None:
@@ -64,14 +64,14 @@ class _Connection:
 
     async def close_without_request(self) -> None:
         """Close it where no request comes."""
-        await trio.sleep(REQUEST_SECONDS)
+        await trio.sleep(REQUEST_TIMEOUT_SECONDS)
         if not self._has_request:
             self._stream.socket.close()
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, with an end to each of its sends."""
         if scope["type"] == "websocket":
-            await NO_WEBSOCKET(scope, receive, send)
+            await NO_WEBSOCKET_RESPONSE(scope, receive, send)
             return
         self._has_request = True
 
@@ -81,9 +81,9 @@ class _Connection:
             # Hypercorn close the connection: cancelled then, it would stay open.
             with trio.CancelScope(shield=is_last):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._close_late)
+                    nursery.start_soon(self._close_after_timeout)
                     if is_last:
-                        nursery.start_soon(_leave_unread, receive)
+                        nursery.start_soon(_discard_request, receive)
                     await send(message)
                     nursery.cancel_scope.cancel()
 
@@ -93,13 +93,13 @@ class _Connection:
             self._logger.error("%s failed", scope["path"], exc_info=error)
             raise
 
-    async def _close_late(self) -> None:
+    async def _close_after_timeout(self) -> None:
         # Closed, since what Hypercorn sends cannot be cancelled.
-        await trio.sleep(TAKEN_SECONDS)
+        await trio.sleep(SEND_TIMEOUT_SECONDS)
         self._stream.socket.close()
 
 
-async def _leave_unread(receive: Receive) -> None:
+async def _discard_request(receive: Receive) -> None:
     """Take what is left of a request: Hypercorn waits for room to say that it is at an end."""
     while (await receive())["type"] != "http.disconnect":
         pass

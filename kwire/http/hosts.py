@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 MISDIRECTED_REQUEST: Final = 421
-NOT_LOCAL: Final = (
+NOT_LOCAL_MESSAGE: Final = (
     "this port is for this machine: ask for it as 127.0.0.1 or localhost, or have kwire serve it on another "
     "address with --http HOST:PORT\n"
 )
@@ -25,7 +25,7 @@ def is_local_name(host: str) -> bool:
         return name == "localhost"
 
 
-def is_name_of(host: str, names: Collection[str]) -> bool:
+def is_known_name(host: str, names: Collection[str]) -> bool:
     """Whether a Host header names a machine of these names, or an address: no site has one for its name."""
     name = _name_of(host)
     try:
@@ -42,7 +42,7 @@ def _name_of(host: str) -> str:
     return name.removeprefix("[").removesuffix("]").lower()
 
 
-class OfThisHost:
+class HostFilter:
     """Refuses requests to other names."""
 
     def __init__(self, app: ASGIApp, is_known: Callable[[str], bool], refusal: str) -> None:

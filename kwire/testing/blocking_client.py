@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from kwire.client.cluster import Address, Cluster
-from kwire.client.failure import check
-from kwire.client.groups import classic_group, committed_offsets, consumer_group
+from kwire.client.cluster_client import Address, ClusterClient
+from kwire.client.consumer import Consumer
+from kwire.client.errors import raise_for_code
+from kwire.client.groups import describe_classic_group, describe_consumer_group, fetch_committed_offsets
 from kwire.client.offsets import find_offsets
-from kwire.client.reading import Reader
+from kwire.client.producer import TopicProducer
 from kwire.client.security import PLAINTEXT, Security
-from kwire.client.sending import Sending
 from kwire.testing.exchange import CLIENT_ID
 from kwire.testing.results import Group, Headers, Member, Record, Token, TopicPartition
 from kwire.wire.batch import Record as StoredRecord
@@ -57,12 +57,12 @@ class BlockingClient:
 
         `sleep` is called with the seconds before something is tried again, and may raise what ends that.
         """
-        self._cluster = Cluster(
+        self._cluster = ClusterClient(
             [_parse_address(text) for text in bootstrap_servers.split(",")],
             client_id=CLIENT_ID,
             timeout_seconds=timeout_s,
             retry_seconds=RETRY_SECONDS,
-            waits_for_first=True,
+            retry_first_connection=True,
             security=security,
             sleep=sleep,
         )
@@ -74,7 +74,7 @@ class BlockingClient:
     # --- topics
 
     def topics(self) -> list[str]:
-        found = self._cluster.retried(lambda: self._cluster.metadata(None)).topics
+        found = self._cluster.retry(lambda: self._cluster.metadata(None)).topics
         return sorted(topic.name or "" for topic in found if not topic.is_internal)
 
     def create_topic(
@@ -87,11 +87,11 @@ class BlockingClient:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=self._cluster.request_timeout_ms)
 
         def attempt() -> None:
-            [answer] = self._cluster.ask_controller(request, CreateTopicsResponse).topics
-            check(answer.error_code, answer.error_message, f"topic {name}")
+            [answer] = self._cluster.send_to_controller(request, CreateTopicsResponse).topics
+            raise_for_code(answer.error_code, answer.error_message, f"topic {name}")
 
-        self._cluster.retried(attempt)
-        self._cluster.retried(lambda: self._cluster.leaders(self._partitions(name)))
+        self._cluster.retry(attempt)
+        self._cluster.retry(lambda: self._cluster.leaders(self._partitions(name)))
 
     # --- records
 
@@ -104,9 +104,9 @@ class BlockingClient:
         headers: Headers,
         timestamp_ms: int,
     ) -> list[Record]:
-        self._cluster.retried(lambda: self._partitions(topic, create=True))
+        self._cluster.retry(lambda: self._partitions(topic, create=True))
         # Who has lost the controllers can give no producer id, and is written to all the same.
-        sending = Sending(self._cluster, topic, idempotent=False)
+        sending = TopicProducer(self._cluster, topic, idempotent=False)
         sending.send({partition: [(timestamp_ms, key, value, headers) for value in values]})
         first = sending.first_offset(partition)
         return [
@@ -127,12 +127,12 @@ class BlockingClient:
         ends = self.end_offsets(topic, committed=committed, topic_within_s=topic_within_s)
         firsts = find_offsets(self._cluster, dict.fromkeys(ends, EARLIEST))
         starts = {one: max(offset, firsts[one]) for one in sorted(firsts) if partition in (None, one[1])}
-        reader = Reader(self._cluster, starts, committed=committed)
+        reader = Consumer(self._cluster, starts, committed=committed)
         for (name, index), position in starts.items():
             one = TopicPartition(name, index)
             before = -1
             while before < position < ends[one]:  # else what was there has gone: retention, deleted records
-                for told in self._cluster.retried(partial(_read_next, reader, one, ends[one])):
+                for told in self._cluster.retry(partial(_read_next, reader, one, ends[one])):
                     if told.offset < ends[one]:
                         yield Record(*one, told.offset, told.timestamp, told.key, told.value, told.headers)
                 before, position = position, reader.positions[one]
@@ -141,7 +141,7 @@ class BlockingClient:
         self, topic: str, *, committed: bool = False, topic_within_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """`committed` ends partitions where the first open transaction begins."""
-        partitions = self._cluster.retried(lambda: self._partitions(topic), topic_within_s)
+        partitions = self._cluster.retry(lambda: self._partitions(topic), topic_within_s)
         return _by_topic_partition(
             find_offsets(self._cluster, dict.fromkeys(partitions, LATEST), committed=committed)
         )
@@ -149,13 +149,15 @@ class BlockingClient:
     def _partitions(self, topic: str, *, create: bool = False) -> list[TopicPartition]:
         [told] = self._cluster.metadata([topic], create=create).topics
         is_missing = told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        check(told.error_code, None, f"there is no topic {topic}" if is_missing else f"topic {topic}")
+        raise_for_code(
+            told.error_code, None, f"there is no topic {topic}" if is_missing else f"topic {topic}"
+        )
         return [TopicPartition(topic, one.partition_index) for one in told.partitions]
 
     # --- groups
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        return _by_topic_partition(committed_offsets(self._cluster, group))
+        return _by_topic_partition(fetch_committed_offsets(self._cluster, group))
 
     def lag(self, group: str, topic: str) -> int:
         committed, ends = self.committed(group), self.end_offsets(topic)
@@ -163,9 +165,9 @@ class BlockingClient:
         return sum(end - max(firsts[one], committed.get(one, 0)) for one, end in ends.items())
 
     def group(self, name: str) -> Group:
-        for describe in (classic_group, consumer_group):
+        for describe in (describe_classic_group, describe_consumer_group):
             try:
-                found = self._cluster.retried(partial(describe, self._cluster, name))
+                found = self._cluster.retry(partial(describe, self._cluster, name))
             except ApiError as error:
                 if error.code not in UNKNOWN_GROUP_ERRORS:
                     raise
@@ -188,9 +190,9 @@ class BlockingClient:
 
     def set_passwords(self, users: Mapping[str, str], mechanisms: Sequence[str]) -> None:
         """Let these users come by these mechanisms, and nobody else, and return when each broker knows."""
-        from kwire.client.users import credentials_of, delete_credential, set_password
+        from kwire.client.users import delete_credential, describe_credentials, set_password
 
-        others = [one for one in credentials_of(self._cluster) if one.user not in users]
+        others = [one for one in describe_credentials(self._cluster) if one.user not in users]
         for one in others:  # of who had the directory before
             delete_credential(self._cluster, one.user, one.mechanism)
         for user, password in users.items():
@@ -198,54 +200,54 @@ class BlockingClient:
                 set_password(self._cluster, user, password, mechanism)
 
         def attempt(node_id: int) -> None:
-            known = {(one.user, one.mechanism) for one in credentials_of(self._cluster, None, node_id)}
+            known = {(one.user, one.mechanism) for one in describe_credentials(self._cluster, None, node_id)}
             if known != {(user, mechanism) for user in users for mechanism in mechanisms}:
                 raise ApiError(
                     ErrorCode.REQUEST_TIMED_OUT, f"broker {node_id} has not heard of all users yet"
                 )
 
         for node_id in [*self._cluster.brokers()]:
-            self._cluster.retried(partial(attempt, node_id))
+            self._cluster.retry(partial(attempt, node_id))
 
     def create_token(self, renewers: Sequence[str], max_lifetime_ms: int | None) -> Token:
         """A delegation token of who asks."""
         from kwire.broker.security.principal import USER, Principal
-        from kwire.client.tokens import BY_CONFIGURATION, create_token, tokens_of
+        from kwire.client.tokens import BROKER_DEFAULT, create_token, describe_tokens
 
-        lifetime_ms = BY_CONFIGURATION if max_lifetime_ms is None else max_lifetime_ms
+        lifetime_ms = BROKER_DEFAULT if max_lifetime_ms is None else max_lifetime_ms
         made = create_token(
             self._cluster, renewers=[Principal(USER, name) for name in renewers], max_lifetime_ms=lifetime_ms
         )
 
         def is_known(node_id: int) -> bool:
-            return any(one.token_id == made.token_id for one in tokens_of(self._cluster, None, node_id))
+            return any(one.token_id == made.token_id for one in describe_tokens(self._cluster, None, node_id))
 
         # It is made, and nobody else tells its password: a broker that is gone keeps nobody from it.
-        self._cluster.unaware(is_known, self._cluster.timeout_seconds)
+        self._cluster.stale_brokers(is_known, self._cluster.timeout_seconds)
         return Token(made.token_id, made.password, made.owner.name, made.expires_ms, made.max_ms)
 
     def tokens(self) -> list[Token]:
-        from kwire.client.tokens import tokens_of
+        from kwire.client.tokens import describe_tokens
 
         return [
             Token(one.token_id, one.password, one.owner.name, one.expires_ms, one.max_ms)
-            for one in tokens_of(self._cluster)
+            for one in describe_tokens(self._cluster)
         ]
 
     # --- who leads
 
     def leader(self, topic: str, partition: int) -> int:
         """The node that leads a partition. NoPartition."""
-        return self._cluster.retried(lambda: self._cluster.leader(topic, partition))
+        return self._cluster.retry(lambda: self._cluster.leader(topic, partition))
 
     def coordinator(self, group: str) -> int:
         """The node that coordinates a group."""
-        return self._cluster.retried(lambda: self._cluster.coordinator(group))
+        return self._cluster.retry(lambda: self._cluster.coordinator(group))
 
     def move_leader(self, topic: str, partition: int, to: int) -> None:
         """Put the node first among the replicas, and have the first one elected when it is in sync."""
         one = (topic, partition)
-        replicas = self._cluster.retried(lambda: self._cluster.placed([one]))[one].replica_nodes
+        replicas = self._cluster.retry(lambda: self._cluster.partition_metadata([one]))[one].replica_nodes
         if to not in replicas:
             raise LookupError(f"{topic}-{partition} has no replica on node {to}, but on {replicas}")
         order = [to, *(each for each in replicas if each != to)]
@@ -259,13 +261,13 @@ class BlockingClient:
         elected = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=topic, partitions=[partition])])
 
         def attempt() -> None:
-            if self._cluster.placed([one])[one].replica_nodes != order:
-                answer = self._cluster.ask_controller(moved, AlterPartitionReassignmentsResponse)
-                check(answer.error_code, answer.error_message, "the reassignment")
-                check(answer.responses[0].partitions[0].error_code, None, f"{topic}-{partition}")
+            if self._cluster.partition_metadata([one])[one].replica_nodes != order:
+                answer = self._cluster.send_to_controller(moved, AlterPartitionReassignmentsResponse)
+                raise_for_code(answer.error_code, answer.error_message, "the reassignment")
+                raise_for_code(answer.responses[0].partitions[0].error_code, None, f"{topic}-{partition}")
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{topic}-{partition} is being reassigned")
-            told = self._cluster.ask_controller(elected, ElectLeadersResponse)
-            check(told.error_code, None, "the election")
+            told = self._cluster.send_to_controller(elected, ElectLeadersResponse)
+            raise_for_code(told.error_code, None, "the election")
             # A broker that was cut off says what was so before, also of itself: all have to agree.
             if any(
                 self._leader_by(node_id, topic, partition) != to for node_id in [*self._cluster.brokers()]
@@ -274,21 +276,21 @@ class BlockingClient:
                     ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {to} does not lead {topic}-{partition} yet"
                 )
 
-        self._cluster.retried(attempt)
+        self._cluster.retry(attempt)
 
     def _leader_by(self, node_id: int, topic: str, partition: int) -> int:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        [told] = self._cluster.ask_node(node_id, request, MetadataResponse).topics
-        check(told.error_code, None, f"topic {topic}")
+        [told] = self._cluster.send_to_node(node_id, request, MetadataResponse).topics
+        raise_for_code(told.error_code, None, f"topic {topic}")
         return next(one.leader_id for one in told.partitions if one.partition_index == partition)
 
 
-def _read_next(reader: Reader, one: TopicPartition, end: int) -> list[StoredRecord]:
+def _read_next(reader: Consumer, one: TopicPartition, end: int) -> list[StoredRecord]:
     """What comes next of a partition; nothing only where nothing is left before `end`. ApiError, Lost."""
     before = reader.positions[one]
-    found = [record for _, record in reader.read([one])]
+    found = [record for _, record in reader.poll([one])]
     # A leader who has come just now does not know yet how far its partition is committed.
-    if reader.positions[one] == before and reader.ends.get(one, -1) < end:
+    if reader.positions[one] == before and reader.end_offsets.get(one, -1) < end:
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, "{}-{} at offset {}".format(*one, before))
     return found
 

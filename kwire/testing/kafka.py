@@ -250,10 +250,10 @@ class Kafka:
                 self._client.close()
                 self._client = None
             if self._client is None:
-                from kwire.client.security import security_of
+                from kwire.client.security import parse_security
                 from kwire.testing.blocking_client import BlockingClient
 
-                security = security_of(self._client_properties())
+                security = parse_security(self._client_properties())
                 self._client = BlockingClient(self.bootstrap_servers, self._timeout_s, self._sleep, security)
                 self._asker = os.getpid()
             return question(self._client)

@@ -57,13 +57,13 @@ class ClientConfig(NamedTuple):
     @property
     def java(self) -> dict[str, str]:
         """Properties of clients in Java, of Kafka's tools and of `kwire`'s commands."""
-        from kwire.client.security import login_of
+        from kwire.client.security import jaas_config
 
         return {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": CLIENT_LISTENER,
             "sasl.mechanism": self.mechanism,
-            "sasl.jaas.config": login_of(
+            "sasl.jaas.config": jaas_config(
                 self.mechanism, self.username, self.password, is_token=self.is_token
             ),
         }
@@ -94,9 +94,11 @@ def check_users(users: Mapping[str, str], overrides: Mapping[str, object]) -> No
 
 def user_settings(users: Mapping[str, str]) -> dict[str, str]:
     """Kafka's keys for a broker that has a listener for them, beside those of where its listeners are."""
-    from kwire.client.security import quoted
+    from kwire.client.security import quote_jaas
 
-    known = " ".join(f"{quoted(f'user_{name}')}={quoted(password)}" for name, password in users.items())
+    known = " ".join(
+        f"{quote_jaas(f'user_{name}')}={quote_jaas(password)}" for name, password in users.items()
+    )
     prefix = f"listener.name.{CLIENT_LISTENER.lower()}"
     scram_module = f"{LOGIN_MODULES}.scram.ScramLoginModule required;"
     return {

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from kwire.cli.commands import main
+from kwire.cli.tools import main
 from kwire.testing import Broker
 from tests.cli.running import Desk, Ran
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kwire.cli.cluster.folder import ClusterFolder
-from kwire.cli.cluster.plan import Wanted
+from kwire.cli.cluster.directory import ClusterDirectory
+from kwire.cli.cluster.plan import NodeCounts
 from kwire.cli.main import main
-from kwire.cli.server.serve import ELSEWHERE
+from kwire.cli.server.serve import OTHER_PORT_EXAMPLE
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -78,8 +78,11 @@ def test_a_port_in_use_is_told_with_the_way_to_another(
         assert main(["serve", "--data", str(tmp_path), "--set", setting]) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert where in told
-    assert told.endswith(f"as {ELSEWHERE} does")
-    assert main(["serve", "--data", str(tmp_path), *ELSEWHERE.split(), "--set", "num.partitions=no"]) == 1
+    assert told.endswith(f"as {OTHER_PORT_EXAMPLE} does")
+    assert (
+        main(["serve", "--data", str(tmp_path), *OTHER_PORT_EXAMPLE.split(), "--set", "num.partitions=no"])
+        == 1
+    )
     assert "num.partitions" in capsys.readouterr().err, "what is proposed is taken as far as that"
 
 
@@ -188,7 +191,15 @@ def test_what_is_not_asked_for_is_not_loaded() -> None:
     look = "import sys; from kwire.cli.main import main; main(['--version']); print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     loaded = {name for name in ran.stdout.split() if name.startswith(("kwire.", "trio"))}
-    modules = ("", ".main", ".broker_settings", ".shared", ".shared.parser", ".shared.standard_streams")
+    modules = (
+        "",
+        ".main",
+        ".broker_settings",
+        ".shared",
+        ".shared.command_error",
+        ".shared.parser",
+        ".shared.standard_streams",
+    )
     assert loaded == {f"kwire.cli{name}" for name in modules}
 
 
@@ -203,7 +214,7 @@ def test_what_is_not_asked_for_is_not_loaded() -> None:
 def test_that_standard_output_is_full_is_told(tmp_path: Path, command: str, by: str) -> None:
     place = tmp_path / "place"
     if "cluster" in command:
-        ClusterFolder(str(place)).make(Wanted(combined=1), 19_092, {})
+        ClusterDirectory(str(place)).create(NodeCounts(combined=1), 19_092, {})
     where = "" if command == "--version" else place
     ran = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m kwire {command} {where} >/dev/full"],

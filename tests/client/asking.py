@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kwire.client.cluster import Cluster
+from kwire.client.cluster_client import ClusterClient
 
 
-def cluster_at(servers: str, **options: Any) -> Cluster:
+def cluster_at(servers: str, **options: Any) -> ClusterClient:
     addresses = [server.rpartition(":") for server in servers.split(",")]
-    return Cluster(
+    return ClusterClient(
         [(host, int(port)) for host, _, port in addresses],
         **{"client_id": "test", "timeout_seconds": 20, **options},
     )

@@ -8,7 +8,7 @@ import pytest
 
 from kwire.broker.security.settings import Credentials
 from kwire.client.connection import Connection
-from kwire.client.failure import Lost, SecurityMismatch
+from kwire.client.errors import Disconnected, SecurityMismatch
 from kwire.client.security import PLAINTEXT, Security
 from kwire.testing import Broker, ClientConfig
 from kwire.testing.users import CLIENT_LISTENER
@@ -44,8 +44,8 @@ def of(login: ClientConfig) -> Security:
     return Security(None, Credentials(login.mechanism, login.username, login.password, login.is_token))
 
 
-def ask(connection: Connection) -> int:
-    return len(connection.ask(MetadataRequest(topics=[]), MetadataResponse).brokers)
+def send(connection: Connection) -> int:
+    return len(connection.send(MetadataRequest(topics=[]), MetadataResponse).brokers)
 
 
 def test_who_is_not_believed_is_told_of_it(secured: Broker) -> None:
@@ -70,7 +70,7 @@ def test_who_says_nothing_is_told_what_is_wanted(secured: Broker) -> None:
     mismatch = pytest.raises(SecurityMismatch, match=r"wants to know who asks, by .*SASL_PLAINTEXT, sasl.")
     # The versions are told to everybody.
     with connection_to(secured.bootstrap_servers, PLAINTEXT) as connection, mismatch:
-        ask(connection)
+        send(connection)
 
 
 def test_who_says_it_to_a_listener_that_does_not_ask_is_told() -> None:
@@ -85,13 +85,13 @@ def test_who_says_it_to_a_listener_that_does_not_ask_is_told() -> None:
 def test_it_is_said_again_before_a_session_ends(secured: Broker) -> None:
     clock = Clock()
     with connection_to(secured.bootstrap_servers, of(secured.login()), clock) as connection:
-        assert ask(connection) == 1
+        assert send(connection) == 1
         before = len(secured.requests.of("SaslAuthenticate", client_id="test"))
         clock.now = 80
-        assert ask(connection) == 1
+        assert send(connection) == 1
         assert len(secured.requests.of("SaslAuthenticate", client_id="test")) == before
         for times, clock.now in ((1, 86), (1, 100)):
-            assert ask(connection) == 1
+            assert send(connection) == 1
             assert len(secured.requests.of("SaslAuthenticate", client_id="test")) == before + times
 
 
@@ -99,16 +99,16 @@ def test_a_short_session_is_not_begun_anew_before_the_broker_takes_it(secured: B
     token, clock = secured.create_token(max_lifetime_ms=1_000), Clock()
     with connection_to(secured.bootstrap_servers, of(token), clock) as connection:
         clock.now = 0.9
-        assert ask(connection) == 1
+        assert send(connection) == 1
         secured.advance(1_000)
-        with pytest.raises(Lost, match="closed the connection"):
-            ask(connection)
+        with pytest.raises(Disconnected, match="closed the connection"):
+            send(connection)
 
 
 def test_a_token_that_has_expired_is_told_of(secured: Broker) -> None:
     token = secured.create_token(max_lifetime_ms=1_000)
     with connection_to(secured.bootstrap_servers, of(token)) as connection:
-        assert ask(connection) == 1
+        assert send(connection) == 1
     secured.advance(1_001)
     with pytest.raises(ApiError, match=f"DELEGATION_TOKEN_EXPIRED: token {token.username} at "):
         connection_to(secured.bootstrap_servers, of(token))

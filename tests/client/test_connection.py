@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from kwire.client.connection import Connection
-from kwire.client.failure import Lost
+from kwire.client.errors import Disconnected
 from kwire.testing import Broker
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, WireError
@@ -51,7 +51,7 @@ def test_the_newest_version_that_both_speak_is_used(broker: Broker) -> None:
     with Connection(host, int(port), "test", 5) as connection:
         assert connection.version(ApiKey.METADATA) == 13
         assert connection.version(ApiKey.FETCH) == 12  # topics by name
-        assert connection.ask(MetadataRequest(topics=[]), MetadataResponse).brokers[0].port == int(port)
+        assert connection.send(MetadataRequest(topics=[]), MetadataResponse).brokers[0].port == int(port)
 
 
 def test_an_old_broker_is_asked_in_its_own_versions() -> None:
@@ -73,7 +73,7 @@ def test_what_is_no_broker_is_told() -> None:
         pytest.raises(WireError, match="does not answer as Kafka does"),
     ):
         _connect(port)
-    with answering(b"\0\0\0\x10ab") as port, pytest.raises(Lost, match="closed the connection"):
+    with answering(b"\0\0\0\x10ab") as port, pytest.raises(Disconnected, match="closed the connection"):
         _connect(port)
 
 

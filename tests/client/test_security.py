@@ -8,7 +8,7 @@ from kwire import testing
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.settings import Credentials
 from kwire.cli.shared.client_settings import ClientSettings
-from kwire.client.security import PLAINTEXT, login_of, security_of
+from kwire.client.security import PLAINTEXT, jaas_config, parse_security
 from kwire.client.tokens import Token
 
 BY_PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
@@ -16,20 +16,20 @@ MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 def test_nothing_is_plaintext() -> None:
-    assert security_of({}) == PLAINTEXT
-    assert security_of({"security.protocol": "plaintext", "sasl.mechanism": "GSSAPI"}) == PLAINTEXT
+    assert parse_security({}) == PLAINTEXT
+    assert parse_security({"security.protocol": "plaintext", "sasl.mechanism": "GSSAPI"}) == PLAINTEXT
     assert PLAINTEXT.protocol == "PLAINTEXT"
 
 
 @pytest.mark.parametrize("is_token", [False, True])
 @pytest.mark.parametrize(("username", "password"), [("alice", "alice-secret"), ("a\\ b", "\"'\\n;ü")])
 def test_a_login_that_was_written_is_read(username: str, password: str, is_token: bool) -> None:
-    text = login_of("SCRAM-SHA-512", username, password, is_token=is_token)
+    text = jaas_config("SCRAM-SHA-512", username, password, is_token=is_token)
     properties = {**BY_PLAIN, "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": text}
     credentials = Credentials("SCRAM-SHA-512", username, password, is_token)
-    assert security_of(properties).credentials == credentials
-    assert security_of(properties).protocol == "SASL_PLAINTEXT"
-    assert security_of({**properties, "security.protocol": "SASL_SSL"}).protocol == "SASL_SSL"
+    assert parse_security(properties).credentials == credentials
+    assert parse_security(properties).protocol == "SASL_PLAINTEXT"
+    assert parse_security({**properties, "security.protocol": "SASL_SSL"}).protocol == "SASL_SSL"
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,20 @@ def test_a_login_that_was_written_is_read(username: str, password: str, is_token
         ),
         ({"sasl.jaas.config": "x required"}, "^sasl.jaas.config: JAAS config entry not terminated"),
         ({"sasl.jaas.config": f"{MODULE} required;"}, "sasl.mechanism=PLAIN goes with .*PlainLoginModule$"),
-        ({"sasl.jaas.config": login_of("PLAIN", "alice", "")}, "has to have a username and a password"),
+        ({"sasl.jaas.config": jaas_config("PLAIN", "alice", "")}, "has to have a username and a password"),
         ({"sasl.login.class": "x"}, "sasl.login.class is not known here"),
     ],
 )
 def test_what_is_wrong_is_said(properties: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        security_of({**BY_PLAIN, **properties})
+        parse_security({**BY_PLAIN, **properties})
 
 
 def test_no_password_is_told_of_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="goes with") as raised:
-        security_of({**BY_PLAIN, "sasl.jaas.config": login_of("SCRAM-SHA-256", "alice", "alice-secret")})
+        parse_security(
+            {**BY_PLAIN, "sasl.jaas.config": jaas_config("SCRAM-SHA-256", "alice", "alice-secret")}
+        )
     assert "alice-secret" not in str(raised.value)
 
 

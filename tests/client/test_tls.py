@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kwire.client.cluster import Cluster
-from kwire.client.failure import SecurityMismatch
-from kwire.client.security import PLAINTEXT, Security, security_of
+from kwire.client.cluster_client import ClusterClient
+from kwire.client.errors import SecurityMismatch
+from kwire.client.security import PLAINTEXT, Security, parse_security
 from kwire.testing import Broker
 from tests.client.tls_proxy import AUTHORITY, BROKER, CERTIFICATES, TlsProxy
 
@@ -46,10 +46,10 @@ def curious() -> Iterator[TlsProxy]:
         yield proxy
 
 
-def ask(proxy: TlsProxy, security: Security) -> int:
+def send(proxy: TlsProxy, security: Security) -> int:
     """How many brokers the client finds who comes by the proxy."""
     servers = [("127.0.0.1", proxy.port)]
-    with Cluster(servers, client_id="test", timeout_seconds=5, security=security) as cluster:
+    with ClusterClient(servers, client_id="test", timeout_seconds=5, security=security) as cluster:
         return len(cluster.brokers())
 
 
@@ -58,25 +58,25 @@ def test_who_is_trusted_is_asked(trusted: TlsProxy, own: Path, tmp_path: Path) -
     if own.name == "joined.pem":
         own = tmp_path / "joined.pem"
         own.write_text(AUTHORITY.read_text().replace("\n", " "))
-    assert ask(trusted, security_of({**TRUSTING, "ssl.truststore.location": str(own)})) == 1
+    assert send(trusted, parse_security({**TRUSTING, "ssl.truststore.location": str(own)})) == 1
 
 
 def test_an_authority_may_stand_in_the_properties(trusted: TlsProxy) -> None:
     inline = {**TRUSTING, "ssl.truststore.certificates": AUTHORITY.read_text()}
     del inline["ssl.truststore.location"]
-    assert ask(trusted, security_of(inline)) == 1
+    assert send(trusted, parse_security(inline)) == 1
 
 
 def test_who_is_not_trusted_is_not_asked(trusted: TlsProxy) -> None:
     with pytest.raises(SecurityMismatch, match=r"has a certificate that is not trusted \(.*ssl.truststore"):
-        ask(trusted, security_of({"security.protocol": "SSL"}))
+        send(trusted, parse_security({"security.protocol": "SSL"}))
 
 
 def test_a_certificate_of_another_name_is_taken_only_where_none_is_checked() -> None:
     with behind(TlsProxy(CERTIFICATES / "elsewhere.pem")) as proxy:
         with pytest.raises(SecurityMismatch, match="has a certificate of another name"):
-            ask(proxy, security_of(TRUSTING))
-        assert ask(proxy, security_of({**TRUSTING, "ssl.endpoint.identification.algorithm": ""})) == 1
+            send(proxy, parse_security(TRUSTING))
+        assert send(proxy, parse_security({**TRUSTING, "ssl.endpoint.identification.algorithm": ""})) == 1
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_certificate_of_another_name_is_taken_only_where_none_is_checked() -> 
     ids=["file", "locked", "inline"],
 )
 def test_a_certificate_is_shown(curious: TlsProxy, own: dict[str, str]) -> None:
-    assert ask(curious, security_of({**SHOWING, **own})) == 1
+    assert send(curious, parse_security({**SHOWING, **own})) == 1
 
 
 @pytest.mark.parametrize("protocols", ["TLSv1.2", "TLSv1.2,TLSv1.3"])
@@ -97,17 +97,17 @@ def test_who_wants_to_see_one_is_told_of(curious: TlsProxy, protocols: str) -> N
     with pytest.raises(
         SecurityMismatch, match=r"wants to see a certificate that it trusts|handshake failure"
     ):
-        ask(curious, security_of({**TRUSTING, "ssl.enabled.protocols": protocols}))
+        send(curious, parse_security({**TRUSTING, "ssl.enabled.protocols": protocols}))
 
 
 def test_who_comes_in_the_wrong_way_is_told_which_is_right(trusted: TlsProxy) -> None:
     with pytest.raises(SecurityMismatch, match=r"speaks TLS: say security.protocol=SSL in"):
-        ask(trusted, PLAINTEXT)
+        send(trusted, PLAINTEXT)
     plain = TlsProxy()
     plain.close()
     plain.port = trusted.upstream
     with pytest.raises(SecurityMismatch, match=r"does not speak TLS: say security.protocol=PLAINTEXT"):
-        ask(plain, security_of(TRUSTING))
+        send(plain, parse_security(TRUSTING))
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_who_comes_in_the_wrong_way_is_told_which_is_right(trusted: TlsProxy) ->
 )
 def test_what_is_wrong_with_the_properties_is_said(properties: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        security_of({**TRUSTING, **properties})
+        parse_security({**TRUSTING, **properties})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kwire.client.connection import Connection
-from kwire.client.failure import Lost
+from kwire.client.errors import Disconnected
 from kwire.client.tokens import create_token
 from kwire.testing import Broker
 from kwire.wire.errors import ApiError, ErrorCode
@@ -18,13 +18,13 @@ from kwire.wire.messages.create_delegation_token import (
 from tests.client.asking import cluster_at
 
 
-@pytest.mark.parametrize("error", [Lost("a:1: no answer in time"), ErrorCode.REQUEST_TIMED_OUT])
+@pytest.mark.parametrize("error", [Disconnected("a:1: no answer in time"), ErrorCode.REQUEST_TIMED_OUT])
 def test_a_token_whose_answer_is_lost_is_not_made_again(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Lost | ErrorCode
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Disconnected | ErrorCode
 ) -> None:
     asked: list[CreateDelegationTokenRequest] = []
-    with pytest.raises(Lost if isinstance(error, Lost) else ApiError):
-        _asked(broker, monkeypatch, asked, error)
+    with pytest.raises(Disconnected if isinstance(error, Disconnected) else ApiError):
+        _correlation_id(broker, monkeypatch, asked, error)
     assert len(asked) == 1
 
 
@@ -32,18 +32,18 @@ def test_one_that_was_refused_by_who_leads_no_more_is_asked_for_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[CreateDelegationTokenRequest] = []
-    assert _asked(broker, monkeypatch, asked, ErrorCode.NOT_CONTROLLER) == "t"
+    assert _correlation_id(broker, monkeypatch, asked, ErrorCode.NOT_CONTROLLER) == "t"
     assert len(asked) == 2
 
 
-def _asked(
+def _correlation_id(
     broker: Broker,
     monkeypatch: pytest.MonkeyPatch,
     asked: list[CreateDelegationTokenRequest],
-    error: Lost | ErrorCode,
+    error: Disconnected | ErrorCode,
 ) -> str:
     """The id of a token of which the first request fails so, and the second does not."""
-    ask = Connection.ask
+    ask = Connection.send
 
     def answered(self: Connection, request: Any, *more: Any) -> Any:
         if not isinstance(request, CreateDelegationTokenRequest):
@@ -51,10 +51,10 @@ def _asked(
         asked.append(request)
         if len(asked) > 1:
             return CreateDelegationTokenResponse(token_id="t")
-        if isinstance(error, Lost):
+        if isinstance(error, Disconnected):
             raise error
         return CreateDelegationTokenResponse(error_code=error)
 
-    monkeypatch.setattr(Connection, "ask", answered)
+    monkeypatch.setattr(Connection, "send", answered)
     with cluster_at(broker.bootstrap_servers) as cluster:
         return create_token(cluster).token_id

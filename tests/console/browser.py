@@ -167,10 +167,10 @@ class Tab:
         act()
         self.until(lambda: (self.look(), self._loads)[1] > before)
 
-    def until(self, is_so: Callable[[], object]) -> None:
+    def until(self, condition: Callable[[], object]) -> None:
         """Wait for something to be so. TimeoutError."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not is_so():
+        while not condition():
             if time.monotonic() > deadline:
                 raise TimeoutError("what was waited for has not come about")
             time.sleep(0.02)

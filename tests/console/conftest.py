@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from kwire.console.app import Console
-from kwire.console.asked import Place
+from kwire.console.page import ConsoleSettings
 from kwire.testing import Broker
 
 TOKEN = "a-token"
@@ -65,7 +65,7 @@ def text_of(page: str) -> str:
 
 
 @asynccontextmanager
-async def console_at(place: Place) -> AsyncIterator[Client]:
+async def console_at(place: ConsoleSettings) -> AsyncIterator[Client]:
     """Who asks a console of one's own."""
     with Console(place, TOKEN) as console:
         transport = httpx.ASGITransport(console.app())
@@ -92,6 +92,6 @@ def producer(broker: Broker) -> Producer:
 @pytest.fixture
 async def console(broker: Broker) -> AsyncIterator[Client]:
     async with console_at(
-        Place(broker.bootstrap_servers, 1, (str(broker.log_dir),), may_write=True)
+        ConsoleSettings(broker.bootstrap_servers, 1, (str(broker.log_dir),), may_write=True)
     ) as asked:
         yield asked

@@ -24,7 +24,7 @@ from tests.console.browser import Browser, Tab, chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = "127.0.0.1:19095"
-DESK, PHONE = (1100, 760), (390, 760)
+DESKTOP, PHONE = (1100, 760), (390, 760)
 SHEET_WIDTH = 1500
 """Of a picture that shows all pages."""
 
@@ -53,11 +53,11 @@ PICTURES = (
 )
 SHEET = (
     *(picture for picture in PICTURES if picture.size != PHONE),
-    Picture("key", "/topics/customers/key?key=c-007", DESK, dark=False),
-    Picture("message", "/topics/payments/0/60", DESK, dark=False),
-    Picture("groups", "/groups", DESK, dark=False),
-    Picture("transaction", "/transaction?id=billing-0", DESK, dark=False),
-    Picture("kinds", "/configs", DESK, dark=False),
+    Picture("key", "/topics/customers/key?key=c-007", DESKTOP, dark=False),
+    Picture("message", "/topics/payments/0/60", DESKTOP, dark=False),
+    Picture("groups", "/groups", DESKTOP, dark=False),
+    Picture("transaction", "/transaction?id=billing-0", DESKTOP, dark=False),
+    Picture("kinds", "/configs", DESKTOP, dark=False),
 )
 """Every page of the console."""
 
@@ -90,10 +90,10 @@ def orders(count: int) -> None:
     producer.flush(10)
 
 
-def payments(*, first: int, most: int) -> None:
+def payments(*, first: int, max_messages: int) -> None:
     """Transactions of three producers, one of which does not commit, in segments of a mebibyte."""
     chance = random.Random(first)
-    for number in range(first, most):
+    for number in range(first, max_messages):
         payer = Producer({"bootstrap.servers": BOOTSTRAP, "transactional.id": f"billing-{number % 3}"})
         payer.init_transactions(10)
         payer.begin_transaction()
@@ -123,9 +123,9 @@ def fill(place: str) -> None:
         for number in range(50):
             producer.produce("customers", json.dumps({"name": f"Customer {number}"}), f"c-{number:03}")
         producer.flush(10)
-        payments(first=0, most=15)
+        payments(first=0, max_messages=15)
     with served(place):
-        payments(first=15, most=60)
+        payments(first=15, max_messages=60)
         consumer = Consumer(
             {"bootstrap.servers": BOOTSTRAP, "group.id": "billing", "auto.offset.reset": "earliest"}
         )
@@ -152,7 +152,7 @@ def take(browser: Browser, url: str, picture: Picture, directory: Path) -> None:
 
 def take_sheet(browser: Browser, url: str, name: str, size: tuple[int, int], directory: Path) -> None:
     """Each page at this size, light above dark, small on one picture."""
-    across = 5 if size is DESK else 7
+    across = 5 if size is DESKTOP else 7
     rows = [SHEET[at : at + across] for at in range(0, len(SHEET), across)]
     width = SHEET_WIDTH // across
     height = width * size[1] // size[0]
@@ -187,7 +187,7 @@ def main(directory: Path) -> None:
             with served(place) as url:
                 for picture in PICTURES:
                     take(browser, url, picture, directory)
-                take_sheet(browser, url, "pages", DESK, directory)
+                take_sheet(browser, url, "pages", DESKTOP, directory)
                 take_sheet(browser, url, "pages-phone", PHONE, directory)
         finally:
             browser.close()

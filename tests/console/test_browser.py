@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
     PATH is None, reason="Chromium is not there (Debian: apt-get install chromium)"
 )
 
-PHONE, DESK = (390, 844), (1280, 800)
+PHONE, DESKTOP = (390, 844), (1280, 800)
 PAGES = (
     "/",
     "/topics/orders",
@@ -50,7 +50,7 @@ class Site(NamedTuple):
     url: str
     browser: Browser
 
-    def tab(self, path: str, size: tuple[int, int] = DESK, *, dark: bool = False) -> Tab:
+    def tab(self, path: str, size: tuple[int, int] = DESKTOP, *, dark: bool = False) -> Tab:
         tab = self.browser.tab(*size, dark=dark)
         tab.go(f"{self.url}{path}")
         return tab
@@ -154,7 +154,7 @@ def test_a_visit_with_nothing_but_a_keyboard(site: Site) -> None:
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_are_well_made(site: Site, path: str) -> None:
     """Nothing that the browser has against them; what a screen reader needs; nothing wider than a phone."""
-    for size in (DESK, PHONE):
+    for size in (DESKTOP, PHONE):
         tab = site.tab(path, size)
         expected = 1 if path == "/topics/none" else 0  # the answer's own status
         assert len(tab.complaints) == expected, tab.complaints
@@ -303,7 +303,7 @@ def test_pictures_are_taken_of_each_page_at_two_widths_in_light_and_dark(
     site: Site, path: str, tmp_path: Path
 ) -> None:
     taken = set()
-    for number, (size, dark) in enumerate(product((DESK, PHONE), (False, True))):
+    for number, (size, dark) in enumerate(product((DESKTOP, PHONE), (False, True))):
         tab = site.tab(path, size, dark=dark)
         picture = tmp_path / f"{number}.png"
         tab.screenshot(picture)

@@ -7,10 +7,10 @@ import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kwire.console.asked import Place
 from kwire.console.drawing import WIDTH, Segment, detail, overview
+from kwire.console.fetching import Batch, BatchStatus, LogOffsets
+from kwire.console.page import ConsoleSettings
 from kwire.console.rates import Rates
-from kwire.console.reading import Batch, Bounds, Fate
 from kwire.testing import Broker
 from kwire.testing.cluster import Cluster
 from kwire.wire.batch import build, read_header
@@ -78,12 +78,12 @@ async def test_a_log_without_anything_is_drawn(console: Client, admin: AdminClie
 def batch(offset: int, records: int = 1, epoch: int = 0, producer: int = -1) -> Batch:
     new = [(0, None, b"x", ())] * records
     data = build(new, base_offset=offset, leader_epoch=epoch, producer_id=producer)
-    return Batch(read_header(data), Fate.PLAIN, data, 0)
+    return Batch(read_header(data), BatchStatus.PLAIN, data, 0)
 
 
 def test_the_overview_is_to_scale() -> None:
     segments = [Segment(0, 40, 1), Segment(40, 100, 1)]
-    drawn = overview(Bounds(20, 90, 100), segments, [(0, 0), (3, 50)], [batch(80, 10)])
+    drawn = overview(LogOffsets(20, 90, 100), segments, [(0, 0), (3, 50)], [batch(80, 10)])
     assert [(bar.x, bar.width) for bar in drawn.segments] == [(0, 384), (384, 576)]
     assert [(bar.x, bar.label) for bar in drawn.epochs] == [(0, "epoch 0"), (480, "epoch 3")]
     assert [line.x for line in drawn.lines] == [192, 864, 960]
@@ -91,13 +91,13 @@ def test_the_overview_is_to_scale() -> None:
 
 
 def test_the_overview_of_an_empty_log_is_no_division_by_zero() -> None:
-    assert overview(Bounds(5, 5, 5), [], [], []).lines[0].x == 0
+    assert overview(LogOffsets(5, 5, 5), [], [], []).lines[0].x == 0
 
 
 @pytest.mark.parametrize("count", [1, 60])
 def test_batches_go_on_in_rows_within_the_width(count: int) -> None:
     batches = [batch(100 * number, 100, epoch=number // 20, producer=number % 3) for number in range(count)]
-    drawn = detail(Bounds(0, 10**6, 10**6), [Segment(0, 10**6, 1)], batches, {0: 0, 1: 1, 2: 2})
+    drawn = detail(LogOffsets(0, 10**6, 10**6), [Segment(0, 10**6, 1)], batches, {0: 0, 1: 1, 2: 2})
     assert len(drawn.boxes) == count
     assert all(box.x >= 0 and box.x + box.width <= WIDTH for box in drawn.boxes)
     assert all(box.y + 46 <= drawn.height for box in drawn.boxes)
@@ -112,15 +112,15 @@ def test_batches_go_on_in_rows_within_the_width(count: int) -> None:
 def test_rates_are_over_what_was_seen_before() -> None:
     now = [100.0]
     rates = Rates(lambda: now[0])
-    assert rates.seen({("a", 0): 10}) == {}
+    assert rates.update({("a", 0): 10}) == {}
     now[0] = 100.5
-    assert rates.seen({("a", 0): 11}) == {}
+    assert rates.update({("a", 0): 11}) == {}
     now[0] = 104.0
-    assert rates.seen({("a", 0): 50, ("b", 0): 7}) == {("a", 0): 10.0}
+    assert rates.update({("a", 0): 50, ("b", 0): 7}) == {("a", 0): 10.0}
     now[0] = 106.0
-    assert rates.seen({("a", 0): 5, ("b", 0): 9}) == {("a", 0): 0.0, ("b", 0): 1.0}
+    assert rates.update({("a", 0): 5, ("b", 0): 9}) == {("a", 0): 0.0, ("b", 0): 1.0}
     now[0] = 1000.0
-    assert rates.seen({("a", 0): 50}) == {}
+    assert rates.update({("a", 0): 50}) == {}
 
 
 async def test_a_log_of_which_another_broker_has_the_replica_is_drawn_without_its_segments(
@@ -129,7 +129,9 @@ async def test_a_log_of_which_another_broker_has_the_replica_is_drawn_without_it
     admin.create_topics([NewTopic("elsewhere", 1, 1)])["elsewhere"].result(10)
     producer.produce("elsewhere", "x", partition=0)
     producer.flush(10)
-    async with console_at(Place(broker.bootstrap_servers, 7, ("/none",), may_write=False)) as console:
+    async with console_at(
+        ConsoleSettings(broker.bootstrap_servers, 7, ("/none",), may_write=False)
+    ) as console:
         source = await console.source("/topics/elsewhere/0/log")
     assert "Broker 7 keeps no replica of this partition" in text_of(source)
     assert "broker 1 has one" in text_of(source)
@@ -142,7 +144,7 @@ async def test_what_is_left_of_a_cluster_is_shown() -> None:
         topic = cluster.new_topic("left", partitions=3)
         for partition in range(3):
             cluster.produce(topic, "x", partition=partition)
-        place = Place(cluster.bootstrap_servers, 1, (), may_write=False)
+        place = ConsoleSettings(cluster.bootstrap_servers, 1, (), may_write=False)
         async with console_at(place) as console:
             cluster.brokers[2].crash()
             before = await console.page(f"/topics/{topic}")

@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
-from kwire.cli.shared.cluster import Cluster
-from kwire.console.asked import Place
+from kwire.cli.shared.command_client import CommandClient
 from kwire.console.live import Tail, partitions_of
+from kwire.console.page import ConsoleSettings
 from kwire.testing import Broker
 from kwire.wire.batch import CorruptBatch
 from tests.broker.observe.conftest import Observed, observed
@@ -133,7 +133,7 @@ def test_where_too_much_comes_it_is_left_out_and_counted(
     broker: Broker, admin: AdminClient, producer: Producer
 ) -> None:
     admin.create_topics([NewTopic("flood", 1, 1)])["flood"].result(10)
-    cluster = Cluster(ClientSettings(servers_of(broker.bootstrap_servers)))
+    cluster = CommandClient(ClientSettings(servers_of(broker.bootstrap_servers)))
     tail = Tail(cluster, partitions_of(cluster, "flood", None))
     _send(producer, "flood", 0, [str(number) for number in range(10)])
     told = tail.next()
@@ -146,7 +146,7 @@ def test_where_too_much_comes_it_is_left_out_and_counted(
 
 def test_a_batch_that_unpacks_to_much_is_not_followed(broker: Broker, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("large", 1, 1)])["large"].result(10)
-    cluster = Cluster(ClientSettings(servers_of(broker.bootstrap_servers)))
+    cluster = CommandClient(ClientSettings(servers_of(broker.bootstrap_servers)))
     tail = Tail(cluster, partitions_of(cluster, "large", None))
     producer = Producer(
         {
@@ -167,6 +167,6 @@ def test_a_batch_that_unpacks_to_much_is_not_followed(broker: Broker, admin: Adm
 
 
 async def test_who_finds_no_broker_is_told_as_on_other_pages() -> None:
-    async with console_at(Place("127.0.0.1:1", -1, (), may_write=False)) as console:
+    async with console_at(ConsoleSettings("127.0.0.1:1", -1, (), may_write=False)) as console:
         for path in ("/topics/orders/live", "/topics/orders/live/events"):
             assert "no broker answers" in await console.page(path, 502)

@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kwire.cli.records.partitioner import partition_of
+from kwire.cli.records.partitioner import partition_for_key
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
-from kwire.cli.shared.cluster import Cluster
-from kwire.console.reading import fetch, messages
+from kwire.cli.shared.command_client import CommandClient
+from kwire.console.fetching import fetch, fetch_messages
 from kwire.testing import Broker
 from tests.console.conftest import Client
 
@@ -112,7 +112,7 @@ async def test_messages_by_key(
     assert "No message with this key from offset 0 to 10" in await console.page("/topics/keyed/0?key=none")
     assert "not hexadecimal digits" in await console.page("/topics/keyed/0?form=hex&key=xy", 400)
     found = await console.http.get("/console/topics/keyed/key?key=key%201&form=text")
-    partition = partition_of(b"key 1", 2)
+    partition = partition_for_key(b"key 1", 2)
     assert found.headers["location"].startswith(f"/console/topics/keyed/{partition}?")
 
 
@@ -141,7 +141,7 @@ async def test_what_is_produced_is_there(console: Client, admin: AdminClient, br
     assert (record.partition, record.key, record.value) == (1, b"k", b"two\nlines")
     assert list(record.headers) == [("a", b"1"), ("b", b"x=y")]
     place = await console.sent("/topics/typed/messages", key="00ff", key_form="hex", null="1")
-    number = partition_of(b"\x00\xff", 2)
+    number = partition_for_key(b"\x00\xff", 2)
     assert place.startswith(f"/topics/typed/{number}/")
     assert [one.value for one in broker.records("typed") if one.key == b"\x00\xff"] == [None]
 
@@ -201,19 +201,19 @@ def test_a_search_looks_at_the_time_within_a_batch(broker: Broker, admin: AdminC
     for _ in range(2_500):
         producer.produce("searched", b"x")
     producer.flush(10)
-    with Cluster(ClientSettings(servers_of(broker.bootstrap_servers))) as cluster:
+    with CommandClient(ClientSettings(servers_of(broker.bootstrap_servers))) as cluster:
         (batch,) = fetch(cluster, "searched", 0, 0).batches
         assert batch.header.records_count == 2_500
         offsets = [0]
         while offsets[-1] < 2_500:
-            found, offset, _ = messages(
+            found, offset, _ = fetch_messages(
                 cluster,
                 "searched",
                 0,
                 offsets[-1],
                 50,
                 wanted=lambda message: False,
-                is_time_over=lambda: True,
+                is_out_of_time=lambda: True,
             )
             assert not found
             offsets.append(offset)

@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kwire.console.app import GET
-from kwire.console.asked import Place
-from kwire.console.shown import shown, visible
+from kwire.console.display import display_bytes, visible
+from kwire.console.page import ConsoleSettings
 from kwire.testing import Broker
 from tests.console.conftest import BASE, TOKEN, Client, console_at, text_of
 
@@ -102,7 +102,7 @@ async def test_every_answer_forbids_what_is_not_ours(console: Client, path: str)
 
 
 async def test_a_console_that_only_shows_has_no_forms_and_takes_none(broker: Broker) -> None:
-    async with console_at(Place(broker.bootstrap_servers, 1, (), may_write=False)) as console:
+    async with console_at(ConsoleSettings(broker.bootstrap_servers, 1, (), may_write=False)) as console:
         assert 'method="post"' not in await console.source("/topics/mine")
         answer = await console.http.post(WRITE, data={"token": TOKEN, "value": "x"}, headers=OWN)
         assert answer.status_code == 403
@@ -224,7 +224,7 @@ async def test_a_batch_that_unpacks_to_much_is_refused(
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec})
     producer.produce(f"bomb-{codec}", bytes(900_000))
     producer.flush(10)
-    monkeypatch.setattr("kwire.console.reading.MAX_BATCH_BYTES", 100_000)
+    monkeypatch.setattr("kwire.console.fetching.MAX_BATCH_BYTES", 100_000)
     page = await console.page(f"/topics/bomb-{codec}/0", 404)
     assert "the batch at offset 0 cannot be read" in page
     assert "go on behind it, at 1" in page
@@ -272,12 +272,12 @@ async def test_a_list_of_large_messages_ends_early(
     ],
 )
 def test_what_hides_is_shown(data: bytes | None, kind: str, text: str) -> None:
-    found = shown(data)
+    found = display_bytes(data)
     assert (found.kind, found.text) == (kind, text)
 
 
 def test_a_character_that_the_end_cuts_is_left_out() -> None:
-    assert shown("aé".encode(), 2).text == "a"
-    assert shown("ab€".encode() + b"x", 4).text == "ab"
-    assert shown(b"ab\xe2\x82", 9).kind == "binary"
+    assert display_bytes("aé".encode(), 2).text == "a"
+    assert display_bytes("ab€".encode() + b"x", 4).text == "ab"
+    assert display_bytes(b"ab\xe2\x82", 9).kind == "binary"
     assert re.fullmatch(r"\\u\{2066\}", visible("\u2066"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.http.hosts import is_local_name, is_name_of
+from kwire.http.hosts import is_known_name, is_local_name
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_which_hosts_are_this_machine(host: str, is_local: bool) -> None:
     ],
 )
 def test_which_hosts_are_ours(host: str, is_ours: bool) -> None:
-    assert is_name_of(host, {"broker-1.Example"}) == is_ours
+    assert is_known_name(host, {"broker-1.Example"}) == is_ours

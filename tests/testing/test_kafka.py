@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kwire.client.reading import Reader
+from kwire.client.consumer import Consumer
 from kwire.testing import Broker, Kafka, wait_until
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.wire.errors import ApiError, ErrorCode
@@ -59,12 +59,12 @@ def test_records_are_read_from_where_one_says(broker: Broker) -> None:
 def test_a_leader_that_does_not_know_yet_what_is_committed_is_asked_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, answered = broker.new_topic(), Reader._fetch
+    topic, answered = broker.new_topic(), Consumer._fetch
     broker.produce(topic, "a", "b")
     behind = iter(range(2))
 
     def fetch(
-        self: Reader, leader: int, led: Sequence[tuple[str, int]], wait_seconds: float
+        self: Consumer, leader: int, led: Sequence[tuple[str, int]], wait_seconds: float
     ) -> FetchResponse:
         answer = answered(self, leader, led, wait_seconds)
         one = answer.responses[0].partitions[0]
@@ -72,7 +72,7 @@ def test_a_leader_that_does_not_know_yet_what_is_committed_is_asked_again(
             one.records, one.high_watermark, one.last_stable_offset = b"", 0, 0
         return answer
 
-    monkeypatch.setattr(Reader, "_fetch", fetch)
+    monkeypatch.setattr(Consumer, "_fetch", fetch)
     assert [one.value for one in broker.records(topic)] == [b"a", b"b"]
 
 
@@ -80,17 +80,17 @@ def test_what_a_tail_that_is_gone_leaves_is_not_waited_for(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compaction may leave nothing before the end of a partition."""
-    topic, answered = broker.new_topic(), Reader._fetch
+    topic, answered = broker.new_topic(), Consumer._fetch
     broker.produce(topic, "a", "b")
 
     def fetch(
-        self: Reader, leader: int, led: Sequence[tuple[str, int]], wait_seconds: float
+        self: Consumer, leader: int, led: Sequence[tuple[str, int]], wait_seconds: float
     ) -> FetchResponse:
         answer = answered(self, leader, led, wait_seconds)
         answer.responses[0].partitions[0].records = b""
         return answer
 
-    monkeypatch.setattr(Reader, "_fetch", fetch)
+    monkeypatch.setattr(Consumer, "_fetch", fetch)
     assert broker.records(topic) == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kwire.client.failure import SecurityMismatch
+from kwire.client.errors import SecurityMismatch
 from kwire.testing import Broker, ClientConfig, Kafka
 from kwire.testing.cluster import Cluster
 from kwire.wire.errors import ApiError, ErrorCode

@@ -22,7 +22,7 @@ from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition
 from kwire.broker.observe.health import why_not_alive, why_not_ready
 from kwire.broker.observe.metrics import metrics
 from kwire.broker.observe.ports import Running
-from kwire.http.hosts import NOT_LOCAL, OfThisHost, is_local_name
+from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_local_name
 
 SERVICE_UNAVAILABLE = 503
 
@@ -55,7 +55,7 @@ def pages(running: Running, *, only_local_names: bool, beside: Sequence[str] = (
         return PlainTextResponse("this page failed, and the log says how\n", 500)
 
     app = Starlette(routes=[Route("/", index), *routes], exception_handlers={Exception: failed})
-    return OfThisHost(app, is_local_name, NOT_LOCAL) if only_local_names else app
+    return HostFilter(app, is_local_name, NOT_LOCAL_MESSAGE) if only_local_names else app
 
 
 def _verdict(reason: str) -> Response:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from kwire.broker.observe.app import SERVICE_UNAVAILABLE
 from kwire.broker.observe.console import ConsoleProcess
 from kwire.broker.observe.turns import Turns
-from kwire.http.connections import Connections
+from kwire.http.connections import ConnectionServer
 
 FOR_CONSOLE: Final = re.compile(rb"[A-Za-z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
 LOOKED_AT_BYTES: Final = 64
@@ -32,7 +32,7 @@ class Entrance:
     """Takes connections, and sees to each."""
 
     def __init__(
-        self, connections: Connections, app: ASGIApp, console: ConsoleProcess | None, turns: Turns
+        self, connections: ConnectionServer, app: ASGIApp, console: ConsoleProcess | None, turns: Turns
     ) -> None:
         self._connections = connections
         self._app = app

@@ -76,7 +76,7 @@ class HttpPort:
         from kwire.broker.observe.console import CONSOLE, ConsoleProcess
         from kwire.broker.observe.entrance import Entrance
         from kwire.broker.observe.turns import Turns
-        from kwire.http.connections import Connections
+        from kwire.http.connections import ConnectionServer
 
         if running.broker is not None:
             running.broker.has_telemetry_receiver = True
@@ -94,7 +94,7 @@ class HttpPort:
                 only_local_names=self._is_local,
             )
         app = pages(running, only_local_names=self._is_local, beside=[CONSOLE] if console is not None else [])
-        connections = Connections(running.loop.logger("kwire.http"))
+        connections = ConnectionServer(running.loop.logger("kwire.http"))
         entrance = Entrance(connections, app, console, Turns(running))
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.sock))
         try:

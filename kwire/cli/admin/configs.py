@@ -15,11 +15,12 @@ from kwire.broker.metadata.image import (
 )
 from kwire.cli.shared.actions import Actions
 from kwire.cli.shared.client_settings import pairs
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure, UsageError, sentence_of, suggestion
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import describe_api_error, suggestion
 from kwire.cli.shared.options import command_parser
 from kwire.cli.shared.output import Output, Row, plural
-from kwire.client.failure import check
+from kwire.client.errors import raise_for_code
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -34,14 +35,14 @@ from kwire.wire.messages.incremental_alter_configs import (
 )
 from kwire.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 
-KINDS: Final = {
+RESOURCE_TYPES: Final = {
     "topic": RESOURCE_TOPIC,
     "broker": RESOURCE_BROKER,
     "logger": RESOURCE_BROKER_LOGGER,
     "client-metrics": RESOURCE_CLIENT_METRICS,
     "group": RESOURCE_GROUP,
 }
-NAMES: Final = {kind: name for name, kind in KINDS.items()}
+RESOURCE_NAMES: Final = {kind: name for name, kind in RESOURCE_TYPES.items()}
 SOURCES: Final = {
     1: "topic",
     2: "broker",
@@ -57,14 +58,14 @@ FILE: Final = 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def described(
-    cluster: Cluster,
+def describe_configs(
+    cluster: CommandClient,
     kind: int,
     name: str,
     *,
     changed_only: bool,
     keys: list[str] | None = None,
-    documented: bool = False,
+    include_documentation: bool = False,
 ) -> Iterator[Row]:
     """The keys of one resource with their values; `changed_only` leaves out what nobody has set for it.
 
@@ -72,17 +73,17 @@ def described(
     """
     request = DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)],
-        include_documentation=documented,
+        include_documentation=include_documentation,
     )
 
     def attempt() -> DescribeConfigsResponse:
         # A broker's file is known to itself alone.
         if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER) and name:
-            return cluster.ask_node(int(name), request, DescribeConfigsResponse)
-        return cluster.ask(request, DescribeConfigsResponse)
+            return cluster.send_to_node(int(name), request, DescribeConfigsResponse)
+        return cluster.send(request, DescribeConfigsResponse)
 
-    for result in cluster.retried(attempt).results:
-        check(result.error_code, result.error_message, f"{NAMES[kind]} {name}")
+    for result in cluster.retry(attempt).results:
+        raise_for_code(result.error_code, result.error_message, f"{RESOURCE_NAMES[kind]} {name}")
         own = {
             RESOURCE_TOPIC: 1,
             RESOURCE_BROKER_LOGGER: 6,
@@ -96,15 +97,15 @@ def described(
             row = {
                 "key": config.name,
                 "value": config.value,
-                "from": SOURCES.get(source),
+                "source": SOURCES.get(source),
                 "read_only": config.read_only,
                 "sensitive": config.is_sensitive,
             }
-            yield {**row, "documentation": config.documentation} if documented else row
+            yield {**row, "documentation": config.documentation} if include_documentation else row
 
 
 def alter_configs(
-    cluster: Cluster,
+    cluster: CommandClient,
     kind: int,
     name: str,
     settings: Mapping[str, str | None],
@@ -114,7 +115,7 @@ def alter_configs(
     dry_run: bool = False,
 ) -> None:
     """Set keys of one resource, or remove those whose value is None; the rest stays. ApiError, Failure."""
-    _check_removed(cluster, kind, name, [key for key, value in settings.items() if value is None])
+    _check_deleted_keys(cluster, kind, name, [key for key, value in settings.items() if value is None])
     changes = [
         AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
         for key, value in settings.items()
@@ -130,30 +131,30 @@ def alter_configs(
 
     def attempt() -> None:
         if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER) and name:
-            answer = cluster.ask_node(int(name), request, IncrementalAlterConfigsResponse)
+            response = cluster.send_to_node(int(name), request, IncrementalAlterConfigsResponse)
         else:
-            answer = cluster.ask_controller(request, IncrementalAlterConfigsResponse)
-        for result in answer.responses:
-            check(result.error_code, result.error_message, f"{NAMES[kind]} {name}")
+            response = cluster.send_to_controller(request, IncrementalAlterConfigsResponse)
+        for result in response.responses:
+            raise_for_code(result.error_code, result.error_message, f"{RESOURCE_NAMES[kind]} {name}")
 
-    cluster.retried(attempt)
+    cluster.retry(attempt)
 
 
-def _check_removed(cluster: Cluster, kind: int, name: str, keys: Sequence[str]) -> None:
+def _check_deleted_keys(cluster: CommandClient, kind: int, name: str, keys: Sequence[str]) -> None:
     """Failure for a key that there is not: brokers remove it without a word."""
     if not keys:
         return
-    known = {str(row["key"]) for row in described(cluster, kind, name, changed_only=False)}
+    known = {str(row["key"]) for row in describe_configs(cluster, kind, name, changed_only=False)}
     if kind == RESOURCE_BROKER and not name:  # of which only what is set is told
         any_broker = str(min(cluster.brokers()))
-        known |= {str(row["key"]) for row in described(cluster, kind, any_broker, changed_only=False)}
+        known |= {str(row["key"]) for row in describe_configs(cluster, kind, any_broker, changed_only=False)}
     for key in keys:
         if key not in known:
-            what = f"{NAMES[kind]} {name}" if name else "a broker"
+            what = f"{RESOURCE_NAMES[kind]} {name}" if name else "a broker"
             near = (
                 suggestion(key, known) or ": 'kwire configs describe KIND NAME --all' names those there are"
             )
-            raise Failure(f"{what} has no key {key}{near}")
+            raise CommandError(f"{what} has no key {key}{near}")
 
 
 def parser(name: str) -> ArgumentParser:
@@ -189,11 +190,13 @@ def parser(name: str) -> ArgumentParser:
 
 
 def _add_resource(parser: ArgumentParser) -> None:
-    parser.add_argument("kind", choices=sorted(KINDS), metavar="KIND", help=", ".join(sorted(KINDS)))
+    parser.add_argument(
+        "kind", choices=sorted(RESOURCE_TYPES), metavar="KIND", help=", ".join(sorted(RESOURCE_TYPES))
+    )
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="without one, all brokers")
 
 
-def _check_name(cluster: Cluster, options: Namespace) -> None:
+def _check_resource(cluster: CommandClient, options: Namespace) -> None:
     """Failure, UsageError where there is no such thing: brokers say so less clearly, or not at all."""
     if not options.name and options.kind != "broker":
         raise UsageError(f"which {options.kind}? Give its name")
@@ -205,34 +208,36 @@ def _check_name(cluster: Cluster, options: Namespace) -> None:
         cluster.broker(int(options.name))
 
 
-def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
     # Named, so that a broker which knows of one kind alone is not taken for one that has no others.
-    request = ListConfigResourcesRequest(resource_types=list(NAMES))
-    answer = cluster.retried(lambda: cluster.ask(request, ListConfigResourcesResponse))
-    check(answer.error_code, None, "what has configuration")
+    request = ListConfigResourcesRequest(resource_types=list(RESOURCE_NAMES))
+    response = cluster.retry(lambda: cluster.send(request, ListConfigResourcesResponse))
+    raise_for_code(response.error_code, None, "what has configuration")
     rows = [
-        {"kind": NAMES.get(one.resource_type, str(one.resource_type)), "name": one.resource_name}
-        for one in sorted(answer.config_resources, key=lambda one: (one.resource_type, one.resource_name))
+        {"kind": RESOURCE_NAMES.get(one.resource_type, str(one.resource_type)), "name": one.resource_name}
+        for one in sorted(response.config_resources, key=lambda one: (one.resource_type, one.resource_name))
     ]
     output.show(rows, empty="nothing has configuration of its own")
 
 
-def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
-    _check_name(cluster, options)
+def _describe(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    _check_resource(cluster, options)
     changed_only = not options.all and not options.key and options.kind != "logger"
     rows = list(
-        described(
+        describe_configs(
             cluster,
-            KINDS[options.kind],
+            RESOURCE_TYPES[options.kind],
             options.name,
             changed_only=changed_only,
             keys=options.key,
-            documented=options.docs,
+            include_documentation=options.docs,
         )
     )
     for key in options.key or ():
         if not any(row["key"] == key for row in rows):
-            raise Failure(f"{options.kind} {options.name} has no key {key}: --all names those that there are")
+            raise CommandError(
+                f"{options.kind} {options.name} has no key {key}: --all names those that there are"
+            )
     if not output.as_json:
         rows = [
             {name: value for name, value in row.items() if name not in ("read_only", "sensitive")}
@@ -242,8 +247,8 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
     output.show(rows, empty="all is as by default: --all shows it")
 
 
-def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
-    _check_name(cluster, options)
+def _alter(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    _check_resource(cluster, options)
     set_ = pairs(options.set, "--set")
     appended, subtracted = pairs(options.append, "--append"), pairs(options.subtract, "--subtract")
     keys = [*set_, *options.delete, *appended, *subtracted]
@@ -254,7 +259,7 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
     try:
         alter_configs(
             cluster,
-            KINDS[options.kind],
+            RESOURCE_TYPES[options.kind],
             options.name,
             {**set_, **dict.fromkeys(options.delete)},
             appended=appended,
@@ -264,12 +269,12 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
     except ApiError as error:
         if "dynamically" not in (error.message or ""):
             raise
-        raise Failure(
-            f"{sentence_of(error)}; set it where the broker is started, and start it again"
+        raise CommandError(
+            f"{describe_api_error(error)}; set it where the broker is started, and start it again"
         ) from error
     could = "could have" if options.dry_run else "has"
     name = f"{options.kind} {options.name}" if options.name else "each broker"
-    output.did(
+    output.report(
         f"{name} {could} {plural(len(keys), 'changed configuration')}",
         kind=options.kind,
         name=options.name,

@@ -7,15 +7,16 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kwire.cli.records.positions import PLACES, offsets_of
+from kwire.cli.records.positions import POSITIONS_HELP, resolve_position
 from kwire.cli.shared.actions import Actions
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure, UsageError, suggestion
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import suggestion
 from kwire.cli.shared.options import command_parser
 from kwire.cli.shared.output import YELLOW, Output, Row, plural
-from kwire.client.cluster import by_topic
-from kwire.client.failure import NoPartition, check
-from kwire.client.groups import Group, committed_offsets, group_of, listed
+from kwire.client.cluster_client import group_by_topic
+from kwire.client.errors import UnknownPartition, raise_for_code
+from kwire.client.groups import Group, describe_group, fetch_committed_offsets, list_groups
 from kwire.client.offsets import find_offsets
 from kwire.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
@@ -46,7 +47,7 @@ STATES: Final = (
 )
 """Of groups of any protocol."""
 TYPES: Final = ("classic", "consumer", "share", "streams")
-NOT_DONE: Final = "nothing is changed: --execute does it"
+DRY_RUN_NOTE: Final = "nothing is changed: --execute does it"
 
 
 def parser(name: str) -> ArgumentParser:
@@ -74,7 +75,7 @@ def parser(name: str) -> ArgumentParser:
     )
     reset.add_argument("group", metavar="GROUP")
     _add_topics(reset)
-    reset.add_argument("--to", metavar="PLACE", help=f"'{CURRENT}', {PLACES}")
+    reset.add_argument("--to", metavar="PLACE", help=f"'{CURRENT}', {POSITIONS_HELP}")
     reset.add_argument("--by", type=int, metavar="N", help="so many records forward, or back where negative")
     delete_offsets = actions.add(
         "delete-offsets",
@@ -104,12 +105,12 @@ def _add_topics(parser: ArgumentParser) -> None:
     which.add_argument("--dry-run", action="store_true", help="only tell: the default")
 
 
-def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
     for state in options.state:
-        if not any(_passes(one, [state]) for one in STATES):
+        if not any(_matches(one, [state]) for one in STATES):
             raise UsageError(f"--state {state} is no state: say one of {', '.join(STATES)}")
     for kind in options.type:
-        if not _passes(kind, TYPES):
+        if not _matches(kind, TYPES):
             raise UsageError(f"--type {kind} is no type: say one of {', '.join(TYPES)}")
     rows = [
         {
@@ -118,8 +119,8 @@ def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
             "state": one.group_state,
             "protocol": one.protocol_type,
         }
-        for one in listed(cluster).values()
-        if _passes(one.group_state, options.state) and _passes(one.group_type, options.type)
+        for one in list_groups(cluster).values()
+        if _matches(one.group_state, options.state) and _matches(one.group_type, options.type)
     ]
     if options.names:
         output.names(row["group"] for row in rows)
@@ -129,22 +130,22 @@ def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
     )
 
 
-def _passes(value: str, wanted: Iterable[str]) -> bool:
+def _matches(value: str, wanted: Iterable[str]) -> bool:
     """Filters are here, because old brokers have none."""
     chosen = {one.lower() for one in wanted}
     return not chosen or value.lower() in chosen
 
 
-def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
-    known = listed(cluster)
+def _describe(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    known = list_groups(cluster)
     for name in options.groups:
         if name not in known:
-            raise _no_group(name, known)
-    groups = [group_of(cluster, known[name]) for name in options.groups or known]
+            raise _unknown_group(name, known)
+    groups = [describe_group(cluster, known[name]) for name in options.groups or known]
     if options.state:
-        rows = [_state(group) for group in groups]
+        rows = [_state_row(group) for group in groups]
     elif options.members:
-        rows = [row for group in groups for row in _members(group)]
+        rows = [row for group in groups for row in _member_rows(group)]
     else:
         rows = [row for group in groups for row in offset_rows(cluster, group)]
         if not output.as_json:
@@ -152,15 +153,15 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
                 if not group.members:
                     output.note(f"group {group.name} has no members now")
     empty = "there are no members" if options.members else "no offsets are committed"
-    output.show(rows, empty=empty, colour=lambda row: YELLOW if row.get("lag") else None)
+    output.show(rows, empty=empty, color=lambda row: YELLOW if row.get("lag") else None)
 
 
-def _no_group(name: str, known: Iterable[str]) -> Failure:
+def _unknown_group(name: str, known: Iterable[str]) -> CommandError:
     near = suggestion(name, known) or ": 'kwire groups list' names those that there are"
-    return Failure(f"there is no group '{name}'{near}")
+    return CommandError(f"there is no group '{name}'{near}")
 
 
-def _state(group: Group) -> Row:
+def _state_row(group: Group) -> Row:
     return {
         "group": group.name,
         "type": group.type,
@@ -171,7 +172,7 @@ def _state(group: Group) -> Row:
     }
 
 
-def _members(group: Group) -> Iterable[Row]:
+def _member_rows(group: Group) -> Iterable[Row]:
     for member in group.members:
         yield {
             "group": group.name,
@@ -183,11 +184,11 @@ def _members(group: Group) -> Iterable[Row]:
         }
 
 
-def offset_rows(cluster: Cluster, group: Group) -> Iterable[Row]:
+def offset_rows(cluster: CommandClient, group: Group) -> Iterable[Row]:
     """What a group has committed and is assigned: how far it is in each partition. ApiError, Lost."""
-    committed = committed_offsets(cluster, group.name)
+    committed = fetch_committed_offsets(cluster, group.name)
     owners = {one: member for member in group.members for one in member.partitions}
-    there = _existing(cluster, {*committed, *owners})
+    there = _with_leader(cluster, {*committed, *owners})
     ends = find_offsets(cluster, dict.fromkeys(there, LATEST))
     for topic, index in sorted({*committed, *owners}):
         offset, end = committed.get((topic, index)), ends.get((topic, index))
@@ -205,7 +206,7 @@ def offset_rows(cluster: Cluster, group: Group) -> Iterable[Row]:
         }
 
 
-def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+def _with_leader(cluster: CommandClient, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Of some partitions those that somebody leads: topics may be deleted before groups forget them."""
     wanted = set(partitions)
     found = cluster.metadata(sorted({topic for topic, _ in wanted})) if wanted else None
@@ -218,13 +219,13 @@ def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[To
     return sorted(wanted & led)
 
 
-def _chosen(
-    cluster: Cluster, group: str, topics: Iterable[str], committed: Mapping[TopicPartition, int]
+def _select_partitions(
+    cluster: CommandClient, group: str, topics: Iterable[str], committed: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
     """The partitions that are named; all that the group has offsets of where none is."""
     if not topics:
         if not committed:
-            raise Failure(f"group {group} has committed nothing: name what it is to read, by --topic")
+            raise CommandError(f"group {group} has committed nothing: name what it is to read, by --topic")
         return sorted(committed)
     chosen: list[TopicPartition] = []
     for text in topics:
@@ -235,16 +236,16 @@ def _chosen(
         except ValueError:
             raise UsageError(f"topic {text}: expected TOPIC, or TOPIC:0,1 for some partitions") from None
         if missing := wanted - there:
-            raise NoPartition(topic, min(missing), len(there))
+            raise UnknownPartition(topic, min(missing), len(there))
         chosen += [(topic, number) for number in sorted(wanted)]
     return list(dict.fromkeys(chosen))
 
 
-def _reset(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _reset(cluster: CommandClient, options: Namespace, output: Output) -> None:
     if (options.to is None) == (options.by is None):
         raise UsageError("say where the group is to go on: either --to PLACE or --by N")
     now_ms = time.time_ns() // 1_000_000
-    known = listed(cluster)
+    known = list_groups(cluster)
     output.show(
         reset_offsets(
             cluster,
@@ -261,11 +262,11 @@ def _reset(cluster: Cluster, options: Namespace, output: Output) -> None:
         near = suggestion(options.group, known) or ", and this begins it"
         output.note(f"there is no group '{options.group}' yet{near}")
     if not options.execute:
-        output.note(NOT_DONE)
+        output.note(DRY_RUN_NOTE)
 
 
 def reset_offsets(
-    cluster: Cluster,
+    cluster: CommandClient,
     group: str,
     topics: Iterable[str],
     now_ms: int,
@@ -282,17 +283,17 @@ def reset_offsets(
     UsageError, Failure, ApiError, Lost.
     """
     _check_empty(cluster, group)
-    committed = committed_offsets(cluster, group)
-    partitions = _chosen(cluster, group, topics, committed)
+    committed = fetch_committed_offsets(cluster, group)
+    partitions = _select_partitions(cluster, group, topics, committed)
     firsts = find_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
     ends = find_offsets(cluster, dict.fromkeys(partitions, LATEST))
     if to is None or to == CURRENT:
         for one in partitions:
             if one not in committed and by is not None:
-                raise Failure(f"group {group} has no offset of {one[0]}-{one[1]}: say --to PLACE")
+                raise CommandError(f"group {group} has no offset of {one[0]}-{one[1]}: say --to PLACE")
         wanted = {one: committed.get(one, ends[one]) + (by or 0) for one in partitions}
     else:
-        wanted = offsets_of(cluster, to, partitions, now_ms, option)
+        wanted = resolve_position(cluster, to, partitions, now_ms, option)
     # Kafka's tool, too, takes what is beyond either end for that end.
     targets = {one: min(max(wanted[one], firsts[one]), ends[one]) for one in partitions}
     if execute:
@@ -310,14 +311,14 @@ def reset_offsets(
     ]
 
 
-def _check_empty(cluster: Cluster, name: str) -> None:
+def _check_empty(cluster: CommandClient, name: str) -> None:
     """Failure where the group has members, which commit for themselves."""
-    found = listed(cluster).get(name)
-    if found is not None and (members := group_of(cluster, found).members):
-        raise Failure(f"group {name} has {plural(len(members), 'member')}: stop them first")
+    found = list_groups(cluster).get(name)
+    if found is not None and (members := describe_group(cluster, found).members):
+        raise CommandError(f"group {name} has {plural(len(members), 'member')}: stop them first")
 
 
-def _commit(cluster: Cluster, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+def _commit(cluster: CommandClient, name: str, offsets: Mapping[TopicPartition, int]) -> None:
     request = OffsetCommitRequest(
         group_id=name,
         member_id="",
@@ -331,23 +332,23 @@ def _commit(cluster: Cluster, name: str, offsets: Mapping[TopicPartition, int]) 
                     for index in indexes
                 ],
             )
-            for topic, indexes in by_topic(offsets)
+            for topic, indexes in group_by_topic(offsets)
         ],
     )
 
     def attempt() -> None:
-        for topic in cluster.ask_coordinator(name, request, OffsetCommitResponse).topics:
+        for topic in cluster.send_to_coordinator(name, request, OffsetCommitResponse).topics:
             for one in topic.partitions:
-                check(one.error_code, None, f"group {name}, {topic.name}-{one.partition_index}")
+                raise_for_code(one.error_code, None, f"group {name}, {topic.name}-{one.partition_index}")
 
-    cluster.retried(attempt)
+    cluster.retry(attempt)
 
 
-def _delete_offsets(cluster: Cluster, options: Namespace, output: Output) -> None:
-    committed = committed_offsets(cluster, options.group)
-    if not committed and options.group not in (known := listed(cluster)):
-        raise _no_group(options.group, known)
-    chosen = _chosen(cluster, options.group, options.topic, committed) if committed else ()
+def _delete_offsets(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    committed = fetch_committed_offsets(cluster, options.group)
+    if not committed and options.group not in (known := list_groups(cluster)):
+        raise _unknown_group(options.group, known)
+    chosen = _select_partitions(cluster, options.group, options.topic, committed) if committed else ()
     partitions = [one for one in chosen if one in committed]
     if options.execute and partitions:
         request = OffsetDeleteRequest(
@@ -357,35 +358,35 @@ def _delete_offsets(cluster: Cluster, options: Namespace, output: Output) -> Non
                     name=topic,
                     partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
                 )
-                for topic, indexes in by_topic(partitions)
+                for topic, indexes in group_by_topic(partitions)
             ],
         )
 
         def attempt() -> None:
-            answer = cluster.ask_coordinator(options.group, request, OffsetDeleteResponse)
-            check(answer.error_code, None, f"group {options.group}")
-            for topic in answer.topics:
+            response = cluster.send_to_coordinator(options.group, request, OffsetDeleteResponse)
+            raise_for_code(response.error_code, None, f"group {options.group}")
+            for topic in response.topics:
                 for one in topic.partitions:
-                    check(one.error_code, None, f"{topic.name}-{one.partition_index}")
+                    raise_for_code(one.error_code, None, f"{topic.name}-{one.partition_index}")
 
-        cluster.retried(attempt)
+        cluster.retry(attempt)
     rows = [
         {"group": options.group, "topic": topic, "partition": index, "committed": committed[topic, index]}
         for topic, index in partitions
     ]
     output.show(rows, empty=f"group {options.group} has committed nothing there")
     if not options.execute:
-        output.note(NOT_DONE)
+        output.note(DRY_RUN_NOTE)
 
 
-def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
     for name in options.groups:
 
         def attempt(name: str = name) -> None:
-            answer = cluster.ask_coordinator(
+            response = cluster.send_to_coordinator(
                 name, DeleteGroupsRequest(groups_names=[name]), DeleteGroupsResponse
             )
-            check(answer.results[0].error_code, None, f"group {name}")
+            raise_for_code(response.results[0].error_code, None, f"group {name}")
 
-        cluster.retried(attempt)
-        output.did(f"group {name} is deleted", group=name, deleted=True)
+        cluster.retry(attempt)
+        output.report(f"group {name} is deleted", group=name, deleted=True)

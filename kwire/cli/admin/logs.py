@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from kwire.cli.shared.actions import Actions
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure, no_topic
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError
+from kwire.cli.shared.errors import unknown_topic
 from kwire.cli.shared.options import command_parser
-from kwire.cli.shared.output import RED, YELLOW, Output, Row, size_text
-from kwire.client.failure import check
+from kwire.cli.shared.output import RED, YELLOW, Output, Row, format_size
+from kwire.client.errors import raise_for_code
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -54,11 +55,11 @@ def parser(name: str) -> ArgumentParser:
     return parser
 
 
-def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
     def size(size_bytes: int) -> object:
         if size_bytes < 0:
             return None
-        return size_bytes if output.as_json else size_text(size_bytes)
+        return size_bytes if output.as_json else format_size(size_bytes)
 
     rows = [
         {
@@ -73,32 +74,32 @@ def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
         for node_id, one in _directories(cluster, options.broker)
     ]
     output.show(
-        rows, empty="there are no directories", colour=lambda row: RED if row["state"] != "online" else None
+        rows, empty="there are no directories", color=lambda row: RED if row["state"] != "online" else None
     )
 
 
 def _state(found: DescribeLogDirsResult) -> str:
     if found.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
         return "offline"
-    check(found.error_code, None, f"directory {found.log_dir}")
+    raise_for_code(found.error_code, None, f"directory {found.log_dir}")
     return "cordoned" if found.is_cordoned else "online"
 
 
-def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _describe(cluster: CommandClient, options: Namespace, output: Output) -> None:
     found = _directories(cluster, options.broker)
     if options.patterns:
         names = {topic.name for _, one in found for topic in one.topics}
         names |= {topic.name or "" for topic in cluster.metadata(None).topics}
         for pattern in options.patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise no_topic(pattern, names)
+                raise unknown_topic(pattern, names)
     rows: list[Row] = [
         {
             "topic": topic.name,
             "partition": each.partition_index,
             "broker": node_id,
             "directory": one.log_dir,
-            "size": each.partition_size if output.as_json else size_text(each.partition_size),
+            "size": each.partition_size if output.as_json else format_size(each.partition_size),
             "lag": each.offset_lag,
             "moving_here": each.is_future_key,
         }
@@ -111,25 +112,29 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
     output.show(
         rows,
         empty="no replica of such a topic lies there",
-        colour=lambda row: YELLOW if row["lag"] or row["moving_here"] else None,
+        color=lambda row: YELLOW if row["lag"] or row["moving_here"] else None,
     )
 
 
-def _directories(cluster: Cluster, brokers: Sequence[int] | None) -> list[tuple[int, DescribeLogDirsResult]]:
+def _directories(
+    cluster: CommandClient, brokers: Sequence[int] | None
+) -> list[tuple[int, DescribeLogDirsResult]]:
     chosen = [cluster.broker(node_id) for node_id in brokers or sorted(cluster.brokers())]
     found = []
     for node_id in chosen:
 
         def attempt(node_id: int = node_id) -> list[DescribeLogDirsResult]:
-            answer = cluster.ask_node(node_id, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
-            check(answer.error_code, None, f"the directories of broker {node_id}")
-            return answer.results
+            response = cluster.send_to_node(
+                node_id, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse
+            )
+            raise_for_code(response.error_code, None, f"the directories of broker {node_id}")
+            return response.results
 
-        found += [(node_id, one) for one in cluster.retried(attempt)]
+        found += [(node_id, one) for one in cluster.retry(attempt)]
     return found
 
 
-def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _move(cluster: CommandClient, options: Namespace, output: Output) -> None:
     request = AlterReplicaLogDirsRequest(
         dirs=[
             AlterReplicaLogDir(
@@ -140,7 +145,7 @@ def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
     )
     name = f"{options.topic}-{options.partition}"
 
-    def places() -> list[tuple[str, bool]]:
+    def locations() -> list[tuple[str, bool]]:
         """The directories that have the replica, and whether it is only on its way to that one."""
         return [
             (one.log_dir, each.is_future_key)
@@ -151,18 +156,18 @@ def _move(cluster: Cluster, options: Namespace, output: Output) -> None:
         ]
 
     def attempt() -> None:
-        answer = cluster.ask_node(options.broker, request, AlterReplicaLogDirsResponse)
-        code = answer.results[0].partitions[0].error_code
+        response = cluster.send_to_node(options.broker, request, AlterReplicaLogDirsResponse)
+        code = response.results[0].partitions[0].error_code
         if code in (ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            raise Failure(f"broker {options.broker} has no replica of {name}: see 'kwire logs describe'")
-        check(code, None, f"{name} to {options.to}")
+            raise CommandError(f"broker {options.broker} has no replica of {name}: see 'kwire logs describe'")
+        raise_for_code(code, None, f"{name} to {options.to}")
 
-    before = places()
-    cluster.retried(attempt)
-    after = places()
+    before = locations()
+    cluster.retry(attempt)
+    after = locations()
     # A directory may be named in more than one way: that nothing moves is seen by what brokers tell.
     is_there = [is_future for _, is_future in after] == [False] and set(after) <= set(before)
-    output.did(
+    output.report(
         f"{name} lies in {options.to} already"
         if is_there
         else f"{name} is on its way to {options.to}: 'kwire logs describe {options.topic}' tells how far",

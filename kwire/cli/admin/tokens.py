@@ -5,19 +5,19 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from kwire.broker.security.principal import USER, Principal
-from kwire.cli.records.positions import duration_ms
+from kwire.cli.records.positions import parse_duration_ms
 from kwire.cli.shared.actions import Actions
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure, UsageError
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.options import command_parser
-from kwire.cli.shared.output import Output, Row, time_text
+from kwire.cli.shared.output import Output, Row, format_time
 from kwire.client.tokens import (
-    BY_CONFIGURATION,
+    BROKER_DEFAULT,
     Token,
     create_token,
+    describe_tokens,
     expire_token,
     renew_token,
-    tokens_of,
 )
 
 
@@ -60,60 +60,62 @@ def parser(name: str) -> ArgumentParser:
     return parser
 
 
-def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
-    found = tokens_of(cluster, [_user(name) for name in options.owners] or None)
+def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    found = describe_tokens(cluster, [_user(name) for name in options.owners] or None)
     output.show([_row(token) for token in found], empty="there are no tokens that you may see")
 
 
-def _create(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _create(cluster: CommandClient, options: Namespace, output: Output) -> None:
     owner = None if options.owner is None else _user(options.owner)
-    lifetime_ms = _period_ms(options.lifetime, "--lifetime")
+    lifetime_ms = _parse_period_ms(options.lifetime, "--lifetime")
     token = create_token(cluster, owner, [_user(name) for name in options.renewer], lifetime_ms)
     # Before anything else: nobody can be asked for the password once more.
     if output.as_json:
         output.document([{**_row(token), "password": token.password}])
     else:
-        output.line(f"token {token.token_id} of {token.owner.name} expires at {time_text(token.expires_ms)}")
+        output.line(
+            f"token {token.token_id} of {token.owner.name} expires at {format_time(token.expires_ms)}"
+        )
         output.line(f"its password, for SCRAM with tokenauth=true: {token.password}")
-    _settle(cluster, output, token.token_id, is_there=True)
+    _wait_for_all_brokers(cluster, output, token.token_id, is_there=True)
 
 
-def _renew(cluster: Cluster, options: Namespace, output: Output) -> None:
-    period_ms = _period_ms(options.period, "--for")
-    for token in _named(cluster, options.tokens):
-        _tell(output, token.token_id, renew_token(cluster, token.hmac, period_ms))
+def _renew(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    period_ms = _parse_period_ms(options.period, "--for")
+    for token in _find_tokens(cluster, options.tokens):
+        _report_expiry(output, token.token_id, renew_token(cluster, token.hmac, period_ms))
 
 
-def _expire(cluster: Cluster, options: Namespace, output: Output) -> None:
-    period_ms = _period_ms(options.period, "--after")
-    for token in _named(cluster, options.tokens):
+def _expire(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    period_ms = _parse_period_ms(options.period, "--after")
+    for token in _find_tokens(cluster, options.tokens):
         expires_ms = expire_token(cluster, token.hmac, period_ms)
-        _tell(output, token.token_id, expires_ms)
+        _report_expiry(output, token.token_id, expires_ms)
         if options.period is None:
-            _settle(cluster, output, token.token_id, is_there=False)
+            _wait_for_all_brokers(cluster, output, token.token_id, is_there=False)
 
 
-def _settle(cluster: Cluster, output: Output, token_id: str, *, is_there: bool) -> None:
+def _wait_for_all_brokers(cluster: CommandClient, output: Output, token_id: str, *, is_there: bool) -> None:
     """As `Cluster.settle` does: the next command may be authenticated by the token."""
-    cluster.settle_everywhere(
+    cluster.wait_for_all_brokers(
         lambda node_id: (
-            any(one.token_id == token_id for one in tokens_of(cluster, None, node_id)) == is_there
+            any(one.token_id == token_id for one in describe_tokens(cluster, None, node_id)) == is_there
         ),
         output,
     )
 
 
-def _tell(output: Output, token_id: str, expires_ms: int) -> None:
-    expires = time_text(expires_ms)
-    output.did(f"token {token_id} expires at {expires}", token=token_id, expires=expires)
+def _report_expiry(output: Output, token_id: str, expires_ms: int) -> None:
+    expires = format_time(expires_ms)
+    output.report(f"token {token_id} expires at {expires}", token=token_id, expires=expires)
 
 
-def _named(cluster: Cluster, ids: list[str]) -> list[Token]:
+def _find_tokens(cluster: CommandClient, ids: list[str]) -> list[Token]:
     """Tokens by their ids; requests name them by their HMAC, which who may change them is told. Failure."""
-    known = {token.token_id: token for token in tokens_of(cluster)}
+    known = {token.token_id: token for token in describe_tokens(cluster)}
     for one in ids:
         if one not in known:
-            raise Failure(f"there is no token {one} that you may see: 'kwire tokens list' names them")
+            raise CommandError(f"there is no token {one} that you may see: 'kwire tokens list' names them")
     return [known[one] for one in ids]
 
 
@@ -123,9 +125,9 @@ def _row(token: Token) -> Row:
         "owner": token.owner.name,
         "requester": token.requester.name,
         "renewers": [one.name for one in token.renewers],
-        "issued": time_text(token.issued_ms),
-        "expires": time_text(token.expires_ms),
-        "renewable_until": time_text(token.max_ms),
+        "issued": format_time(token.issued_ms),
+        "expires": format_time(token.expires_ms),
+        "renewable_until": format_time(token.max_ms),
     }
 
 
@@ -133,10 +135,10 @@ def _user(name: str) -> Principal:
     return Principal(USER, name.removeprefix(f"{USER}:"))
 
 
-def _period_ms(text: str | None, option: str) -> int:
+def _parse_period_ms(text: str | None, option: str) -> int:
     if text is None:
-        return BY_CONFIGURATION
-    found = duration_ms(text)
+        return BROKER_DEFAULT
+    found = parse_duration_ms(text)
     if found is None:
         raise UsageError(f"{option} {text}: expected a time like 10m (or ms, s, h, d)")
     return found

@@ -8,14 +8,15 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from kwire.broker.metadata.image import RESOURCE_TOPIC
-from kwire.cli.admin.configs import alter_configs, described
+from kwire.cli.admin.configs import alter_configs, describe_configs
 from kwire.cli.shared.actions import Actions
 from kwire.cli.shared.client_settings import pairs
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure, UsageError, no_topic
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import unknown_topic
 from kwire.cli.shared.options import command_parser
 from kwire.cli.shared.output import RED, YELLOW, Output, Row, plural
-from kwire.client.failure import NoPartition, check
+from kwire.client.errors import UnknownPartition, raise_for_code
 from kwire.client.offsets import find_offsets
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_partitions import (
@@ -111,25 +112,25 @@ def parser(name: str) -> ArgumentParser:
     return parser
 
 
-def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
     rows = [
         {
             "topic": topic.name,
             "partitions": len(topic.partitions),
             "replicas": max((len(one.replica_nodes) for one in topic.partitions), default=0),
-            "under_replicated": sum(map(_lacks, topic.partitions)),
+            "under_replicated": sum(map(_is_under_replicated, topic.partitions)),
         }
-        for topic in _matching(cluster, options.patterns)
+        for topic in _find_topics(cluster, options.patterns)
         if options.internal or not topic.is_internal or options.patterns
     ]
     if options.names:
         output.names(row["topic"] for row in rows)
     else:
-        output.show(rows, empty="there are no topics", colour=_colour)
+        output.show(rows, empty="there are no topics", color=_color)
 
 
-def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
-    topics = _matching(cluster, options.patterns)
+def _describe(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    topics = _find_topics(cluster, options.patterns)
     if not options.patterns:
         topics = [topic for topic in topics if not topic.is_internal]
     if options.configs:
@@ -137,7 +138,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
         rows = [
             {"topic": name, **row}
             for name in names
-            for row in described(cluster, RESOURCE_TOPIC, name, changed_only=True)
+            for row in describe_configs(cluster, RESOURCE_TOPIC, name, changed_only=True)
         ]
         output.show(rows, empty="nothing is configured of these topics, all is as the brokers have it")
         return
@@ -145,7 +146,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
         (topic, one)
         for topic in topics
         for one in sorted(topic.partitions, key=lambda one: one.partition_index)
-        if not options.under_replicated or _lacks(one)
+        if not options.under_replicated or _is_under_replicated(one)
     ]
     starts, ends = _offsets(cluster, chosen) if options.offsets else ({}, {})
     rows = []
@@ -156,7 +157,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
             "leader": one.leader_id if one.leader_id >= 0 else None,
             "replicas": one.replica_nodes,
             "in_sync": one.isr_nodes,
-            "under_replicated": _lacks(one),
+            "under_replicated": _is_under_replicated(one),
         }
         if options.offsets:
             key = topic.name or "", one.partition_index
@@ -165,11 +166,11 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
             row["topic_id"] = uuid_to_text(topic.topic_id)
         rows.append(row)
     none = "every partition has all its replicas" if options.under_replicated else "there are no topics"
-    output.show(rows, empty=none, colour=_colour)
+    output.show(rows, empty=none, color=_color)
 
 
 def _offsets(
-    cluster: Cluster, chosen: Iterable[tuple[MetadataResponseTopic, MetadataResponsePartition]]
+    cluster: CommandClient, chosen: Iterable[tuple[MetadataResponseTopic, MetadataResponsePartition]]
 ) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
     led = [(topic.name or "", one.partition_index) for topic, one in chosen if one.leader_id >= 0]
     return find_offsets(cluster, dict.fromkeys(led, EARLIEST)), find_offsets(
@@ -177,7 +178,7 @@ def _offsets(
     )
 
 
-def _create(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _create(cluster: CommandClient, options: Namespace, output: Output) -> None:
     if options.replica_assignment and (options.partitions or options.replication_factor):
         raise UsageError("--replica-assignment tells partitions and replicas: leave the other two off")
     for option, value in (
@@ -201,31 +202,31 @@ def _create(cluster: Cluster, options: Namespace, output: Output) -> None:
     )
 
     def attempt() -> CreatableTopicResult | None:
-        result = cluster.ask_controller(request, CreateTopicsResponse).topics[0]
+        result = cluster.send_to_controller(request, CreateTopicsResponse).topics[0]
         if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and options.if_not_exists:
             return None
-        check(result.error_code, result.error_message, f"topic {options.topic}")
+        raise_for_code(result.error_code, result.error_message, f"topic {options.topic}")
         return result
 
-    made = cluster.retried(attempt)
+    made = cluster.retry(attempt)
     if not options.dry_run:
-        cluster.settle(options.topic, _is_led)
+        cluster.wait_for_topic(options.topic, _has_leaders)
     could = "could be" if options.dry_run else "is"
-    output.did(
+    output.report(
         f"topic {options.topic} is there already"
         if made is None
-        else f"topic {options.topic} {could} created{_shape(made.num_partitions, made.replication_factor)}",
+        else f"topic {options.topic} {could} created{_summary(made.num_partitions, made.replication_factor)}",
         topic=options.topic,
         created=made is not None and not options.dry_run,
         dry_run=options.dry_run,
     )
 
 
-def _is_led(topic: MetadataResponseTopic) -> bool:
+def _has_leaders(topic: MetadataResponseTopic) -> bool:
     return not topic.error_code and all(one.leader_id >= 0 for one in topic.partitions)
 
 
-def _shape(partitions: int, replicas: int) -> str:
+def _summary(partitions: int, replicas: int) -> str:
     """Where the broker tells it (KIP-525)."""
     if partitions < 0:
         return ""
@@ -246,7 +247,7 @@ def _assignments(text: str | None) -> list[CreatableReplicaAssignment]:
         ) from None
 
 
-def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _alter(cluster: CommandClient, options: Namespace, output: Output) -> None:
     set_ = pairs(options.config, "--config")
     settings = {**set_, **dict.fromkeys(options.delete_config)}
     if options.partitions is None and not settings:
@@ -257,7 +258,7 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
     could = "could have" if options.dry_run else "has"
     if settings:
         alter_configs(cluster, RESOURCE_TOPIC, options.topic, settings, dry_run=options.dry_run)
-        output.did(
+        output.report(
             f"topic {options.topic} {could} {plural(len(settings), 'changed configuration')}",
             topic=options.topic,
             keys=list(settings),
@@ -271,13 +272,13 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
         )
 
         def attempt() -> None:
-            for result in cluster.ask_controller(request, CreatePartitionsResponse).results:
-                check(result.error_code, result.error_message, f"topic {options.topic}")
+            for result in cluster.send_to_controller(request, CreatePartitionsResponse).results:
+                raise_for_code(result.error_code, result.error_message, f"topic {options.topic}")
 
-        cluster.retried(attempt)
+        cluster.retry(attempt)
         if not options.dry_run:
-            cluster.settle(options.topic, lambda topic: len(topic.partitions) >= options.partitions)
-        output.did(
+            cluster.wait_for_topic(options.topic, lambda topic: len(topic.partitions) >= options.partitions)
+        output.report(
             f"topic {options.topic} {could} {plural(options.partitions, 'partition')}",
             topic=options.topic,
             partitions=options.partitions,
@@ -285,30 +286,30 @@ def _alter(cluster: Cluster, options: Namespace, output: Output) -> None:
         )
 
 
-def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
     there = {topic.name for topic in cluster.metadata(None).topics}
     missing = [name for name in options.topics if name not in there]
     if missing and not options.if_exists:
-        raise Failure(f"{no_topic(missing[0], filter(None, there))}; nothing is deleted")
+        raise CommandError(f"{unknown_topic(missing[0], filter(None, there))}; nothing is deleted")
     for name in (name for name in options.topics if name in there):
         request = DeleteTopicsRequest(topic_names=[name], topics=[], timeout_ms=cluster.request_timeout_ms)
 
         def attempt(name: str = name, request: DeleteTopicsRequest = request) -> None:
-            for result in cluster.ask_controller(request, DeleteTopicsResponse).responses:
-                check(result.error_code, result.error_message, f"topic {name}")
+            for result in cluster.send_to_controller(request, DeleteTopicsResponse).responses:
+                raise_for_code(result.error_code, result.error_message, f"topic {name}")
 
-        cluster.retried(attempt)
-        cluster.settle(name, lambda topic: topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        output.did(f"topic {name} is deleted", topic=name, deleted=True)
+        cluster.retry(attempt)
+        cluster.wait_for_topic(name, lambda topic: topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        output.report(f"topic {name} is deleted", topic=name, deleted=True)
     for name in missing:
-        output.did(f"there is no topic {name}", topic=name, deleted=False)
+        output.report(f"there is no topic {name}", topic=name, deleted=False)
 
 
-def _trim(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _trim(cluster: CommandClient, options: Namespace, output: Output) -> None:
     topic = cluster.topics([options.topic])[0]
     there = sorted(one.partition_index for one in topic.partitions)
     if options.partition is not None and options.partition not in there:
-        raise NoPartition(options.topic, options.partition, len(there))
+        raise UnknownPartition(options.topic, options.partition, len(there))
     offset = -1
     if options.before != END:
         if not options.before.isdecimal():
@@ -328,30 +329,30 @@ def _trim(cluster: Cluster, options: Namespace, output: Output) -> None:
 
         def attempt(partition: int = partition, request: DeleteRecordsRequest = request) -> int:
             leader = cluster.leader(options.topic, partition)
-            answer = cluster.ask_node(leader, request, DeleteRecordsResponse)
-            found = answer.topics[0].partitions[0]
+            response = cluster.send_to_node(leader, request, DeleteRecordsResponse)
+            found = response.topics[0].partitions[0]
             if found.error_code == ErrorCode.POLICY_VIOLATION:
-                raise Failure(
+                raise CommandError(
                     f"{options.topic} is compacted, and loses no records before an offset: add delete to its "
                     f"cleanup.policy, by 'kwire configs alter topic {options.topic} --append "
                     f"cleanup.policy=delete'"
                 )
-            check(found.error_code, None, f"{options.topic}-{partition}")
+            raise_for_code(found.error_code, None, f"{options.topic}-{partition}")
             return found.low_watermark
 
-        rows.append({"topic": options.topic, "partition": partition, "first": cluster.retried(attempt)})
+        rows.append({"topic": options.topic, "partition": partition, "first": cluster.retry(attempt)})
     output.show(rows, empty="")
 
 
-def _matching(cluster: Cluster, patterns: Sequence[str]) -> list[MetadataResponseTopic]:
+def _find_topics(cluster: CommandClient, patterns: Sequence[str]) -> list[MetadataResponseTopic]:
     """The topics that the patterns name, by their names. Failure for a name that none has."""
     topics = sorted(cluster.metadata(None).topics, key=lambda topic: topic.name or "")
     for topic in topics:
-        check(topic.error_code, None, f"topic {topic.name}")
+        raise_for_code(topic.error_code, None, f"topic {topic.name}")
     names = [topic.name or "" for topic in topics]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise no_topic(pattern, names)
+            raise unknown_topic(pattern, names)
     return [
         topic
         for topic in topics
@@ -359,11 +360,11 @@ def _matching(cluster: Cluster, patterns: Sequence[str]) -> list[MetadataRespons
     ]
 
 
-def _lacks(partition: MetadataResponsePartition) -> bool:
+def _is_under_replicated(partition: MetadataResponsePartition) -> bool:
     return partition.leader_id < 0 or len(partition.isr_nodes) < len(partition.replica_nodes)
 
 
-def _colour(row: Row) -> str | None:
+def _color(row: Row) -> str | None:
     if "leader" in row and row["leader"] is None:
         return RED
     return YELLOW if row["under_replicated"] else None

@@ -7,14 +7,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kwire.cli.records.positions import timestamp_of
+from kwire.cli.records.positions import parse_timestamp
 from kwire.cli.shared.actions import Actions
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure, UsageError
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.options import command_parser
-from kwire.cli.shared.output import RED, YELLOW, Output, Row, time_text
-from kwire.client.cluster import by_topic
-from kwire.client.failure import check
+from kwire.cli.shared.output import RED, YELLOW, Output, Row, format_time
+from kwire.client.cluster_client import group_by_topic
+from kwire.client.errors import raise_for_code
 from kwire.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -40,14 +40,14 @@ from kwire.wire.primitives import TopicPartition
 NO_START: Final = -1
 
 
-class Writer(NamedTuple):
+class PartitionProducer(NamedTuple):
     """A producer of a partition."""
 
     partition: TopicPartition
     state: ProducerState
 
     @property
-    def start(self) -> int | None:
+    def txn_start_offset(self) -> int | None:
         """Where its open transaction begins."""
         at = self.state.current_txn_start_offset
         return None if at == NO_START else at
@@ -112,17 +112,19 @@ def parser(name: str) -> ArgumentParser:
     return parser
 
 
-def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
     now_ms = _now_ms()
     age_ms = (
         -1
         if options.older_than is None
-        else now_ms - timestamp_of(options.older_than, now_ms, "--older-than")
+        else now_ms - parse_timestamp(options.older_than, now_ms, "--older-than")
     )
-    output.show(listed(cluster, options.state, age_ms), empty="there are no such transactional ids")
+    output.show(
+        list_transactions(cluster, options.state, age_ms), empty="there are no such transactional ids"
+    )
 
 
-def listed(cluster: Cluster, states: Sequence[str] = (), age_ms: int = -1) -> list[Row]:
+def list_transactions(cluster: CommandClient, states: Sequence[str] = (), age_ms: int = -1) -> list[Row]:
     """The transactional ids of all coordinators, by their names. UsageError, ApiError, Lost."""
     rows: list[Row] = []
     for node_id in sorted(cluster.brokers()):
@@ -133,14 +135,14 @@ def listed(cluster: Cluster, states: Sequence[str] = (), age_ms: int = -1) -> li
         def attempt(
             node_id: int = node_id, request: ListTransactionsRequest = request
         ) -> ListTransactionsResponse:
-            answer = cluster.ask_node(node_id, request, ListTransactionsResponse)
-            check(answer.error_code, None, f"the transactions of broker {node_id}")
-            return answer
+            response = cluster.send_to_node(node_id, request, ListTransactionsResponse)
+            raise_for_code(response.error_code, None, f"the transactions of broker {node_id}")
+            return response
 
-        answer = cluster.retried(attempt)
-        if answer.unknown_state_filters:
+        response = cluster.retry(attempt)
+        if response.unknown_state_filters:
             raise UsageError(
-                f"--state {answer.unknown_state_filters[0]} is no state: say Ongoing, PrepareCommit, "
+                f"--state {response.unknown_state_filters[0]} is no state: say Ongoing, PrepareCommit, "
                 f"PrepareAbort, CompleteCommit, CompleteAbort or Empty"
             )
         rows += [
@@ -150,16 +152,16 @@ def listed(cluster: Cluster, states: Sequence[str] = (), age_ms: int = -1) -> li
                 "producer_id": one.producer_id,
                 "coordinator": node_id,
             }
-            for one in answer.transaction_states
+            for one in response.transaction_states
         ]
     rows.sort(key=lambda row: str(row["transactional_id"]))
     return rows
 
 
-def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _describe(cluster: CommandClient, options: Namespace, output: Output) -> None:
     rows = []
     for name in options.ids:
-        one = state_of(cluster, name)
+        one = describe_transaction(cluster, name)
         began = one.transaction_start_time_ms
         rows.append(
             {
@@ -167,7 +169,7 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
                 "state": one.transaction_state,
                 "producer_id": one.producer_id,
                 "epoch": one.producer_epoch,
-                "began": time_text(began),
+                "start_time": format_time(began),
                 "timeout_ms": one.transaction_timeout_ms,
                 "partitions": [
                     f"{topic.topic}-{index}" for topic in one.topics for index in topic.partitions
@@ -177,19 +179,19 @@ def _describe(cluster: Cluster, options: Namespace, output: Output) -> None:
     output.show(rows, empty="")
 
 
-def state_of(cluster: Cluster, name: str) -> TransactionState:
+def describe_transaction(cluster: CommandClient, name: str) -> TransactionState:
     """What its coordinator knows of a transactional id. ApiError, Lost."""
     request = DescribeTransactionsRequest(transactional_ids=[name])
 
     def attempt() -> TransactionState:
-        answer = cluster.ask_coordinator(name, request, DescribeTransactionsResponse, TRANSACTION)
-        check(answer.transaction_states[0].error_code, None, f"transactional id {name}")
-        return answer.transaction_states[0]
+        response = cluster.send_to_coordinator(name, request, DescribeTransactionsResponse, TRANSACTION)
+        raise_for_code(response.transaction_states[0].error_code, None, f"transactional id {name}")
+        return response.transaction_states[0]
 
-    return cluster.retried(attempt)
+    return cluster.retry(attempt)
 
 
-def _producers(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _producers(cluster: CommandClient, options: Namespace, output: Output) -> None:
     partitions = [
         (topic.name or "", index)
         for topic in cluster.topics(options.topics)
@@ -201,40 +203,44 @@ def _producers(cluster: Cluster, options: Namespace, output: Output) -> None:
     ]
     rows = [
         {
-            "topic": writer.partition[0],
-            "partition": writer.partition[1],
-            "producer_id": writer.state.producer_id,
-            "epoch": writer.state.producer_epoch,
-            "last_sequence": writer.state.last_sequence,
-            "last_written": time_text(writer.state.last_timestamp),
-            "coordinator_epoch": writer.state.coordinator_epoch,
-            "open_from": writer.start,
+            "topic": producer.partition[0],
+            "partition": producer.partition[1],
+            "producer_id": producer.state.producer_id,
+            "epoch": producer.state.producer_epoch,
+            "last_sequence": producer.state.last_sequence,
+            "last_timestamp": format_time(producer.state.last_timestamp),
+            "coordinator_epoch": producer.state.coordinator_epoch,
+            "txn_start_offset": producer.txn_start_offset,
         }
-        for writer in writers_of(cluster, partitions)
+        for producer in describe_producers(cluster, partitions)
     ]
     output.show(
         rows,
         empty="nobody with a producer id has written there lately",
-        colour=lambda row: None if row["open_from"] is None else YELLOW,
+        color=lambda row: None if row["txn_start_offset"] is None else YELLOW,
     )
 
 
-def writers_of(cluster: Cluster, partitions: Sequence[TopicPartition]) -> Iterator[Writer]:
+def describe_producers(
+    cluster: CommandClient, partitions: Sequence[TopicPartition]
+) -> Iterator[PartitionProducer]:
     """Who writes to some partitions, by their names. ApiError, Failure."""
     for leader, led in sorted(cluster.leaders(sorted(partitions)).items()):
         request = DescribeProducersRequest(
-            topics=[TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in by_topic(led)]
+            topics=[
+                TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in group_by_topic(led)
+            ]
         )
-        answer = cluster.ask_node(leader, request, DescribeProducersResponse)
-        for topic in answer.topics:
+        response = cluster.send_to_node(leader, request, DescribeProducersResponse)
+        for topic in response.topics:
             for one in topic.partitions:
-                check(one.error_code, one.error_message, f"{topic.name}-{one.partition_index}")
+                raise_for_code(one.error_code, one.error_message, f"{topic.name}-{one.partition_index}")
                 for state in sorted(one.active_producers, key=lambda state: state.producer_id):
-                    yield Writer((topic.name, one.partition_index), state)
+                    yield PartitionProducer((topic.name, one.partition_index), state)
 
 
-def _find_hanging(cluster: Cluster, options: Namespace, output: Output) -> None:
-    before_ms = timestamp_of(options.older_than, _now_ms(), "--older-than")
+def _find_hanging(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    before_ms = parse_timestamp(options.older_than, _now_ms(), "--older-than")
     names = options.topics or sorted(topic.name or "" for topic in cluster.metadata(None).topics)
     partitions = [
         (topic.name or "", one.partition_index)
@@ -244,35 +250,35 @@ def _find_hanging(cluster: Cluster, options: Namespace, output: Output) -> None:
     ]
     rows = []
     with output.progress("partitions looked at") as progress:
-        writers = cluster.retried(lambda: list(writers_of(cluster, partitions)))
-        for number, writer in enumerate(writers):
-            progress.at(number, len(writers))
-            if writer.start is None or writer.state.last_timestamp > before_ms:
+        producers = cluster.retry(lambda: list(describe_producers(cluster, partitions)))
+        for number, producer in enumerate(producers):
+            progress.update(number, len(producers))
+            if producer.txn_start_offset is None or producer.state.last_timestamp > before_ms:
                 continue
-            if not _is_known(cluster, writer):
+            if not _is_known(cluster, producer):
                 rows.append(
                     {
-                        "topic": writer.partition[0],
-                        "partition": writer.partition[1],
-                        "start_offset": writer.start,
-                        "producer_id": writer.state.producer_id,
-                        "epoch": writer.state.producer_epoch,
-                        "last_written": time_text(writer.state.last_timestamp),
+                        "topic": producer.partition[0],
+                        "partition": producer.partition[1],
+                        "start_offset": producer.txn_start_offset,
+                        "producer_id": producer.state.producer_id,
+                        "epoch": producer.state.producer_epoch,
+                        "last_timestamp": format_time(producer.state.last_timestamp),
                     }
                 )
-    output.show(rows, empty="no transaction hangs", colour=lambda row: RED)
+    output.show(rows, empty="no transaction hangs", color=lambda row: RED)
     if rows:
         output.note("'kwire transactions abort' ends one, so that consumers get past it")
 
 
-def _is_known(cluster: Cluster, writer: Writer) -> bool:
+def _is_known(cluster: CommandClient, producer: PartitionProducer) -> bool:
     """Whether a coordinator has the transaction, and will end it."""
-    request = ListTransactionsRequest(state_filters=[], producer_id_filters=[writer.state.producer_id])
+    request = ListTransactionsRequest(state_filters=[], producer_id_filters=[producer.state.producer_id])
     for node_id in sorted(cluster.brokers()):
-        for one in cluster.ask_node(node_id, request, ListTransactionsResponse).transaction_states:
-            state = state_of(cluster, one.transactional_id)
+        for one in cluster.send_to_node(node_id, request, ListTransactionsResponse).transaction_states:
+            state = describe_transaction(cluster, one.transactional_id)
             if any(
-                writer.partition == (topic.topic, index)
+                producer.partition == (topic.topic, index)
                 for topic in state.topics
                 for index in topic.partitions
             ):
@@ -280,17 +286,21 @@ def _is_known(cluster: Cluster, writer: Writer) -> bool:
     return False
 
 
-def _abort(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _abort(cluster: CommandClient, options: Namespace, output: Output) -> None:
     partition = options.topic, options.partition
     open_ = [
         one
-        for one in cluster.retried(lambda: list(writers_of(cluster, [partition])))
-        if one.start is not None
+        for one in cluster.retry(lambda: list(describe_producers(cluster, [partition])))
+        if one.txn_start_offset is not None
     ]
-    found = next((one for one in open_ if one.start == options.start_offset), None)
+    found = next((one for one in open_ if one.txn_start_offset == options.start_offset), None)
     if found is None:
-        known = f"it is {', '.join(str(one.start) for one in open_)}" if open_ else "none is open there"
-        raise Failure(
+        known = (
+            f"it is {', '.join(str(one.txn_start_offset) for one in open_)}"
+            if open_
+            else "none is open there"
+        )
+        raise CommandError(
             f"no open transaction of {options.topic}-{options.partition} begins at {options.start_offset}: "
             f"{known}"
         )
@@ -312,33 +322,33 @@ def _abort(cluster: Cluster, options: Namespace, output: Output) -> None:
 
         def attempt() -> None:
             leader = cluster.leader(*partition)
-            answer = cluster.ask_node(leader, request, WriteTxnMarkersResponse)
-            check(answer.markers[0].topics[0].partitions[0].error_code, None, "the marker")
+            response = cluster.send_to_node(leader, request, WriteTxnMarkersResponse)
+            raise_for_code(response.markers[0].topics[0].partitions[0].error_code, None, "the marker")
 
-        cluster.retried(attempt)
-    output.did(
-        f"the transaction of producer {found.state.producer_id} that began at {found.start} "
+        cluster.retry(attempt)
+    output.report(
+        f"the transaction of producer {found.state.producer_id} that began at {found.txn_start_offset} "
         + ("is aborted" if options.execute else "would be aborted: --execute does it"),
         topic=options.topic,
         partition=options.partition,
-        start_offset=found.start,
+        start_offset=found.txn_start_offset,
         producer_id=found.state.producer_id,
         aborted=options.execute,
     )
 
 
-def _terminate(cluster: Cluster, options: Namespace, output: Output) -> None:
-    state = state_of(cluster, options.id)
+def _terminate(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    state = describe_transaction(cluster, options.id)
     request = InitProducerIdRequest(
         transactional_id=options.id, transaction_timeout_ms=max(1, state.transaction_timeout_ms)
     )
 
     def attempt() -> None:
-        answer = cluster.ask_coordinator(options.id, request, InitProducerIdResponse, TRANSACTION)
-        check(answer.error_code, None, f"transactional id {options.id}")
+        response = cluster.send_to_coordinator(options.id, request, InitProducerIdResponse, TRANSACTION)
+        raise_for_code(response.error_code, None, f"transactional id {options.id}")
 
-    cluster.retried(attempt)
-    output.did(
+    cluster.retry(attempt)
+    output.report(
         f"transactional id {options.id} has no open transaction any more, and its producer is fenced",
         transactional_id=options.id,
         terminated=True,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from kwire.broker.security.scram_credentials import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 from kwire.cli.shared.actions import Actions
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure, UsageError
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.options import command_parser
 from kwire.cli.shared.output import Output
-from kwire.client.users import credentials_of, delete_credential, set_password
+from kwire.client.users import delete_credential, describe_credentials, set_password
 from kwire.wire.errors import ApiError, ErrorCode
 
 
@@ -53,47 +53,49 @@ def _add_mechanism(parser: ArgumentParser, help_: str) -> None:
     )
 
 
-def _list(cluster: Cluster, options: Namespace, output: Output) -> None:
-    found = credentials_of(cluster, options.users or None)
+def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
+    found = describe_credentials(cluster, options.users or None)
     if options.names:
         output.names(dict.fromkeys(one.user for one in found))
         return
     output.show([one._asdict() for one in found], empty="no user has a SCRAM credential")
 
 
-def _set(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _set(cluster: CommandClient, options: Namespace, output: Output) -> None:
     if not MIN_ITERATIONS <= options.iterations <= MAX_ITERATIONS:
         raise UsageError(
             f"--iterations {options.iterations}: brokers take {MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     if not options.user.isascii():
         output.note(f"no client can show the name {options.user} by SCRAM, which has names of ASCII alone")
-    password = _password(options.user)
+    password = _read_password(options.user)
     mechanisms = list(dict.fromkeys(options.mechanism or SCRAM_MECHANISMS))
     # A request each, as brokers take no user twice in one, and nothing between them that could fail: the
     # passwords would differ.
     for mechanism in mechanisms:
         set_password(cluster, options.user, password, mechanism, options.iterations)
-        output.did(f"{options.user} has a password for {mechanism}", user=options.user, mechanism=mechanism)
-    _settle(cluster, output, options.user, mechanisms, are_there=True)
+        output.report(
+            f"{options.user} has a password for {mechanism}", user=options.user, mechanism=mechanism
+        )
+    _wait_for_all_brokers(cluster, output, options.user, mechanisms, are_there=True)
 
 
-def _delete(cluster: Cluster, options: Namespace, output: Output) -> None:
+def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
     for user in options.users:
-        given = options.mechanism or [one.mechanism for one in credentials_of(cluster, [user])]
+        given = options.mechanism or [one.mechanism for one in describe_credentials(cluster, [user])]
         mechanisms = list(dict.fromkeys(given))
         for mechanism in mechanisms:
             delete_credential(cluster, user, mechanism)
-            output.did(f"{user} has no password for {mechanism} any more", user=user, mechanism=mechanism)
-        _settle(cluster, output, user, mechanisms, are_there=False)
+            output.report(f"{user} has no password for {mechanism} any more", user=user, mechanism=mechanism)
+        _wait_for_all_brokers(cluster, output, user, mechanisms, are_there=False)
 
 
-def _settle(
-    cluster: Cluster, output: Output, user: str, mechanisms: Sequence[str], *, are_there: bool
+def _wait_for_all_brokers(
+    cluster: CommandClient, output: Output, user: str, mechanisms: Sequence[str], *, are_there: bool
 ) -> None:
     def is_known(node_id: int) -> bool:
         try:
-            found = credentials_of(cluster, [user], node_id)
+            found = describe_credentials(cluster, [user], node_id)
         except ApiError as error:
             if error.code != ErrorCode.RESOURCE_NOT_FOUND:
                 raise
@@ -101,10 +103,10 @@ def _settle(
         known = {one.mechanism for one in found}
         return all((mechanism in known) == are_there for mechanism in mechanisms)
 
-    cluster.settle_everywhere(is_known, output)
+    cluster.wait_for_all_brokers(is_known, output)
 
 
-def _password(user: str) -> str:
+def _read_password(user: str) -> str:
     """What is typed without being shown, or the first line of what is given. Failure, UsageError."""
     if sys.stdin is None:
         raise UsageError("standard input is closed: give the password there")
@@ -114,7 +116,7 @@ def _password(user: str) -> str:
 
             password = getpass(f"password of {user}: ")
             if password != getpass("once more: "):
-                raise Failure("the two passwords differ: nothing is changed")
+                raise CommandError("the two passwords differ: nothing is changed")
         else:
             password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
-from kwire.cli.cluster.folder import ClusterNode
+from kwire.cli.cluster.directory import ClusterNode
 from kwire.client.connection import Connection
-from kwire.client.failure import Lost
+from kwire.client.errors import Disconnected
 from kwire.wire.errors import ApiError, WireError
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kwire.wire.messages.describe_quorum import (
@@ -21,59 +21,59 @@ from kwire.wire.messages.describe_quorum import (
 from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
 from kwire.wire.named_tuple import NamedTuple
 
-UNANSWERED: Final = (ApiError, Lost, WireError)
-ASK_SECONDS: Final = 5
-FORWARDED_SECONDS: Final = 1
+QUERY_ERRORS: Final = (ApiError, Disconnected, WireError)
+QUERY_SECONDS: Final = 5
+FORWARDED_QUERY_SECONDS: Final = 1
 """How long a broker may take to ask a controller; where none leads it waits for one."""
 
 
-class Told(NamedTuple):
+class ClusterMetadata(NamedTuple):
     """What the first broker that answers knows; None where none does."""
 
     cluster: DescribeClusterResponse | None
     metadata: MetadataResponse | None
 
 
-def ask_brokers(nodes: Sequence[ClusterNode]) -> Told:
+def query_brokers(nodes: Sequence[ClusterNode]) -> ClusterMetadata:
     """Who the brokers are, and what they have."""
     for node in nodes:
-        if node.is_broker and node.fault is None and node.pid is not None:
+        if node.is_broker and node.config_error is None and node.pid is not None:
             who = DescribeClusterRequest(include_fenced_brokers=True)
             try:
-                with _at(node.config.listener_endpoints()) as broker:
-                    return Told(
-                        broker.ask(who, DescribeClusterResponse),
-                        broker.ask(MetadataRequest(topics=None), MetadataResponse),
+                with _connect(node.config.listener_endpoints()) as broker:
+                    return ClusterMetadata(
+                        broker.send(who, DescribeClusterResponse),
+                        broker.send(MetadataRequest(topics=None), MetadataResponse),
                     )
-            except UNANSWERED:
+            except QUERY_ERRORS:
                 continue
-    return Told(None, None)
+    return ClusterMetadata(None, None)
 
 
-def ask_quorum(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
+def query_quorum(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
     """What the active controller says of the quorum; None where none answers."""
     partitions = [RequestPartitionData(partition_index=0)]
     request = DescribeQuorumRequest(
         topics=[RequestTopicData(topic_name=METADATA_TOPIC, partitions=partitions)]
     )
-    running = [node for node in nodes if node.fault is None and node.pid is not None]
-    asked = [(node.config.controller_endpoints(), ASK_SECONDS) for node in running if node.is_controller]
+    running = [node for node in nodes if node.config_error is None and node.pid is not None]
+    asked = [(node.config.controller_endpoints(), QUERY_SECONDS) for node in running if node.is_controller]
     if any(node.is_controller and node not in running for node in nodes):
         # It may run as one of Apache Kafka's, and lead: brokers ask it.
         brokers = [node.config.listener_endpoints() for node in running if node.is_broker]
-        asked += [(at, FORWARDED_SECONDS) for at in brokers[:1]]
+        asked += [(at, FORWARDED_QUERY_SECONDS) for at in brokers[:1]]
     for endpoints, seconds in asked:
         try:
-            with _at(endpoints, seconds) as asked_node:
-                answer = asked_node.ask(request, DescribeQuorumResponse)
-        except UNANSWERED:
+            with _connect(endpoints, seconds) as asked_node:
+                response = asked_node.send(request, DescribeQuorumResponse)
+        except QUERY_ERRORS:
             continue
-        if not answer.error_code and not (found := answer.topics[0].partitions[0]).error_code:
+        if not response.error_code and not (found := response.topics[0].partitions[0]).error_code:
             return found
     return None
 
 
-def _at(endpoints: Iterable[tuple[str, str, int]], seconds: float = ASK_SECONDS) -> Connection:
+def _connect(endpoints: Iterable[tuple[str, str, int]], seconds: float = QUERY_SECONDS) -> Connection:
     """A connection to the first of a node's listeners. Lost, WireError."""
     _, host, port = next(iter(endpoints))
     return Connection(host or "127.0.0.1", port, "kwire-cluster", seconds)

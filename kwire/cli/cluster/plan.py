@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kwire.broker.config.roles import BOOTSTRAP, BROKER, CONTROLLER, VOTERS
-from kwire.cli.broker_settings import Failure, UsageError
+from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.wire.named_tuple import NamedTuple
 
 FIRST_CONTROLLER: Final = 100
@@ -22,7 +22,7 @@ Roles = tuple[str, ...]
 BOTH: Final = (BROKER, CONTROLLER)
 
 
-class Wanted(NamedTuple):
+class NodeCounts(NamedTuple):
     """How many nodes 'up' was asked for; None where it was not said."""
 
     brokers: int | None = None
@@ -42,17 +42,21 @@ class Wanted(NamedTuple):
                 "the controllers of a cluster are brokers, too, or none of them is: give either --combined "
                 "or --controllers, and what the cluster began with"
             )
-        combined = _more("--combined", self.combined, len(both), MAX_CONTROLLERS, "of both")
+        combined = _node_count("--combined", self.combined, len(both), MAX_CONTROLLERS, "of both")
         if not known and self[:2] == (None, None):
             combined = combined or DEFAULT
         if taken := [each for each in range(1, combined + 1) if known.get(each, BOTH) != BOTH]:
-            raise Failure(f"--combined {combined}: node {taken[0]} is a broker already, and nothing else")
-        brokers = _more("--brokers", self.brokers, brokers, MAX_BROKERS, "brokers")
+            raise CommandError(
+                f"--combined {combined}: node {taken[0]} is a broker already, and nothing else"
+            )
+        brokers = _node_count("--brokers", self.brokers, brokers, MAX_BROKERS, "brokers")
         if self.brokers is not None and brokers < combined:
             raise UsageError(f"--brokers {brokers}: {combined} are brokers by --combined already")
         if not known and self.brokers is None and not combined:
             brokers = DEFAULT
-        controllers = _more("--controllers", self.controllers, len(alone), MAX_CONTROLLERS, "controllers")
+        controllers = _node_count(
+            "--controllers", self.controllers, len(alone), MAX_CONTROLLERS, "controllers"
+        )
         if not controllers and not combined:
             controllers = 1
         wanted: dict[int, Roles] = {FIRST_CONTROLLER + index: (CONTROLLER,) for index in range(controllers)}
@@ -61,14 +65,14 @@ class Wanted(NamedTuple):
         return wanted
 
 
-def _more(option: str, value: int | None, known: int, most: int, what: str) -> int:
+def _node_count(option: str, value: int | None, known: int, most: int, what: str) -> int:
     """How many of a kind there are to be, of which so many are known. Failure."""
     if value is None:
         return known
     if not 1 <= value <= most:
         raise UsageError(f"{option} {value}: expected 1 to {most}")
     if value < known:
-        raise Failure(
+        raise CommandError(
             f"the cluster has more than {value} {what} already: leave {option} off, and end one by "
             f"'kwire cluster stop N'"
         )

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from kwire.cli.cluster.folder import ClusterNode
-from kwire.cli.cluster.node_queries import Told
-from kwire.cli.shared.output import plural, table
+from kwire.cli.cluster.directory import ClusterNode
+from kwire.cli.cluster.node_queries import ClusterMetadata
+from kwire.cli.shared.output import format_table, plural
 from kwire.wire.messages.describe_quorum import ReplicaState, ResponsePartitionData
 from kwire.wire.primitives import uuid_to_text
 
@@ -18,11 +18,11 @@ MAX_LINES: Final = 20
 Row = dict[str, object]
 
 
-class Status:
+class ClusterStatus:
     """What is known of a cluster at one moment."""
 
     def __init__(
-        self, nodes: Sequence[ClusterNode], told: Told, quorum: ResponsePartitionData | None
+        self, nodes: Sequence[ClusterNode], told: ClusterMetadata, quorum: ResponsePartitionData | None
     ) -> None:
         cluster, metadata = told
         fenced = {broker.broker_id: broker.is_fenced for broker in cluster.brokers} if cluster else {}
@@ -30,9 +30,9 @@ class Status:
         partitions = [one for topic in topics for one in topic.partitions]
         self._bootstrap = bootstrap(nodes)
         self._answers = metadata is not None
-        self._faults = {node.node_id: node.fault for node in nodes if node.fault is not None}
-        self._quorum = None if quorum is None else _of_quorum(quorum)
-        places = {} if quorum is None else _places(quorum)
+        self._faults = {node.node_id: node.config_error for node in nodes if node.config_error is not None}
+        self._quorum = None if quorum is None else _quorum_row(quorum)
+        places = {} if quorum is None else _quorum_roles(quorum)
         self._nodes: list[Row] = [
             {
                 "node": node.node_id,
@@ -41,7 +41,7 @@ class Status:
                 "pid": node.pid,
                 "state": _state(node, fenced),
                 **places.get(node.node_id, {"quorum": None, "lag": None}),
-                "leads": sum(one.leader_id == node.node_id for one in partitions),
+                "leaders": sum(one.leader_id == node.node_id for one in partitions),
                 "replicas": sum(node.node_id in one.replica_nodes for one in partitions),
                 "in_sync": sum(node.node_id in one.isr_nodes for one in partitions),
             }
@@ -49,7 +49,7 @@ class Status:
         ]
         self._behind: list[Row] = [
             {
-                "under_replicated": f"{topic.name}-{one.partition_index}",
+                "under_replicated_partition": f"{topic.name}-{one.partition_index}",
                 "leader": one.leader_id if one.leader_id >= 0 else None,
                 "replicas": one.replica_nodes,
                 "in_sync": one.isr_nodes,
@@ -68,19 +68,19 @@ class Status:
     def as_json(self, indent: int | None = 2) -> str:
         """For programs."""
         told = {
-            "bootstrap": self._bootstrap,
-            "answered": self._answers,
+            "bootstrap_servers": self._bootstrap,
+            "reachable": self._answers,
             **self._totals,
             "quorum": self._quorum,
             "nodes": self._nodes,
-            "behind": self._behind,
-            "faults": self._faults,
+            "under_replicated_partitions": self._behind,
+            "config_errors": self._faults,
         }
         return json.dumps(told, indent=indent)
 
     def lines(self) -> Iterator[str]:
         """For people."""
-        yield from table(self._nodes)
+        yield from format_table(self._nodes)
         if (quorum := self._quorum) is None:
             yield "no controller leads the quorum"
         else:
@@ -97,7 +97,7 @@ class Status:
         else:
             yield "no broker answers"
         if self._behind:
-            yield from table(self._behind[:MAX_LINES])
+            yield from format_table(self._behind[:MAX_LINES])
             if (more := len(self._behind) - MAX_LINES) > 0:
                 yield f"and {more} more"
         yield from map(str, self._faults.values())
@@ -116,7 +116,7 @@ def _state(node: ClusterNode, fenced: Mapping[int, bool]) -> str:
     return {None: "not registered", True: "fenced", False: "running"}[fenced.get(node.node_id)]
 
 
-def _places(quorum: ResponsePartitionData) -> dict[int, Row]:
+def _quorum_roles(quorum: ResponsePartitionData) -> dict[int, Row]:
     """What each node is to the quorum, and how many records of the metadata it lacks."""
     end = _leader(quorum).log_end_offset
     places: dict[int, Row] = {}
@@ -127,7 +127,7 @@ def _places(quorum: ResponsePartitionData) -> dict[int, Row]:
     return places
 
 
-def _of_quorum(quorum: ResponsePartitionData) -> Row:
+def _quorum_row(quorum: ResponsePartitionData) -> Row:
     leader = _leader(quorum)
 
     def told(replicas: Sequence[ReplicaState]) -> list[Row]:

@@ -12,43 +12,43 @@ from kwire.broker.config import BrokerConfig
 from kwire.broker.storage.checkpoints import CLEAN_SHUTDOWN, LOCK, META_PROPERTIES, NoOwner, OffsetCheckpoints
 from kwire.broker.storage.dirs.owners import StartRefused, may_start, read_owners
 from kwire.broker.storage.disk import RealDisk, StorageError
-from kwire.cli.doctor.finding import Finding, good, problem, warning
-from kwire.cli.shared.output import size_text, time_text
+from kwire.cli.doctor.finding import Finding, ok, problem, warning
+from kwire.cli.shared.output import format_size, format_time
 
 AREA: Final = "data directory"
-FEWEST_BYTES: Final = 1 << 30
-FEWEST_PERCENT: Final = 10
-FEWEST_INODES: Final = 10_000
+MIN_FREE_BYTES: Final = 1 << 30
+MIN_FREE_PERCENT: Final = 10
+MIN_FREE_INODES: Final = 10_000
 SLOW_SYNC_MS: Final = 25
 SYNCS: Final = 5
 FUTURE_MS: Final = 60_000
-REMOTE: Final = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs")
-FLEETING: Final = ("tmpfs", "ramfs")
+REMOTE_FILESYSTEMS: Final = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs")
+MEMORY_FILESYSTEMS: Final = ("tmpfs", "ramfs")
 
 
 def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
     """What to make of the directories of log.dirs. Files are only read, but for a probe that goes again."""
     disk = RealDisk()
-    runs = are_served(config)
+    runs = is_in_use(config)
     for directory in config.log_dirs:
-        yield from _place(directory)
+        yield from _volume_findings(directory)
         if os.path.isdir(directory):
-            yield from _content(disk, directory, now_ms, runs=runs)
+            yield from _content_findings(disk, directory, now_ms, runs=runs)
     if runs:
-        yield good(AREA, "a broker runs on it now")
+        yield ok(AREA, "a broker runs on it now")
     home = config.metadata_log_dir or config.log_dirs[0]
     try:
         owners = read_owners(disk, config.log_dirs)
         if may_start(disk, owners, home=home, node_id=config.node_id):
-            yield good(AREA, "nothing is in it yet: the first start formats it")
+            yield ok(AREA, "nothing is in it yet: the first start formats it")
         else:
             whose = owners.formatted[home]
-            yield good(AREA, f"it is of node {whose.node_id} of cluster {whose.cluster_id}")
+            yield ok(AREA, f"it is of node {whose.node_id} of cluster {whose.cluster_id}")
     except (NoOwner, StartRefused, StorageError) as error:
         yield problem(AREA, "a broker would not start on it", str(error))
 
 
-def are_served(config: BrokerConfig) -> bool:
+def is_in_use(config: BrokerConfig) -> bool:
     """Whether a broker runs on one of the directories."""
     return any(_is_locked(RealDisk(), directory) for directory in config.log_dirs)
 
@@ -68,7 +68,7 @@ def _is_locked(disk: RealDisk, directory: str) -> bool:
     return False
 
 
-def _place(directory: str) -> Iterator[Finding]:
+def _volume_findings(directory: str) -> Iterator[Finding]:
     """The disk that a directory is on, or would be."""
     there = os.path.abspath(directory)
     while not os.path.exists(there):
@@ -83,17 +83,17 @@ def _place(directory: str) -> Iterator[Finding]:
         return
     yield from volume_findings(there, os.statvfs)
     kind = filesystem(there)
-    if kind.startswith(REMOTE):
+    if kind.startswith(REMOTE_FILESYSTEMS):
         yield warning(
             AREA, f"{directory} is on {kind}", "use a local disk: locks and syncs are not what they are there"
         )
-    if kind in FLEETING:
+    if kind in MEMORY_FILESYSTEMS:
         yield warning(AREA, f"{directory} is on {kind}, which is memory", "use a disk for what is to stay")
     if os.path.abspath(directory).startswith("/tmp/"):
         yield warning(
             AREA, f"{directory} is where machines clean up", "keep data elsewhere, like /var/lib/kwire"
         )
-    yield _syncs(there)
+    yield _sync_finding(there)
 
 
 def volume_findings(path: str, statvfs: Callable[[str], os.statvfs_result]) -> Iterator[Finding]:
@@ -101,14 +101,14 @@ def volume_findings(path: str, statvfs: Callable[[str], os.statvfs_result]) -> I
     volume = statvfs(path)
     total, free = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
     percent = 100 * free // total if total else 100
-    found = f"{size_text(free)} of {size_text(total)} are free at {path}"
-    if free < FEWEST_BYTES:
+    found = f"{format_size(free)} of {format_size(total)} are free at {path}"
+    if free < MIN_FREE_BYTES:
         yield problem("disk", found, "free some, or set retention.bytes so that topics fit")
-    elif percent < FEWEST_PERCENT:
+    elif percent < MIN_FREE_PERCENT:
         yield warning("disk", f"{found}, {percent} %", "free some, or set retention.bytes so that topics fit")
     else:
-        yield good("disk", found)
-    if 0 < volume.f_favail < FEWEST_INODES:
+        yield ok("disk", found)
+    if 0 < volume.f_favail < MIN_FREE_INODES:
         yield warning(
             "disk", f"{volume.f_favail} inodes are left at {path}", "each segment has four files: free some"
         )
@@ -130,7 +130,7 @@ def filesystem(path: str) -> str:
     return kind
 
 
-def _syncs(directory: str) -> Finding:
+def _sync_finding(directory: str) -> Finding:
     """How long the disk takes to keep something for good."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
@@ -147,10 +147,10 @@ def _syncs(directory: str) -> Finding:
     found = f"a sync takes {middle:.1f} ms at {directory}"
     if middle > SLOW_SYNC_MS:
         return warning("disk", found, "use a faster disk: elections and the metadata log wait for each")
-    return good("disk", found)
+    return ok("disk", found)
 
 
-def _content(disk: RealDisk, directory: str, now_ms: int, *, runs: bool) -> Iterator[Finding]:
+def _content_findings(disk: RealDisk, directory: str, now_ms: int, *, runs: bool) -> Iterator[Finding]:
     try:
         OffsetCheckpoints.read(disk, directory)
     except StorageError as error:
@@ -165,7 +165,7 @@ def _content(disk: RealDisk, directory: str, now_ms: int, *, runs: bool) -> Iter
     if newest_ms > now_ms + FUTURE_MS:
         yield warning(
             "clock",
-            f"{directory} was written to at {time_text(newest_ms)}, which is still to come",
+            f"{directory} was written to at {format_time(newest_ms)}, which is still to come",
             "set the clock, which was ahead then, or is behind now",
         )
     foreign = [entry.name for entry in found if not os.access(entry.path, os.W_OK)]
@@ -178,6 +178,6 @@ def _content(disk: RealDisk, directory: str, now_ms: int, *, runs: bool) -> Iter
         )
     logs = sum(entry.is_dir() for entry in found)
     if logs and not runs and not os.path.exists(os.path.join(directory, CLEAN_SHUTDOWN)):
-        yield good(
+        yield ok(
             AREA, f"{directory} has {logs} logs, of which the newest segments are checked at the next start"
         )

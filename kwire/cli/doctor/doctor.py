@@ -13,18 +13,18 @@ from typing import Final
 from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
 from kwire.broker.security.settings import asks_everyone, listener_security, peer_credentials
 from kwire.cli.doctor import directories, machine
-from kwire.cli.doctor.finding import GOOD, PROBLEM, WARNING, Finding, good, problem, warning
+from kwire.cli.doctor.finding import OK, PROBLEM, WARNING, Finding, ok, problem, warning
 from kwire.cli.shared.client_settings import pairs
-from kwire.cli.shared.failure import Failure
-from kwire.cli.shared.options import add_json, command_parser
+from kwire.cli.shared.command_error import CommandError
+from kwire.cli.shared.options import add_json_option, command_parser
 from kwire.cli.shared.output import GREEN, RED, YELLOW, Output, plural
 from kwire.client.connection import Connection
-from kwire.client.failure import Lost
+from kwire.client.errors import Disconnected
 from kwire.wire.errors import WireError
 from kwire.wire.mechanisms import PLAIN
 
-MARKS: Final = {GOOD: ("ok", GREEN), WARNING: ("!!", YELLOW), PROBLEM: ("XX", RED)}
-KNOCK_SECONDS: Final = 2
+MARKS: Final = {OK: ("ok", GREEN), WARNING: ("!!", YELLOW), PROBLEM: ("XX", RED)}
+CONNECT_SECONDS: Final = 2
 LOOPBACK: Final = ("127.", "localhost", "::1")
 _CONFIGURATION: Final = "configuration"
 
@@ -42,7 +42,7 @@ def parser(name: str) -> ArgumentParser:
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
                         help="as of 'kwire serve'; may be repeated")  # fmt: skip
     parser.add_argument("--data", metavar="DIR", help="as of 'kwire serve'")
-    add_json(parser)
+    add_json_option(parser)
     return parser
 
 
@@ -53,18 +53,18 @@ def run(options: Namespace, output: Output) -> int:
     else:
         width = max(len(finding.area) for finding in found)
         for finding in found:
-            mark, colour = MARKS[finding.verdict]
-            output.line(f"{output.coloured(mark, colour)}  {finding.area.ljust(width)}  {finding.found}")
-            if finding.to_do:
-                output.line(f"{' ' * (width + 6)}→ {finding.to_do}")
-        problems = sum(finding.verdict == PROBLEM for finding in found)
-        warnings = sum(finding.verdict == WARNING for finding in found)
+            mark, color = MARKS[finding.severity]
+            output.line(f"{output.colored(mark, color)}  {finding.area.ljust(width)}  {finding.message}")
+            if finding.fix:
+                output.line(f"{' ' * (width + 6)}→ {finding.fix}")
+        problems = sum(finding.severity == PROBLEM for finding in found)
+        warnings = sum(finding.severity == WARNING for finding in found)
         output.line(f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}")
-    return 1 if any(finding.verdict == PROBLEM for finding in found) else 0
+    return 1 if any(finding.severity == PROBLEM for finding in found) else 0
 
 
 def _findings(options: Namespace) -> Iterator[Finding]:
-    said = _Said()
+    said = _WarningCollector()
     logger = logging.getLogger("kwire.config")
     logger.addHandler(said)
     propagated, logger.propagate = logger.propagate, False
@@ -77,7 +77,9 @@ def _findings(options: Namespace) -> Iterator[Finding]:
     except ConfigError as error:
         yield problem(_CONFIGURATION, str(error), "a broker does not start with it: correct this first")
     except OSError as error:
-        raise Failure(f"{options.properties}: {error.strerror}: give the path of a broker's file") from error
+        raise CommandError(
+            f"{options.properties}: {error.strerror}: give the path of a broker's file"
+        ) from error
     finally:
         logger.removeHandler(said)
         logger.propagate = propagated
@@ -85,16 +87,16 @@ def _findings(options: Namespace) -> Iterator[Finding]:
         yield warning(_CONFIGURATION, text, "remove it, or do not count on it")
     if config is not None:
         if not said.texts:
-            yield good(_CONFIGURATION, f"every key of {options.properties or 'the defaults'} is known")
-        yield from of_configuration(config)
-    yield from machine.findings(machine.look(), config.socket_listen_backlog_size if config else 0)
+            yield ok(_CONFIGURATION, f"every key of {options.properties or 'the defaults'} is known")
+        yield from configuration_findings(config)
+    yield from machine.findings(machine.gather_facts(), config.socket_listen_backlog_size if config else 0)
     if config is not None:
-        yield from of_console(config, os.environ)
+        yield from console_findings(config, os.environ)
         yield from directories.findings(config, time.time_ns() // 1_000_000)
         yield from _ports(config)
 
 
-class _Said(logging.Handler):
+class _WarningCollector(logging.Handler):
     """Keeps what is warned of while a configuration is read."""
 
     def __init__(self) -> None:
@@ -105,7 +107,7 @@ class _Said(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def of_configuration(config: BrokerConfig) -> Iterator[Finding]:
+def configuration_findings(config: BrokerConfig) -> Iterator[Finding]:
     """What a configuration is that starts, and is not what somebody would want."""
     replicas, least = config.default_replication_factor, config.min_insync_replicas
     if config.is_broker and least > replicas:
@@ -146,10 +148,10 @@ def of_configuration(config: BrokerConfig) -> Iterator[Finding]:
                 "set advertised.listeners to a name that clients can resolve",
             )
 
-    yield from _of_logins(config)
+    yield from _sasl_findings(config)
 
 
-def _of_logins(config: BrokerConfig) -> Iterator[Finding]:
+def _sasl_findings(config: BrokerConfig) -> Iterator[Finding]:
     """Whether listeners of SASL let in who is meant to come, other nodes among them."""
     for listener in (*config.listener_endpoints(), *config.controller_endpoints()):
         security = listener_security(config, listener.name)
@@ -183,7 +185,7 @@ def _of_logins(config: BrokerConfig) -> Iterator[Finding]:
             )
 
 
-def of_console(config: BrokerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
+def console_findings(config: BrokerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Whether the console that the environment asks for shows more than the listeners do."""
     where = environ.get("KWIRE_HTTP", "")
     host = where.rpartition(":")[0].strip("[]")
@@ -205,7 +207,7 @@ def _unresolved(host: str) -> str | None:
 
 
 def _ports(config: BrokerConfig) -> Iterator[Finding]:
-    is_own = directories.are_served(config)
+    is_own = directories.is_in_use(config)
     for one in {*config.listener_endpoints(), *config.controller_endpoints()}:
         yield _port(one, is_own=is_own)
 
@@ -221,13 +223,13 @@ def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((one.host, one.port))
             probe.listen()
-        return good("ports", f"{where} is free")
+        return ok("ports", f"{where} is free")
     except PermissionError:
         return problem("ports", f"{where} is for root alone", "choose a port of 1024 or more")
     except OSError as error:
         if _is_a_broker(one):
             if is_own:
-                return good("ports", f"a broker answers at {where}")
+                return ok("ports", f"a broker answers at {where}")
             return problem(
                 "ports",
                 f"another broker answers at {where}, which is not on these data directories",
@@ -242,7 +244,7 @@ def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
 
 def _is_a_broker(one: ListenerEndpoint) -> bool:
     try:
-        Connection(one.host or "127.0.0.1", one.port, "kwire-doctor", KNOCK_SECONDS).close()
-    except (Lost, WireError):
+        Connection(one.host or "127.0.0.1", one.port, "kwire-doctor", CONNECT_SECONDS).close()
+    except (Disconnected, WireError):
         return False
     return True

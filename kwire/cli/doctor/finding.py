@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-GOOD: Final = "good"
+OK: Final = "ok"
 WARNING: Final = "warning"
 PROBLEM: Final = "problem"
 
@@ -13,20 +13,20 @@ class Finding(NamedTuple):
     """One thing that was looked at."""
 
     area: str
-    verdict: str
-    found: str
-    to_do: str | None = None
+    severity: str
+    message: str
+    fix: str | None = None
 
 
-def good(area: str, found: str) -> Finding:
-    return Finding(area, GOOD, found)
+def ok(area: str, message: str) -> Finding:
+    return Finding(area, OK, message)
 
 
-def warning(area: str, found: str, to_do: str) -> Finding:
+def warning(area: str, message: str, fix: str) -> Finding:
     """What may hurt, or hurts others."""
-    return Finding(area, WARNING, found, to_do)
+    return Finding(area, WARNING, message, fix)
 
 
-def problem(area: str, found: str, to_do: str) -> Finding:
+def problem(area: str, message: str, fix: str) -> Finding:
     """What keeps a broker from starting, or from keeping what it promises."""
-    return Finding(area, PROBLEM, found, to_do)
+    return Finding(area, PROBLEM, message, fix)

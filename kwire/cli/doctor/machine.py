@@ -9,104 +9,105 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kwire.cli.doctor.finding import Finding, good, problem, warning
-from kwire.cli.shared.output import size_text
+from kwire.cli.doctor.finding import Finding, ok, problem, warning
+from kwire.cli.shared.output import format_size
 
-FEWEST_FILES: Final = 4096
+MIN_OPEN_FILES: Final = 4096
 """Open files below which even a small broker may fail: each connection is one, each segment in use three."""
-MANY_FILES: Final = 65_536
-LEAST_MEMORY_BYTES: Final = 512 * 1024 * 1024
-OLDEST_PYTHON: Final = (3, 11)
+RECOMMENDED_OPEN_FILES: Final = 65_536
+MIN_FREE_MEMORY_BYTES: Final = 512 * 1024 * 1024
+MIN_PYTHON: Final = (3, 11)
 _TIME_ERROR: Final = 5
 _TIMEX_BYTES: Final = 1024
 """More than the kernel's `struct timex` has on any machine."""
 
 
-class Machine(NamedTuple):
+class MachineFacts(NamedTuple):
     """What was found; None where it cannot be told."""
 
     python: tuple[int, int]
     platform: str
     cores: int
     open_files: int
-    most_open_files: int
+    max_open_files: int
     memory_bytes: int | None
     free_memory_bytes: int | None
-    is_clock_synchronised: bool | None
-    longest_backlog: int | None
+    is_clock_synchronized: bool | None
+    max_backlog: int | None
 
 
-def look() -> Machine:
+def gather_facts() -> MachineFacts:
     """The machine that this process runs on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = _memory()
-    return Machine(
+    return MachineFacts(
         python=sys.version_info[:2],
         platform=sys.platform,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         open_files=_unlimited(soft),
-        most_open_files=_unlimited(hard),
+        max_open_files=_unlimited(hard),
         memory_bytes=memory.get("MemTotal"),
         free_memory_bytes=memory.get("MemAvailable"),
-        is_clock_synchronised=_is_clock_synchronised(),
-        longest_backlog=_number("/proc/sys/net/core/somaxconn"),
+        is_clock_synchronized=_is_clock_synchronized(),
+        max_backlog=_number("/proc/sys/net/core/somaxconn"),
     )
 
 
-def findings(machine: Machine, backlog: int) -> Iterator[Finding]:
+def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
     """What to make of a machine; `backlog` is what the configuration asks listeners for."""
     version = ".".join(map(str, machine.python))
     if machine.platform != "linux":
         yield problem("system", f"this is {machine.platform}", "run the broker on Linux: it waits by epoll")
-    if machine.python < OLDEST_PYTHON:
+    if machine.python < MIN_PYTHON:
         yield problem("system", f"Python {version}", "install Python 3.11 or newer")
     else:
-        yield good("system", f"Python {version} on {machine.platform}")
+        yield ok("system", f"Python {version} on {machine.platform}")
     yield from _files(machine)
     free = machine.free_memory_bytes
-    if free is not None and free < LEAST_MEMORY_BYTES:
+    if free is not None and free < MIN_FREE_MEMORY_BYTES:
         yield warning(
             "memory",
-            f"{size_text(free)} are free",
+            f"{format_size(free)} are free",
             "give the machine more, or stop something: the page cache lives of what is free, and reads of it",
         )
     elif free is not None:
-        yield good("memory", f"{size_text(free)} of {size_text(machine.memory_bytes or free)} are free")
+        yield ok("memory", f"{format_size(free)} of {format_size(machine.memory_bytes or free)} are free")
     if machine.cores == 1:
         yield warning("cores", "there is one", "give it two: clients and the kernel want one, too")
     else:
-        yield good("cores", f"{machine.cores}, of which a broker uses one ('kwire cluster' uses more)")
+        yield ok("cores", f"{machine.cores}, of which a broker uses one ('kwire cluster' uses more)")
     yield _clock(machine)
-    if machine.longest_backlog is not None and machine.longest_backlog < backlog:
+    if machine.max_backlog is not None and machine.max_backlog < backlog:
         yield warning(
             "sockets",
-            f"{machine.longest_backlog} connections may wait, and socket.listen.backlog.size is {backlog}",
+            f"{machine.max_backlog} connections may wait, and socket.listen.backlog.size is {backlog}",
             f"sysctl -w net.core.somaxconn={backlog}",
         )
 
 
-def _files(machine: Machine) -> Iterator[Finding]:
+def _files(machine: MachineFacts) -> Iterator[Finding]:
     limit = machine.open_files
-    if limit >= MANY_FILES:
-        yield good("open files", f"up to {limit:,}")
+    if limit >= RECOMMENDED_OPEN_FILES:
+        yield ok("open files", f"up to {limit:,}")
         return
-    enough = machine.most_open_files >= MANY_FILES
-    to_do = (
-        f"ulimit -n {MANY_FILES} before the start"
+    enough = machine.max_open_files >= RECOMMENDED_OPEN_FILES
+    fix = (
+        f"ulimit -n {RECOMMENDED_OPEN_FILES} before the start"
         if enough
         else (
-            f"raise the hard limit of {machine.most_open_files:,} (LimitNOFILE={MANY_FILES} of its service)"
+            f"raise the hard limit of {machine.max_open_files:,} "
+            f"(LimitNOFILE={RECOMMENDED_OPEN_FILES} of its service)"
         )
     )
-    make = problem if limit < FEWEST_FILES else warning
-    yield make("open files", f"up to {limit:,}, for connections and segments", to_do)
+    make = problem if limit < MIN_OPEN_FILES else warning
+    yield make("open files", f"up to {limit:,}, for connections and segments", fix)
 
 
-def _clock(machine: Machine) -> Finding:
-    if machine.is_clock_synchronised is None:
-        return good("clock", "whether it is synchronised cannot be told here")
-    if machine.is_clock_synchronised:
-        return good("clock", "the kernel says that it is synchronised")
+def _clock(machine: MachineFacts) -> Finding:
+    if machine.is_clock_synchronized is None:
+        return ok("clock", "whether it is synchronised cannot be told here")
+    if machine.is_clock_synchronized:
+        return ok("clock", "the kernel says that it is synchronised")
     return warning(
         "clock",
         "the kernel says that it is not synchronised",
@@ -114,7 +115,7 @@ def _clock(machine: Machine) -> Finding:
     )
 
 
-def _is_clock_synchronised() -> bool | None:
+def _is_clock_synchronized() -> bool | None:
     """By adjtimex(2), which changes nothing where no mode is given."""
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))

@@ -25,21 +25,22 @@ from kwire.broker.storage.checkpoints import (
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.broker.storage.log.producer_state import CorruptSnapshot, read_snapshot
 from kwire.broker.storage.log.transaction_index import read_aborted
-from kwire.cli.files.internal_records import KINDS, METADATA
+from kwire.cli.files.internal_records import KIND_BY_TOPIC, METADATA
 from kwire.cli.files.segment_files import (
     PROBLEM,
-    Wanted,
-    batches_of,
-    offset_index,
-    problem,
+    SegmentFilter,
+    dump_batches,
+    dump_offset_index,
+    dump_time_index,
+    problem_row,
     read_file,
-    time_index,
 )
-from kwire.cli.records.formats import add_forms, as_json, decoders
+from kwire.cli.records.formats import add_deserializer_options, as_json, decoders
 from kwire.cli.records.positions import MAX_OFFSET
-from kwire.cli.shared.failure import Failure, UsageError, unreadable
-from kwire.cli.shared.options import add_json, command_parser
-from kwire.cli.shared.output import BOLD, DIM, RED, Output, Row, time_text
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import cannot_read
+from kwire.cli.shared.options import add_json_option, command_parser
+from kwire.cli.shared.output import BOLD, DIM, RED, Output, Row, format_time
 from kwire.wire.java_properties import load
 
 _PARTITION: Final = re.compile(r"(.+)-\d+(?:\.[0-9a-f]{32}-(?:delete|future|stray))?")
@@ -62,15 +63,15 @@ def parser(name: str) -> ArgumentParser:
     parser.add_argument(
         "--as",
         dest="kind",
-        choices=(*sorted(set(KINDS.values())), "plain"),
+        choices=(*sorted(set(KIND_BY_TOPIC.values())), "plain"),
         help="what the records are (default: as the directory's name says)",
     )
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="OFFSET", help="where to begin")
     parser.add_argument(
         "--until", dest="last", type=int, default=MAX_OFFSET, metavar="OFFSET", help="the last"
     )
-    add_forms(parser)
-    add_json(parser)
+    add_deserializer_options(parser)
+    add_json_option(parser)
     return parser
 
 
@@ -88,7 +89,7 @@ def run(options: Namespace, output: Output) -> int:
                 _show(output, path, row)
                 shown += 1
                 if not output.is_terminal:
-                    progress.at(shown)
+                    progress.update(shown)
     if problems:
         output.note(f"problems were found: {problems}")
     return 1 if problems else 0
@@ -100,12 +101,12 @@ def _show(output: Output, path: str, row: Row) -> None:
     elif PROBLEM in row:
         output.line(f"  PROBLEM: {row[PROBLEM]}", RED)
     else:
-        told = "  ".join(
-            f"{output.coloured(name.replace('_', ' '), DIM)} {output.printable(_text(value))}"
+        fields = "  ".join(
+            f"{output.colored(name.replace('_', ' '), DIM)} {output.printable(_text(value))}"
             for name, value in row.items()
             if value is not None
         )
-        output.line(("    " if "offset" in row and "batch" not in row else "  ") + told)
+        output.line(("    " if "offset" in row and "batch" not in row else "  ") + fields)
 
 
 def _text(value: object) -> str:
@@ -117,17 +118,19 @@ def _text(value: object) -> str:
 def _files(path: str) -> Iterator[str]:
     """The files that a path stands for: of a directory those that are known. Failure."""
     if not os.path.exists(path):
-        raise Failure(f"{path}: there is no such file, nor directory: name one below a broker's log.dirs")
+        raise CommandError(
+            f"{path}: there is no such file, nor directory: name one below a broker's log.dirs"
+        )
     if not os.path.isdir(path):
         yield path
         return
     try:
         names = sorted(os.listdir(path))
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise cannot_read(path, error) from error
     known = [name for name in names if _reader(name) is not None]
     if not known:
-        raise Failure(f"{path} has no files of Kafka's: name a data directory, or a partition in one")
+        raise CommandError(f"{path} has no files of Kafka's: name a data directory, or a partition in one")
     known.sort(
         key=lambda name: (ORDER.index(end) if (end := os.path.splitext(name)[1]) in ORDER else -1, name)
     )
@@ -138,13 +141,13 @@ def _files(path: str) -> Iterator[str]:
 def _rows(path: str, options: Namespace) -> Iterable[Row]:
     read = _reader(os.path.basename(path))
     if read is None:
-        raise Failure(
+        raise CommandError(
             f"{path} is not known by its name: give a segment (.log), an index, a snapshot or a checkpoint"
         )
     try:
         yield from read(path, options)
     except StorageError as error:
-        yield problem(str(error))
+        yield problem_row(str(error))
 
 
 def _reader(name: str) -> Callable[[str, Namespace], Iterable[Row]] | None:
@@ -160,14 +163,14 @@ def _segment(path: str, options: Namespace) -> Iterable[Row]:
     if kind is None:
         parent = os.path.basename(os.path.dirname(os.path.abspath(path)))
         partition = _PARTITION.fullmatch(parent)
-        kind = KINDS.get(partition[1]) if partition else None
+        kind = KIND_BY_TOPIC.get(partition[1]) if partition else None
         if path.endswith(".checkpoint"):
             kind = METADATA
     key, value = decoders(options, {})
-    wanted = Wanted(
+    wanted = SegmentFilter(
         options.records, None if kind == "plain" else kind, key, value, options.first, options.last
     )
-    return batches_of(path, wanted)
+    return dump_batches(path, wanted)
 
 
 def _aborted(path: str, _: Namespace) -> Iterator[Row]:
@@ -175,8 +178,8 @@ def _aborted(path: str, _: Namespace) -> Iterator[Row]:
         yield {
             "producer_id": one.producer_id,
             "first_offset": one.first_offset,
-            "marker_at": one.last_offset,
-            "stable_then": one.last_stable_offset,
+            "last_offset": one.last_offset,
+            "last_stable_offset": one.last_stable_offset,
         }
 
 
@@ -184,7 +187,7 @@ def _snapshot(path: str, _: Namespace) -> Iterator[Row]:
     try:
         producers = list(read_snapshot(read_file(path)))
     except CorruptSnapshot as error:
-        yield problem(str(error))
+        yield problem_row(str(error))
         return
     for producer_id, state in producers:
         yield {
@@ -192,9 +195,9 @@ def _snapshot(path: str, _: Namespace) -> Iterator[Row]:
             "epoch": state.epoch,
             "last_sequence": state.last_sequence,
             "last_offset": state.batches[-1].last_offset if state.batches else None,
-            "time": time_text(state.last_timestamp),
+            "time": format_time(state.last_timestamp),
             "coordinator_epoch": state.coordinator_epoch,
-            "open_from": state.txn_first_offset,
+            "txn_start_offset": state.txn_first_offset,
         }
 
 
@@ -205,14 +208,14 @@ def _offsets(path: str, _: Namespace) -> Iterator[Row]:
 
 def _epochs(path: str, _: Namespace) -> Iterator[Row]:
     for epoch, start in read_epochs(RealDisk(), path):
-        yield {"leader_epoch": epoch, "from_offset": start}
+        yield {"leader_epoch": epoch, "start_offset": start}
 
 
 def _properties(path: str, _: Namespace) -> Iterator[Row]:
     try:
         yield dict(load(read_file(path).decode("iso-8859-1")))
     except ValueError as error:
-        yield problem(str(error))
+        yield problem_row(str(error))
 
 
 def _partition_metadata(path: str, _: Namespace) -> Iterator[Row]:
@@ -228,7 +231,7 @@ def _quorum_state(path: str, _: Namespace) -> Iterator[Row]:
         decode_quorum_state(content := read_file(path))
         yield json.loads(content)
     except ValueError as error:
-        yield problem(str(error))
+        yield problem_row(str(error))
 
 
 _BY_NAME: Final[Mapping[str, Callable[[str, Namespace], Iterable[Row]]]] = {
@@ -241,8 +244,8 @@ _BY_NAME: Final[Mapping[str, Callable[[str, Namespace], Iterable[Row]]]] = {
 _BY_SUFFIX: Final[Mapping[str, Callable[[str, Namespace], Iterable[Row]]]] = {
     ".log": _segment,
     ".checkpoint": _segment,
-    ".index": lambda path, _: offset_index(path),
-    ".timeindex": lambda path, _: time_index(path),
+    ".index": lambda path, _: dump_offset_index(path),
+    ".timeindex": lambda path, _: dump_time_index(path),
     ".txnindex": _aborted,
     ".snapshot": _snapshot,
 }

@@ -14,7 +14,7 @@ from kwire.broker.metadata.topic_names import (
     TRANSACTION_STATE_TOPIC,
 )
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
-from kwire.cli.shared.failure import Misfit
+from kwire.cli.shared.errors import FormatMismatch
 from kwire.wire.batch import CorruptBatch, Record, control_type
 from kwire.wire.codegen import decode
 from kwire.wire.errors import WireError
@@ -30,14 +30,14 @@ from kwire.wire.registry import UnknownRecord, decode_metadata_record, decode_ve
 from kwire.wire.schema import Message, fields_of
 
 METADATA, OFFSETS, TRANSACTIONS, SHARE = "metadata", "offsets", "transactions", "share"
-KINDS: Final = {
+KIND_BY_TOPIC: Final = {
     METADATA_TOPIC: METADATA,
     GROUP_METADATA_TOPIC: OFFSETS,
     TRANSACTION_STATE_TOPIC: TRANSACTIONS,
     SHARE_GROUP_STATE_TOPIC: SHARE,
 }
 """What is in the records of a topic."""
-_MODULES: Final[Mapping[str, tuple[str, ...]]] = {
+_MODULES_BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     OFFSETS: ("groups", "consumer_groups", "share_groups", "streams_groups"),
     TRANSACTIONS: ("transactions",),
     SHARE: ("share_state",),
@@ -53,23 +53,23 @@ CONTROLS: Final[Mapping[int, type[Message]]] = {
 _MARKER: Final = Struct(">hi")
 
 
-def said_by(kind: str, record: Record) -> dict[str, object]:
+def decode_record(kind: str, record: Record) -> dict[str, object]:
     """What a record of such a topic says, as JSON has it. Misfit where it says nothing that is known."""
     try:
         if kind == METADATA:
             return {"record": _metadata(record.value)}
         key_class, value_class = _classes(kind)[version_prefix(record.key or b"")]
-        key: dict[str, object] = {"key": _told(decode_version_prefixed(key_class, record.key or b""))}
+        key: dict[str, object] = {"key": _as_json(decode_version_prefixed(key_class, record.key or b""))}
         if record.value is None:
             return key
-        return {**key, "value": _told(decode_version_prefixed(value_class, record.value))}
+        return {**key, "value": _as_json(decode_version_prefixed(value_class, record.value))}
     except KeyError as error:
-        raise Misfit(f"a record of kind {error}, which is not known") from None
+        raise FormatMismatch(f"a record of kind {error}, which is not known") from None
     except WireError as error:
-        raise Misfit(str(error)) from None
+        raise FormatMismatch(str(error)) from None
 
 
-def control(record: Record) -> dict[str, object]:
+def decode_control_record(record: Record) -> dict[str, object]:
     """What a control record says: the end of a transaction, or of the quorum itself. Misfit."""
     try:
         _, kind = control_type(record)
@@ -79,24 +79,24 @@ def control(record: Record) -> dict[str, object]:
         if kind in CONTROLS:
             found = CONTROLS[kind]
             version = min(int.from_bytes(value[:2], "big"), found.VERSIONS[1])
-            return {"record": _told(decode(found, version, value)[0])}
+            return {"record": _as_json(decode(found, version, value)[0])}
     except (CorruptBatch, WireError) as error:
-        raise Misfit(str(error)) from None
-    raise Misfit(f"a control record of type {kind}, which is not known")
+        raise FormatMismatch(str(error)) from None
+    raise FormatMismatch(f"a control record of type {kind}, which is not known")
 
 
 def _metadata(value: bytes | None) -> dict[str, object]:
     found = decode_metadata_record(value or b"")
     if isinstance(found, UnknownRecord):
         return {"type": found.record_type, "version": found.version, "value": found.value.hex()}
-    return _told(found)
+    return _as_json(found)
 
 
 @cache
 def _classes(kind: str) -> dict[int, tuple[type[Message], type[Message]]]:
     """The classes of keys and values by the number in front of a key."""
     found = {}
-    for name in _MODULES[kind]:
+    for name in _MODULES_BY_KIND[kind]:
         declared = vars(import_module(f"kwire.wire.records.{name}"))
         for title, value in declared.items():
             if title.endswith("Key") and isinstance(value, type) and issubclass(value, Message):
@@ -104,7 +104,7 @@ def _classes(kind: str) -> dict[int, tuple[type[Message], type[Message]]]:
     return found
 
 
-def _told(message: Message) -> dict[str, object]:
+def _as_json(message: Message) -> dict[str, object]:
     return {"type": type(message).__name__, **_fields(message)}
 
 

@@ -10,17 +10,18 @@ from typing import Final, NamedTuple
 from kwire.broker.storage.disk import RealFile, StorageError
 from kwire.broker.storage.log.index import OFFSET_ENTRY, TIME_ENTRY
 from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Place, headers, whole_batches
-from kwire.cli.files.internal_records import control, said_by
-from kwire.cli.records.formats import Decode, digits, text_of, told
-from kwire.cli.shared.failure import Failure, Misfit, unreadable
-from kwire.cli.shared.output import Row, time_text
-from kwire.client.reading import MAX_BATCH_BYTES
+from kwire.cli.files.internal_records import decode_control_record, decode_record
+from kwire.cli.records.formats import Decode, as_hex_object, decode_or_hex, decode_text
+from kwire.cli.shared.command_error import CommandError
+from kwire.cli.shared.errors import FormatMismatch, cannot_read
+from kwire.cli.shared.output import Row, format_time
+from kwire.client.consumer import MAX_BATCH_BYTES
 from kwire.wire.batch import BatchHeader, CorruptBatch, Record, crc_is_valid, read_header, records
 
 PROBLEM: Final = "problem"
 
 
-class Wanted(NamedTuple):
+class SegmentFilter(NamedTuple):
     """Which of a segment's records are shown, and how."""
 
     records: bool
@@ -32,34 +33,34 @@ class Wanted(NamedTuple):
     last: int
 
 
-def problem(text: str) -> Row:
+def problem_row(text: str) -> Row:
     return {PROBLEM: text}
 
 
-def read_only(path: str) -> RealFile:
+def open_read_only(path: str) -> RealFile:
     """A file that is only looked at. Failure."""
     try:
         return RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise cannot_read(path, error) from error
 
 
 def base_offset(path: str) -> int:
     """The offset that a file is named after. Failure."""
     name = os.path.basename(path).partition(".")[0].partition("-")[0]
     if not name.isdecimal():
-        raise Failure(
+        raise CommandError(
             f"{path} is not named after an offset, as files of segments are: give its own name back"
         )
     return int(name)
 
 
-def batches_of(path: str, wanted: Wanted) -> Iterator[Row]:
+def dump_batches(path: str, wanted: SegmentFilter) -> Iterator[Row]:
     """Each batch of a segment, and its records where they are wanted; what is damaged is a problem.
 
     Failure where the file cannot be read.
     """
-    file = read_only(path)
+    file = open_read_only(path)
     try:
         for whole in whole_batches(file, 0, file.size()):
             if whole.place.last_offset < wanted.first:
@@ -70,18 +71,18 @@ def batches_of(path: str, wanted: Wanted) -> Iterator[Row]:
             valid = crc_is_valid(whole.buffer, whole.at, header)
             yield _batch(whole.place, header, valid)
             if not valid:
-                yield problem(f"the batch at byte {whole.place.position} has a wrong CRC")
+                yield problem_row(f"the batch at byte {whole.place.position} has a wrong CRC")
             elif wanted.records:
                 try:
                     for record in records(whole.buffer, whole.at, header, max_bytes=MAX_BATCH_BYTES):
                         if wanted.first <= record.offset <= wanted.last:
                             yield from _record(header, record, wanted)
                 except CorruptBatch as error:
-                    yield problem(f"the batch at byte {whole.place.position}: {error}")
+                    yield problem_row(f"the batch at byte {whole.place.position}: {error}")
     except (Invalid, LegacyFormat) as error:
-        yield problem(f"what follows is no batch: {error}")
+        yield problem_row(f"what follows is no batch: {error}")
     except StorageError as error:
-        raise Failure(f"{path}: {error}") from error
+        raise CommandError(f"{path}: {error}") from error
 
 
 def _batch(place: Place, header: BatchHeader, valid: bool) -> Row:
@@ -92,7 +93,7 @@ def _batch(place: Place, header: BatchHeader, valid: bool) -> Row:
         "position": place.position,
         "size": place.size_bytes,
         "leader_epoch": header.leader_epoch,
-        "time": time_text(header.max_timestamp),
+        "time": format_time(header.max_timestamp),
         "codec": header.codec.name.lower() if header.attributes & 7 < 5 else header.attributes & 7,
         "crc_valid": valid,
     }
@@ -109,35 +110,35 @@ def _batch(place: Place, header: BatchHeader, valid: bool) -> Row:
     return row
 
 
-def _record(header: BatchHeader, record: Record, wanted: Wanted) -> Iterator[Row]:
-    row: dict[str, object] = {"offset": record.offset, "time": time_text(record.timestamp)}
+def _record(header: BatchHeader, record: Record, wanted: SegmentFilter) -> Iterator[Row]:
+    row: dict[str, object] = {"offset": record.offset, "time": format_time(record.timestamp)}
     unread = []
 
     def show(decode: Decode, data: bytes | None) -> object:
-        shown, why = told(decode, data)
+        shown, why = decode_or_hex(decode, data)
         if why is not None:
             unread.append(why)
         return shown
 
     try:
         if header.is_control:
-            row |= control(record)
+            row |= decode_control_record(record)
         elif wanted.kind is not None:
-            row |= said_by(wanted.kind, record)
+            row |= decode_record(wanted.kind, record)
         else:
             row |= {"key": show(wanted.key, record.key), "value": show(wanted.value, record.value)}
-    except Misfit as misfit:
-        row |= {"key": digits(record.key), "value": digits(record.value)}
-        unread.append(str(misfit))
+    except FormatMismatch as mismatch:
+        row |= {"key": as_hex_object(record.key), "value": as_hex_object(record.value)}
+        unread.append(str(mismatch))
     if record.headers:
-        row["headers"] = [[name, show(text_of, data)] for name, data in record.headers]
-    yield {**row, "unread": "; ".join(unread)} if unread else row
+        row["headers"] = [[name, show(decode_text, data)] for name, data in record.headers]
+    yield {**row, "decode_error": "; ".join(unread)} if unread else row
 
 
-def offset_index(path: str) -> Iterator[Row]:
+def dump_offset_index(path: str) -> Iterator[Row]:
     """Each entry; one that does not lead to a batch at or before its offset is a problem. Failure."""
     base = base_offset(path)
-    places = iter(_places(path))
+    places = iter(_batch_headers(path))
     place = next(places, None)
     is_checked = place is not None
     last = -1
@@ -146,41 +147,41 @@ def offset_index(path: str) -> Iterator[Row]:
             return  # the room that is kept for more
         yield {"offset": base + relative, "position": position}
         if relative <= last:
-            yield problem(f"offset {base + relative} comes after {base + last}")
+            yield problem_row(f"offset {base + relative} comes after {base + last}")
         last = max(last, relative)
         while place is not None and place.position < position:
             place = next(places, None)
         found = place is not None and place.position == position and place.base_offset <= base + relative
         if is_checked and not found:
-            yield problem(f"there is no batch of offset {base + relative} or before at byte {position}")
+            yield problem_row(f"there is no batch of offset {base + relative} or before at byte {position}")
 
 
-def time_index(path: str) -> Iterator[Row]:
+def dump_time_index(path: str) -> Iterator[Row]:
     """Each entry; one that is younger than a record before it is a problem. Failure."""
     base = base_offset(path)
-    places = iter(_places(path))
+    places = iter(_batch_headers(path))
     place = next(places, None)
     greatest = last = -1
     for number, (timestamp, relative) in enumerate(_entries(path, TIME_ENTRY)):
         if number and not timestamp and not relative:
             return
-        yield {"timestamp": timestamp, "time": time_text(timestamp), "offset": base + relative}
+        yield {"timestamp": timestamp, "time": format_time(timestamp), "offset": base + relative}
         if timestamp < last:
-            yield problem(f"the time {timestamp} comes after {last}")
+            yield problem_row(f"the time {timestamp} comes after {last}")
         last = max(last, timestamp)
         while place is not None and place.last_offset <= base + relative:
             greatest = max(greatest, place.max_timestamp)
             place = next(places, None)
         if greatest > timestamp:
-            yield problem(f"up to offset {base + relative} a record is of {greatest}, which is later")
+            yield problem_row(f"up to offset {base + relative} a record is of {greatest}, which is later")
 
 
-def _places(path: str) -> Iterator[Place]:
+def _batch_headers(path: str) -> Iterator[Place]:
     """The batches of the segment that an index is of; none where it is not there."""
     log = path.rpartition(".")[0] + ".log"
     if not os.path.exists(log):
         return
-    file = read_only(log)
+    file = open_read_only(log)
     try:
         yield from headers(file, 0, file.size())
     except Invalid:
@@ -200,4 +201,4 @@ def read_file(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise cannot_read(path, error) from error

@@ -6,15 +6,23 @@ import time
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from kwire.cli.records.formats import Decode, add_forms, as_json, decoders, text_of, told, written
-from kwire.cli.records.positions import END, PLACES, offsets_of
-from kwire.cli.shared.client_settings import settings_of
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import UsageError
-from kwire.cli.shared.options import add_json, add_wire, command_parser
-from kwire.cli.shared.output import CYAN, DIM, Output, time_text
-from kwire.client.failure import NoPartition
-from kwire.client.reading import Found, Reader
+from kwire.cli.records.formats import (
+    Decode,
+    add_deserializer_options,
+    as_json,
+    decode_or_hex,
+    decode_text,
+    decoders,
+    format_line,
+)
+from kwire.cli.records.positions import END, POSITIONS_HELP, resolve_position
+from kwire.cli.shared.client_settings import settings_from_options
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import UsageError
+from kwire.cli.shared.options import add_connection_options, add_json_option, command_parser
+from kwire.cli.shared.output import CYAN, DIM, Output, format_time
+from kwire.client.consumer import Consumer, ConsumerRecord
+from kwire.client.errors import UnknownPartition
 from kwire.wire.primitives import TopicPartition
 
 COMMITTED: Final = "read_committed"
@@ -32,7 +40,9 @@ def parser(name: str) -> ArgumentParser:
     parser.add_argument(
         "--partition", type=int, action="append", metavar="N", help="only this one; may be repeated"
     )
-    parser.add_argument("--from", dest="start", default=END, metavar="PLACE", help=f"{PLACES} (default: end)")
+    parser.add_argument(
+        "--from", dest="start", default=END, metavar="PLACE", help=f"{POSITIONS_HELP} (default: end)"
+    )
     parser.add_argument("--until", metavar="PLACE", help="likewise, as it is when the command starts")
     parser.add_argument("-n", "--max", type=int, metavar="N", help="end after so many records")
     parser.add_argument("--idle", type=float, metavar="SECONDS", help="end when nothing has come for so long")
@@ -40,9 +50,9 @@ def parser(name: str) -> ArgumentParser:
         "--read-committed", action="store_true", help="leave out what is of open or void transactions"
     )
     parser.add_argument("--values", action="store_true", help="nothing but values, each on a line")
-    add_forms(parser)
-    add_wire(parser)
-    add_json(parser)
+    add_deserializer_options(parser)
+    add_connection_options(parser)
+    add_json_option(parser)
     return parser
 
 
@@ -53,28 +63,28 @@ def run(options: Namespace, output: Output) -> int:
         raise UsageError(f"--max {options.max}: expected 1 or more")
     if options.idle is not None and not options.idle >= 0:
         raise UsageError(f"--idle {options.idle:g}: expected 0 or more seconds")
-    settings = settings_of(options)
-    shown = _Shown(output, *decoders(options, settings.properties), values_only=options.values)
+    settings = settings_from_options(options)
+    shown = _RecordPrinter(output, *decoders(options, settings.properties), values_only=options.values)
     committed = options.read_committed or settings.properties.get("isolation.level") == COMMITTED
-    with Cluster(settings) as cluster:
+    with CommandClient(settings) as cluster:
         partitions = _partitions(cluster, options)
         now_ms = time.time_ns() // 1_000_000
-        starts = offsets_of(cluster, options.start, partitions, now_ms, "--from", committed=committed)
+        starts = resolve_position(cluster, options.start, partitions, now_ms, "--from", committed=committed)
         ends = (
             None
             if options.until is None
-            else offsets_of(cluster, options.until, partitions, now_ms, "--until", committed=committed)
+            else resolve_position(cluster, options.until, partitions, now_ms, "--until", committed=committed)
         )
         if ends is not None and all(starts[one] >= ends[one] for one in partitions):
             output.note(f"there is nothing from {options.start} until {options.until}")
-        reader = Reader(cluster, starts, committed=committed, note=output.note)
+        reader = Consumer(cluster, starts, committed=committed, note=output.note)
         left = options.max if options.max is not None else -1
         last = time.monotonic()
         while left:
             open_ = [one for one in partitions if ends is None or reader.positions[one] < ends[one]]
             if not open_:
                 break
-            for found in reader.read(open_):
+            for found in reader.poll(open_):
                 last = time.monotonic()
                 if ends is None or found.record.offset < ends[found.partition]:
                     shown.show(found)
@@ -87,18 +97,18 @@ def run(options: Namespace, output: Output) -> int:
     return 0
 
 
-def _partitions(cluster: Cluster, options: Namespace) -> list[TopicPartition]:
+def _partitions(cluster: CommandClient, options: Namespace) -> list[TopicPartition]:
     found = []
     for topic in cluster.topics(options.topics):
         there = sorted(one.partition_index for one in topic.partitions)
         for index in options.partition or ():
             if index not in there:
-                raise NoPartition(topic.name or "", index, len(there))
+                raise UnknownPartition(topic.name or "", index, len(there))
         found += [(topic.name or "", index) for index in options.partition or there]
     return found
 
 
-class _Shown:
+class _RecordPrinter:
     """Records on the standard output, a line each."""
 
     def __init__(self, output: Output, key: Decode, value: Decode, *, values_only: bool) -> None:
@@ -107,12 +117,12 @@ class _Shown:
         self._value = value
         self._values_only = values_only
 
-    def show(self, found: Found) -> None:
+    def show(self, found: ConsumerRecord) -> None:
         (topic, partition), record = found
-        key = self._told(self._key, record.key, found, "key")
-        value = self._told(self._value, record.value, found, "value")
+        key = self._decode(self._key, record.key, found, "key")
+        value = self._decode(self._value, record.value, found, "value")
         headers = [
-            [name, self._told(text_of, data, found, f"header {name}")] for name, data in record.headers
+            [name, self._decode(decode_text, data, found, f"header {name}")] for name, data in record.headers
         ]
         output = self._output
         if output.as_json:
@@ -129,18 +139,18 @@ class _Shown:
         elif self._values_only:
             output.line(output.printable(_text(value)))
         else:
-            place = f"{topic}-{partition}@{record.offset} {time_text(record.timestamp) or '-'}"
+            place = f"{topic}-{partition}@{record.offset} {format_time(record.timestamp) or '-'}"
             named = "".join(f" {name}={_text(text)}" for name, text in headers)
             output.line(
-                output.coloured(place, DIM)
-                + output.coloured(output.printable(named), CYAN)
+                output.colored(place, DIM)
+                + output.colored(output.printable(named), CYAN)
                 + ("" if key is None else " " + output.printable(_text(key)) + " →")
                 + " "
                 + output.printable(_text(value))
             )
 
-    def _told(self, decode: Decode, data: bytes | None, found: Found, what: str) -> object:
-        shown, why = told(decode, data)
+    def _decode(self, decode: Decode, data: bytes | None, found: ConsumerRecord, what: str) -> object:
+        shown, why = decode_or_hex(decode, data)
         if why is not None:
             (topic, partition), record = found
             self._output.note(f"{topic}-{partition}@{record.offset}: the {what} is shown as hex: {why}")
@@ -148,4 +158,4 @@ class _Shown:
 
 
 def _text(value: object) -> str:
-    return "null" if value is None else written(value)
+    return "null" if value is None else format_line(value)

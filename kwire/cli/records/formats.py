@@ -7,18 +7,19 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kwire.cli.shared.failure import Misfit, UsageError
+from kwire.cli.shared.command_error import UsageError
+from kwire.cli.shared.errors import FormatMismatch
 
 TEXT, JSON, HEX, AVRO = "text", "json", "hex", "avro"
-WRITTEN: Final = (TEXT, JSON, HEX)
+SCHEMALESS_FORMATS: Final = (TEXT, JSON, HEX)
 """Those that need no schema."""
-FORMS: Final = (*WRITTEN, AVRO)
+FORMATS: Final = (*SCHEMALESS_FORMATS, AVRO)
 
 Decode = Callable[[bytes], object]
 """Bytes to what JSON can say. Misfit where they are something else."""
 
 
-def add_forms(parser: ArgumentParser) -> None:
+def add_deserializer_options(parser: ArgumentParser) -> None:
     """The options that say what is in keys and values, for those who read them."""
     _add_formats(parser)
     parser.add_argument(
@@ -30,7 +31,7 @@ def add_forms(parser: ArgumentParser) -> None:
     )
 
 
-def add_written_forms(parser: ArgumentParser) -> None:
+def add_serializer_options(parser: ArgumentParser) -> None:
     """The options that say how keys and values are written."""
     _add_formats(parser)
     for what in ("key", "value"):
@@ -42,7 +43,7 @@ def add_written_forms(parser: ArgumentParser) -> None:
 def _add_formats(parser: ArgumentParser) -> None:
     for what in ("key", "value"):
         parser.add_argument(
-            f"--{what}-format", choices=FORMS, default=TEXT, help=f"what a {what} is (default: text)"
+            f"--{what}-format", choices=FORMATS, default=TEXT, help=f"what a {what} is (default: text)"
         )
     parser.add_argument("--registry", metavar="URL", help="where Avro schemas are, in Confluent's format")
 
@@ -57,20 +58,20 @@ def decoders(options: Namespace, properties: Mapping[str, str]) -> tuple[Decode,
 
 def _decoder(form: str, options: Namespace, properties: Mapping[str, str]) -> Decode:
     if form == TEXT:
-        return text_of
+        return decode_text
     if form == JSON:
         return _json
     if form == HEX:
         return bytes.hex
-    from kwire.cli.records.avro import AvroValues
+    from kwire.cli.records.avro import AvroDecoder
 
     url = _registry(options, properties)
     if not url and not options.schema:
         raise UsageError("Avro needs its schemas: say where they are with --registry URL or --schema FILE")
-    return AvroValues(url, options.schema).read
+    return AvroDecoder(url, options.schema).decode
 
 
-def told(decode: Decode, data: bytes | None) -> tuple[object, str | None]:
+def decode_or_hex(decode: Decode, data: bytes | None) -> tuple[object, str | None]:
     """What is in a key, value or header; its digits, and why, where it is something else.
 
     What looks like such digits is told by its own, so that they always are the bytes that are there.
@@ -79,21 +80,21 @@ def told(decode: Decode, data: bytes | None) -> tuple[object, str | None]:
         return None, None
     try:
         found = decode(data)
-    except Misfit as misfit:
-        return digits(data), str(misfit)
-    return digits(data) if _are_digits(found) else found, None
+    except FormatMismatch as mismatch:
+        return as_hex_object(data), str(mismatch)
+    return as_hex_object(data) if _is_hex_object(found) else found, None
 
 
-def digits(data: bytes | None) -> object:
+def as_hex_object(data: bytes | None) -> object:
     """Bytes as JSON can say them, and `Encoder.of_json` takes them back."""
     return None if data is None else {HEX: data.hex()}
 
 
-def _are_digits(told: object) -> bool:
-    return isinstance(told, Mapping) and told.keys() == {HEX} and isinstance(told[HEX], str)
+def _is_hex_object(value: object) -> bool:
+    return isinstance(value, Mapping) and value.keys() == {HEX} and isinstance(value[HEX], str)
 
 
-def written(value: object) -> str:
+def format_line(value: object) -> str:
     """What a decoder has given, on a line."""
     return value if isinstance(value, str) else as_json(value)
 
@@ -113,20 +114,20 @@ def encode(text: str, form: str) -> bytes:
         try:
             return bytes.fromhex(text)
         except ValueError:
-            raise Misfit(f"not hexadecimal digits: {text[:80]!r}") from None
+            raise FormatMismatch(f"not hexadecimal digits: {text[:80]!r}") from None
     if form == JSON:
-        _loaded(text)
+        _parse_json(text)
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise Misfit("half of a pair of surrogates, which is no text") from None
+        raise FormatMismatch("half of a pair of surrogates, which is no text") from None
 
 
-def _loaded(text: str) -> object:
+def _parse_json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Misfit(f"not JSON ({error}): {text[:80]!r}") from None
+        raise FormatMismatch(f"not JSON ({error}): {text[:80]!r}") from None
 
 
 class Encoder:
@@ -137,21 +138,23 @@ class Encoder:
         self._form = form
         self._avro = avro
 
-    def of_text(self, text: str) -> bytes:
+    def encode_text(self, text: str) -> bytes:
         """The bytes of what somebody has written. Misfit."""
-        return encode(text, self._form) if self._avro is None else self._avro(_loaded(text))
+        return encode(text, self._form) if self._avro is None else self._avro(_parse_json(text))
 
-    def of_json(self, told: object) -> bytes | None:
+    def encode_json(self, value: object) -> bytes | None:
         """The bytes of what stands in an object, None for null. Misfit."""
-        if told is None:
+        if value is None:
             return None
-        if isinstance(told, Mapping) and _are_digits(told):
-            return encode(told[HEX], HEX)
+        if isinstance(value, Mapping) and _is_hex_object(value):
+            return encode(value[HEX], HEX)
         if self._avro is not None:
-            return self._avro(told)
-        if isinstance(told, str) and self._form != JSON:
-            return encode(told, self._form)
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+            return self._avro(value)
+        if isinstance(value, str) and self._form != JSON:
+            return encode(value, self._form)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+            "utf-8", "backslashreplace"
+        )
 
 
 def encoders(options: Namespace, properties: Mapping[str, str]) -> tuple[Encoder, Encoder]:
@@ -166,33 +169,33 @@ def encoders(options: Namespace, properties: Mapping[str, str]) -> tuple[Encoder
 def _encoder(form: str, path: str | None, registry: str | None, subject: str) -> Encoder:
     if form != AVRO:
         return Encoder(form)
-    from kwire.cli.records.avro import file_writer, subject_writer
+    from kwire.cli.records.avro import file_encoder, subject_encoder
 
     if path is not None:
-        return Encoder(form, file_writer(path))
+        return Encoder(form, file_encoder(path))
     if not registry:
         what = subject.rpartition("-")[2]
         raise UsageError(f"Avro needs a schema: say where it is with --registry URL or --{what}-schema FILE")
-    return Encoder(form, subject_writer(registry, subject))
+    return Encoder(form, subject_encoder(registry, subject))
 
 
 def _registry(options: Namespace, properties: Mapping[str, str]) -> str | None:
     return options.registry or properties.get("schema.registry.url")
 
 
-def text_of(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """Bytes as UTF-8. Misfit."""
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Misfit("not UTF-8") from None
+        raise FormatMismatch("not UTF-8") from None
 
 
 def _json(data: bytes) -> object:
-    text = text_of(data)
+    text = decode_text(data)
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Misfit(f"not JSON: {error}") from None
+        raise FormatMismatch(f"not JSON: {error}") from None
     except RecursionError:
-        raise Misfit("JSON that is nested too deeply") from None
+        raise FormatMismatch("JSON that is nested too deeply") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 _SEED: Final = 0x9747B28C
-_TIMES: Final = 0x5BD1E995
+_MULTIPLIER: Final = 0x5BD1E995
 _32_BITS: Final = 0xFFFFFFFF
 
 
@@ -17,15 +17,15 @@ def murmur2(data: bytes) -> int:
     hashed = (_SEED ^ len(data)) & _32_BITS
     whole = len(data) & ~3
     for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * _TIMES & _32_BITS
-        word = (word ^ word >> 24) * _TIMES & _32_BITS
-        hashed = (hashed * _TIMES & _32_BITS) ^ word
+        word = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _32_BITS
+        word = (word ^ word >> 24) * _MULTIPLIER & _32_BITS
+        hashed = (hashed * _MULTIPLIER & _32_BITS) ^ word
     if whole < len(data):
-        hashed = (hashed ^ int.from_bytes(data[whole:], "little")) * _TIMES & _32_BITS
-    hashed = (hashed ^ hashed >> 13) * _TIMES & _32_BITS
+        hashed = (hashed ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _32_BITS
+    hashed = (hashed ^ hashed >> 13) * _MULTIPLIER & _32_BITS
     return hashed ^ hashed >> 15
 
 
-def partition_of(key: bytes, partitions: int) -> int:
+def partition_for_key(key: bytes, partitions: int) -> int:
     """The number of the partition that a key belongs to."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

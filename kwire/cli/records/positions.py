@@ -7,16 +7,18 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import UsageError
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import UsageError
 from kwire.client.offsets import find_offsets
 from kwire.wire.batch import NO_OFFSET
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.primitives import TopicPartition
 
 BEGINNING, END = "beginning", "end"
-PLACES: Final = "'beginning', 'end', an offset, -5 for the last five, 10m for ten minutes ago, or a time"
-AGE: Final = "10m for ten minutes (or ms, s, h, d), or a time"
+POSITIONS_HELP: Final = (
+    "'beginning', 'end', an offset, -5 for the last five, 10m for ten minutes ago, or a time"
+)
+AGE_HELP: Final = "10m for ten minutes (or ms, s, h, d), or a time"
 MAX_OFFSET: Final = (1 << 63) - 1
 MAX_CHARS: Final = 40
 """Of a place; Python refuses to look at thousands of digits."""
@@ -24,8 +26,8 @@ _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def offsets_of(
-    cluster: Cluster,
+def resolve_position(
+    cluster: CommandClient,
     place: str,
     partitions: Iterable[TopicPartition],
     now_ms: int,
@@ -40,7 +42,7 @@ def offsets_of(
     wanted = list(partitions)
     if len(place) > MAX_CHARS or (place.isdecimal() and int(place) > MAX_OFFSET):
         raise UsageError(
-            f"{option} {place[:MAX_CHARS]}: expected {PLACES}, with an offset up to {MAX_OFFSET}"
+            f"{option} {place[:MAX_CHARS]}: expected {POSITIONS_HELP}, with an offset up to {MAX_OFFSET}"
         )
     if place == BEGINNING:
         return find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
@@ -52,22 +54,24 @@ def offsets_of(
     if place[:1] == "-" and place[1:].isdecimal():
         firsts = find_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
         return {one: max(firsts[one], ends[one] - int(place[1:])) for one in wanted}
-    found = find_offsets(cluster, dict.fromkeys(wanted, timestamp_of(place, now_ms, option, PLACES)))
+    found = find_offsets(
+        cluster, dict.fromkeys(wanted, parse_timestamp(place, now_ms, option, POSITIONS_HELP))
+    )
     return {one: ends[one] if found[one] == NO_OFFSET else found[one] for one in wanted}
 
 
-def duration_ms(text: str) -> int | None:
+def parse_duration_ms(text: str) -> int | None:
     """How long 10m is; None for what is no such text."""
     found = _DURATION.fullmatch(text)
     return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
 
 
-def timestamp_of(text: str, now_ms: int, option: str, expected: str = AGE) -> int:
+def parse_timestamp(text: str, now_ms: int, option: str, expected: str = AGE_HELP) -> int:
     """A time in milliseconds: so long ago, or as ISO 8601 has it (in UTC where no zone is given).
 
     UsageError.
     """
-    if (ago_ms := duration_ms(text)) is not None:
+    if (ago_ms := parse_duration_ms(text)) is not None:
         return max(0, now_ms - ago_ms)
     try:
         moment = datetime.fromisoformat(text)

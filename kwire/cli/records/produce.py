@@ -10,15 +10,16 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from kwire.cli.records.formats import TEXT, Encoder, add_written_forms, encode, encoders
-from kwire.cli.records.partitioner import partition_of
-from kwire.cli.shared.client_settings import pairs, settings_of
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure, Misfit, UsageError, suggestion
-from kwire.cli.shared.options import add_json, add_wire, command_parser
+from kwire.cli.records.formats import TEXT, Encoder, add_serializer_options, encode, encoders
+from kwire.cli.records.partitioner import partition_for_key
+from kwire.cli.shared.client_settings import pairs, settings_from_options
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import FormatMismatch, suggestion
+from kwire.cli.shared.options import add_connection_options, add_json_option, command_parser
 from kwire.cli.shared.output import Output
-from kwire.client.failure import NoPartition, check
-from kwire.client.sending import ACKS, Sending
+from kwire.client.errors import UnknownPartition, raise_for_code
+from kwire.client.producer import ACKS, TopicProducer
 from kwire.wire.batch import NewRecord
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ErrorCode
@@ -38,7 +39,7 @@ MAX_NUMBER: Final = (1 << 63) - 1
 NULL: Final = None
 
 
-class Line(NamedTuple):
+class InputRecord(NamedTuple):
     """A record, and the partition that it asks for."""
 
     key: bytes | None
@@ -65,7 +66,7 @@ def parser(name: str) -> ArgumentParser:
         action="store_true",
         help="each line is an object with key, value, headers, partition, timestamp, as of consume --json",
     )
-    add_written_forms(parser)
+    add_serializer_options(parser)
     parser.add_argument(
         "--null-value", metavar="TEXT", help="the line, or value, that stands for none at all"
     )
@@ -77,8 +78,8 @@ def parser(name: str) -> ArgumentParser:
     parser.add_argument(
         "--compression", choices=[codec.name.lower() for codec in Codec], help="of batches (default: none)"
     )
-    add_wire(parser)
-    add_json(parser)
+    add_connection_options(parser)
+    add_json_option(parser)
     return parser
 
 
@@ -89,14 +90,14 @@ def run(options: Namespace, output: Output) -> int:
         raise UsageError("--key-separator is empty: give the text that parts keys from values")
     if sys.stdin is None and not options.values:
         raise UsageError("standard input is closed: give lines there, or values as arguments")
-    settings = settings_of(options)
-    acks, codec = _chosen(options, settings.properties)
+    settings = settings_from_options(options)
+    acks, codec = _producer_settings(options, settings.properties)
     key, value = encoders(options, settings.properties)
-    with Cluster(settings) as cluster:
+    with CommandClient(settings) as cluster:
         partitions = _partitions(cluster, options.topic)
         if options.partition is not None and options.partition not in partitions:
-            raise NoPartition(options.topic, options.partition, len(partitions))
-        sending = Sending(cluster, options.topic, acks, codec)
+            raise UnknownPartition(options.topic, options.partition, len(partitions))
+        sending = TopicProducer(cluster, options.topic, acks, codec)
         spread = random.Random()
         if not options.values and sys.stdin.buffer.isatty():
             output.note(f"each line is sent to {options.topic} when it ends; Ctrl-D ends the command")
@@ -111,17 +112,17 @@ def run(options: Namespace, output: Output) -> int:
                     at = now_ms if line.timestamp is None else line.timestamp
                     batches.setdefault(partition, []).append((at, line.key, line.value, line.headers))
                 sending.send(batches)
-                progress.at(sending.count)
+                progress.update(sending.record_count)
         if output.as_json:
-            output.document(sending.sums())
+            output.document(sending.totals())
         else:
-            for row in sending.sums():
+            for row in sending.totals():
                 from_ = "" if row["first_offset"] is None else f", from offset {row['first_offset']} on"
                 output.line(f"{row['records']} sent to {options.topic}-{row['partition']}{from_}")
     return 0
 
 
-def _chosen(options: Namespace, properties: Mapping[str, str]) -> tuple[int, Codec]:
+def _producer_settings(options: Namespace, properties: Mapping[str, str]) -> tuple[int, Codec]:
     """Who has to have a record, and how batches are compressed. Failure for what a file says wrongly."""
     acks = options.acks or properties.get("acks", "all")
     codec = options.compression or properties.get("compression.type", "none")
@@ -130,23 +131,25 @@ def _chosen(options: Namespace, properties: Mapping[str, str]) -> tuple[int, Cod
         ("compression.type", codec, [one.name.lower() for one in Codec]),
     ):
         if given not in known:
-            raise Failure(f"{key}={given} in {options.command_config}: expected one of {', '.join(known)}")
+            raise CommandError(
+                f"{key}={given} in {options.command_config}: expected one of {', '.join(known)}"
+            )
     return ACKS["all" if acks == ALL else acks], Codec[codec.upper()]
 
 
-def _partition(line: Line, options: Namespace, partitions: Sequence[int], any_partition: int) -> int:
+def _partition(line: InputRecord, options: Namespace, partitions: Sequence[int], any_partition: int) -> int:
     if options.partition is not None:
         return int(options.partition)
     if line.partition is not None:
         if line.partition not in partitions:
-            no_partition = NoPartition(options.topic, line.partition, len(partitions))
+            no_partition = UnknownPartition(options.topic, line.partition, len(partitions))
             more = f"kwire topics alter {options.topic} --partitions {line.partition + 1}"
-            raise Failure(f"{no_partition}: '{more}' adds some, or say by --partition where all go")
+            raise CommandError(f"{no_partition}: '{more}' adds some, or say by --partition where all go")
         return line.partition
-    return any_partition if line.key is None else partition_of(line.key, len(partitions))
+    return any_partition if line.key is None else partition_for_key(line.key, len(partitions))
 
 
-def _partitions(cluster: Cluster, topic: str) -> list[int]:
+def _partitions(cluster: CommandClient, topic: str) -> list[int]:
     """The topic's partitions; a broker that creates topics on first use is let do so. Failure, ApiError."""
     began = time.monotonic()
 
@@ -154,31 +157,31 @@ def _partitions(cluster: Cluster, topic: str) -> list[int]:
         found = cluster.metadata([topic], create=True).topics[0]
         unknown = found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if unknown and time.monotonic() - began > CREATE_SECONDS:
-            raise Failure(f"there is no topic '{topic}': create it with 'kwire topics create {topic}'")
-        check(found.error_code, None, f"topic {topic}")
+            raise CommandError(f"there is no topic '{topic}': create it with 'kwire topics create {topic}'")
+        raise_for_code(found.error_code, None, f"topic {topic}")
         if found.is_internal:
-            raise Failure(f"topic {topic} is kept by brokers: no client writes there")
+            raise CommandError(f"topic {topic} is kept by brokers: no client writes there")
         return sorted(one.partition_index for one in found.partitions)
 
-    return cluster.retried(attempt)
+    return cluster.retry(attempt)
 
 
-def _chunks(options: Namespace, key: Encoder, value: Encoder) -> Iterator[list[Line]]:
+def _chunks(options: Namespace, key: Encoder, value: Encoder) -> Iterator[list[InputRecord]]:
     """The records of what is given, as many at once as are there. Failure."""
     given = pairs(options.header, "--header")
     try:
         headers = [(_header_name(name), encode(text, TEXT)) for name, text in given.items()]
-    except Misfit as misfit:
-        raise UsageError(f"--header: {misfit}") from misfit
+    except FormatMismatch as mismatch:
+        raise UsageError(f"--header: {mismatch}") from mismatch
     number = 0
-    for chunk in [options.values] if options.values else lines_of(sys.stdin.buffer):
+    for chunk in [options.values] if options.values else read_lines(sys.stdin.buffer):
         lines = []
         for text in chunk:
             number += 1
             try:
                 line = _object(text, key, value) if options.records else _line(text, options, key, value)
-            except Misfit as misfit:
-                raise Failure(f"line {number}: {misfit}") from misfit
+            except FormatMismatch as mismatch:
+                raise CommandError(f"line {number}: {mismatch}") from mismatch
             lines.append(line._replace(headers=[*line.headers, *headers]))
         if lines:
             yield lines
@@ -189,11 +192,11 @@ def _header_name(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise Misfit(f"the name of header {name!a} is not UTF-8") from None
+        raise FormatMismatch(f"the name of header {name!a} is not UTF-8") from None
     return name
 
 
-def lines_of(stream: BinaryIO) -> Iterator[list[str]]:
+def read_lines(stream: BinaryIO) -> Iterator[list[str]]:
     """Lines as they come: those of one read together. Failure for one without an end."""
     read: Any = getattr(stream, "read1", stream.read)
     rest = b""
@@ -201,13 +204,13 @@ def lines_of(stream: BinaryIO) -> Iterator[list[str]]:
         while chunk := read(CHUNK_BYTES):
             *whole, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE_BYTES:
-                raise Failure(
+                raise CommandError(
                     f"a line is longer than {MAX_LINE_BYTES} bytes: put ends of lines between records"
                 )
             if whole:
                 yield list(map(_decoded, whole))
     except OSError as error:
-        raise Failure(f"standard input cannot be read: {error.strerror}") from error
+        raise CommandError(f"standard input cannot be read: {error.strerror}") from error
     if rest:
         yield [_decoded(rest)]
 
@@ -216,51 +219,53 @@ def _decoded(line: bytes) -> str:
     return line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
 
 
-def _line(text: str, options: Namespace, key: Encoder, value: Encoder) -> Line:
+def _line(text: str, options: Namespace, key: Encoder, value: Encoder) -> InputRecord:
     named = options.key
     if options.key_separator is not None:
         named, separator, text = text.partition(options.key_separator)
         if not separator:
-            raise Misfit(f"no {options.key_separator!r} parts a key from a value in {named[:80]!r}")
-    return Line(
-        None if named is None else key.of_text(named),
-        NULL if text == options.null_value else value.of_text(text),
+            raise FormatMismatch(f"no {options.key_separator!r} parts a key from a value in {named[:80]!r}")
+    return InputRecord(
+        None if named is None else key.encode_text(named),
+        NULL if text == options.null_value else value.encode_text(text),
         (),
         None,
         None,
     )
 
 
-def _object(text: str, key: Encoder, value: Encoder) -> Line:
+def _object(text: str, key: Encoder, value: Encoder) -> InputRecord:
     """A line that is a whole record. Misfit."""
     try:
-        told = json.loads(text)
+        record = json.loads(text)
     except ValueError as error:
-        raise Misfit(f"not JSON ({error}): give one object a line, as 'kwire consume --json' does") from None
-    if not isinstance(told, Mapping):
-        raise Misfit("not an object with key and value")
-    if unknown := told.keys() - FIELDS:
+        raise FormatMismatch(
+            f"not JSON ({error}): give one object a line, as 'kwire consume --json' does"
+        ) from None
+    if not isinstance(record, Mapping):
+        raise FormatMismatch("not an object with key and value")
+    if unknown := record.keys() - FIELDS:
         name = min(unknown)
         near = suggestion(name, FIELDS) or f": expected {', '.join(FIELDS)}"
-        raise Misfit(f"a record has no field '{name}'{near}")
-    if "value" not in told:
-        raise Misfit("no value; write null to delete")
-    headers = told.get("headers") or []
+        raise FormatMismatch(f"a record has no field '{name}'{near}")
+    if "value" not in record:
+        raise FormatMismatch("no value; write null to delete")
+    headers = record.get("headers") or []
     pairs_: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
     try:
         named = [(str(name), text) for name, text in pairs_]
     except (TypeError, ValueError):
-        raise Misfit("headers are an object, or an array of names and values") from None
+        raise FormatMismatch("headers are an object, or an array of names and values") from None
     for name in ("partition", "timestamp"):
-        number = told.get(name)
+        number = record.get(name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-            raise Misfit(f"{name} is no whole number")
+            raise FormatMismatch(f"{name} is no whole number")
         if number is not None and not -1 <= number < MAX_NUMBER:
-            raise Misfit(f"{name} is no number from 0 to {MAX_NUMBER}")
-    return Line(
-        key.of_json(told.get("key")),
-        value.of_json(told["value"]),
-        [(_header_name(name), HEADER.of_json(text)) for name, text in named],
-        told.get("partition"),
-        told.get("timestamp"),
+            raise FormatMismatch(f"{name} is no number from 0 to {MAX_NUMBER}")
+    return InputRecord(
+        key.encode_json(record.get("key")),
+        value.encode_json(record["value"]),
+        [(_header_name(name), HEADER.encode_json(text)) for name, text in named],
+        record.get("partition"),
+        record.get("timestamp"),
     )

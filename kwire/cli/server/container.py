@@ -19,7 +19,7 @@ from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.listeners import CONTROLLER_NAMES, LISTENERS, parse_listeners
 from kwire.broker.config.properties import environment_settings, parse_properties
-from kwire.cli.broker_settings import Failure, UsageError
+from kwire.cli.shared.command_error import CommandError, UsageError
 
 FILE: Final = "server.properties"
 DEFAULT_CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
@@ -45,13 +45,13 @@ def run(options: argparse.Namespace) -> int:
         os.path.join(directory, FILE)
         for directory in (options.mounted_configs_dir, options.default_configs_dir)
     )
-    settings = completed(os.environ, getattr(options, "variables", ()))
+    settings = apply_image_defaults(os.environ, getattr(options, "variables", ()))
     os.environ.clear()
     os.environ.update(settings)
     options.properties = properties_file(settings, mounted, default)
     options.overrides, options.data = [], None
     if options.action == "healthy":
-        return _tell_health(options.properties, settings)
+        return _check_health(options.properties, settings)
     from kwire.cli.server.serve import run_prepared
 
     options.log_level = options.log_format = options.slow_request_ms = options.http = None
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     return run_prepared(options, lambda config: _format(config, settings["CLUSTER_ID"]))
 
 
-def completed(environ: Mapping[str, str], given: Sequence[str] = ()) -> dict[str, str]:
+def apply_image_defaults(environ: Mapping[str, str], given: Sequence[str] = ()) -> dict[str, str]:
     """The environment with the NAME=VALUE texts that are given, and with what Apache Kafka's image adds.
 
     Failure for a text that is no NAME=VALUE, and for a controller that advertises listeners.
@@ -74,7 +74,7 @@ def completed(environ: Mapping[str, str], given: Sequence[str] = ()) -> dict[str
     advertised = settings.get("KAFKA_ADVERTISED_LISTENERS", "")
     if settings.get("KAFKA_PROCESS_ROLES") == "controller":
         if advertised:
-            raise Failure(
+            raise CommandError(
                 "KAFKA_ADVERTISED_LISTENERS is set for a controller, which clients do not use: leave it out"
             )
         settings.pop("KAFKA_ADVERTISED_LISTENERS", None)
@@ -88,16 +88,16 @@ def completed(environ: Mapping[str, str], given: Sequence[str] = ()) -> dict[str
 
 def properties_file(environ: Mapping[str, str], mounted: str, default: str) -> str:
     """The file that the environment is laid over. Failure where the mounted one cannot be read."""
-    is_told = any(
+    is_configured = any(
         name in BROKER_KEYS or name.startswith(LISTENER_PREFIX) for name in environment_settings(environ)
     )
     try:
         with open(mounted, encoding="iso-8859-1") as file:
-            return mounted if is_told or file.read().strip() else default
+            return mounted if is_configured or file.read().strip() else default
     except FileNotFoundError:
-        return os.devnull if is_told else default
+        return os.devnull if is_configured else default
     except OSError as error:
-        raise Failure(f"{mounted}: {error.strerror}") from error
+        raise CommandError(f"{mounted}: {error.strerror}") from error
 
 
 def _format(config: BrokerConfig, cluster_id: str) -> None:
@@ -113,7 +113,7 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
     from kwire.broker.storage.disk import RealDisk
 
     if needs_voters(config) and config.value("controller.quorum.bootstrap.servers"):
-        raise Failure(
+        raise CommandError(
             "controller.quorum.voters is not set, so nothing says who votes: set "
             "KAFKA_CONTROLLER_QUORUM_VOTERS, like 1@kafka-1:9093,2@kafka-2:9093,3@kafka-3:9093"
         )
@@ -136,21 +136,21 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
         pass
 
 
-def _tell_health(properties: str, environ: Mapping[str, str]) -> int:
+def _check_health(properties: str, environ: Mapping[str, str]) -> int:
     """Ask the node of this container which APIs it serves: 0 where it answers, otherwise Failure."""
     from kwire.client.connection import Connection
-    from kwire.client.failure import Lost
+    from kwire.client.errors import Disconnected
     from kwire.wire.errors import WireError
 
-    host, port = address(properties, environ)
+    host, port = health_address(properties, environ)
     try:
         Connection(host, port, "kwire-health", HEALTH_TIMEOUT_SECONDS).close()
-    except (Lost, WireError) as error:
-        raise Failure(f"not healthy: {error}") from error
+    except (Disconnected, WireError) as error:
+        raise CommandError(f"not healthy: {error}") from error
     return 0
 
 
-def address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
+def health_address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
     """Where the node of these settings answers: its first listener of brokers, or else its first.
 
     Nothing else is looked at, for a start may be told more than a check of health is. Failure.
@@ -159,7 +159,7 @@ def address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
         with open(properties, encoding="iso-8859-1") as file:
             settings = parse_properties(file.read())
     except OSError as error:
-        raise Failure(
+        raise CommandError(
             f"{properties}: {error.strerror}: run this in the image, or name a directory with a {FILE} by "
             f"--default-configs-dir"
         ) from error
@@ -169,7 +169,7 @@ def address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
     try:
         endpoints = parse_listeners(LISTENERS, [entry.strip() for entry in listeners.split(",")])
     except ConfigError as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     endpoint = next((one for one in endpoints if one.name not in controllers), endpoints[0])
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
     return host, endpoint.port

@@ -18,7 +18,8 @@ from kwire.broker.node.format import (
     standalone_voter,
 )
 from kwire.broker.storage.disk import RealDisk, StorageError
-from kwire.cli.broker_settings import Failure, UsageError, configuration
+from kwire.cli.broker_settings import load_configuration
+from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.wire.primitives import uuid_to_text
 
 
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         except MalformedCredential as error:
             # What was given is not repeated: it may tell a password.
             raise UsageError(f"--add-scram: {error}") from error
-    config = configuration(options)
+    config = load_configuration(options)
     try:
         voters = []
         if options.standalone:
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         elif options.initial_controllers is not None:
             voters = parse_voters(options.initial_controllers, config)
         elif needs_voters(config) and not options.no_initial_controllers:
-            raise Failure(
+            raise CommandError(
                 "controller.quorum.voters is not set, so who votes must be said here: with --standalone, "
                 "--initial-controllers or --no-initial-controllers"
             )
@@ -72,9 +73,11 @@ def run(options: argparse.Namespace) -> int:
             beginning=InitialMetadata(features, options.release_version, voters, credentials),
         )
     except StorageError as error:
-        raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
+        raise CommandError(
+            f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}"
+        ) from error
     except FormatError as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     for line in lines:
         print(line)
     return 0

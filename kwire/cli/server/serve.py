@@ -32,8 +32,9 @@ from kwire.broker.observe.systemd import READY, STOPPING, Notifier
 from kwire.broker.storage.checkpoints import NoOwner
 from kwire.broker.storage.dirs.owners import StartRefused
 from kwire.broker.storage.disk import StorageError
-from kwire.cli.broker_settings import LOG_FORMATS, LOG_LEVELS, Failure, UsageError, configuration
-from kwire.cli.shared.standard_streams import drop_output
+from kwire.cli.broker_settings import LOG_FORMATS, LOG_LEVELS, load_configuration
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.standard_streams import discard_output
 
 if TYPE_CHECKING:
     from kwire.broker.observe.http import HttpPort
@@ -42,7 +43,7 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 CONSOLE_PORT: Final = "8080"
 """Where the console is, if nobody says where the HTTP port is to be: on loopback."""
-ELSEWHERE: Final = "--set listeners=PLAINTEXT://127.0.0.1:19092"
+OTHER_PORT_EXAMPLE: Final = "--set listeners=PLAINTEXT://127.0.0.1:19092"
 """How a broker without a file listens at another port."""
 BOOLEANS: Final = ("true", "false")
 GC_THRESHOLDS: Final = (10_000, 20, 50)
@@ -56,41 +57,43 @@ def run(options: argparse.Namespace) -> int:
 
 def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], None]) -> int:
     """As `run`, after `prepare` has had the configuration, before anything is opened. Failure."""
-    _begin_logging(options)
+    _configure_logging(options)
     slow_seconds = _slow_seconds(options)
-    config = configuration(options)
+    config = load_configuration(options)
     http: HttpPort | None = None
-    crash = _Crash()
+    crash = _CrashRecorder()
     try:
         prepare(config)
         http = _http_port(options, config)
         failure = trio.run(_serve, config, http, slow_seconds, crash)
     except (NoOwner, StartRefused) as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     except StorageError as error:
-        raise Failure(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}") from error
+        raise CommandError(
+            f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}"
+        ) from error
     except BindError as error:
         has_no_file = options.properties is None and str(error).endswith("in listeners")
-        raise Failure(f"{error}, as {ELSEWHERE} does" if has_no_file else str(error)) from error
+        raise CommandError(f"{error}, as {OTHER_PORT_EXAMPLE} does" if has_no_file else str(error)) from error
     except (ConfigError, FormatError, CorruptMetadata) as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
     except Exception as error:
-        crash.tell(f"unhandled {type(error).__name__}: {error}", traceback.format_exc())
+        crash.write(f"unhandled {type(error).__name__}: {error}", traceback.format_exc())
         raise
     finally:
         crash.end()
         if http is not None:
             http.close()
     if failure:
-        raise Failure(failure)
+        raise CommandError(failure)
     return 0
 
 
-def _begin_logging(options: argparse.Namespace) -> None:
+def _configure_logging(options: argparse.Namespace) -> None:
     """Log to standard error as the options say, or the environment. Failure."""
-    level = _chosen(options.log_level, "KWIRE_LOG_LEVEL", LOG_LEVELS, "info")
+    level = _choose(options.log_level, "KWIRE_LOG_LEVEL", LOG_LEVELS, "info")
     handler = logging.StreamHandler(sys.stderr)
-    if _chosen(options.log_format, "KWIRE_LOG_FORMAT", LOG_FORMATS, "text") == "json":
+    if _choose(options.log_format, "KWIRE_LOG_FORMAT", LOG_FORMATS, "text") == "json":
         from kwire.broker.observe.logs import JsonFormatter
 
         handler.setFormatter(JsonFormatter())
@@ -99,7 +102,7 @@ def _begin_logging(options: argparse.Namespace) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-def _chosen(given: str | None, variable: str, choices: Sequence[str], default: str) -> str:
+def _choose(given: str | None, variable: str, choices: Sequence[str], default: str) -> str:
     """What an option says, else a variable of the environment. UsageError."""
     chosen = given or os.environ.get(variable, default)
     if chosen.lower() not in choices:
@@ -121,13 +124,13 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
     """The HTTP port that was asked for, bound. BindError, Failure."""
     # A compose file has a variable that nobody has set be empty.
     where: str | None = options.http if options.http is not None else os.environ.get("KWIRE_HTTP") or None
-    has_console = _chosen("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
+    has_console = _choose("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
     if options.console_writes and not has_console:
         raise UsageError("--console-writes is for the console, which is not asked for: add --console")
     if where is None and not has_console:
         return None
     if has_console and not config.is_broker:
-        raise Failure("--console needs a broker: give it to a node that has broker in its process.roles")
+        raise CommandError("--console needs a broker: give it to a node that has broker in its process.roles")
     from kwire.broker.observe.http import HttpPort, NoHttp
 
     try:
@@ -140,10 +143,12 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
     except ValueError as error:
         raise UsageError(str(error)) from error
     except NoHttp as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
-async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: float, crash: _Crash) -> str:
+async def _serve(
+    config: BrokerConfig, http: HttpPort | None, slow_seconds: float, crash: _CrashRecorder
+) -> str:
     """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
     stop = _StopSignals(LoopEvent(), trio.lowlevel.current_trio_token())
     beside: list[Callable[[RunningNode], Awaitable[None]]] = [] if http is None else [http.serve]
@@ -160,30 +165,30 @@ async def _serve(config: BrokerConfig, http: HttpPort | None, slow_seconds: floa
             logger = broker.loop.logger("kwire.dispatch")
             broker.server.answered.watch_slow(slow_seconds, SlowRequests(logger, perf_counter))
         service.tell(READY, f"STATUS=serves on {broker.bootstrap}")
-        told = (
+        message = (
             f"kwire serves on {broker.bootstrap}, its data is in {', '.join(config.log_dirs)}; "
             f"Ctrl-C or SIGTERM stops it"
         )
         if http is not None and http.console_url:
-            told += f"\nthe console is at {http.console_url}"
+            message += f"\nthe console is at {http.console_url}"
         try:
-            print(told, flush=True)
+            print(message, flush=True)
         except OSError as error:  # which is no reason not to serve
             logger = broker.loop.logger("kwire.node")
-            logger.warning("standard output cannot be written (%s): %s", error.strerror, told)
-            drop_output()
+            logger.warning("standard output cannot be written (%s): %s", error.strerror, message)
+            discard_output()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
         await wait_any(stop.asked, broker.failure.happened)
         if broker.failure.reason:
-            crash.tell(broker.failure.reason)
+            crash.write(broker.failure.reason)
         service.tell(STOPPING)
         broker.loop.logger("kwire.node").info("stopping")
         return broker.failure.reason
 
 
-class _Crash:
+class _CrashRecorder:
     """Has the flight recorder written when the broker comes to a bad end, by a signal or otherwise."""
 
     def __init__(self) -> None:
@@ -196,7 +201,7 @@ class _Crash:
         faulthandler.enable()  # for signals after which no Python runs
         signal.signal(signal.SIGABRT, self._aborted)
 
-    def tell(self, reason: str, trace: str = "") -> None:
+    def write(self, reason: str, trace: str = "") -> None:
         """The broker ends for this reason."""
         if self._recorder is not None:
             self._recorder.write(reason, trace)
@@ -207,7 +212,7 @@ class _Crash:
             self._recorder.end()
 
     def _aborted(self, number: int, frame: FrameType | None) -> None:
-        self.tell("SIGABRT", "".join(traceback.format_stack(frame)))
+        self.write("SIGABRT", "".join(traceback.format_stack(frame)))
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 

@@ -6,12 +6,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
 
-from kwire.cli.shared.client_settings import settings_of
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.options import add_json, add_wire, help_parts
+from kwire.cli.shared.client_settings import settings_from_options
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.options import add_connection_options, add_json_option, help_arguments
 from kwire.cli.shared.output import Output
 
-Action = Callable[[Cluster, Namespace, Output], None]
+Action = Callable[[CommandClient, Namespace, Output], None]
 
 
 class Actions:
@@ -24,18 +24,18 @@ class Actions:
     def add(self, name: str, act: Action, description: str, example: str) -> ArgumentParser:
         """The parser of an action, which does `act`."""
         help_ = description.rstrip(".")
-        action = self._actions.add_parser(name, help=help_, **help_parts(description, example))
+        action = self._actions.add_parser(name, help=help_, **help_arguments(description, example))
         self._parser.epilog = self._parser.epilog or action.epilog
         action.set_defaults(run=partial(_run, act))
-        add_wire(action)
-        add_json(action)
+        add_connection_options(action)
+        add_json_option(action)
         return action
 
 
 def _run(act: Action, options: Namespace, output: Output) -> int:
-    with Cluster(settings_of(options)) as cluster:
+    with CommandClient(settings_from_options(options)) as cluster:
         try:
             act(cluster, options, output)
         finally:
-            output.end()  # also where only a part could be done
+            output.finish()  # also where only a part could be done
     return 0

@@ -7,8 +7,8 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from kwire.cli.shared.failure import Failure, UsageError
-from kwire.client.security import PLAINTEXT, Security, security_of
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.client.security import PLAINTEXT, Security, parse_security
 from kwire.wire.java_properties import load
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
@@ -41,13 +41,13 @@ class ClientSettings(NamedTuple):
         return int(900 * self.timeout_seconds)
 
 
-def settings_of(options: Namespace) -> ClientSettings:
+def settings_from_options(options: Namespace) -> ClientSettings:
     """What the options that all commands share come to. Failure, UsageError."""
     properties = {} if options.command_config is None else read_properties(options.command_config)
     try:
-        security = security_of(properties)
+        security = parse_security(properties)
     except ValueError as error:
-        raise Failure(f"{options.command_config}: {error}") from error
+        raise CommandError(f"{options.command_config}: {error}") from error
     given, what = options.bootstrap_server, "--bootstrap-server"
     if given is None and "bootstrap.servers" in properties:
         given, what = properties["bootstrap.servers"], f"bootstrap.servers of {options.command_config}"
@@ -80,9 +80,11 @@ def read_properties(path: str) -> dict[str, str]:
         with open(path, encoding="utf-8", errors="replace") as file:
             return load(file.read())
     except OSError as error:
-        raise Failure(f"{path}: {error.strerror}: give the path of a client's properties file") from error
+        raise CommandError(
+            f"{path}: {error.strerror}: give the path of a client's properties file"
+        ) from error
     except ValueError as error:
-        raise Failure(f"{path}: {error}") from error
+        raise CommandError(f"{path}: {error}") from error
 
 
 def pairs(given: Iterable[str], option: str) -> dict[str, str]:
@@ -101,5 +103,5 @@ def _milliseconds(properties: Mapping[str, str], key: str, default_seconds: floa
     if text is None:
         return default_seconds
     if not text.strip().isdecimal():
-        raise Failure(f"{key}={text}: expected milliseconds")
+        raise CommandError(f"{key}={text}: expected milliseconds")
     return int(text) / 1000

@@ -14,7 +14,7 @@ Run = Callable[[argparse.Namespace, Output], int]
 """Does what options say, and gives an exit status. ApiError, Failure, Lost, WireError."""
 
 
-class Description(TypedDict):
+class HelpArguments(TypedDict):
     """Arguments of argparse's parsers."""
 
     description: str
@@ -27,12 +27,12 @@ def command_parser(
     name: str, description: str, example: str = "", run: Run | None = None
 ) -> argparse.ArgumentParser:
     """The parser of a command; of one with actions, these tell an example and what to do."""
-    parser = Parser(prog=f"kwire {name}", **help_parts(description, example))
+    parser = Parser(prog=f"kwire {name}", **help_arguments(description, example))
     parser.set_defaults(run=run)
     return parser
 
 
-def help_parts(description: str, example: str) -> Description:
+def help_arguments(description: str, example: str) -> HelpArguments:
     """What a parser is made with."""
     several = "s" if "\n" in example else ""
     return {
@@ -43,7 +43,7 @@ def help_parts(description: str, example: str) -> Description:
     }
 
 
-def add_wire(parser: argparse.ArgumentParser) -> None:
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
     """Where the cluster is, and how it is reached."""
     parser.add_argument(
         "-b",
@@ -57,5 +57,5 @@ def add_wire(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="how long to try (default: 30)")
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for programs")

@@ -14,7 +14,7 @@ from typing import Final, TextIO
 Row = Mapping[str, object]
 
 BOLD, DIM, RED, YELLOW, GREEN, CYAN = "1", "2", "31", "33", "32", "36"
-CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What would move the cursor of a terminal, or worse."""
 REDRAW_SECONDS: Final = 0.1
 
@@ -28,8 +28,8 @@ class Output:
         self.is_terminal = out.isatty()
         self._err = err
         may = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-        self._coloured = may and self.is_terminal and not as_json
-        self._done: list[Row] = []
+        self._colored = may and self.is_terminal and not as_json
+        self._reports: list[Row] = []
         self._shows_progress = err.isatty() and environ.get("TERM") != "dumb"
 
     def show(
@@ -37,14 +37,14 @@ class Output:
         rows: Sequence[Row],
         *,
         empty: str,
-        colour: Callable[[Row], str | None] = lambda row: None,
+        color: Callable[[Row], str | None] = lambda row: None,
     ) -> None:
         """Rows as a table, or as a JSON array of objects; `empty` is said of none."""
         if self.as_json:
             self.document(rows)
         elif rows:
-            for number, line in enumerate(table(rows)):
-                self.line(line, BOLD if number == 0 else colour(rows[number - 1]))
+            for number, line in enumerate(format_table(rows)):
+                self.line(line, BOLD if number == 0 else color(rows[number - 1]))
         else:
             self.note(empty)
 
@@ -60,31 +60,35 @@ class Output:
         """One JSON document."""
         self.line(json.dumps(value, indent=2, ensure_ascii=False))
 
-    def line(self, text: str, colour: str | None = None) -> None:
-        self.out.write(self.coloured(text, colour) + "\n")
+    def line(self, text: str, color: str | None = None) -> None:
+        self.out.write(self.colored(text, color) + "\n")
 
-    def did(self, text: str, **told: object) -> None:
+    def report(self, text: str, **told: object) -> None:
         """What was done: a sentence for people, and for programs an object of the array that `end` gives."""
         if self.as_json:
-            self._done.append(told)
+            self._reports.append(told)
         else:
             self.line(text)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Nothing more is done."""
-        if self._done:
-            self.document(self._done)
+        if self._reports:
+            self.document(self._reports)
 
     def note(self, text: str) -> None:
         """What is not a part of the answer."""
         print(text, file=self._err)
 
-    def coloured(self, text: str, colour: str | None) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if colour and self._coloured else text
+    def colored(self, text: str, color: str | None) -> str:
+        return f"\x1b[{color}m{text}\x1b[0m" if color and self._colored else text
 
     def printable(self, text: str) -> str:
         """Text of strangers, which a terminal must not obey."""
-        return CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text) if self.is_terminal else text
+        return (
+            CONTROL_CHARACTERS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+            if self.is_terminal
+            else text
+        )
 
     def progress(self, what: str) -> Progress:
         return Progress(what, self._err if self._shows_progress else None)
@@ -107,7 +111,7 @@ class Progress:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
-    def at(self, done: int, total: int | None = None) -> None:
+    def update(self, done: int, total: int | None = None) -> None:
         """So much is done, of so much."""
         if self._stream is None or (now := self._now()) - self._drawn < REDRAW_SECONDS:
             return
@@ -123,10 +127,10 @@ def standard_output(*, as_json: bool, environ: Mapping[str, str]) -> Output:
     return Output(as_json=as_json, environ=environ, out=sys.stdout, err=sys.stderr)
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
+def format_table(rows: Sequence[Row]) -> Iterator[str]:
     """Lines of columns, their names first; numbers stand at the right."""
     names = list(rows[0])
-    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    cells = [[_format_cell(row.get(name)) for name in names] for row in rows]
     right = [all(isinstance(row.get(name), (int, type(None))) for row in rows) for name in names]
     lines = [[name.replace("_", " ") for name in names], *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -137,15 +141,15 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         ).rstrip()
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value)) or "-"
-    return "-" if value is None or value == "" else CONTROLS.sub("?", str(value))
+    return "-" if value is None or value == "" else CONTROL_CHARACTERS.sub("?", str(value))
 
 
-def time_text(timestamp_ms: int) -> str | None:
+def format_time(timestamp_ms: int) -> str | None:
     """A time as ISO 8601 has it, in UTC; None where there is none."""
     if timestamp_ms < 0:
         return None
@@ -156,7 +160,7 @@ def time_text(timestamp_ms: int) -> str | None:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"
 
 
-def size_text(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """A size as people read it."""
     size, unit = float(size_bytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 class Parser(argparse.ArgumentParser):
     """See the module; the parsers of its actions are likewise."""
 
-    elsewhere: Mapping[str, str] = {}
+    replacements: Mapping[str, str] = {}
     """Options that it has not and people look for, and what says the same."""
 
     def error(self, message: str) -> NoReturn:
@@ -23,17 +23,17 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[Any, list[str]]:
         """Nothing is left over: what an action does not take is told by its own name."""
         found, rest = super().parse_known_args(args, namespace)
-        if rest and not self._take_late(found, rest):
+        if rest and not self._take_trailing_positionals(found, rest):
             from difflib import get_close_matches  # which nobody needs who is not mistaken
 
             wanted = rest[0].partition("=")[0]
             near = get_close_matches(wanted, self._option_string_actions, 1)
-            meant = self.elsewhere.get(wanted, near[0] if near else "")
+            meant = self.replacements.get(wanted, near[0] if near else "")
             told = f", did you mean '{meant}'?" if meant else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}{told}")
         return found, []
 
-    def _take_late(self, found: Any, rest: list[str]) -> bool:
+    def _take_trailing_positionals(self, found: Any, rest: list[str]) -> bool:
         """Whether the last positional takes these words, which stand behind options.
 
         argparse fills all positionals where the first one stands: of `TOPIC --key KEY VALUE` the topic alone.

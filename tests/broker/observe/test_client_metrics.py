@@ -16,7 +16,7 @@ from kwire.broker.observe.client_metrics import LONGEST_TEXT, SLICE, client_metr
 from kwire.broker.observe.exposition import Exposition
 from kwire.cli.admin.configs import alter_configs
 from kwire.cli.shared.client_settings import ClientSettings
-from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.command_client import CommandClient
 from kwire.wire.otlp import Labels, Point, PointKind
 from kwire.wire.primitives import Uuid
 from tests.broker.observe.conftest import Observed, Series, observed
@@ -116,7 +116,7 @@ def produce(bootstrap: str, until_pushed: trio.Event) -> None:
 def subscribe(bootstrap: str) -> None:
     host, port = bootstrap.split(":")
     told = {"metrics": "org.apache.kafka.producer.", "interval.ms": "100", "match": "client_id=orders"}
-    with Cluster(ClientSettings(((host, int(port)),))) as cluster:
+    with CommandClient(ClientSettings(((host, int(port)),))) as cluster:
         alter_configs(cluster, RESOURCE_CLIENT_METRICS, "s", told)
 
 

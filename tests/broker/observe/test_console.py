@@ -203,7 +203,7 @@ async def test_nothing_that_a_client_sends_ends_the_port_or_the_console(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kwire.broker.observe.entrance.FIRST_BYTES_SECONDS", 0.5)
-    monkeypatch.setattr("kwire.http.connections.REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr("kwire.http.connections.REQUEST_TIMEOUT_SECONDS", 0.5)
     async with observed(console=True) as node:
         await node.text("/console/")
         at = consoles()

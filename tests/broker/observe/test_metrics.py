@@ -23,7 +23,7 @@ from kwire.broker.observe.metrics import SLICE, metrics
 from kwire.broker.observe.requests import request_metrics
 from kwire.broker.storage.disk import StorageError
 from kwire.cli.shared.client_settings import ClientSettings
-from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.command_client import CommandClient
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
 from tests.broker.observe.conftest import Series, observed
@@ -43,9 +43,9 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 def consume(bootstrap: str, topic: str, count: int) -> None:
     host, port = bootstrap.split(":")
-    with Cluster(ClientSettings(((host, int(port)),))) as cluster:
+    with CommandClient(ClientSettings(((host, int(port)),))) as cluster:
         # Before librdkafka looks for it, which waits a second where there is none yet.
-        cluster.retried(lambda: cluster.coordinator("g"))
+        cluster.retry(lambda: cluster.coordinator("g"))
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "g", "fetch.wait.max.ms": 10, "log_level": 0}
     )

@@ -23,13 +23,13 @@ def test_a_topic_is_configured(desk: Desk, admin: AdminClient) -> None:
     assert _value(admin, "topic", "set-up", "segment.ms") == "604800000"
     assert desk("configs", "alter", "topic", "set-up", "--subtract", "cleanup.policy=delete").status == 0
     rows = desk("configs", "describe", "topic", "set-up", "--json").json
-    assert {row["key"]: (row["value"], row["from"]) for row in rows} == {
+    assert {row["key"]: (row["value"], row["source"]) for row in rows} == {
         "cleanup.policy": ("compact", "topic"),
         "retention.ms": ("77", "topic"),
     }
     every = desk("configs", "describe", "topic", "set-up", "--all", "--json").json
     assert len(every) > 20
-    assert {row["from"] for row in every} >= {"topic", "default"}
+    assert {row["source"] for row in every} >= {"topic", "default"}
 
 
 def test_keys_are_told_with_what_they_do(desk: Desk) -> None:
@@ -51,7 +51,7 @@ def test_brokers_are_configured_one_or_all(desk: Desk, admin: AdminClient) -> No
         "each broker has 1 changed configuration\n"
     )
     rows = desk("configs", "describe", "broker", "1", "--json").json
-    assert {(row["key"], row["value"], row["from"]) for row in rows} >= {
+    assert {(row["key"], row["value"], row["source"]) for row in rows} >= {
         ("log.cleaner.threads", "2", "broker"),
         ("log.cleaner.backoff.ms", "16000", "all brokers"),
     }

@@ -30,7 +30,12 @@ def test_directories_are_told_with_what_lies_in_them(desk: Desk, directories: li
     assert all(0 < row["free"] <= row["disk"] for row in rows)
     assert sum(row["partitions"] for row in rows) == 1
     (told,) = desk("logs", "describe", "li*", "--json").json
-    assert (told["topic"], told["partition"], told["broker"], told["lag"]) == ("lies", 0, 1, 0)
+    assert (
+        told["topic"],
+        told["partition"],
+        told["broker"],
+        told["lag"],
+    ) == ("lies", 0, 1, 0)
     assert told["size"] > 2000
     assert desk("logs", "describe", "li*").out.splitlines()[1].split()[:3] == ["lies", "0", "1"]
     assert "GiB" in desk("logs", "list").out

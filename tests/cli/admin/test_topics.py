@@ -29,7 +29,7 @@ def test_a_topic_is_created_described_grown_and_deleted(desk: Desk, admin: Admin
             "topic": "life",
             "key": "retention.ms",
             "value": "1234",
-            "from": "topic",
+            "source": "topic",
             "read_only": False,
             "sensitive": False,
         }

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
-from kwire.cli.shared.cluster import Cluster
-from kwire.client.connection import NEWEST
+from kwire.cli.shared.command_client import CommandClient
+from kwire.client.connection import MAX_VERSIONS
 from kwire.testing import Broker
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import build
@@ -52,9 +52,9 @@ def test_an_open_transaction_is_told_and_terminated(desk: Desk, opened: Opened) 
     assert (row["transactional_id"], row["coordinator"]) == ("pay", 1)
     (told,) = desk("transactions", "describe", "pay", "--json").json
     assert (told["state"], told["partitions"]) == ("Ongoing", ["paid-0"])
-    assert told["began"].endswith("Z")
+    assert told["start_time"].endswith("Z")
     (writer,) = desk("transactions", "producers", "paid", "--json").json
-    assert (writer["producer_id"], writer["open_from"]) == (row["producer_id"], 0)
+    assert (writer["producer_id"], writer["txn_start_offset"]) == (row["producer_id"], 0)
     assert desk("transactions", "list", "--older-than", "1h", "--json").json == []
     assert desk("transactions", "find-hanging", "paid", "--older-than", "0ms").err == "no transaction hangs\n"
     assert desk("transactions", "terminate", "pay", "--json").json == [
@@ -84,8 +84,8 @@ def test_what_hangs_is_found_and_aborted(desk: Desk, broker: Broker, monkeypatch
 
 def _hang(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record of a transaction that the coordinator knows nothing of, as brokers of old let in."""
-    with Cluster(ClientSettings(servers_of(broker.bootstrap_servers))) as cluster:
-        made = cluster.ask(
+    with CommandClient(ClientSettings(servers_of(broker.bootstrap_servers))) as cluster:
+        made = cluster.send(
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), InitProducerIdResponse
         )
         batch = build(
@@ -103,8 +103,8 @@ def _hang(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
             ],
         )
-        monkeypatch.setitem(NEWEST, ApiKey.PRODUCE, 11)  # from 12 on it begins a transaction (KIP-890)
-        answer = cluster.ask(request, ProduceResponse)
+        monkeypatch.setitem(MAX_VERSIONS, ApiKey.PRODUCE, 11)  # from 12 on it begins a transaction (KIP-890)
+        answer = cluster.send(request, ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 

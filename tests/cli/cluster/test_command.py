@@ -19,24 +19,24 @@ from kwire.broker.config import load
 from kwire.broker.metadata.features import unserved_feature_levels
 from kwire.broker.node.format import InitialMetadata, format_directories
 from kwire.broker.storage.disk import RealDisk
-from kwire.cli.broker_settings import Failure
-from kwire.cli.cluster import folder as cluster_folder
-from kwire.cli.cluster.folder import ClusterFolder
-from kwire.cli.cluster.plan import Wanted
+from kwire.cli.cluster import directory as cluster_directory
+from kwire.cli.cluster.directory import ClusterDirectory
+from kwire.cli.cluster.plan import NodeCounts
 from kwire.cli.main import main
+from kwire.cli.shared.command_error import CommandError
 
 
 class Desk:
     """Somebody who types commands about one cluster."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.folder = folder
-        self.option = f"--dir {folder}"
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.directory = directory
+        self.option = f"--dir {directory}"
         self._capsys = capsys
 
     def says(self, *arguments: str, status: int = 0) -> str:
         """What a command prints that ends in this status."""
-        assert main(["cluster", *arguments, "--dir", str(self.folder)]) == status
+        assert main(["cluster", *arguments, "--dir", str(self.directory)]) == status
         told = self._capsys.readouterr()
         return told.out if status == 0 else told.err
 
@@ -58,8 +58,8 @@ class Desk:
 def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     made = Desk(tmp_path / "cluster", capsys)
     yield made
-    if made.folder.exists():
-        main(["cluster", "down", "--dir", str(made.folder)])
+    if made.directory.exists():
+        main(["cluster", "down", "--dir", str(made.directory)])
     gc.enable()  # which the command switches off, in a process that is its own elsewhere
 
 
@@ -103,7 +103,7 @@ def test_a_cluster_from_its_beginning_to_its_end(desk: Desk) -> None:
         desk.says("stop", "1") == f"node 1 stopped, 'kwire cluster restart 1 {desk.option}' brings it back\n"
     )
     desk.says("restart", "1")
-    kept = f"the data stays in {desk.folder}; 'kwire cluster up {desk.option}' goes on with it"
+    kept = f"the data stays in {desk.directory}; 'kwire cluster up {desk.option}' goes on with it"
     assert desk.says("stop") == f"2 nodes stopped, {kept}\n"
     assert desk.says("stop") == "no node runs\n"
     assert set(desk.states().values()) == {"stopped"}
@@ -112,9 +112,9 @@ def test_a_cluster_from_its_beginning_to_its_end(desk: Desk) -> None:
 
     desk.says("up", "--brokers", "2")
     assert desk.states() == {100: "running", 1: "running", 2: "running"}
-    (desk.folder / "notes.txt").touch()
-    assert desk.says("down") == f"the cluster in {desk.folder} is removed, and all its data\n"
-    assert [path.name for path in desk.folder.iterdir()] == ["notes.txt"]
+    (desk.directory / "notes.txt").touch()
+    assert desk.says("down") == f"the cluster in {desk.directory} is removed, and all its data\n"
+    assert [path.name for path in desk.directory.iterdir()] == ["notes.txt"]
 
 
 def test_three_nodes_that_are_both_elect_another(desk: Desk) -> None:
@@ -180,10 +180,10 @@ def test_a_node_that_cannot_start_is_told_of(desk: Desk) -> None:
 def test_properties_that_are_broken_stop_nobody_elses_commands(desk: Desk) -> None:
     desk.says("up", "--brokers", "2", "--port", str(free_ports(3)))
     desk.says("kill", "2")
-    edited = desk.folder / "node-2.properties"
+    edited = desk.directory / "node-2.properties"
     whole = edited.read_text()
     edited.write_text(f"{whole}num.partitions=many\n")
-    (desk.folder / "node-2.old.properties").write_text(whole)
+    (desk.directory / "node-2.old.properties").write_text(whole)
 
     status = desk.status()
     assert {node["node"]: (node["roles"], node["state"]) for node in status["nodes"]} == {
@@ -191,7 +191,7 @@ def test_properties_that_are_broken_stop_nobody_elses_commands(desk: Desk) -> No
         1: ("broker", "running"),
         2: (None, "stopped"),
     }
-    assert f"{edited}: Invalid value many" in status["faults"]["2"]
+    assert f"{edited}: Invalid value many" in status["config_errors"]["2"]
     assert f"{edited}: Invalid value many" in desk.says("status")
     desk.says("kill", "1")
     told = desk.says("up", "--brokers", "2", status=1)
@@ -212,7 +212,7 @@ def test_who_lets_a_cluster_grow_is_told_of_the_replicas(desk: Desk) -> None:
     assert told.startswith("2 brokers serve on ")
     assert "nodes 100, 1 make new ones with fewer than 2" in told
     for node_id in (100, 1):
-        edited = desk.folder / f"node-{node_id}.properties"
+        edited = desk.directory / f"node-{node_id}.properties"
         edited.write_text(edited.read_text().replace("replication.factor=1", "replication.factor=2"))
     assert desk.says("up", "--brokers", "2").count("\n") == 1
     told = desk.says("up", "--brokers", "2", "--set", "min.insync.replicas=2")
@@ -220,10 +220,10 @@ def test_who_lets_a_cluster_grow_is_told_of_the_replicas(desk: Desk) -> None:
 
 
 def test_a_node_that_fails_before_it_serves_is_told_of(desk: Desk) -> None:
-    folder = ClusterFolder(str(desk.folder))
-    folder.make(Wanted(1), free_ports(2), {})
-    meta = desk.folder / "node-1" / "meta.properties"
-    own_id = (desk.folder / "cluster.id").read_text().strip()
+    directory = ClusterDirectory(str(desk.directory))
+    directory.create(NodeCounts(1), free_ports(2), {})
+    meta = desk.directory / "node-1" / "meta.properties"
+    own_id = (desk.directory / "cluster.id").read_text().strip()
     meta.write_text(meta.read_text().replace(own_id, "AAAAAAAAAAAAAAAAAAAAAQ"))
     assert "node 1 did not start: the quorum is that of another cluster" in desk.says(
         "up", "--brokers", "1", status=1
@@ -231,20 +231,20 @@ def test_a_node_that_fails_before_it_serves_is_told_of(desk: Desk) -> None:
 
 
 def test_a_pid_that_somebody_else_has_by_now_is_nobody(desk: Desk) -> None:
-    desk.folder.mkdir()
-    (desk.folder / "cluster.id").touch()
-    properties = desk.folder / "node-1.properties"
+    desk.directory.mkdir()
+    (desk.directory / "cluster.id").touch()
+    properties = desk.directory / "node-1.properties"
     properties.write_text(
         "process.roles=broker\nnode.id=1\ncontroller.quorum.voters=100@127.0.0.1:1\n"
         "controller.listener.names=CONTROLLER\nlisteners=PLAINTEXT://127.0.0.1:2\n"
     )
-    (desk.folder / "node-1.pid").write_text(f"{os.getpid()}\n")
+    (desk.directory / "node-1.pid").write_text(f"{os.getpid()}\n")
     assert desk.states() == {1: "stopped"}
     desk.says("kill", "1")
 
 
 def test_status_is_told_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    ClusterFolder(str(desk.folder)).make(Wanted(combined=1), 20_001, {})
+    ClusterDirectory(str(desk.directory)).create(NodeCounts(combined=1), 20_001, {})
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -282,36 +282,36 @@ def test_what_is_wrong_is_one_line(desk: Desk, arguments: list[str], said: str) 
 
 def test_a_folder_that_cannot_be_is_told_of(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    desk.folder = tmp_path / "file" / "cluster"
+    desk.directory = tmp_path / "file" / "cluster"
     told = desk.says("up", status=1)
-    assert told == f"kwire: {desk.folder}: Not a directory: give a folder of your own by --dir\n"
+    assert told == f"kwire: {desk.directory}: Not a directory: give a folder of your own by --dir\n"
 
 
 def test_a_folder_of_somebody_elses_is_left_alone(desk: Desk) -> None:
-    desk.folder.mkdir()
-    (desk.folder / "thesis.tex").touch()
+    desk.directory.mkdir()
+    (desk.directory / "thesis.tex").touch()
     assert "is not empty, and not a cluster's" in desk.says("up", status=1)
-    assert [path.name for path in desk.folder.iterdir()] == ["thesis.tex"]
-    (desk.folder / "thesis.tex").unlink()
+    assert [path.name for path in desk.directory.iterdir()] == ["thesis.tex"]
+    (desk.directory / "thesis.tex").unlink()
 
 
 def test_properties_are_such_as_apache_kafka_takes(desk: Desk) -> None:
-    folder = ClusterFolder(str(desk.folder))
-    folder.make(Wanted(3), 20_001, {})
-    broker = load(str(desk.folder / "node-2.properties"), {}, {})
+    directory = ClusterDirectory(str(desk.directory))
+    directory.create(NodeCounts(3), 20_001, {})
+    broker = load(str(desk.directory / "node-2.properties"), {}, {})
     assert (broker.node_id, broker.process_roles) == (2, ["broker"])
-    assert broker.log_dirs == [str(desk.folder / "node-2")]
+    assert broker.log_dirs == [str(desk.directory / "node-2")]
     assert broker.default_replication_factor == 3
     assert broker.min_insync_replicas == 2
 
 
 def test_a_broker_that_is_added_has_a_port_of_its_own(desk: Desk) -> None:
-    folder = ClusterFolder(str(desk.folder))
-    folder.make(Wanted(2), 20_001, {})
-    folder.make(Wanted(4), None, {})
-    with pytest.raises(Failure, match="--port 9092: this cluster has its ports, from 20001 on"):
-        folder.make(Wanted(4), 9092, {})
-    assert {node.node_id: node.address for node in folder.nodes()} == {
+    directory = ClusterDirectory(str(desk.directory))
+    directory.create(NodeCounts(2), 20_001, {})
+    directory.create(NodeCounts(4), None, {})
+    with pytest.raises(CommandError, match="--port 9092: this cluster has its ports, from 20001 on"):
+        directory.create(NodeCounts(4), 9092, {})
+    assert {node.node_id: node.address for node in directory.nodes()} == {
         100: "127.0.0.1:20003",
         1: "127.0.0.1:20001",
         2: "127.0.0.1:20002",
@@ -322,17 +322,17 @@ def test_a_broker_that_is_added_has_a_port_of_its_own(desk: Desk) -> None:
 
 def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
     """One controller, which all properties name."""
-    desk.folder.mkdir()
-    (desk.folder / "cluster.id").write_text("4L6g3nShT-eMCtK--X86sw\n")
+    desk.directory.mkdir()
+    (desk.directory / "cluster.id").write_text("4L6g3nShT-eMCtK--X86sw\n")
     first = free_ports(3)
     listeners = {100: f"CONTROLLER://127.0.0.1:{first + 1}", 1: f"PLAINTEXT://127.0.0.1:{first}"}
     for node_id, listener in listeners.items():
-        path = desk.folder / f"node-{node_id}.properties"
+        path = desk.directory / f"node-{node_id}.properties"
         path.write_text(
             f"process.roles={'controller' if node_id == 100 else 'broker'}\nnode.id={node_id}\n"
             f"controller.quorum.voters=100@127.0.0.1:{first + 1}\ncontroller.listener.names=CONTROLLER\n"
             f"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-            f"log.dirs={desk.folder / f'node-{node_id}'}\nlisteners={listener}\n"
+            f"log.dirs={desk.directory / f'node-{node_id}'}\nlisteners={listener}\n"
         )
         format_directories(
             load(str(path), {}, {}),
@@ -350,7 +350,7 @@ def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
 def test_a_beginning_that_was_cut_short_goes_on_or_is_removed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = ClusterFolder(str(desk.folder))
+    directory = ClusterDirectory(str(desk.directory))
 
     def interrupted(*arguments: Any, **options: Any) -> None:
         format_directories(*arguments, **options)
@@ -358,31 +358,31 @@ def test_a_beginning_that_was_cut_short_goes_on_or_is_removed(
 
     for _ in range(2):
         with monkeypatch.context() as patched:
-            patched.setattr(cluster_folder, "format_directories", interrupted)
+            patched.setattr(cluster_directory, "format_directories", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                folder.make(Wanted(1), 20_001, {})
+                directory.create(NodeCounts(1), 20_001, {})
         assert "no node in" in desk.says("status", status=1)
-    folder.make(Wanted(1), 20_001, {})
+    directory.create(NodeCounts(1), 20_001, {})
     assert desk.states() == {100: "stopped", 1: "stopped"}
     desk.says("down")
-    assert not desk.folder.exists()
+    assert not desk.directory.exists()
     with monkeypatch.context() as patched:
-        patched.setattr(cluster_folder, "format_directories", interrupted)
+        patched.setattr(cluster_directory, "format_directories", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            folder.make(Wanted(1), 20_001, {})
+            directory.create(NodeCounts(1), 20_001, {})
     desk.says("down")
-    assert not desk.folder.exists()
+    assert not desk.directory.exists()
 
 
 def test_a_beginning_that_was_cut_short_at_its_end_is_finished(desk: Desk) -> None:
     """Whoever votes is formatted with the others, and may have run by now."""
-    folder = ClusterFolder(str(desk.folder))
-    folder.make(Wanted(combined=3), 20_001, {})
-    meta = (desk.folder / "node-2" / "meta.properties").read_text()
-    (desk.folder / "node-2.properties").rename(desk.folder / "node-2.unfinished")
-    assert folder.make(Wanted(), None, {}) == []
+    directory = ClusterDirectory(str(desk.directory))
+    directory.create(NodeCounts(combined=3), 20_001, {})
+    meta = (desk.directory / "node-2" / "meta.properties").read_text()
+    (desk.directory / "node-2.properties").rename(desk.directory / "node-2.unfinished")
+    assert directory.create(NodeCounts(), None, {}) == []
     assert desk.states() == {1: "stopped", 2: "stopped", 3: "stopped"}
-    assert (desk.folder / "node-2" / "meta.properties").read_text() == meta
+    assert (desk.directory / "node-2" / "meta.properties").read_text() == meta
 
 
 def test_a_folder_may_hold_a_module_of_the_standard_librarys_name(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kwire.cli.broker_settings import Failure
-from kwire.cli.cluster.plan import Address, ControllerAddresses, Roles, Wanted, addresses, properties
+from kwire.cli.cluster.plan import Address, ControllerAddresses, NodeCounts, Roles, addresses, properties
+from kwire.cli.shared.command_error import CommandError
 
 B: Roles = ("broker",)
 C: Roles = ("controller",)
@@ -20,41 +20,41 @@ COMBINED = {1: BC, 2: BC, 3: BC}
 @pytest.mark.parametrize(
     ("wanted", "known", "nodes"),
     [
-        (Wanted(), {}, COMBINED),
-        (Wanted(combined=1), {}, {1: BC}),
-        (Wanted(brokers=2), {}, {100: C, 1: B, 2: B}),
-        (Wanted(controllers=3), {}, {**SEPARATE, 101: C, 102: C}),
-        (Wanted(brokers=1, controllers=2), {}, {100: C, 101: C, 1: B}),
-        (Wanted(brokers=3, combined=1), {}, {1: BC, 2: B, 3: B}),
-        (Wanted(), COMBINED, COMBINED),
-        (Wanted(), SEPARATE, SEPARATE),
-        (Wanted(brokers=4), COMBINED, {**COMBINED, 4: B}),
-        (Wanted(brokers=4), SEPARATE, {**SEPARATE, 4: B}),
-        (Wanted(controllers=2), SEPARATE, {**SEPARATE, 101: C}),
-        (Wanted(combined=3), {1: BC}, COMBINED),
+        (NodeCounts(), {}, COMBINED),
+        (NodeCounts(combined=1), {}, {1: BC}),
+        (NodeCounts(brokers=2), {}, {100: C, 1: B, 2: B}),
+        (NodeCounts(controllers=3), {}, {**SEPARATE, 101: C, 102: C}),
+        (NodeCounts(brokers=1, controllers=2), {}, {100: C, 101: C, 1: B}),
+        (NodeCounts(brokers=3, combined=1), {}, {1: BC, 2: B, 3: B}),
+        (NodeCounts(), COMBINED, COMBINED),
+        (NodeCounts(), SEPARATE, SEPARATE),
+        (NodeCounts(brokers=4), COMBINED, {**COMBINED, 4: B}),
+        (NodeCounts(brokers=4), SEPARATE, {**SEPARATE, 4: B}),
+        (NodeCounts(controllers=2), SEPARATE, {**SEPARATE, 101: C}),
+        (NodeCounts(combined=3), {1: BC}, COMBINED),
     ],
 )
-def test_what_there_is_to_be(wanted: Wanted, known: dict[int, Roles], nodes: dict[int, Roles]) -> None:
+def test_what_there_is_to_be(wanted: NodeCounts, known: dict[int, Roles], nodes: dict[int, Roles]) -> None:
     assert wanted.nodes(known) == nodes
 
 
 @pytest.mark.parametrize(
     ("wanted", "known", "said"),
     [
-        (Wanted(combined=3, controllers=3), {}, "give either --combined or --controllers"),
-        (Wanted(combined=3), SEPARATE, "give either --combined or --controllers"),
-        (Wanted(controllers=3), COMBINED, "give either --combined or --controllers"),
-        (Wanted(brokers=2), COMBINED, "more than 2 brokers already"),
-        (Wanted(combined=2), COMBINED, "more than 2 of both already"),
-        (Wanted(brokers=1, combined=3), {}, "--brokers 1: 3 are brokers by --combined"),
-        (Wanted(combined=3), {1: BC, 2: B}, "node 2 is a broker already"),
-        (Wanted(controllers=1), {100: C, 101: C, 1: B}, "more than 1 controllers already"),
-        (Wanted(brokers=33), {}, "--brokers 33: expected 1 to 32"),
-        (Wanted(controllers=0), {}, "--controllers 0: expected 1 to 7"),
+        (NodeCounts(combined=3, controllers=3), {}, "give either --combined or --controllers"),
+        (NodeCounts(combined=3), SEPARATE, "give either --combined or --controllers"),
+        (NodeCounts(controllers=3), COMBINED, "give either --combined or --controllers"),
+        (NodeCounts(brokers=2), COMBINED, "more than 2 brokers already"),
+        (NodeCounts(combined=2), COMBINED, "more than 2 of both already"),
+        (NodeCounts(brokers=1, combined=3), {}, "--brokers 1: 3 are brokers by --combined"),
+        (NodeCounts(combined=3), {1: BC, 2: B}, "node 2 is a broker already"),
+        (NodeCounts(controllers=1), {100: C, 101: C, 1: B}, "more than 1 controllers already"),
+        (NodeCounts(brokers=33), {}, "--brokers 33: expected 1 to 32"),
+        (NodeCounts(controllers=0), {}, "--controllers 0: expected 1 to 7"),
     ],
 )
-def test_what_cannot_be(wanted: Wanted, known: dict[int, Roles], said: str) -> None:
-    with pytest.raises(Failure, match=said):
+def test_what_cannot_be(wanted: NodeCounts, known: dict[int, Roles], said: str) -> None:
+    with pytest.raises(CommandError, match=said):
         wanted.nodes(known)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kwire.cli.cluster.folder import ClusterFolder, ClusterNode
-from kwire.cli.cluster.node_queries import Told
-from kwire.cli.cluster.plan import Wanted
-from kwire.cli.cluster.status import MAX_LINES, Status
+from kwire.cli.cluster.directory import ClusterDirectory, ClusterNode
+from kwire.cli.cluster.node_queries import ClusterMetadata
+from kwire.cli.cluster.plan import NodeCounts
+from kwire.cli.cluster.status import MAX_LINES, ClusterStatus
 from kwire.wire.messages.describe_cluster import DescribeClusterResponse
 from kwire.wire.messages.describe_quorum import ReplicaState, ResponsePartitionData
 from kwire.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
@@ -19,9 +19,9 @@ from kwire.wire.messages.metadata import MetadataResponse, MetadataResponseParti
 @pytest.fixture
 def nodes(tmp_path: Path) -> list[ClusterNode]:
     """Three of both roles, none of which runs."""
-    folder = ClusterFolder(str(tmp_path))
-    folder.make(Wanted(combined=3), 20_001, {})
-    return folder.nodes()
+    directory = ClusterDirectory(str(tmp_path))
+    directory.create(NodeCounts(combined=3), 20_001, {})
+    return directory.nodes()
 
 
 def replica(node_id: int, end: int, caught_up_ms: int) -> ReplicaState:
@@ -55,12 +55,12 @@ def topic(name: str, *partitions: tuple[int, list[int], list[int]]) -> MetadataR
     )
 
 
-def told(*topics: MetadataResponseTopic) -> Told:
-    return Told(DescribeClusterResponse(), MetadataResponse(topics=list(topics)))
+def told(*topics: MetadataResponseTopic) -> ClusterMetadata:
+    return ClusterMetadata(DescribeClusterResponse(), MetadataResponse(topics=list(topics)))
 
 
 def test_the_quorum_is_told(nodes: list[ClusterNode]) -> None:
-    status = Status(nodes, told(), QUORUM)
+    status = ClusterStatus(nodes, told(), QUORUM)
     lines = list(status.lines())
     assert lines[0].split()[5:7] == ["quorum", "lag"]
     assert [line.split()[5:7] for line in lines[1:4]] == [["voter", "23"], ["leader", "0"], ["voter", "-"]]
@@ -80,28 +80,28 @@ def test_partitions_that_lack_replicas_are_named(nodes: list[ClusterNode]) -> No
         topic("orders", (1, [1, 2, 3], [1, 3]), (2, [2, 3, 1], [2, 3, 1])),
         topic("paid", (-1, [2], [])),
     ]
-    status = Status(nodes, told(*topics), None)
+    status = ClusterStatus(nodes, told(*topics), None)
     lines = list(status.lines())
     assert lines[4:] == [
         "no controller leads the quorum",
         "2 topics, 3 partitions, 2 under-replicated, 1 offline",
-        "under replicated  leader  replicas  in sync",
-        "orders-0               1  1,2,3     1,3",
-        "paid-0                 -  2         -",
+        "under replicated partition  leader  replicas  in sync",
+        "orders-0                         1  1,2,3     1,3",
+        "paid-0                           -  2         -",
     ]
-    assert json.loads(status.as_json())["behind"] == [
-        {"under_replicated": "orders-0", "leader": 1, "replicas": [1, 2, 3], "in_sync": [1, 3]},
-        {"under_replicated": "paid-0", "leader": None, "replicas": [2], "in_sync": []},
+    assert json.loads(status.as_json())["under_replicated_partitions"] == [
+        {"under_replicated_partition": "orders-0", "leader": 1, "replicas": [1, 2, 3], "in_sync": [1, 3]},
+        {"under_replicated_partition": "paid-0", "leader": None, "replicas": [2], "in_sync": []},
     ]
 
 
 def test_one_is_no_plural(nodes: list[ClusterNode]) -> None:
-    lines = list(Status(nodes, told(topic("orders", (1, [1], [1]))), None).lines())
+    lines = list(ClusterStatus(nodes, told(topic("orders", (1, [1], [1]))), None).lines())
     assert lines[5:] == ["1 topic, 1 partition, 0 under-replicated, 0 offline"]
 
 
 def test_a_table_has_an_end(nodes: list[ClusterNode]) -> None:
     many = topic("t", *[(1, [1, 2], [1])] * (MAX_LINES + 3))
-    *_, last, more = Status(nodes, told(many), None).lines()
+    *_, last, more = ClusterStatus(nodes, told(many), None).lines()
     assert last.startswith(f"t-{MAX_LINES - 1} ")
     assert more == "and 3 more"

@@ -9,8 +9,8 @@ import pytest
 
 from kwire.broker.config import load
 from kwire.broker.config.jaas import PLAIN_MODULE
-from kwire.cli.doctor.doctor import of_configuration, of_console
-from kwire.cli.doctor.machine import Machine
+from kwire.cli.doctor.doctor import configuration_findings, console_findings
+from kwire.cli.doctor.machine import MachineFacts
 from kwire.testing import Broker
 from tests.cli.doctor.test_machine import FINE
 from tests.cli.running import Desk
@@ -18,12 +18,12 @@ from tests.cli.running import Desk
 
 @pytest.fixture(autouse=True)
 def _fine_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look() -> Machine:
+    def gather_facts() -> MachineFacts:
         return FINE
 
-    monkeypatch.setattr("kwire.cli.doctor.machine.look", look)
+    monkeypatch.setattr("kwire.cli.doctor.machine.gather_facts", gather_facts)
     monkeypatch.setattr("kwire.cli.doctor.directories.SLOW_SYNC_MS", 1e9)
-    monkeypatch.setattr("kwire.cli.doctor.directories.FEWEST_BYTES", 0)
+    monkeypatch.setattr("kwire.cli.doctor.directories.MIN_FREE_BYTES", 0)
 
 
 def test_a_new_broker_may_start(offline: Desk, tmp_path: Path) -> None:
@@ -31,12 +31,12 @@ def test_a_new_broker_may_start(offline: Desk, tmp_path: Path) -> None:
         port = server.getsockname()[1]
     at = ("--set", f"listeners=PLAINTEXT://127.0.0.1:{port}", "--data", str(tmp_path / "data"))
     rows = offline("doctor", *at, "--json").json
-    assert "problem" not in {row["verdict"] for row in rows}
+    assert "problem" not in {row["severity"] for row in rows}
     assert {
         "area": "ports",
-        "verdict": "good",
-        "found": f"127.0.0.1:{port} of PLAINTEXT is free",
-        "to_do": None,
+        "severity": "ok",
+        "message": f"127.0.0.1:{port} of PLAINTEXT is free",
+        "fix": None,
     } in rows
     told = offline("doctor", *at)
     assert told.status == 0
@@ -46,7 +46,7 @@ def test_a_new_broker_may_start(offline: Desk, tmp_path: Path) -> None:
 def test_a_port_is_had_by_a_broker_or_by_somebody_else(offline: Desk, broker: Broker, tmp_path: Path) -> None:
     at = f"listeners=PLAINTEXT://{broker.bootstrap_servers}"
     rows = offline("doctor", "--set", at, "--data", str(broker.log_dir), "--json").json
-    assert f"a broker answers at {broker.bootstrap_servers} of PLAINTEXT" in [row["found"] for row in rows]
+    assert f"a broker answers at {broker.bootstrap_servers} of PLAINTEXT" in [row["message"] for row in rows]
     elsewhere = offline("doctor", "--set", at, "--data", str(tmp_path))
     assert elsewhere.status == 1
     assert f"another broker answers at {broker.bootstrap_servers} of PLAINTEXT, which is not" in elsewhere.out
@@ -80,7 +80,7 @@ def test_a_file_is_read_as_serve_reads_it(offline: Desk, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "to_do"),
+    ("settings", "fix"),
     [
         ({}, None),
         ({"default.replication.factor": "3", "min.insync.replicas": "3"}, "set min.insync.replicas=2"),
@@ -99,12 +99,12 @@ def test_a_file_is_read_as_serve_reads_it(offline: Desk, tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_nobody_would_want_is_told(settings: dict[str, str], to_do: str | None) -> None:
-    found = list(of_configuration(load(None, {}, settings)))
-    if to_do is None:
+def test_what_nobody_would_want_is_told(settings: dict[str, str], fix: str | None) -> None:
+    found = list(configuration_findings(load(None, {}, settings)))
+    if fix is None:
         assert found == []
     else:
-        assert to_do in (found[0].to_do or "")
+        assert fix in (found[0].fix or "")
 
 
 def login(options: str, host: str = "127.0.0.1") -> dict[str, str]:
@@ -136,12 +136,12 @@ def login(options: str, host: str = "127.0.0.1") -> dict[str, str]:
     ],
 )
 def test_who_is_let_in_is_looked_at(settings: dict[str, str], told: list[str]) -> None:
-    assert [finding.found for finding in of_configuration(load(None, {}, settings))] == told
+    assert [finding.message for finding in configuration_findings(load(None, {}, settings))] == told
 
 
 def test_passwords_do_not_go_to_other_machines_unseen() -> None:
     settings = login('username="me" password="mine" user_me="mine"', host="")
-    found = [finding.found for finding in of_configuration(load(None, {}, settings))]
+    found = [finding.message for finding in configuration_findings(load(None, {}, settings))]
     assert "SASL_PLAINTEXT takes passwords as they are (PLAIN), and listens for other machines" in found
 
 
@@ -162,9 +162,9 @@ def test_a_console_that_shows_everybody_what_listeners_do_not(
 ) -> None:
     environ = {"KWIRE_HTTP": where, "KWIRE_CONSOLE": console}
     closed = load(None, {}, login('username="me" password="mine" user_me="mine"'))
-    found = [finding.found for finding in of_console(closed, environ)]
+    found = [finding.message for finding in console_findings(closed, environ)]
     assert (
         found
         == [f"the console at {where} (KWIRE_HTTP) asks nobody who he is, and every listener does"] * is_told
     )
-    assert list(of_console(load(None, {}, {}), environ)) == []
+    assert list(console_findings(load(None, {}, {}), environ)) == []

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from kwire.cli.commands import main
-from kwire.cli.shared.failure import unreadable
+from kwire.cli.shared.errors import cannot_read
+from kwire.cli.tools import main
 from kwire.testing import Broker
 from tests.cli.running import Desk, Ran
 
@@ -84,7 +84,7 @@ def test_a_partition_is_all_its_files(dump: Dump, data: Path) -> None:
     size = by_file[f"{FIRST}.log"][0]["size"]
     assert by_file[f"{FIRST}.index"][-1] == {"offset": 2, "position": size}
     assert by_file[f"{FIRST}.timeindex"][-1]["offset"] in (1, 2)
-    assert by_file["leader-epoch-checkpoint"] == [{"leader_epoch": 0, "from_offset": 0}]
+    assert by_file["leader-epoch-checkpoint"] == [{"leader_epoch": 0, "start_offset": 0}]
     assert by_file["partition.metadata"][0]["version"] == "0"
 
 
@@ -92,15 +92,19 @@ def test_transactions_have_markers_and_the_void_an_index(dump: Dump) -> None:
     rows = dump("dumped-txn-0", "--records")
     assert [row["marker"] for row in rows if "marker" in row] == ["abort", "commit"]
     (aborted,) = [row for row in rows if row["file"].endswith(".txnindex")]
-    assert (aborted["first_offset"], aborted["marker_at"]) == (0, 1)
+    assert (aborted["first_offset"], aborted["last_offset"]) == (0, 1)
     (producer,) = [row for row in rows if row["file"].endswith(".snapshot")]
-    assert (producer["producer_id"], producer["open_from"]) == (aborted["producer_id"], None)
+    assert (producer["producer_id"], producer["txn_start_offset"]) == (aborted["producer_id"], None)
 
 
 def test_internal_topics_say_what_they_say(dump: Dump) -> None:
     offsets = [row for row in dump(f"__consumer_offsets-0/{FIRST}.log", "--records") if "offset" in row]
     (told,) = [row for row in offsets if row["key"]["type"] == "OffsetCommitKey"]
-    assert (told["key"]["group"], told["key"]["topic"], told["value"]["offset"]) == ("dumper", "dumped", 2)
+    assert (
+        told["key"]["group"],
+        told["key"]["topic"],
+        told["value"]["offset"],
+    ) == ("dumper", "dumped", 2)
     states = [row for row in dump(f"__transaction_state-0/{FIRST}.log", "--records") if "offset" in row]
     assert {row["key"]["transactional_id"] for row in states} == {"dumping"}
     metadata = dump("__cluster_metadata-0", "--records")
@@ -198,7 +202,7 @@ def test_wrong_use(offline: Desk, tmp_path: Path) -> None:
     assert "no such file" in offline("dump", str(tmp_path / f"{FIRST}.log")).sentence
     refused = PermissionError(13, "Permission denied")
     assert (
-        str(unreadable("x.log", refused))
+        str(cannot_read("x.log", refused))
         == "x.log: Permission denied: read it as the user that the broker runs as"
     )
     assert "has no files of Kafka's" in offline("dump", str(tmp_path)).sentence

@@ -16,8 +16,9 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from kwire.cli.records.avro import AvroValues
-from kwire.cli.shared.failure import Failure, Misfit
+from kwire.cli.records.avro import AvroDecoder
+from kwire.cli.shared.command_error import CommandError
+from kwire.cli.shared.errors import FormatMismatch
 from kwire.testing import Broker
 from tests.cli.running import Desk
 from tests.pipeline.schema_registry import SchemaRegistry
@@ -66,9 +67,9 @@ BY_ID = b"\0\0\0\0\x07" + _written(ITEM, {"n": 5})  # an order has nothing aroun
 
 
 def test_a_schema_is_asked_for_by_its_id_with_what_it_refers_to(registry: str) -> None:
-    values = AvroValues(registry, [])
-    assert values.read(BY_ID) == {"item": {"n": 5}}
-    assert values.read(BY_ID) == {"item": {"n": 5}}
+    values = AvroDecoder(registry, [])
+    assert values.decode(BY_ID) == {"item": {"n": 5}}
+    assert values.decode(BY_ID) == {"item": {"n": 5}}
 
 
 def test_a_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
@@ -76,10 +77,10 @@ def test_a_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
     path.write_text('{"type": "int", "doc": "what is not canonical does not count"}')
     # The specification's fingerprint of "int", 7275d51a3f395c8f, begins with its least byte here.
     data = b"\xc3\x01" + bytes.fromhex("7275d51a3f395c8f")[::-1] + b"\x06"
-    values = AvroValues(None, [str(path)])
-    assert values.read(data) == 3
-    with pytest.raises(Misfit, match="no --schema has the fingerprint 0000000000000000"):
-        values.read(b"\xc3\x01" + bytes(8) + b"\x06")
+    values = AvroDecoder(None, [str(path)])
+    assert values.decode(data) == 3
+    with pytest.raises(FormatMismatch, match="no --schema has the fingerprint 0000000000000000"):
+        values.decode(b"\xc3\x01" + bytes(8) + b"\x06")
 
 
 @pytest.mark.parametrize(
@@ -95,28 +96,30 @@ def test_a_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_something_else_is_said(registry: str, data: bytes, why: str) -> None:
-    with pytest.raises(Misfit, match=why):
-        AvroValues(registry, []).read(data)
+    with pytest.raises(FormatMismatch, match=why):
+        AvroDecoder(registry, []).decode(data)
 
 
 def test_what_keeps_it_from_being_read_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match=r"does not answer \(Connection refused\): start it, or name another"):
-        AvroValues("http://127.0.0.1:1", []).read(BY_ID)
-    with pytest.raises(Failure, match="begins with http"):
-        AvroValues("file:///etc", [])
-    with pytest.raises(Failure, match="No such file or directory: give the path of an Avro schema"):
-        AvroValues(None, [str(tmp_path / "none")])
+    with pytest.raises(
+        CommandError, match=r"does not answer \(Connection refused\): start it, or name another"
+    ):
+        AvroDecoder("http://127.0.0.1:1", []).decode(BY_ID)
+    with pytest.raises(CommandError, match="begins with http"):
+        AvroDecoder("file:///etc", [])
+    with pytest.raises(CommandError, match="No such file or directory: give the path of an Avro schema"):
+        AvroDecoder(None, [str(tmp_path / "none")])
     (tmp_path / "bad").write_text("{")
-    with pytest.raises(Failure, match="is no Avro schema"):
-        AvroValues(None, [str(tmp_path / "bad")])
-    with pytest.raises(Misfit, match="say where it is with --registry"):
-        AvroValues(None, []).read(BY_ID)
+    with pytest.raises(CommandError, match="is no Avro schema"):
+        AvroDecoder(None, [str(tmp_path / "bad")])
+    with pytest.raises(FormatMismatch, match="say where it is with --registry"):
+        AvroDecoder(None, []).decode(BY_ID)
 
 
 def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kwire.cli.records.avro.find_spec", lambda name: None)
-    with pytest.raises(Failure, match="pip install fastavro"):
-        AvroValues("http://127.0.0.1:1", [])
+    with pytest.raises(CommandError, match="pip install fastavro"):
+        AvroDecoder("http://127.0.0.1:1", [])
 
 
 def test_values_are_shown_as_json(desk: Desk, registry: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.cli.records.partitioner import murmur2, partition_of
+from kwire.cli.records.partitioner import murmur2, partition_for_key
 from tests.wire import kafka_json
 
 
@@ -34,4 +34,4 @@ def test_partitions_are_those_of_another_client() -> None:
         key = rng.randbytes(length)
         assert murmur2(key) == other.murmur2(key) & 0xFFFFFFFF
         for count in (1, 3, 12):
-            assert partition_of(key, count) == (other.murmur2(key) & 0x7FFFFFFF) % count
+            assert partition_for_key(key, count) == (other.murmur2(key) & 0x7FFFFFFF) % count

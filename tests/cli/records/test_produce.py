@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from kwire.cli.records.partitioner import partition_of
-from kwire.cli.records.produce import lines_of
+from kwire.cli.records.partitioner import partition_for_key
+from kwire.cli.records.produce import read_lines
 from kwire.testing import Broker
 from tests.cli.running import Desk
 
@@ -67,11 +67,16 @@ def test_lines_have_keys_which_lead_to_their_partitions(
         **{b"%d" % n: b"v%d" % n for n in range(20)},
         b"20": None,
     }
-    assert all(one.partition() == partition_of(one.key(), 5) for one in found)
+    assert all(one.partition() == partition_for_key(one.key(), 5) for one in found)
 
 
 def test_what_consume_gives_produce_takes(desk: Desk, read: Read, typed: Callable[[bytes], None]) -> None:
-    told = {"key": "00ff", "value": {"a": [1]}, "headers": [["h", "x"], ["n", None]], "timestamp": 1234}
+    told = {
+        "key": "00ff",
+        "value": {"a": [1]},
+        "headers": [["h", "x"], ["n", None]],
+        "timestamp": 1234,
+    }
     typed(json.dumps(told).encode() + b"\n" + json.dumps({"value": "text"}).encode() + b"\n")
     assert desk("produce", "whole", "--records", "--key-format", "hex", "--value-format", "json").status == 0
     first, second = read("whole", 2)
@@ -183,4 +188,4 @@ def test_lines_are_given_as_they_come() -> None:
         def read1(self, size: int) -> bytes:
             return self.parts.pop(0) if self.parts else b""
 
-    assert list(lines_of(Slowly())) == [["a"], ["bc", "d"], ["e"]]  # type: ignore[arg-type]
+    assert list(read_lines(Slowly())) == [["a"], ["bc", "d"], ["e"]]  # type: ignore[arg-type]

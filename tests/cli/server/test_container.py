@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kwire.cli.broker_settings import Failure
-from kwire.cli.server.container import DEFAULT_CLUSTER_ID, address, completed, properties_file
+from kwire.cli.server.container import (
+    DEFAULT_CLUSTER_ID,
+    apply_image_defaults,
+    health_address,
+    properties_file,
+)
+from kwire.cli.shared.command_error import CommandError
 
 QUORUM = {
     "KAFKA_NODE_ID": "1",
@@ -22,31 +27,31 @@ QUORUM = {
 
 
 def test_a_cluster_has_an_id_though_nobody_names_one() -> None:
-    assert completed({})["CLUSTER_ID"] == DEFAULT_CLUSTER_ID
-    assert completed({"CLUSTER_ID": ""})["CLUSTER_ID"] == DEFAULT_CLUSTER_ID
-    assert completed({"CLUSTER_ID": "mine"})["CLUSTER_ID"] == "mine"
+    assert apply_image_defaults({})["CLUSTER_ID"] == DEFAULT_CLUSTER_ID
+    assert apply_image_defaults({"CLUSTER_ID": ""})["CLUSTER_ID"] == DEFAULT_CLUSTER_ID
+    assert apply_image_defaults({"CLUSTER_ID": "mine"})["CLUSTER_ID"] == "mine"
 
 
 def test_arguments_win_over_the_environment() -> None:
-    settings = completed({"A": "1", "B": "2"}, ["A=3=4", "C="])
+    settings = apply_image_defaults({"A": "1", "B": "2"}, ["A=3=4", "C="])
     assert {name: settings[name] for name in "ABC"} == {"A": "3=4", "B": "2", "C": ""}
     for wrong in ("A", "=1"):
-        with pytest.raises(Failure, match=f"^{wrong}: expected NAME=VALUE"):
-            completed({}, [wrong])
+        with pytest.raises(CommandError, match=f"^{wrong}: expected NAME=VALUE"):
+            apply_image_defaults({}, [wrong])
 
 
 def test_a_broker_listens_everywhere_at_the_ports_that_it_advertises() -> None:
     advertised = {"KAFKA_ADVERTISED_LISTENERS": "A://kafka:19092,B://localhost:9092"}
-    assert completed(advertised)["KAFKA_LISTENERS"] == "A://0.0.0.0:19092,B://0.0.0.0:9092"
+    assert apply_image_defaults(advertised)["KAFKA_LISTENERS"] == "A://0.0.0.0:19092,B://0.0.0.0:9092"
     given = {**advertised, "KAFKA_LISTENERS": "A://:1"}
-    assert completed(given)["KAFKA_LISTENERS"] == "A://:1"
+    assert apply_image_defaults(given)["KAFKA_LISTENERS"] == "A://:1"
 
 
 def test_a_controller_advertises_nothing() -> None:
     controller = {"KAFKA_PROCESS_ROLES": "controller", "KAFKA_ADVERTISED_LISTENERS": ""}
-    assert "KAFKA_ADVERTISED_LISTENERS" not in completed(controller)
-    with pytest.raises(Failure, match="leave it out"):
-        completed({**controller, "KAFKA_ADVERTISED_LISTENERS": "A://kafka:1"})
+    assert "KAFKA_ADVERTISED_LISTENERS" not in apply_image_defaults(controller)
+    with pytest.raises(CommandError, match="leave it out"):
+        apply_image_defaults({**controller, "KAFKA_ADVERTISED_LISTENERS": "A://kafka:1"})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_a_controller_advertises_nothing() -> None:
     ],
 )
 def test_the_level_of_log4j_is_that_of_the_log(given: dict[str, str], level: str | None) -> None:
-    assert completed(given).get("KWIRE_LOG_LEVEL") == level
+    assert apply_image_defaults(given).get("KWIRE_LOG_LEVEL") == level
 
 
 @pytest.mark.parametrize(
@@ -103,17 +108,17 @@ def test_health_is_asked_where_brokers_answer_first(
 ) -> None:
     file = tmp_path / "server.properties"
     file.write_text("controller.listener.names=CONTROLLER\nlisteners=HOST://:1\n")
-    assert address(str(file), {"KAFKA_LISTENERS": listeners}) == asked
+    assert health_address(str(file), {"KAFKA_LISTENERS": listeners}) == asked
 
 
 def test_a_file_that_is_not_there_is_told() -> None:
-    with pytest.raises(Failure, match=r"/none/server\.properties: No such file"):
-        address("/none/server.properties", {})
+    with pytest.raises(CommandError, match=r"/none/server\.properties: No such file"):
+        health_address("/none/server.properties", {})
 
 
 def test_listeners_that_are_none_are_told() -> None:
-    with pytest.raises(Failure, match="expected NAME://host:port"):
-        address(os.devnull, {"KAFKA_LISTENERS": "9092"})
+    with pytest.raises(CommandError, match="expected NAME://host:port"):
+        health_address(os.devnull, {"KAFKA_LISTENERS": "9092"})
 
 
 def ran(place: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kwire.broker.security.settings import Credentials
-from kwire.cli.shared.client_settings import ClientSettings, servers_of, settings_of
-from kwire.cli.shared.failure import Failure, UsageError
-from kwire.client.security import PLAINTEXT, login_of
+from kwire.cli.shared.client_settings import ClientSettings, servers_of, settings_from_options
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.client.security import PLAINTEXT, jaas_config
 
 
 def _settings(**options: Any) -> ClientSettings:
-    return settings_of(
+    return settings_from_options(
         Namespace(**{"bootstrap_server": None, "command_config": None, "timeout": None, **options})
     )
 
@@ -54,7 +54,7 @@ def test_a_file_is_what_kafkas_tools_take(tmp_path: Path) -> None:
     assert _settings().security == PLAINTEXT
     with path.open("a") as file:
         file.write("security.protocol=sasl_plaintext\nsasl.mechanism=PLAIN\n")
-        file.write(f"sasl.jaas.config={login_of('PLAIN', 'me', 'mine')}")
+        file.write(f"sasl.jaas.config={jaas_config('PLAIN', 'me', 'mine')}")
     assert _settings(command_config=str(path)).security.credentials == Credentials("PLAIN", "me", "mine")
     assert _settings(timeout=2).request_timeout_ms == 1800
 
@@ -62,16 +62,16 @@ def test_a_file_is_what_kafkas_tools_take(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     with pytest.raises(
-        Failure, match="No such file or directory: give the path of a client's properties file"
+        CommandError, match="No such file or directory: give the path of a client's properties file"
     ):
         _settings(command_config=str(path))
     path.write_text("security.protocol=SASL_PLAINTEXT")
     with pytest.raises(
-        Failure, match=rf"^{path}: sasl.mechanism=GSSAPI, which is Kafka's default, is not known"
+        CommandError, match=rf"^{path}: sasl.mechanism=GSSAPI, which is Kafka's default, is not known"
     ):
         _settings(command_config=str(path))
     path.write_text("default.api.timeout.ms=soon")
-    with pytest.raises(Failure, match="expected milliseconds"):
+    with pytest.raises(CommandError, match="expected milliseconds"):
         _settings(command_config=str(path))
     for seconds in (0, float("nan"), float("inf")):
         with pytest.raises(UsageError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kwire.cli.shared.output import RED, Output, Progress, size_text, table, time_text
+from kwire.cli.shared.output import RED, Output, Progress, format_size, format_table, format_time
 
 
 class Terminal(io.StringIO):
@@ -25,11 +25,11 @@ ROWS: list[dict[str, Any]] = [{"a_name": "x", "n": 5, "l": [1, 2]}, {"a_name": N
 
 
 def test_a_table_has_numbers_at_the_right() -> None:
-    assert list(table(ROWS)) == ["a name     n  l", "x          5  1,2", "-       1234  -"]
+    assert list(format_table(ROWS)) == ["a name     n  l", "x          5  1,2", "-       1234  -"]
 
 
 @pytest.mark.parametrize(
-    ("terminal", "environ", "coloured"),
+    ("terminal", "environ", "colored"),
     [
         (True, {}, True),
         (False, {}, False),
@@ -38,11 +38,11 @@ def test_a_table_has_numbers_at_the_right() -> None:
         (True, {"TERM": "dumb"}, False),
     ],
 )
-def test_colour_is_where_a_terminal_is(terminal: bool, environ: dict[str, str], coloured: bool) -> None:
+def test_colour_is_where_a_terminal_is(terminal: bool, environ: dict[str, str], colored: bool) -> None:
     output, out = _output(terminal, **environ)
-    output.show(ROWS, empty="", colour=lambda row: RED if row["n"] == 5 else None)
-    assert ("\x1b[31mx" in out.getvalue()) is coloured
-    assert ("\x1b" in out.getvalue()) is coloured
+    output.show(ROWS, empty="", color=lambda row: RED if row["n"] == 5 else None)
+    assert ("\x1b[31mx" in out.getvalue()) is colored
+    assert ("\x1b" in out.getvalue()) is colored
 
 
 def test_json_is_never_coloured() -> None:
@@ -64,15 +64,15 @@ def test_what_was_done_is_a_sentence_each_or_one_array() -> None:
     for as_json, said in ((False, "a is gone\nb is gone\n"), (True, '[{"gone": "a"}, {"gone": "b"}]')):
         output, out = _output(False, as_json=as_json)
         for name in "ab":
-            output.did(f"{name} is gone", gone=name)
-        output.end()
+            output.report(f"{name} is gone", gone=name)
+        output.finish()
         assert (json.loads(out.getvalue()) == json.loads(said)) if as_json else out.getvalue() == said
 
 
 def test_a_terminal_does_not_obey_strangers() -> None:
     output, _ = _output(True)
     assert output.printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\n"
-    assert "\x1b" not in "".join(table([{"k": "\x1b[2J"}]))
+    assert "\x1b" not in "".join(format_table([{"k": "\x1b[2J"}]))
     output, _ = _output(False)
     assert output.printable("\x1b") == "\x1b"
 
@@ -82,12 +82,12 @@ def test_progress_is_drawn_now_and_then_and_wiped() -> None:
     stream = Terminal()
     with Progress("read", stream, lambda: next(times)) as progress:
         for done in (10, 20, 30):
-            progress.at(done, 40)
+            progress.update(done, 40)
     assert stream.getvalue() == "\r\x1b[Kread: 10 of 40 (25 %)\r\x1b[Kread: 30 of 40 (75 %)\r\x1b[K"
 
 
 def test_times_and_sizes() -> None:
-    assert time_text(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
-    assert time_text(-1) is None
-    assert time_text(1 << 62) == str(1 << 62)
-    assert [size_text(n) for n in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+    assert format_time(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+    assert format_time(-1) is None
+    assert format_time(1 << 62) == str(1 << 62)
+    assert [format_size(n) for n in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 
 
-class Lost(OSError):
+class Disconnected(OSError):
     """A connection that could not be made, or has ended; the request may be tried again."""
 
-    may_be_done = False
+    may_have_executed = False
     """Whether the request may have arrived: what makes something anew each time is not to be tried again."""
 
 
-class Closed(Lost):
+class ClosedByPeer(Disconnected):
     """The other side has ended a connection."""
 
 
-class NoBroker(Lost):
+class NoReachableBroker(Disconnected):
     """No broker of the cluster was reached yet."""
 
 
@@ -28,7 +28,7 @@ class SecurityMismatch(WireError):
     """
 
 
-class NoPartition(LookupError):
+class UnknownPartition(LookupError):
     """A topic has no partition of that number."""
 
     def __init__(self, topic: str, index: int, count: int) -> None:
@@ -36,7 +36,7 @@ class NoPartition(LookupError):
         super().__init__(f"topic {topic} has {there}, and no {index}")
 
 
-def check(code: int, message: str | None, about: str) -> None:
+def raise_for_code(code: int, message: str | None, about: str) -> None:
     """Nothing where all went well. ApiError with what was asked for otherwise."""
     if code:
         raise ApiError(_known(code), f"{about}: {message}" if message else about)

@@ -13,8 +13,8 @@ import trio.testing
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from kwire.console import handed
-from kwire.console.handed import serve_handed
+from kwire.console import handover
+from kwire.console.handover import serve_connections
 
 REQUEST = b"GET /console/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -48,7 +48,7 @@ async def serving(
         theirs.setblocking(False)
         channel = trio.socket.from_stdlib_socket(theirs)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_handed, channel, app, gone.set, logging.getLogger())
+            nursery.start_soon(serve_connections, channel, app, gone.set, logging.getLogger())
             yield connect
             goes_on.set()
             ours.close()
@@ -81,7 +81,7 @@ async def test_a_connection_is_answered_and_closed_and_its_descriptor_given_back
 
 
 async def test_more_than_it_answers_at_once_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handed, "MAX_AT_ONCE", 1)
+    monkeypatch.setattr(handover, "MAX_REQUESTS", 1)
     entered, goes_on = trio.Event(), trio.Event()
     async with serving(entered, goes_on) as connect:
         first = connect()
@@ -94,8 +94,8 @@ async def test_more_than_it_answers_at_once_are_told(monkeypatch: pytest.MonkeyP
 
 
 async def test_who_takes_nothing_of_a_page_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handed, "MAX_AT_ONCE", 1)
-    monkeypatch.setattr("kwire.http.connections.TAKEN_SECONDS", 0.1)
+    monkeypatch.setattr(handover, "MAX_REQUESTS", 1)
+    monkeypatch.setattr("kwire.http.connections.SEND_TIMEOUT_SECONDS", 0.1)
     entered, goes_on = trio.Event(), trio.Event()
     goes_on.set()
     large = "x" * 50_000_000

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kwire.cli.commands import COMMANDS, main, parser_of
-from kwire.cli.main import DESK
+from kwire.cli.main import TOOLS
 from kwire.cli.main import main as kwire
+from kwire.cli.tools import TOOL_MODULES, main, parser_of
 from kwire.testing import Broker
 from tests.cli.running import Desk
 
@@ -28,7 +28,7 @@ def _commands() -> Iterator[tuple[str, ...]]:
 
 
 def _actions() -> Iterator[tuple[str, ...]]:
-    for name in COMMANDS:
+    for name in TOOL_MODULES:
         subparsers = [one for one in parser_of(name)._actions if one.dest == "action"]
         yield from (
             ((name, action) for action in subparsers[0].choices or ()) if subparsers else iter([(name,)])
@@ -47,7 +47,7 @@ def test_help_has_a_sentence_and_an_example(command: tuple[str, ...], offline: D
 
 
 def test_every_command_is_a_command_of_kwire_and_in_the_documentation() -> None:
-    assert list(DESK) == list(COMMANDS)
+    assert list(TOOLS) == list(TOOL_MODULES)
     page = (ROOT / "docs" / "command-line.md").read_text()
     for command in _actions():
         assert f"`kwire {command[0]}`" in page

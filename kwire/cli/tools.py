@@ -9,16 +9,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kwire.cli.shared.failure import Failure, UsageError, sentence_of
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import describe_api_error
 from kwire.cli.shared.output import standard_output
-from kwire.cli.shared.standard_streams import FAILED, tell, told
-from kwire.client.failure import Lost, NoBroker, NoPartition
+from kwire.cli.shared.standard_streams import FAILED, print_error, run_and_flush
+from kwire.client.errors import Disconnected, NoReachableBroker, UnknownPartition
 from kwire.wire.batch import CorruptBatch
 from kwire.wire.errors import ApiError, WireError
 
-WRONG_USE, INTERRUPTED = 2, 130
+USAGE_ERROR, INTERRUPTED = 2, 130
 
-COMMANDS: Final[Mapping[str, str]] = {
+TOOL_MODULES: Final[Mapping[str, str]] = {
     "topics": "kwire.cli.admin.topics",
     "produce": "kwire.cli.records.produce",
     "consume": "kwire.cli.records.consume",
@@ -38,7 +39,7 @@ def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.en
     """Run the command of this name, and give its exit status."""
     gc.enable()
     options = parser_of(name).parse_args(arguments)
-    return told(f"kwire {name}", lambda: _run(name, options, environ))
+    return run_and_flush(f"kwire {name}", lambda: _run(name, options, environ))
 
 
 def _run(name: str, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -47,28 +48,28 @@ def _run(name: str, options: argparse.Namespace, environ: Mapping[str, str]) -> 
         result: int = options.run(options, output)
         return result
     except UsageError as error:
-        return _fail(name, str(error), WRONG_USE)
-    except NoBroker as error:
+        return _fail(name, str(error), USAGE_ERROR)
+    except NoReachableBroker as error:
         return _fail(
             name,
             f"no broker answers ({error}): start one with 'kwire serve', or name another with "
             f"--bootstrap-server",
         )
-    except Lost as error:
+    except Disconnected as error:
         return _fail(name, f"{error}: start that broker, or give it more time by --timeout")
-    except (Failure, NoPartition, CorruptBatch, WireError) as error:
+    except (CommandError, UnknownPartition, CorruptBatch, WireError) as error:
         return _fail(name, str(error))
     except ApiError as error:
-        return _fail(name, sentence_of(error))
+        return _fail(name, describe_api_error(error))
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """What a command takes."""
-    parser: argparse.ArgumentParser = importlib.import_module(COMMANDS[name]).parser(name)
+    parser: argparse.ArgumentParser = importlib.import_module(TOOL_MODULES[name]).parser(name)
     return parser
 
 
 def _fail(name: str, sentence: str, status: int = FAILED) -> int:
-    return tell(f"kwire {name}", sentence, status)
+    return print_error(f"kwire {name}", sentence, status)

@@ -33,36 +33,37 @@ from kwire.broker.metadata.features import unserved_feature_levels
 from kwire.broker.node.format import FormatError, InitialMetadata, format_directories, parse_voters
 from kwire.broker.storage.checkpoints import META_PROPERTIES
 from kwire.broker.storage.disk import RealDisk, StorageError
-from kwire.cli.broker_settings import CLUSTER_DIR, Failure, UsageError
+from kwire.cli.broker_settings import CLUSTER_DIR
 from kwire.cli.cluster.plan import (
     FIRST_CONTROLLER,
     ControllerAddresses,
+    NodeCounts,
     Roles,
-    Wanted,
     addresses,
     properties,
 )
+from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.wire.primitives import uuid_to_text
 
 DEFAULT_PORT: Final = 9092
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 90
-LOOK_SECONDS: Final = 0.02
-LAST_SECONDS: Final = 2
+POLL_SECONDS: Final = 0.02
+SHUTDOWN_ROUND_SECONDS: Final = 2
 """How long brokers that end are waited for once no majority of the controllers runs."""
 NODE: Final = re.compile(r"node-[0-9]+")
 """What properties of a node are named; an editor may leave copies beside them."""
 UNFINISHED: Final = ".unfinished"
 """What the properties of a node end with while its directories are not formatted."""
-OF_A_NODE: Final = ("broker.id", "listeners", "log.dir", "log.dirs", "node.id", "process.roles")
+NODE_KEYS: Final = ("broker.id", "listeners", "log.dir", "log.dirs", "node.id", "process.roles")
 """What each node has for itself."""
-OF_A_CLUSTER: Final = (
+CLUSTER_KEYS: Final = (
     "controller.listener.names",
     "controller.quorum.bootstrap.servers",
     "controller.quorum.voters",
 )
 """What all nodes of a cluster have, and follows from which there are."""
-SERVING: Final = "kwire serves on "
+SERVING_PREFIX: Final = "kwire serves on "
 
 
 class ClusterNode:
@@ -74,20 +75,20 @@ class ClusterNode:
         self.data, self.log, self._pid_file = (
             properties.with_suffix(suffix) for suffix in ("", ".log", ".pid")
         )
-        self.fault: str | None = None
+        self.config_error: str | None = None
         """What is wrong with its properties, which are there to be edited: then only its process is known."""
         self._config: BrokerConfig | None = None
         try:
             self._config = load(str(properties), {}, {})
         except (ConfigError, OSError) as error:
-            self.fault = f"{properties}: {error}"
+            self.config_error = f"{properties}: {error}"
         self._started = self._log_begins = 0
 
     @property
     def config(self) -> BrokerConfig:
         """Failure: there is none to be read."""
         if self._config is None:
-            raise Failure(str(self.fault))
+            raise CommandError(str(self.config_error))
         return self._config
 
     @property
@@ -111,7 +112,7 @@ class ClusterNode:
         return None if self._config is None else ",".join(self._config.process_roles)
 
     @property
-    def known_roles(self) -> Roles:
+    def role_set(self) -> Roles:
         """In one order, and as far as they are known."""
         held = {BROKER: self.is_broker, CONTROLLER: self.is_controller}
         return tuple(role for role, is_held in held.items() if is_held)
@@ -163,15 +164,17 @@ class ClusterNode:
             with self.log.open("rb") as log:
                 log.seek(self._log_begins)
                 told = log.read().decode(errors="replace")
-            if any(line.startswith(SERVING) for line in told.splitlines()):
+            if any(line.startswith(SERVING_PREFIX) for line in told.splitlines()):
                 return
             if ended:
                 code = os.waitstatus_to_exitcode(status)
                 last = next(iter(told.strip().splitlines()[-1:]), f"exit status {code}")
-                raise Failure(f"node {self.node_id} did not start: {last.removeprefix('kwire: ')}")
+                raise CommandError(f"node {self.node_id} did not start: {last.removeprefix('kwire: ')}")
             if time.monotonic() > deadline:
-                raise Failure(f"node {self.node_id} does not serve yet: {self.log} tells what it waits for")
-            time.sleep(LOOK_SECONDS)
+                raise CommandError(
+                    f"node {self.node_id} does not serve yet: {self.log} tells what it waits for"
+                )
+            time.sleep(POLL_SECONDS)
 
     def signal(self, number: int) -> bool:
         """Send its process a signal; False where there is none."""
@@ -189,12 +192,12 @@ class ClusterNode:
                 os.waitpid(pid, os.WNOHANG)
             if time.monotonic() > deadline:
                 return False
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         self._pid_file.unlink(missing_ok=True)
         return True
 
 
-class ClusterFolder:
+class ClusterDirectory:
     """The nodes of one cluster."""
 
     def __init__(self, path: str) -> None:
@@ -213,7 +216,7 @@ class ClusterFolder:
     def nodes(self) -> list[ClusterNode]:
         """All nodes, by id, controllers first. Failure: there is no cluster."""
         if not self.exists:
-            raise Failure(f"there is no cluster in {self.path}: {self.command('up')} makes one")
+            raise CommandError(f"there is no cluster in {self.path}: {self.command('up')} makes one")
         found = [
             ClusterNode(path) for path in self.path.glob("node-*.properties") if NODE.fullmatch(path.stem)
         ]
@@ -226,18 +229,18 @@ class ClusterFolder:
             if node.node_id == node_id:
                 return node
         known = ", ".join(str(node.node_id) for node in nodes)
-        raise Failure(f"there is no node {node_id} in {self.path}: there are {known}")
+        raise CommandError(f"there is no node {node_id} in {self.path}: there are {known}")
 
-    def make(self, wanted: Wanted, wanted_port: int | None, settings: Mapping[str, str]) -> list[int]:
+    def create(self, wanted: NodeCounts, first_port: int | None, settings: Mapping[str, str]) -> list[int]:
         """Write properties and format directories, of what is not there yet; the ids of that. Failure.
 
         Brokers listen on `wanted_port` and those behind it, controllers behind them, and what is added later
         behind all that is there.
         """
-        for key in OF_A_NODE:
+        for key in NODE_KEYS:
             if key in settings:
                 raise UsageError(f"--set {key}: each node has its own")
-        for key in OF_A_CLUSTER:
+        for key in CLUSTER_KEYS:
             if key in settings:
                 raise UsageError(f"--set {key}: it follows from the nodes of the cluster")
         try:
@@ -248,20 +251,20 @@ class ClusterFolder:
         if nodes:
             self._finish()
             nodes = self.nodes()
-        all_nodes = wanted.nodes({node.node_id: node.known_roles for node in nodes})
+        all_nodes = wanted.nodes({node.node_id: node.role_set for node in nodes})
         known = {node.node_id for node in nodes}
         missing = {each: all_nodes[each] for each in all_nodes if each not in known}
-        if nodes and wanted_port is not None and all(node.fault is None for node in nodes):
+        if nodes and first_port is not None and all(node.config_error is None for node in nodes):
             ports = [each for node in nodes for each in node.ports]
-            if wanted_port not in ports:
-                raise Failure(
-                    f"--port {wanted_port}: this cluster has its ports, from {min(ports)} on: "
+            if first_port not in ports:
+                raise CommandError(
+                    f"--port {first_port}: this cluster has its ports, from {min(ports)} on: "
                     f"{self.command('down')} first, or --dir for another one"
                 )
         if not missing:
             return []
-        self._forget_unfinished()
-        port = DEFAULT_PORT if wanted_port is None else wanted_port
+        self._remove_unfinished()
+        port = DEFAULT_PORT if first_port is None else first_port
         if nodes:
             port = 1 + max(each for node in nodes for each in node.ports)
         most = MAX_PORT + 1 - sum(map(len, missing.values()))
@@ -278,7 +281,7 @@ class ClusterFolder:
             return self._id_file.read_text().strip()
         self.path.mkdir(parents=True, exist_ok=True)
         if any(self.path.iterdir()):
-            raise Failure(f"{self.path} is not empty, and not a cluster's: give another --dir")
+            raise CommandError(f"{self.path} is not empty, and not a cluster's: give another --dir")
         cluster_id = uuid_to_text(new_uuid(random.SystemRandom()))
         # From here on 'up' goes on with what is there, and 'down' removes it.
         self._id_file.write_text(f"{cluster_id}\n")
@@ -303,7 +306,7 @@ class ClusterFolder:
         servers = [f"{host}:{port}" for node in old for _, host, port in node.config.controller_endpoints()]
         static = next((node.config.given.get(VOTERS, "") for node in old), "")
         if static and new:
-            raise Failure(
+            raise CommandError(
                 f"the controller of {self.path} is named in the properties of its nodes, so that no "
                 f"other joins it: a cluster that is made now can have more"
             )
@@ -333,12 +336,12 @@ class ClusterFolder:
             shutil.rmtree(node.data, ignore_errors=True)
             for path in (node.log, node.properties, node.properties.with_suffix(".pid")):
                 path.unlink(missing_ok=True)
-        self._forget_unfinished()
+        self._remove_unfinished()
         self._id_file.unlink()
         with suppress(OSError):  # with files of somebody else's
             self.path.rmdir()
 
-    def _forget_unfinished(self) -> None:
+    def _remove_unfinished(self) -> None:
         """Remove what an 'up' left that was cut short."""
         for unfinished in self.path.glob(f"node-*{UNFINISHED}"):
             shutil.rmtree(unfinished.with_suffix(""), ignore_errors=True)
@@ -348,27 +351,27 @@ class ClusterFolder:
 def start(nodes: Sequence[ClusterNode]) -> None:
     """Start those that do not run, all at once, and wait until they serve. Failure."""
     idle = [node for node in nodes if node.pid is None]
-    faults = [node.fault for node in idle if node.fault is not None]
-    started = [node for node in idle if node.fault is None]
+    faults = [node.config_error for node in idle if node.config_error is not None]
+    started = [node for node in idle if node.config_error is None]
     for node in started:
         node.start()
     deadline = time.monotonic() + START_SECONDS
     try:
         for node in started:
             node.await_serving(deadline)
-    except Failure as error:
+    except CommandError as error:
         faults.append(str(error))
     if faults:
-        raise Failure("; ".join(faults) + also_running(nodes))
+        raise CommandError("; ".join(faults) + describe_running(nodes))
 
 
-def also_running(nodes: Sequence[ClusterNode]) -> str:
+def describe_running(nodes: Sequence[ClusterNode]) -> str:
     """Which of them run, to be told where others do not."""
     running = [str(node.node_id) for node in nodes if node.pid is not None]
     return f"; these run: {', '.join(running)}" if running else ""
 
 
-def stop(nodes: Sequence[ClusterNode], can_be_led: Callable[[], bool]) -> None:
+def stop(nodes: Sequence[ClusterNode], has_majority: Callable[[], bool]) -> None:
     """Stop nodes in an orderly way, brokers first, which hand over what they lead. Failure: some run on.
 
     Of nodes that are broker and controller the last have nobody to hand over to, and nobody who lets them go:
@@ -378,14 +381,14 @@ def stop(nodes: Sequence[ClusterNode], can_be_led: Callable[[], bool]) -> None:
         late = [node for node in group if node.signal(signal.SIGTERM)]
         deadline = time.monotonic() + STOP_SECONDS
         while late and time.monotonic() < deadline:
-            is_led = can_be_led()
-            late = _await_ends(late, min(deadline, time.monotonic() + LAST_SECONDS))
+            had_majority = has_majority()
+            late = _await_ends(late, min(deadline, time.monotonic() + SHUTDOWN_ROUND_SECONDS))
             for node in late:
-                if node.is_broker and not is_led:
+                if node.is_broker and not had_majority:
                     node.signal(signal.SIGTERM)
         if late:
             told = ", ".join(str(node.node_id) for node in late)
-            raise Failure(f"still stopping: node {told}; 'kwire cluster kill' ends a node at once")
+            raise CommandError(f"still stopping: node {told}; 'kwire cluster kill' ends a node at once")
 
 
 def _await_ends(nodes: Sequence[ClusterNode], deadline: float) -> list[ClusterNode]:
@@ -415,4 +418,4 @@ def _format(path: Path, rng: random.Random, cluster_id: str, voters: str) -> Non
             ),
         )
     except (ConfigError, StorageError, FormatError) as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error

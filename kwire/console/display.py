@@ -13,15 +13,15 @@ HEX_BYTES, DUMP_BYTES = 32, 4 * 1024
 """How much of that, where it is no text: in a list, and on a page."""
 ROW_BYTES: Final = 16
 
-HIDDEN: Final = re.compile(
+INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
 )
 """Characters that are not seen, or turn around what follows; tabs and ends of lines are let be."""
-MOSTLY_TEXT: Final = 0.1
+MAX_INVISIBLE_SHARE: Final = 0.1
 """The part of hidden characters from which on something is no text."""
 
 
-class Shown(NamedTuple):
+class DisplayedBytes(NamedTuple):
     """A key or a value."""
 
     text: str
@@ -31,16 +31,16 @@ class Shown(NamedTuple):
     shown_bytes: int
 
     @property
-    def is_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         return self.shown_bytes < self.size_bytes
 
 
-def shown(data: bytes | None, most_bytes: int = LIST_BYTES, *, dump: bool = False) -> Shown:
+def display_bytes(data: bytes | None, most_bytes: int = LIST_BYTES, *, dump: bool = False) -> DisplayedBytes:
     """What a page shows of a key or value; `dump`: what is no text in rows, as hex dumps have it."""
     if data is None:
-        return Shown("", "null", 0, 0)
+        return DisplayedBytes("", "null", 0, 0)
     if not data:
-        return Shown("", "empty", 0, 0)
+        return DisplayedBytes("", "empty", 0, 0)
     part = data[:most_bytes]
     try:
         # A character that the end has cut is left out; any other that is none makes it binary.
@@ -51,15 +51,15 @@ def shown(data: bytes | None, most_bytes: int = LIST_BYTES, *, dump: bool = Fals
             text = part.decode()
         else:
             text = ""
-    if not text or len(HIDDEN.findall(text)) > MOSTLY_TEXT * len(text):
+    if not text or len(INVISIBLE.findall(text)) > MAX_INVISIBLE_SHARE * len(text):
         part = part[: DUMP_BYTES if dump else HEX_BYTES]
-        return Shown(hex_dump(part) if dump else part.hex(" "), "binary", len(data), len(part))
-    return Shown(visible(text), "text", len(data), len(part))
+        return DisplayedBytes(hex_dump(part) if dump else part.hex(" "), "binary", len(data), len(part))
+    return DisplayedBytes(visible(text), "text", len(data), len(part))
 
 
 def visible(text: str) -> str:
     """Text in which each character is seen."""
-    return HIDDEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text)
+    return INVISIBLE.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text)
 
 
 def hex_dump(data: bytes) -> str:

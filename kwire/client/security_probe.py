@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Final, TypeVar
 
-from kwire.client.failure import SecurityMismatch
+from kwire.client.errors import SecurityMismatch
 from kwire.client.security import Security
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -14,23 +14,23 @@ from kwire.wire.registry import decode_response, encode_request
 from kwire.wire.schema import Message
 
 PROBE_SECONDS: Final = 1.0
-MAX_ANSWER_BYTES: Final = 1024 * 1024
+MAX_RESPONSE_BYTES: Final = 1024 * 1024
 COMMAND_CONFIG: Final = "in a client's properties file"
 
 A = TypeVar("A", bound=Message)
 
 
-def mismatch_at(host: str, port: int, security: Security, seconds: float) -> SecurityMismatch | None:
+def find_mismatch(host: str, port: int, security: Security, seconds: float) -> SecurityMismatch | None:
     """What a client is to do else than `security` says, as a sentence; None where nothing shows it."""
     probe = _Probe(host, port, security, min(seconds, PROBE_SECONDS))
     where = f"{host}:{port}"
     sasl = "" if security.credentials is None else "SASL_"
-    if security.tls is None and probe.speaks_tls():
+    if security.tls is None and probe.accepts_tls():
         return SecurityMismatch(f"{where} speaks TLS: say security.protocol={sasl}SSL {COMMAND_CONFIG}")
-    if security.tls is not None and probe.speaks_plainly():
+    if security.tls is not None and probe.accepts_plaintext():
         return SecurityMismatch(f"{where} does not speak TLS: say security.protocol={sasl}PLAINTEXT")
-    if security.tls is not None and (refusal := probe.refusal()):
-        return refusal
+    if security.tls is not None and (tls_alert := probe.tls_alert()):
+        return tls_alert
     if security.credentials is None and (mechanisms := probe.mechanisms()):
         protocol = "SASL_PLAINTEXT" if security.tls is None else "SASL_SSL"
         return SecurityMismatch(
@@ -46,7 +46,7 @@ class _Probe:
         self._security = security
         self._seconds = seconds
 
-    def speaks_tls(self) -> bool:
+    def accepts_tls(self) -> bool:
         """Whether a handshake comes to its end, or to more than that the connection is closed."""
         import ssl
 
@@ -54,35 +54,35 @@ class _Probe:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         try:
-            with self._connected() as sock, context.wrap_socket(sock):
+            with self._connect() as sock, context.wrap_socket(sock):
                 return True
         except ssl.SSLError as error:
             return "ALERT" in (error.reason or "")
         except OSError:
             return False
 
-    def speaks_plainly(self) -> bool:
+    def accepts_plaintext(self) -> bool:
         """Whether ApiVersions is answered without TLS."""
         try:
-            with self._connected() as sock:
-                return bool(_ask(sock, ApiVersionsRequest(), ApiVersionsResponse, 0).api_keys)
+            with self._connect() as sock:
+                return bool(_request(sock, ApiVersionsRequest(), ApiVersionsResponse, 0).api_keys)
         except (OSError, WireError):
             return False
 
-    def refusal(self) -> SecurityMismatch | None:
+    def tls_alert(self) -> SecurityMismatch | None:
         """What the listener says after a handshake, before it is told anything that might make it close."""
-        from kwire.client.tls import mismatch_of
+        from kwire.client.tls import explain_handshake_error
 
         tls = self._security.tls
         assert tls is not None
         try:
             with (
-                self._connected() as sock,
+                self._connect() as sock,
                 tls.wrap_socket(sock, server_hostname=self._address[0]) as secured,
             ):
                 secured.recv(1)
         except OSError as error:
-            return mismatch_of(error, "{}:{}".format(*self._address))
+            return explain_handshake_error(error, "{}:{}".format(*self._address))
         return None
 
     def mechanisms(self) -> list[str]:
@@ -90,23 +90,23 @@ class _Probe:
         tls = self._security.tls
         request = SaslHandshakeRequest(mechanism="")
         try:
-            with self._connected() as sock:
+            with self._connect() as sock:
                 secured = sock if tls is None else tls.wrap_socket(sock, server_hostname=self._address[0])
                 with secured:
-                    answer = _ask(secured, request, SaslHandshakeResponse, 1)
+                    response = _request(secured, request, SaslHandshakeResponse, 1)
         except (OSError, WireError):
             return []
-        return answer.mechanisms if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM else []
+        return response.mechanisms if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM else []
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         return socket.create_connection(self._address, self._seconds)
 
 
-def _ask(sock: socket.socket, request: Message, kind: type[A], version: int) -> A:
+def _request(sock: socket.socket, request: Message, response_type: type[A], version: int) -> A:
     """The answer of a listener that is asked nothing before. OSError, WireError."""
     sock.sendall(encode_request(request, version, 1, "kwire"))
     with sock.makefile("rb") as stream:
         size = int.from_bytes(stream.read(4), "big")
-        if not 4 <= size <= MAX_ANSWER_BYTES:
+        if not 4 <= size <= MAX_RESPONSE_BYTES:
             raise WireError("no answer of Kafka's")
-        return decode_response(kind, version, stream.read(size))[1]
+        return decode_response(response_type, version, stream.read(size))[1]

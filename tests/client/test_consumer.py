@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.client.cluster import Cluster
-from kwire.client.reading import Reader
+from kwire.client.cluster_client import ClusterClient
+from kwire.client.consumer import Consumer
 from kwire.testing import Broker
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.delete_records import (
@@ -17,8 +17,8 @@ from kwire.wire.messages.delete_records import (
 from tests.client.asking import cluster_at
 
 
-def values(reader: Reader) -> list[bytes | None]:
-    return [record.value for _, record in reader.read()]
+def values(reader: Consumer) -> list[bytes | None]:
+    return [record.value for _, record in reader.poll()]
 
 
 def test_who_does_not_lead_any_more_is_asked_again(broker: Broker) -> None:
@@ -26,7 +26,7 @@ def test_who_does_not_lead_any_more_is_asked_again(broker: Broker) -> None:
     broker.produce(topic, "a")
     broker.produce(topic, "b", partition=1)
     with cluster_at(broker.bootstrap_servers, retry_seconds=0.01) as cluster:
-        reader = Reader(cluster, {(topic, 0): 0, (topic, 1): 0}, committed=False)
+        reader = Consumer(cluster, {(topic, 0): 0, (topic, 1): 0}, committed=False)
         fault = broker.faults.refuse("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=2)
         assert values(reader) == [b"a", b"b"]
         assert fault.is_over
@@ -36,7 +36,7 @@ def test_who_does_not_lead_any_more_is_asked_again(broker: Broker) -> None:
 def test_what_is_refused_for_good_is_raised(broker: Broker) -> None:
     topic = broker.new_topic()
     with cluster_at(broker.bootstrap_servers) as cluster:
-        reader = Reader(cluster, {(topic, 0): 0}, committed=False)
+        reader = Consumer(cluster, {(topic, 0): 0}, committed=False)
         broker.faults.refuse("Fetch", "TOPIC_AUTHORIZATION_FAILED", topic=topic)
         with pytest.raises(ApiError, match=f"TOPIC_AUTHORIZATION_FAILED: {topic}-0"):
             values(reader)
@@ -46,16 +46,16 @@ def test_where_records_have_gone_it_goes_on_at_the_first_that_is_there(broker: B
     topic, notes = broker.new_topic(), []
     broker.produce(topic, "a", "b", "c")
     with cluster_at(broker.bootstrap_servers) as cluster:
-        reader = Reader(cluster, {(topic, 0): 0}, committed=False, note=notes.append)
+        reader = Consumer(cluster, {(topic, 0): 0}, committed=False, note=notes.append)
         _trim(cluster, topic, 2)
         assert values(reader) == []
         assert values(reader) == [b"c"]
         assert notes == [f"{topic}-0 has no offset 0: going on at 2"]
 
 
-def _trim(cluster: Cluster, topic: str, before: int) -> None:
+def _trim(cluster: ClusterClient, topic: str, before: int) -> None:
     partitions = [DeleteRecordsPartition(partition_index=0, offset=before)]
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=1000
     )
-    cluster.ask_node(cluster.leader(topic, 0), request, DeleteRecordsResponse)
+    cluster.send_to_node(cluster.leader(topic, 0), request, DeleteRecordsResponse)

@@ -11,37 +11,39 @@ import trio
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kwire.http.connections import Connections, Logger
+from kwire.http.connections import ConnectionServer, Logger
 
-MAX_AT_ONCE: Final = 32
+MAX_REQUESTS: Final = 32
 """Requests that are answered at the same time, live tails among them."""
 MAX_CONNECTIONS: Final = 256
 """Those without a request among them; more are closed at once."""
-TOO_MUCH: Final = PlainTextResponse("the console has too much to do: close some of its pages\n", 503)
+OVERLOADED_RESPONSE: Final = PlainTextResponse(
+    "the console has too much to do: close some of its pages\n", 503
+)
 ONE_FD: Final = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
-async def serve_handed(
+async def serve_connections(
     channel: trio.socket.SocketType,
     app: ASGIApp,
-    when_gone: Callable[[], None],
+    on_disconnect: Callable[[], None],
     logger: Logger,
 ) -> None:
     """Have `app` answer what comes. `when_gone` is called when whoever hands it over is no more."""
-    connections = Connections(logger)
+    connections = ConnectionServer(logger)
     under_way = 0
     open_connections = 0
 
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal under_way
-        chosen: ASGIApp = app if under_way < MAX_AT_ONCE else TOO_MUCH
+        chosen: ASGIApp = app if under_way < MAX_REQUESTS else OVERLOADED_RESPONSE
         under_way += 1
         try:
             await chosen(scope, receive, send)
         finally:
             under_way -= 1
 
-    async def answer(stream: trio.SocketStream) -> None:
+    async def response(stream: trio.SocketStream) -> None:
         nonlocal open_connections
         open_connections += 1
         try:
@@ -53,11 +55,11 @@ async def serve_handed(
 
     async with trio.open_nursery() as nursery:
         while True:
-            said, told, _, _ = await channel.recvmsg(1, ONE_FD)
+            said, ancillary, _, _ = await channel.recvmsg(1, ONE_FD)
             if not said:
-                when_gone()
+                on_disconnect()
                 return
-            for _, _, fds in told:
+            for _, _, fds in ancillary:
                 for fd in array.array("i", fds):
                     taken = trio.socket.from_stdlib_socket(socket.socket(fileno=fd))
-                    nursery.start_soon(answer, trio.SocketStream(taken))
+                    nursery.start_soon(response, trio.SocketStream(taken))

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from kwire.client.connection import Connection
-from kwire.client.failure import Lost, NoBroker, NoPartition, check
+from kwire.client.errors import Disconnected, NoReachableBroker, UnknownPartition, raise_for_code
 from kwire.client.security import PLAINTEXT, Security
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.find_coordinator import GROUP, FindCoordinatorRequest, FindCoordinatorResponse
@@ -32,7 +32,7 @@ A = TypeVar("A", bound=Message)
 T = TypeVar("T")
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+def group_by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
     """Partitions as requests name them: each topic once, with the numbers of its partitions."""
     found: dict[str, list[int]] = {}
     for topic, index in partitions:
@@ -40,7 +40,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]
     return list(found.items())
 
 
-class Cluster:
+class ClusterClient:
     """Connections to the brokers of a cluster, made when they are needed. For one thread at a time."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Cluster:
         client_id: str,
         timeout_seconds: float,
         retry_seconds: float = RETRY_SECONDS,
-        waits_for_first: bool = False,
+        retry_first_connection: bool = False,
         security: Security = PLAINTEXT,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -62,27 +62,30 @@ class Cluster:
         """
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
-        self.has_lost = False
+        self.has_failed = False
         """Whether anything went wrong on a connection that there was."""
         self._servers = tuple(servers)
         self._client_id = client_id
-        self._waits_for_first = waits_for_first
+        self._retry_first_connection = retry_first_connection
         self._security = security
         self._now = now
         self._sleep = sleep
         self._connections: dict[Address, Connection] = {}
         self._brokers: dict[int, Address] = {}
         self._controller = -1
-        self._told: Iterable[Address] = ()
+        self._advertised: Iterable[Address] = ()
         """Where brokers are by the last metadata: they are asked where the servers do not answer any more."""
-        self._turn = 0
+        self._next_server = 0
         """Whom to ask what any broker answers."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        response_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -91,9 +94,9 @@ class Cluster:
         while self._connections:
             self._connections.popitem()[1].close()
 
-    def forget(self) -> None:
+    def forget_metadata(self) -> None:
         """Know nobody any more, as before anything was asked. The connections stay."""
-        self._brokers, self._controller, self._told = {}, -1, ()
+        self._brokers, self._controller, self._advertised = {}, -1, ()
 
     @property
     def request_timeout_ms(self) -> int:
@@ -102,44 +105,51 @@ class Cluster:
 
     # --- whom to ask
 
-    def ask(self, request: Message, kind: type[A], *, once: bool = False) -> A:
+    def send(self, request: Message, response_type: type[A], *, at_most_once: bool = False) -> A:
         """What any broker answers. Lost where none does any more, NoBroker where none has.
 
         With `once` no other is asked after one that may have done it.
         """
-        addresses = list(dict.fromkeys((*self._servers, *self._told)))
+        addresses = list(dict.fromkeys((*self._servers, *self._advertised)))
         reason = "none is named"
         for _ in addresses:
             try:
-                return self._at(
-                    addresses[self._turn % len(addresses)], lambda connection: connection.ask(request, kind)
+                return self._use_connection(
+                    addresses[self._next_server % len(addresses)],
+                    lambda connection: connection.send(request, response_type),
                 )
-            except Lost as lost:
-                if once and lost.may_be_done:
+            except Disconnected as lost:
+                if at_most_once and lost.may_have_executed:
                     raise
                 reason = str(lost)
-                self._turn += 1
-        raise Lost(reason) if self._told else NoBroker(reason)
+                self._next_server += 1
+        raise Disconnected(reason) if self._advertised else NoReachableBroker(reason)
 
-    def ask_node(self, node_id: int, request: Message, kind: type[A], seconds: float | None = None) -> A:
+    def send_to_node(
+        self, node_id: int, request: Message, response_type: type[A], seconds: float | None = None
+    ) -> A:
         """What one broker answers. Lost; ApiError where the cluster does not know it."""
-        return self._at(self._address(node_id), lambda connection: connection.ask(request, kind, seconds))
+        return self._use_connection(
+            self._address(node_id), lambda connection: connection.send(request, response_type, seconds)
+        )
 
-    def tell_node(self, node_id: int, request: Message) -> None:
+    def send_one_way(self, node_id: int, request: Message) -> None:
         """Send one broker a request that has no answer. Lost, ApiError."""
-        self._at(self._address(node_id), lambda connection: connection.tell(request))
+        self._use_connection(self._address(node_id), lambda connection: connection.send_one_way(request))
 
-    def ask_controller(self, request: Message, kind: type[A], *, once: bool = False) -> A:
+    def send_to_controller(
+        self, request: Message, response_type: type[A], *, at_most_once: bool = False
+    ) -> A:
         """What the active controller answers, or a broker that asks it; `once` as in `ask`. Lost."""
         if self._controller < 0:
             self.metadata([])
         if self._controller < 0:
-            return self.ask(request, kind, once=once)
-        return self.ask_node(self._controller, request, kind)
+            return self.send(request, response_type, at_most_once=at_most_once)
+        return self.send_to_node(self._controller, request, response_type)
 
-    def ask_coordinator(self, key: str, request: Message, kind: type[A], of: int = GROUP) -> A:
+    def send_to_coordinator(self, key: str, request: Message, response_type: type[A], of: int = GROUP) -> A:
         """What the coordinator of a group or transactional id answers. Lost, ApiError."""
-        return self.ask_node(self.coordinator(key, of), request, kind)
+        return self.send_to_node(self.coordinator(key, of), request, response_type)
 
     # --- who is there
 
@@ -152,21 +162,25 @@ class Cluster:
     def metadata(self, topics: Iterable[str] | None, *, create: bool = False) -> MetadataResponse:
         """What a broker knows of some topics, or of all. Errors of topics are the caller's."""
         named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        answer = self.ask(MetadataRequest(topics=named, allow_auto_topic_creation=create), MetadataResponse)
-        self._brokers = {one.node_id: (one.host, one.port) for one in answer.brokers}
-        self._told = tuple(self._brokers.values())
-        check(answer.error_code, None, "the metadata")
-        self._controller = answer.controller_id if answer.controller_id in self._brokers else -1
-        return answer
+        response = self.send(
+            MetadataRequest(topics=named, allow_auto_topic_creation=create), MetadataResponse
+        )
+        self._brokers = {one.node_id: (one.host, one.port) for one in response.brokers}
+        self._advertised = tuple(self._brokers.values())
+        raise_for_code(response.error_code, None, "the metadata")
+        self._controller = response.controller_id if response.controller_id in self._brokers else -1
+        return response
 
     def topics(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
         """Topics that must be there, in the order in which they are named. ApiError."""
         found = {topic.name: topic for topic in self.metadata(names).topics}
         for name in names:
-            check(found[name].error_code, None, f"topic {name}")
+            raise_for_code(found[name].error_code, None, f"topic {name}")
         return [found[name] for name in names]
 
-    def placed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MetadataResponsePartition]:
+    def partition_metadata(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, MetadataResponsePartition]:
         """Who leads and has each partition. NoPartition, ApiError where nobody leads one."""
         wanted = list(partitions)
         topics = {topic.name: topic for topic in self.topics(sorted({topic for topic, _ in wanted}))}
@@ -175,7 +189,7 @@ class Cluster:
             there = topics[name].partitions
             one = next((each for each in there if each.partition_index == index), None)
             if one is None:
-                raise NoPartition(name, index, len(there))
+                raise UnknownPartition(name, index, len(there))
             if one.leader_id < 0:
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{index}")
             found[name, index] = one
@@ -184,25 +198,27 @@ class Cluster:
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         """Which broker leads which partitions. NoPartition, ApiError where nobody leads one."""
         found: dict[int, list[TopicPartition]] = defaultdict(list)
-        for partition, one in self.placed(partitions).items():
+        for partition, one in self.partition_metadata(partitions).items():
             found[one.leader_id].append(partition)
         return found
 
     def leader(self, topic: str, partition: int) -> int:
         """Who leads a partition. NoPartition, ApiError where nobody leads it."""
-        return self.placed([(topic, partition)])[topic, partition].leader_id
+        return self.partition_metadata([(topic, partition)])[topic, partition].leader_id
 
-    def coordinator(self, key: str, kind: int = GROUP) -> int:
+    def coordinator(self, key: str, response_type: int = GROUP) -> int:
         """Who coordinates a group or a transactional id. ApiError."""
-        found = self.ask(FindCoordinatorRequest(key=key, key_type=kind), FindCoordinatorResponse)
-        check(found.error_code, found.error_message, f"the coordinator of {key}")
+        found = self.send(FindCoordinatorRequest(key=key, key_type=response_type), FindCoordinatorResponse)
+        raise_for_code(found.error_code, found.error_message, f"the coordinator of {key}")
         # Beside all the others, which somebody may ask for next.
         self._brokers = {**self.brokers(), found.node_id: (found.host, found.port)}
         return found.node_id
 
     # --- patience
 
-    def retried(self, attempt: Callable[[], T], seconds: float | None = None, *, once: bool = False) -> T:
+    def retry(
+        self, attempt: Callable[[], T], seconds: float | None = None, *, at_most_once: bool = False
+    ) -> T:
         """What an attempt comes to, which is repeated while it meets what passes. ApiError, Lost.
 
         `seconds` is for how long, instead of the timeout. With `once` an attempt that may have done what
@@ -212,22 +228,22 @@ class Cluster:
         while True:
             try:
                 return attempt()
-            except (ApiError, Lost) as error:
-                passes = error.code.retriable if isinstance(error, ApiError) else self._waits_for(error)
-                if not passes or self._now() >= deadline or (once and _may_be_done(error)):
+            except (ApiError, Disconnected) as error:
+                passes = error.code.retriable if isinstance(error, ApiError) else self._can_retry(error)
+                if not passes or self._now() >= deadline or (at_most_once and _may_have_executed(error)):
                     raise
             self._brokers, self._controller = {}, -1
-            self._turn += 1  # whoever was asked may not have heard of a change that others know of
+            self._next_server += 1  # whoever was asked may not have heard of a change that others know of
             self._sleep(self.retry_seconds)
 
-    def waited(self, is_so: Callable[[], bool], seconds: float) -> bool:
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether it is so, by then at the latest. It raises what asking raises."""
         deadline = self._now() + seconds
-        while not (found := is_so()) and self._now() < deadline:
+        while not (found := condition()) and self._now() < deadline:
             self._sleep(self.retry_seconds)
         return found
 
-    def unaware(self, is_so: Callable[[int], bool], seconds: float) -> list[int]:
+    def stale_brokers(self, condition: Callable[[int], bool], seconds: float) -> list[int]:
         """Brokers that do not know of a change which is made already, for so long, or cannot be asked.
 
         `is_so` asks one by its id. Whatever it fails with does not undo the change, and is no error here.
@@ -235,15 +251,15 @@ class Cluster:
         found = []
         for node_id in sorted(self.brokers()):
             try:
-                knows = self.waited(partial(is_so, node_id), seconds)
-            except (ApiError, Lost, WireError):
+                knows = self.wait_until(partial(condition, node_id), seconds)
+            except (ApiError, Disconnected, WireError):
                 knows = False
             if not knows:
                 found.append(node_id)
         return found
 
-    def _waits_for(self, lost: Lost) -> bool:
-        return self._waits_for_first or not isinstance(lost, NoBroker)
+    def _can_retry(self, lost: Disconnected) -> bool:
+        return self._retry_first_connection or not isinstance(lost, NoReachableBroker)
 
     def _address(self, node_id: int) -> Address:
         address = self.brokers().get(node_id)
@@ -251,7 +267,7 @@ class Cluster:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id} is not in the cluster")
         return address
 
-    def _at(self, address: Address, use: Callable[[Connection], T]) -> T:
+    def _use_connection(self, address: Address, use: Callable[[Connection], T]) -> T:
         """Use a connection, which is closed where anything goes wrong on it."""
         connection = self._connections.get(address)
         if connection is None:
@@ -264,14 +280,18 @@ class Cluster:
         except ApiError:  # the request was not sent
             raise
         except BaseException as error:
-            if isinstance(error, Lost):
-                error.may_be_done = True
-            self.has_lost = True
+            if isinstance(error, Disconnected):
+                error.may_have_executed = True
+            self.has_failed = True
             self._connections.pop(address, None)
             connection.close()
             raise
 
 
-def _may_be_done(error: ApiError | Lost) -> bool:
+def _may_have_executed(error: ApiError | Disconnected) -> bool:
     """Whether what was asked for may have been done all the same: nobody has said that it was not."""
-    return error.may_be_done if isinstance(error, Lost) else error.code == ErrorCode.REQUEST_TIMED_OUT
+    return (
+        error.may_have_executed
+        if isinstance(error, Disconnected)
+        else error.code == ErrorCode.REQUEST_TIMED_OUT
+    )

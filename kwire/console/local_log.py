@@ -20,18 +20,18 @@ from kwire.broker.storage.disk import RealDisk, RealFile, StorageError
 from kwire.broker.storage.log.index import OFFSET_ENTRY
 from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Whole, headers, whole_batches
 from kwire.broker.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX
-from kwire.cli.files.segment_files import read_only
-from kwire.cli.shared.failure import Failure
-from kwire.console.reading import MAX_BATCH_BYTES, MAX_HEADERS, RECORDS_AT_ONCE
+from kwire.cli.files.segment_files import open_read_only
+from kwire.cli.shared.command_error import CommandError
+from kwire.console.fetching import MAX_BATCH_BYTES, MAX_HEADERS, RECORDS_AT_ONCE
 from kwire.wire.batch import CorruptBatch, crc_is_valid, decompress_records, read_header, records
 from kwire.wire.primitives import Uuid
 
 SEGMENT: Final = re.compile(r"(\d{20})\.log")
-_BEHIND_ALL: Final = 1 << 31
+_PAST_ALL_OFFSETS: Final = 1 << 31
 """As the offset of an entry that is only room for one."""
 
 
-def own_directory(log_dirs: Sequence[str], topic: str, partition: int, topic_id: Uuid) -> str | None:
+def local_directory(log_dirs: Sequence[str], topic: str, partition: int, topic_id: Uuid) -> str | None:
     """Where this broker has a partition of the topic; None where it has none, or that cannot be told.
 
     A directory that fails keeps what the broker has meanwhile made anew in another one.
@@ -44,15 +44,15 @@ def own_directory(log_dirs: Sequence[str], topic: str, partition: int, topic_id:
         return None
 
 
-class OwnLog:
+class LocalLog:
     """The segments of a partition, in one search."""
 
-    def __init__(self, directory: str, key: bytes, is_time_over: Callable[[], bool]) -> None:
+    def __init__(self, directory: str, key: bytes, is_out_of_time: Callable[[], bool]) -> None:
         self._directory = directory
         self._key = key
-        self._is_time_over = is_time_over
+        self._is_time_over = is_out_of_time
 
-    def pass_over(self, offset: int, end: int, most_bytes: int) -> tuple[int, int]:
+    def skip(self, offset: int, end: int, max_bytes: int) -> tuple[int, int]:
         """From which offset on to ask, and how many bytes were read up to there.
 
         Nothing between the two offsets has the key. `end` is a high watermark, and not passed.
@@ -60,12 +60,12 @@ class OwnLog:
         read_bytes = 0
         try:
             for whole in self._batches(offset):
-                is_over = read_bytes >= most_bytes or self._is_time_over()
-                if is_over or whole.place.last_offset >= end or self._may_have(whole):
+                is_over = read_bytes >= max_bytes or self._is_time_over()
+                if is_over or whole.place.last_offset >= end or self._may_contain_key(whole):
                     break
                 read_bytes += whole.place.size_bytes
                 offset = whole.place.last_offset + 1
-        except (OSError, Failure, StorageError, StructError, Invalid, LegacyFormat, CorruptBatch):
+        except (OSError, CommandError, StorageError, StructError, Invalid, LegacyFormat, CorruptBatch):
             pass  # who is asked for it tells what there is
         return offset, read_bytes
 
@@ -77,10 +77,10 @@ class OwnLog:
             if base > offset:
                 return  # perhaps a segment is put in the place of others, and for a moment there is none
             path = os.path.join(self._directory, f"{base:020d}")
-            file = read_only(path + LOG_SUFFIX)
+            file = open_read_only(path + LOG_SUFFIX)
             end = file.size()
-            begin = _position(read_only(path + INDEX_SUFFIX), offset - base)
-            if begin and not _leads_to(file, begin, end, base, offset):
+            begin = _position(open_read_only(path + INDEX_SUFFIX), offset - base)
+            if begin and not _is_valid_entry(file, begin, end, base, offset):
                 begin = 0
             for place in headers(file, begin, end):
                 if self._is_time_over():
@@ -94,7 +94,7 @@ class OwnLog:
                 yield whole
                 offset = whole.place.last_offset + 1
 
-    def _may_have(self, whole: Whole) -> bool:
+    def _may_contain_key(self, whole: Whole) -> bool:
         """Whether a record of the batch has the key, or that cannot be told. CorruptBatch."""
         header = read_header(whole.buffer, whole.at)
         if not crc_is_valid(whole.buffer, whole.at, header):
@@ -108,7 +108,7 @@ class OwnLog:
         )
 
 
-def _leads_to(file: RealFile, begin: int, end: int, base: int, offset: int) -> bool:
+def _is_valid_entry(file: RealFile, begin: int, end: int, base: int, offset: int) -> bool:
     """Whether there is a batch that an index may have for this offset.
 
     Not so where the index is of the file that had this one's place before, or where the log was cut and the
@@ -134,7 +134,7 @@ def _position(index: RealFile, relative: int) -> int:
 
     def offset_of(number: int) -> int:
         found, position = entry(number)
-        return found if found or position else _BEHIND_ALL
+        return found if found or position else _PAST_ALL_OFFSETS
 
     numbers = range(index.size() // OFFSET_ENTRY.size)
     number = bisect_right(numbers, relative, key=offset_of) - 1

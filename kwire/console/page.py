@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure, UsageError, sentence_of
-from kwire.client.failure import Lost, NoBroker, NoPartition
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.errors import describe_api_error
+from kwire.client.errors import Disconnected, NoReachableBroker, UnknownPartition
 from kwire.client.security import PLAINTEXT, Security
 from kwire.console.rates import Rates
 from kwire.wire.errors import ApiError, ErrorCode, WireError
@@ -19,7 +20,7 @@ MAX_DIGITS = len(str(MAX_NUMBER))
 CLIENT_ID = "kwire-console"
 
 
-class Place(NamedTuple):
+class ConsoleSettings(NamedTuple):
     """Where a console stands."""
 
     bootstrap_servers: str
@@ -38,8 +39,8 @@ class Place(NamedTuple):
 class PageRequest(NamedTuple):
     """One request for a page."""
 
-    place: Place
-    cluster: Cluster
+    settings: ConsoleSettings
+    cluster: CommandClient
     rates: Rates
     path: Mapping[str, Any]
     """What the path names: topic, partition, offset."""
@@ -59,7 +60,7 @@ class PageRequest(NamedTuple):
         """A field of the query, or of the form that was sent; empty where it is not there."""
         return (self.form.get(name) or self.query.get(name) or "").strip()
 
-    def part_of(self, found: Sequence[Any], at_once: int) -> dict[str, Any]:
+    def paginate(self, found: Sequence[Any], at_once: int) -> dict[str, Any]:
         """A list from where `at` says on, as templates have it. UsageError."""
         at = min(self.number("at") or 0, max(0, len(found) - 1))
         return {"rows": found[at : at + at_once], "count": len(found), "at": at, "at_once": at_once}
@@ -92,30 +93,30 @@ class Redirect(NamedTuple):
     path: str
 
 
-PageAnswer = Page | Redirect
-PageFunction = Callable[[PageRequest], PageAnswer]
+PageResult = Page | Redirect
+PageFunction = Callable[[PageRequest], PageResult]
 
-NOT_THERE = (
+NOT_FOUND_CODES = (
     ErrorCode.GROUP_ID_NOT_FOUND,
     ErrorCode.OFFSET_OUT_OF_RANGE,
     ErrorCode.RESOURCE_NOT_FOUND,
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
 )
 """What brokers say of what a page is asked about, and there is not; else it is asked for wrongly."""
-REFUSALS = (Failure, NoPartition, ApiError, Lost, WireError)
+PAGE_ERRORS = (CommandError, UnknownPartition, ApiError, Disconnected, WireError)
 """What keeps a page from being made, and is no fault of the console's."""
 
 
-def refusal(error: Exception) -> tuple[int, str]:
+def describe_error(error: Exception) -> tuple[int, str]:
     """The status of a page that there is not, and a sentence on why."""
     match error:
         case UsageError():
             return 400, str(error)
-        case Failure() | NoPartition():
+        case CommandError() | UnknownPartition():
             return 404, str(error)
-        case NoBroker():
+        case NoReachableBroker():
             return 502, f"no broker answers ({error}): look whether the broker still runs"
         case ApiError():
-            status = 404 if error.code in NOT_THERE else 502 if error.code.retriable else 400
-            return status, sentence_of(error)
+            status = 404 if error.code in NOT_FOUND_CODES else 502 if error.code.retriable else 400
+            return status, describe_api_error(error)
     return 502, str(error)

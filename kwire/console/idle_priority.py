@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def at_leisure(work: Callable[[], T]) -> T:
+def run_at_idle_priority(work: Callable[[], T]) -> T:
     """What `work` returns or raises, done when a processor has nothing else to do.
 
     In a thread of its own, which cannot become a busier one again. Who is merely nice keeps a processor to

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, cast
 
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure
-from kwire.client.failure import check
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError
+from kwire.client.consumer import AbortedTransactions
+from kwire.client.errors import raise_for_code
 from kwire.client.offsets import find_offsets
-from kwire.client.reading import Aborted
 from kwire.wire.batch import BatchHeader, CorruptBatch, Record, batches, records
 from kwire.wire.messages.fetch import (
     FetchPartition,
@@ -40,7 +40,7 @@ RECORDS_AT_ONCE: Final = 1_000
 """After so many the time is looked at."""
 
 
-class Fate(Enum):
+class BatchStatus(Enum):
     """What became of a batch."""
 
     PLAIN = "not transactional"
@@ -55,7 +55,7 @@ class Batch(NamedTuple):
     """A batch, and what became of it."""
 
     header: BatchHeader
-    fate: Fate
+    status: BatchStatus
     data: Buffer
     position: int
 
@@ -71,7 +71,7 @@ class Batch(NamedTuple):
                 max_headers=MAX_HEADERS,
             )
         except CorruptBatch as error:
-            raise Failure(
+            raise CommandError(
                 f"the batch at offset {self.header.base_offset} cannot be read ({error}): go on behind it, "
                 f"at {self.header.next_offset}"
             ) from error
@@ -84,7 +84,7 @@ class Message(NamedTuple):
     batch: Batch
 
 
-class Bounds(NamedTuple):
+class LogOffsets(NamedTuple):
     """The offsets of a partition that Kafka has names for."""
 
     log_start: int
@@ -92,28 +92,28 @@ class Bounds(NamedTuple):
     high_watermark: int
 
 
-class Fetched(NamedTuple):
+class FetchResult(NamedTuple):
     """What a fetch has brought."""
 
     leader: int
     """Whom it came from."""
-    bounds: Bounds
+    bounds: LogOffsets
     batches: Sequence[Batch]
 
 
-PassOver = Callable[[Fetched, int, int], tuple[int, int]]
+SkipBatches = Callable[[FetchResult, int, int], tuple[int, int]]
 """Of what was fetched last, where to go on, and how many bytes may be read: from which offset on there may be
 something wanted, and how many bytes were read."""
 
 
-def _pass_nothing(fetched: Fetched, offset: int, most_bytes: int) -> tuple[int, int]:
+def _skip_nothing(fetched: FetchResult, offset: int, max_bytes: int) -> tuple[int, int]:
     return offset, 0
 
 
-def bounds_of(cluster: Cluster, topic: str, partition: int) -> Bounds:
+def find_bounds(cluster: CommandClient, topic: str, partition: int) -> LogOffsets:
     """Where a partition begins and ends. Failure, ApiError."""
     one = topic, partition
-    return Bounds(
+    return LogOffsets(
         find_offsets(cluster, {one: EARLIEST})[one],
         find_offsets(cluster, {one: LATEST}, committed=True)[one],
         find_offsets(cluster, {one: LATEST})[one],
@@ -121,57 +121,59 @@ def bounds_of(cluster: Cluster, topic: str, partition: int) -> Bounds:
 
 
 def fetch(
-    cluster: Cluster, topic: str, partition: int, offset: int, *, size_bytes: int = FETCH_BYTES
-) -> Fetched:
+    cluster: CommandClient, topic: str, partition: int, offset: int, *, size_bytes: int = FETCH_BYTES
+) -> FetchResult:
     """The batches from an offset on, the one that has it first: at least one, where there is one.
 
     Failure, ApiError; OFFSET_OUT_OF_RANGE among them.
     """
 
-    def attempt() -> Fetched:
+    def attempt() -> FetchResult:
         leader = cluster.leader(topic, partition)
-        committed = _ask(cluster, leader, topic, partition, offset, size_bytes, isolation_level=1)
-        bounds = Bounds(committed.log_start_offset, committed.last_stable_offset, committed.high_watermark)
+        committed = _fetch_partition(cluster, leader, topic, partition, offset, size_bytes, isolation_level=1)
+        bounds = LogOffsets(
+            committed.log_start_offset, committed.last_stable_offset, committed.high_watermark
+        )
         found = list(_batches(committed, offset))
         at = found[-1].header.next_offset if found else offset
         if bounds.last_stable <= at < bounds.high_watermark and _size(found) < size_bytes:
-            rest = _ask(cluster, leader, topic, partition, at, size_bytes, isolation_level=0)
-            found += [_undecided(batch, bounds.last_stable) for batch in _batches(rest, at)]
-        return Fetched(leader, bounds, found)
+            rest = _fetch_partition(cluster, leader, topic, partition, at, size_bytes, isolation_level=0)
+            found += [_mark_undecided(batch, bounds.last_stable) for batch in _batches(rest, at)]
+        return FetchResult(leader, bounds, found)
 
-    return cluster.retried(attempt)
+    return cluster.retry(attempt)
 
 
-def messages(
-    cluster: Cluster,
+def fetch_messages(
+    cluster: CommandClient,
     topic: str,
     partition: int,
     offset: int,
-    most: int,
+    max_messages: int,
     *,
     wanted: Callable[[Message], bool] = lambda message: True,
-    most_bytes: int = FETCH_BYTES,
-    is_time_over: Callable[[], bool] = lambda: False,
-    pass_over: PassOver = _pass_nothing,
-) -> tuple[list[Message], int, Bounds]:
+    max_bytes: int = FETCH_BYTES,
+    is_out_of_time: Callable[[], bool] = lambda: False,
+    skip: SkipBatches = _skip_nothing,
+) -> tuple[list[Message], int, LogOffsets]:
     """At most so many messages from an offset on, where to go on, and the partition's bounds.
 
     `wanted` chooses among them; `most_bytes`, or the time, ends the search, and they are fewer where they
     are large. Failure, ApiError.
     """
     found: list[Message] = []
-    left_bytes = most_bytes
+    left_bytes = max_bytes
     held_bytes = seen = 0
 
     def is_full() -> bool:
-        return len(found) == most or held_bytes >= MAX_HELD_BYTES
+        return len(found) == max_messages or held_bytes >= MAX_HELD_BYTES
 
     while True:
         fetched = fetch(cluster, topic, partition, offset)
         for batch in fetched.batches:
             for record in batch.records(offset):
                 # Not before one was seen, so that who goes on from there gets on.
-                is_late = seen and seen % RECORDS_AT_ONCE == 0 and is_time_over()
+                is_late = seen and seen % RECORDS_AT_ONCE == 0 and is_out_of_time()
                 if is_late or is_full():
                     return found, record.offset, fetched.bounds
                 seen += 1
@@ -180,11 +182,11 @@ def messages(
                     found.append(message)
                     held_bytes += _held_bytes(record)
             offset = max(offset, batch.header.next_offset)
-            if is_full() or is_time_over():  # before the next batch, which may be one that cannot be read
+            if is_full() or is_out_of_time():  # before the next batch, which may be one that cannot be read
                 return found, offset, fetched.bounds
         left_bytes -= _size(fetched.batches)
         if left_bytes > 0 and fetched.batches:
-            offset, passed_bytes = pass_over(fetched, offset, left_bytes)
+            offset, passed_bytes = skip(fetched, offset, left_bytes)
             left_bytes -= passed_bytes
         if left_bytes <= 0 or not fetched.batches:
             return found, offset, fetched.bounds
@@ -199,14 +201,14 @@ def _size(found: Sequence[Batch]) -> int:
     return sum(batch.header.size_bytes for batch in found)
 
 
-def _undecided(batch: Batch, last_stable: int) -> Batch:
-    if batch.header.base_offset >= last_stable and batch.fate is Fate.COMMITTED:
-        return batch._replace(fate=Fate.OPEN)
+def _mark_undecided(batch: Batch, last_stable: int) -> Batch:
+    if batch.header.base_offset >= last_stable and batch.status is BatchStatus.COMMITTED:
+        return batch._replace(status=BatchStatus.OPEN)
     return batch
 
 
-def _ask(
-    cluster: Cluster,
+def _fetch_partition(
+    cluster: CommandClient,
     leader: int,
     topic: str,
     partition: int,
@@ -224,28 +226,28 @@ def _ask(
         topics=[FetchTopic(topic=topic, partitions=[asked])],
         forgotten_topics_data=[],
     )
-    answer = cluster.ask_node(leader, request, FetchResponse)
-    check(answer.error_code, None, "a fetch")
-    found = answer.responses[0].partitions[0]
-    check(found.error_code, None, f"{topic}-{partition} at offset {offset}")
+    response = cluster.send_to_node(leader, request, FetchResponse)
+    raise_for_code(response.error_code, None, "a fetch")
+    found = response.responses[0].partitions[0]
+    raise_for_code(found.error_code, None, f"{topic}-{partition} at offset {offset}")
     return found
 
 
 def _batches(found: PartitionData, offset: int) -> Iterator[Batch]:
     """The batches of an answer that has been asked for `offset`. Failure."""
     data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
-    aborted = Aborted(found.aborted_transactions or ())
+    aborted = AbortedTransactions(found.aborted_transactions or ())
     try:
         for position, header in batches(data, allow_partial=True):
             if header.next_offset <= offset:
                 continue
-            is_void = aborted.has(header, data, position)
+            is_void = aborted.covers(header, data, position)
             if header.is_control:
-                fate = Fate.CONTROL
+                status = BatchStatus.CONTROL
             elif header.is_transactional:
-                fate = Fate.ABORTED if is_void else Fate.COMMITTED
+                status = BatchStatus.ABORTED if is_void else BatchStatus.COMMITTED
             else:
-                fate = Fate.PLAIN
-            yield Batch(header, fate, data, position)
+                status = BatchStatus.PLAIN
+            yield Batch(header, status, data, position)
     except CorruptBatch as error:
-        raise Failure(f"what is at offset {offset} cannot be read: {error}") from error
+        raise CommandError(f"what is at offset {offset} cannot be read: {error}") from error

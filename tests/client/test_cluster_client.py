@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kwire.client.cluster import Cluster
-from kwire.client.failure import Lost, NoBroker, NoPartition
-from kwire.client.sending import ACKS, Sending
+from kwire.client.cluster_client import ClusterClient
+from kwire.client.errors import Disconnected, NoReachableBroker, UnknownPartition
+from kwire.client.producer import ACKS, TopicProducer
 from kwire.testing import Broker
 from kwire.testing.cluster import Cluster as Brokers
 from kwire.wire.compression import Codec
@@ -35,8 +35,8 @@ class Clock:
         self.now += seconds
 
 
-def waiting(clock: Clock, **options: bool) -> Cluster:
-    return Cluster(
+def waiting(clock: Clock, **options: bool) -> ClusterClient:
+    return ClusterClient(
         (), client_id="test", timeout_seconds=1, now=lambda: clock.now, sleep=clock.sleep, **options
     )
 
@@ -44,16 +44,16 @@ def waiting(clock: Clock, **options: bool) -> Cluster:
 def test_what_passes_is_tried_again_until_the_time_is_over() -> None:
     clock = Clock()
     cluster = waiting(clock)
-    errors: list[Exception] = [Lost("away"), ApiError(ErrorCode.NOT_CONTROLLER)]
+    errors: list[Exception] = [Disconnected("away"), ApiError(ErrorCode.NOT_CONTROLLER)]
 
     def attempt() -> str:
         if errors:
             raise errors.pop()
         return "done"
 
-    assert cluster.retried(attempt) == "done"
+    assert cluster.retry(attempt) == "done"
     assert clock.now == pytest.approx(0.2)
-    _fails(cluster, Lost("a:1: refused"))
+    _fails(cluster, Disconnected("a:1: refused"))
     assert clock.now > 1
     _fails(cluster, ApiError(ErrorCode.NOT_CONTROLLER))
     before = clock.now
@@ -64,37 +64,40 @@ def test_what_passes_is_tried_again_until_the_time_is_over() -> None:
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_first_broker_is_waited_for_where_that_is_asked_for(waits: bool) -> None:
     clock = Clock()
-    _fails(waiting(clock, waits_for_first=waits), NoBroker("a:1: refused"))
+    _fails(waiting(clock, retry_first_connection=waits), NoReachableBroker("a:1: refused"))
     assert (clock.now >= 1) == waits
 
 
-def _fails(cluster: Cluster, error: Exception) -> None:
+def _fails(cluster: ClusterClient, error: Exception) -> None:
     def attempt() -> None:
         raise error
 
     with pytest.raises(type(error)) as raised:
-        cluster.retried(attempt)
+        cluster.retry(attempt)
     assert raised.value is error
 
 
 def test_servers_that_are_down_are_passed_over(broker: Broker) -> None:
     with cluster_at(f"{free_address()},{broker.bootstrap_servers}") as cluster:
         assert list(cluster.brokers()) == [1]
-        answer = cluster.ask_node(1, DescribeClusterRequest(), DescribeClusterResponse)
+        answer = cluster.send_to_node(1, DescribeClusterRequest(), DescribeClusterResponse)
         assert answer.brokers[0].broker_id == 1
         with pytest.raises(ApiError, match="broker 9 is not in the cluster"):
-            cluster.ask_node(9, DescribeClusterRequest(), DescribeClusterResponse)
+            cluster.send_to_node(9, DescribeClusterRequest(), DescribeClusterResponse)
 
 
 def test_who_knows_a_coordinator_knows_the_others_too() -> None:
     with Brokers(size=2) as brokers, cluster_at(brokers.bootstrap_servers) as cluster:
-        assert cluster.retried(lambda: cluster.coordinator("group")) in (1, 2)
+        assert cluster.retry(lambda: cluster.coordinator("group")) in (1, 2)
         assert sorted(cluster.brokers()) == [1, 2]
 
 
 def test_where_none_was_ever_there_that_is_told() -> None:
     address = free_address()
-    with cluster_at(address) as cluster, pytest.raises(NoBroker, match=f"^{address}: connection refused$"):
+    with (
+        cluster_at(address) as cluster,
+        pytest.raises(NoReachableBroker, match=f"^{address}: connection refused$"),
+    ):
         cluster.metadata([])
 
 
@@ -103,16 +106,16 @@ def test_who_has_not_heard_of_a_change_is_not_asked_for_ever(broker: Broker) -> 
     with Broker() as other, cluster_at(f"{other.bootstrap_servers},{broker.bootstrap_servers}") as cluster:
         with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             cluster.leader(topic, 0)
-        assert cluster.retried(lambda: cluster.leader(topic, 0)) == 1
+        assert cluster.retry(lambda: cluster.leader(topic, 0)) == 1
 
 
 def test_a_partition_that_is_not_there_is_told_with_those_that_are(broker: Broker) -> None:
     one, three = broker.new_topic(), broker.new_topic(partitions=3)
     with cluster_at(broker.bootstrap_servers) as cluster:
         assert cluster.leaders([(three, 2), (one, 0), (three, 0)]) == {1: [(three, 2), (one, 0), (three, 0)]}
-        with pytest.raises(NoPartition, match=f"topic {one} has partition 0 alone, and no 1"):
+        with pytest.raises(UnknownPartition, match=f"topic {one} has partition 0 alone, and no 1"):
             cluster.leader(one, 1)
-        with pytest.raises(NoPartition, match=f"topic {three} has partitions 0 to 2, and no 3"):
+        with pytest.raises(UnknownPartition, match=f"topic {three} has partitions 0 to 2, and no 3"):
             cluster.leaders([(three, 0), (three, 3)])
 
 
@@ -124,12 +127,12 @@ def test_a_broker_that_is_away_for_a_moment_is_waited_for(tmp_path: Path, acks: 
     broker.start()
     topic = broker.new_topic()
     with cluster_at(address) as cluster:
-        sending = Sending(cluster, topic, ACKS[acks], Codec.NONE)
+        sending = TopicProducer(cluster, topic, ACKS[acks], Codec.NONE)
         sending.send({0: [(1, None, b"before", [])]})
         broker.stop()
         back = threading.Timer(0.2, broker.start)
         back.start()
         sending.send({0: [(1, None, b"after", [])]})
         back.join()
-        assert sending.sums() == [{"partition": 0, "records": 2, "first_offset": 0}]
+        assert sending.totals() == [{"partition": 0, "records": 2, "first_offset": 0}]
     broker.stop()

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
-from kwire.cli.shared.cluster import Cluster
-from kwire.cli.shared.failure import Failure
-from kwire.client.failure import Lost
-from kwire.console.asked import CLIENT_ID, Place
-from kwire.console.clusters import KEPT_SECONDS, Clusters
+from kwire.cli.shared.command_client import CommandClient
+from kwire.cli.shared.command_error import CommandError
+from kwire.client.errors import Disconnected
+from kwire.console.client_pool import MAX_AGE_SECONDS, ClientPool
+from kwire.console.page import CLIENT_ID, ConsoleSettings
 from kwire.testing import Broker
 from tests.console.conftest import Client, console_at
 
@@ -30,7 +30,7 @@ def own() -> Iterator[Broker]:
 
 @pytest.fixture
 async def pages(own: Broker) -> AsyncIterator[Client]:
-    async with console_at(Place(own.bootstrap_servers, 1, (), may_write=True)) as asked:
+    async with console_at(ConsoleSettings(own.bootstrap_servers, 1, (), may_write=True)) as asked:
         yield asked
 
 
@@ -96,64 +96,64 @@ async def test_what_is_sent_is_sent_once(pages: Client, own: Broker) -> None:
     assert fault.is_over
 
 
-def clusters_of(broker: Broker, most: int = 8, clock: list[float] | None = None) -> Clusters:
+def clusters_of(broker: Broker, max_messages: int = 8, clock: list[float] | None = None) -> ClientPool:
     settings = ClientSettings(servers_of(broker.bootstrap_servers), CLIENT_ID)
-    return Clusters(settings, most, now=lambda: clock[0] if clock else 0.0)
+    return ClientPool(settings, max_messages, now=lambda: clock[0] if clock else 0.0)
 
 
-def one_question(cluster: Cluster) -> int:
+def one_question(cluster: CommandClient) -> int:
     return len(cluster.brokers())
 
 
 def test_pages_at_the_same_time_share_none(own: Broker) -> None:
-    clusters = clusters_of(own, most=1)
+    pool = clusters_of(own, max_messages=1)
 
-    def two(one: Cluster) -> int:
-        def other(other: Cluster) -> int:
+    def two(one: CommandClient) -> int:
+        def other(other: CommandClient) -> int:
             assert other is not one
             return one_question(one) + one_question(other)
 
-        return clusters.ask(other)
+        return pool.run(other)
 
-    assert clusters.ask(two) == 2
+    assert pool.run(two) == 2
     assert connections(own) == 2
-    assert clusters.ask(one_question) == 1
+    assert pool.run(one_question) == 1
     assert connections(own) == 2
-    assert clusters.ask(two) == 2
+    assert pool.run(two) == 2
     assert connections(own) == 3, "one alone was kept of two"
-    clusters.close()
-    assert clusters.ask(one_question) == 1
+    pool.close()
+    assert pool.run(one_question) == 1
     assert connections(own) == 4
-    clusters.close()
+    pool.close()
 
 
 def test_none_is_kept_for_long_nor_after_an_error(own: Broker) -> None:
     clock = [0.0]
-    clusters = clusters_of(own, clock=clock)
-    for at, made in ((0, 1), (KEPT_SECONDS - 1, 1), (KEPT_SECONDS, 2)):
+    pool = clusters_of(own, clock=clock)
+    for at, made in ((0, 1), (MAX_AGE_SECONDS - 1, 1), (MAX_AGE_SECONDS, 2)):
         clock[0] = at
-        clusters.ask(one_question)
+        pool.run(one_question)
         assert connections(own) == made
 
-    def failing(cluster: Cluster) -> None:
+    def failing(cluster: CommandClient) -> None:
         one_question(cluster)
-        raise Failure("no such page")
+        raise CommandError("no such page")
 
-    with pytest.raises(Failure):
-        clusters.ask(failing)
+    with pytest.raises(CommandError):
+        pool.run(failing)
     assert connections(own) == 2, "nothing was lost that a new connection would bring"
-    clusters.ask(one_question)
+    pool.run(one_question)
     assert connections(own) == 3
-    clusters.close()
+    pool.close()
 
 
 def test_what_is_lost_again_is_raised(own: Broker) -> None:
-    clusters = clusters_of(own)
-    clusters.ask(one_question)
+    pool = clusters_of(own)
+    pool.run(one_question)
     fault = own.faults.cut_answer("Metadata", times=2)
-    with pytest.raises(Lost):
-        clusters.ask(one_question)
+    with pytest.raises(Disconnected):
+        pool.run(one_question)
     assert fault.is_over
     assert connections(own) == 2
-    assert clusters.ask(one_question) == 1
-    clusters.close()
+    assert pool.run(one_question) == 1
+    pool.close()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, cast
 
-from kwire.client.cluster import Cluster, by_topic
-from kwire.client.failure import Lost, check
+from kwire.client.cluster_client import ClusterClient, group_by_topic
+from kwire.client.errors import Disconnected, raise_for_code
 from kwire.client.offsets import find_offsets
 from kwire.wire.batch import ABORT, BatchHeader, CorruptBatch, Record, batches, control_type, records
 from kwire.wire.errors import ApiError, ErrorCode
@@ -23,7 +23,7 @@ from kwire.wire.messages.fetch import (
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.primitives import Buffer, TopicPartition
 
-WAIT_SECONDS: Final = 0.5
+MAX_WAIT_SECONDS: Final = 0.5
 """How long brokers wait for records in all, where there are none yet."""
 PARTITION_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 16 * 1024 * 1024
@@ -31,19 +31,19 @@ MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 """Of what a compressed batch may come to."""
 
 
-class Found(NamedTuple):
+class ConsumerRecord(NamedTuple):
     """A record, and where it is."""
 
     partition: TopicPartition
     record: Record
 
 
-class Reader:
+class Consumer:
     """A place in each of some partitions, which moves on as records are read."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         positions: Mapping[TopicPartition, int],
         *,
         committed: bool,
@@ -56,39 +56,39 @@ class Reader:
         `max_headers`.
         """
         self.positions = dict(positions)
-        self.ends: dict[TopicPartition, int] = {}
+        self.end_offsets: dict[TopicPartition, int] = {}
         """Where each ended for consumers when it was read last."""
         self._records_of = partial(records, max_bytes=max_batch_bytes, max_headers=max_headers)
         self._cluster = cluster
         self._committed = committed
         self._note = note
-        self._leading: Mapping[int, Sequence[TopicPartition]] | None = None
+        self._partitions_by_leader: Mapping[int, Sequence[TopicPartition]] | None = None
 
-    def read(self, partitions: Sequence[TopicPartition] | None = None) -> Iterator[Found]:
+    def poll(self, partitions: Sequence[TopicPartition] | None = None) -> Iterator[ConsumerRecord]:
         """What there is next of partitions, or of all; nothing where no record came for a while.
 
         ApiError, Lost, NoPartition; CorruptBatch.
         """
         places = {one: self.positions[one] for one in (partitions or self.positions)}
-        answers: dict[int, FetchResponse] = {}
+        responses: dict[int, FetchResponse] = {}
 
         def attempt() -> None:
             try:
-                if self._leading is None or set(places) != {
-                    one for led in self._leading.values() for one in led
+                if self._partitions_by_leader is None or set(places) != {
+                    one for led in self._partitions_by_leader.values() for one in led
                 }:
-                    self._leading = self._cluster.leaders(places)
-                wait_seconds = WAIT_SECONDS / len(self._leading)
-                for leader, led in self._leading.items():
-                    if leader not in answers:
-                        answers[leader] = self._fetch(leader, led, wait_seconds)
-            except (ApiError, Lost):
-                self._leading = None
+                    self._partitions_by_leader = self._cluster.leaders(places)
+                wait_seconds = MAX_WAIT_SECONDS / len(self._partitions_by_leader)
+                for leader, led in self._partitions_by_leader.items():
+                    if leader not in responses:
+                        responses[leader] = self._fetch(leader, led, wait_seconds)
+            except (ApiError, Disconnected):
+                self._partitions_by_leader = None
                 raise
 
-        self._cluster.retried(attempt)
-        for answer in answers.values():
-            for topic in answer.responses:
+        self._cluster.retry(attempt)
+        for response in responses.values():
+            for topic in response.responses:
                 for one in topic.partitions:
                     yield from self._records((topic.topic, one.partition_index), one)
 
@@ -111,35 +111,35 @@ class Reader:
                         for index in indexes
                     ],
                 )
-                for topic, indexes in by_topic(led)
+                for topic, indexes in group_by_topic(led)
             ],
             forgotten_topics_data=[],
         )
-        answer = self._cluster.ask_node(
+        response = self._cluster.send_to_node(
             leader, request, FetchResponse, wait_seconds + self._cluster.timeout_seconds
         )
-        check(answer.error_code, None, "a fetch")
-        for topic in answer.responses:
+        raise_for_code(response.error_code, None, "a fetch")
+        for topic in response.responses:
             for one in topic.partitions:
                 if one.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                    check(one.error_code, None, f"{topic.topic}-{one.partition_index}")
-        return answer
+                    raise_for_code(one.error_code, None, f"{topic.topic}-{one.partition_index}")
+        return response
 
-    def _records(self, partition: TopicPartition, found: PartitionData) -> Iterator[Found]:
-        self.ends[partition] = found.last_stable_offset if self._committed else found.high_watermark
+    def _records(self, partition: TopicPartition, found: PartitionData) -> Iterator[ConsumerRecord]:
+        self.end_offsets[partition] = found.last_stable_offset if self._committed else found.high_watermark
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._come_back(partition)
+            self._reset_position(partition)
             return
         data = cast("Buffer", found.records or b"")  # what comes by the wire is no region of a file
-        aborted = Aborted(found.aborted_transactions or ()) if self._committed else None
+        aborted = AbortedTransactions(found.aborted_transactions or ()) if self._committed else None
         try:
             for position, header in batches(data, allow_partial=True):
-                void = aborted is not None and aborted.has(header, data, position)
+                void = aborted is not None and aborted.covers(header, data, position)
                 if not void and not header.is_control:
                     at = self.positions[partition]
                     for record in self._records_of(data, position, header, from_offset=at):
                         self.positions[partition] = record.offset + 1
-                        yield Found(partition, record)
+                        yield ConsumerRecord(partition, record)
                 self.positions[partition] = max(self.positions[partition], header.next_offset)
         except CorruptBatch as error:
             at = self.positions[partition]
@@ -147,7 +147,7 @@ class Reader:
                 f"{_name(partition)} cannot be read at offset {at} ({error}): go on behind it, at {at + 1}"
             ) from error
 
-    def _come_back(self, partition: TopicPartition) -> None:
+    def _reset_position(self, partition: TopicPartition) -> None:
         """Go to the nearest offset that there is. ApiError, Lost."""
         at = self.positions[partition]
         first = find_offsets(self._cluster, {partition: EARLIEST})[partition]
@@ -161,7 +161,7 @@ def _name(partition: TopicPartition) -> str:
     return "{}-{}".format(*partition)
 
 
-class Aborted:
+class AbortedTransactions:
     """Which batches of a fetched run are of transactions that are void.
 
     The broker tells where each begins; each ends with its marker.
@@ -171,7 +171,7 @@ class Aborted:
         self._coming = deque(sorted(transactions, key=lambda one: one.first_offset))
         self._producers: set[int] = set()
 
-    def has(self, header: BatchHeader, data: Buffer, position: int) -> bool:
+    def covers(self, header: BatchHeader, data: Buffer, position: int) -> bool:
         """Whether this batch, of those that are asked about in their order, is void. CorruptBatch."""
         while self._coming and self._coming[0].first_offset <= header.last_offset:
             self._producers.add(self._coming.popleft().producer_id)

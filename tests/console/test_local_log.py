@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kwire.broker.storage.checkpoints import read_topic_id
 from kwire.broker.storage.disk import RealDisk, RealFile
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.console.asked import CLIENT_ID, Place
-from kwire.console.passing import OwnLog, own_directory
-from kwire.console.reading import MAX_HEADERS
+from kwire.console.fetching import MAX_HEADERS
+from kwire.console.local_log import LocalLog, local_directory
+from kwire.console.page import CLIENT_ID, ConsoleSettings
 from kwire.testing import Broker
 from kwire.wire.batch import HEADER_BYTES, batches, build
 from tests.broker.storage.log_bench import NOW_MS, LogBench
@@ -65,13 +65,13 @@ def directory(broker: Broker) -> Path:
 
 
 def searched(
-    broker: Broker, offset: int = 0, end: int = 1 << 40, most_bytes: int = 1 << 40
+    broker: Broker, offset: int = 0, end: int = 1 << 40, max_bytes: int = 1 << 40
 ) -> tuple[int, int]:
-    return own_log(directory(broker)).pass_over(offset, end, most_bytes)
+    return own_log(directory(broker)).skip(offset, end, max_bytes)
 
 
-def own_log(path: Path, is_time_over: Callable[[], bool] = lambda: False) -> OwnLog:
-    return OwnLog(str(path), KEY, is_time_over)
+def own_log(path: Path, is_out_of_time: Callable[[], bool] = lambda: False) -> LocalLog:
+    return LocalLog(str(path), KEY, is_out_of_time)
 
 
 def fetches(broker: Broker) -> int:
@@ -79,7 +79,7 @@ def fetches(broker: Broker) -> int:
 
 
 async def test_what_is_found_is_what_the_broker_tells_and_what_is_not_is_not_asked_for(own: Broker) -> None:
-    place = Place(own.bootstrap_servers, 1, (str(own.log_dir),), may_write=True)
+    place = ConsoleSettings(own.bootstrap_servers, 1, (str(own.log_dir),), may_write=True)
     assert len(list(directory(own).glob("*.log"))) > 2
     pages, counts = [], []
     for asks in (place, place._replace(log_dirs=()), place._replace(node_id=2)):
@@ -141,10 +141,10 @@ def test_a_search_is_bounded(own: Broker) -> None:
     to, _ = searched(own, offset)
     assert to > 2 * offset
     assert offset < searched(own, offset, end=to // 2)[0] <= to // 2
-    half, read_bytes = searched(own, offset, most_bytes=300_000)
+    half, read_bytes = searched(own, offset, max_bytes=300_000)
     assert offset < half < to
     assert 300_000 <= read_bytes < 400_000
-    assert own_log(directory(own), lambda: True).pass_over(offset, to, 1 << 40) == (offset, 0)
+    assert own_log(directory(own), lambda: True).skip(offset, to, 1 << 40) == (offset, 0)
 
 
 def _cut(path: Path) -> None:
@@ -188,7 +188,7 @@ def test_what_is_wanted_is_not_passed_over_whatever_has_become_of_a_file(
     for path in sorted(copy.glob(f"*{suffix}"))[:-1]:
         damage(path)
     for offset in range(0, found[-1], 211):
-        to, _ = own_log(copy).pass_over(offset, 1 << 40, 1 << 40)
+        to, _ = own_log(copy).skip(offset, 1 << 40, 1 << 40)
         assert offset <= to <= next(one for one in found if one >= offset)
 
 
@@ -201,7 +201,7 @@ def test_a_damaged_batch_is_not_passed(own: Broker, tmp_path: Path) -> None:
     at, header = places[5]
     content[at + HEADER_BYTES - 20] ^= 1  # what only the CRC tells: its producer
     first.write_bytes(content)
-    assert own_log(copy).pass_over(100, 1 << 40, 1 << 40)[0] == header.base_offset
+    assert own_log(copy).skip(100, 1 << 40, 1 << 40)[0] == header.base_offset
 
 
 def test_a_record_of_more_headers_than_are_held_is_left_to_the_broker(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_record_of_more_headers_than_are_held_is_left_to_the_broker(tmp_path: 
         batch = build([(NOW_MS, b"other-wanted", b"", [("", None)] * headers)])
         log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
     log.commit()
-    assert own_log(Path(bench.directory)).pass_over(0, 4, 1 << 40)[0] == 2
+    assert own_log(Path(bench.directory)).skip(0, 4, 1 << 40)[0] == 2
 
 
 def test_what_is_read_in_front_of_an_offset_is_little(own: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_a_log_that_was_cut_is_not_misread(tmp_path: Path, seed: int) -> None:
     add(draw.randrange(80, 140), [1800, 5000, 174])
     end = log.log_end_offset
     for offset in range(end):
-        to, _ = own_log(Path(bench.directory)).pass_over(offset, end, 1 << 40)
+        to, _ = own_log(Path(bench.directory)).skip(offset, end, 1 << 40)
         assert to <= next((one for one in found if one >= offset), end), offset
 
 
@@ -277,14 +277,14 @@ def test_only_the_directory_of_this_very_topic_counts(own: Broker, tmp_path: Pat
     topic_id = read_topic_id(RealDisk(), str(directory(own)))
     assert topic_id is not None
     dirs = (str(tmp_path), str(own.log_dir))
-    assert own_directory(dirs, TOPIC, 0, topic_id) == str(directory(own))
-    assert own_directory(dirs, TOPIC, 0, bytes(16)) is None
-    assert own_directory(dirs, TOPIC, 1, topic_id) is None
+    assert local_directory(dirs, TOPIC, 0, topic_id) == str(directory(own))
+    assert local_directory(dirs, TOPIC, 0, bytes(16)) is None
+    assert local_directory(dirs, TOPIC, 1, topic_id) is None
     # As a directory has it that has failed, when the broker has made the partition anew.
     (tmp_path / f"{TOPIC}-0").mkdir()
-    assert own_directory(dirs, TOPIC, 0, topic_id) is None
+    assert local_directory(dirs, TOPIC, 0, topic_id) is None
 
 
 def test_there_is_nothing_to_pass_where_nothing_is_kept(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
-        assert own_log(path).pass_over(5, 10, 1 << 40) == (5, 0)
+        assert own_log(path).skip(5, 10, 1 << 40) == (5, 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kwire.client.cluster import Cluster
-from kwire.client.failure import check
+from kwire.client.cluster_client import ClusterClient
+from kwire.client.errors import raise_for_code
 from kwire.wire.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NewRecord, build
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ErrorCode
@@ -21,12 +21,12 @@ from kwire.wire.messages.produce import (
 ACKS: Final = {"all": -1, "0": 0, "1": 1}
 
 
-class Sending:
+class TopicProducer:
     """What is written to one topic."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         topic: str,
         acks: int = ACKS["all"],
         codec: Codec = Codec.NONE,
@@ -42,25 +42,25 @@ class Sending:
         self._codec = codec
         self._producer_id, self._producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self._sequences: dict[int, int] = {}
-        self._counts: dict[int, int] = {}
-        self._first: dict[int, int] = {}
+        self._record_counts: dict[int, int] = {}
+        self._first_offsets: dict[int, int] = {}
         if idempotent and acks == ACKS["all"]:
-            self._producer_id, self._producer_epoch = cluster.retried(self._identity)
+            self._producer_id, self._producer_epoch = cluster.retry(self._init_producer_id)
 
     @property
-    def count(self) -> int:
+    def record_count(self) -> int:
         """How many records were sent."""
-        return sum(self._counts.values())
+        return sum(self._record_counts.values())
 
     def first_offset(self, partition: int) -> int:
         """Where the first record is that was sent to a partition. KeyError where that was not told."""
-        return self._first[partition]
+        return self._first_offsets[partition]
 
-    def sums(self) -> list[dict[str, object]]:
+    def totals(self) -> list[dict[str, object]]:
         """What was sent to each partition; the first offset is not known without acknowledgements."""
         return [
-            {"partition": partition, "records": count, "first_offset": self._first.get(partition)}
-            for partition, count in sorted(self._counts.items())
+            {"partition": partition, "records": count, "first_offset": self._first_offsets.get(partition)}
+            for partition, count in sorted(self._record_counts.items())
         ]
 
     def send(self, batches: Mapping[int, Sequence[NewRecord]]) -> None:
@@ -84,9 +84,9 @@ class Sending:
             for leader, led in self._cluster.leaders((self._topic, one) for one in missing).items():
                 self._send_to(leader, [partition for _, partition in led], missing)
 
-        self._cluster.retried(attempt)
+        self._cluster.retry(attempt)
         for partition, records in batches.items():
-            self._counts[partition] = self._counts.get(partition, 0) + len(records)
+            self._record_counts[partition] = self._record_counts.get(partition, 0) + len(records)
             if self._producer_id >= 0:
                 sequence = self._sequences.get(partition, 0) + len(records)
                 self._sequences[partition] = sequence & MAX_SEQUENCE
@@ -104,30 +104,30 @@ class Sending:
             ],
         )
         if not self._acks:
-            self._cluster.tell_node(leader, request)
+            self._cluster.send_one_way(leader, request)
             for partition in led:
                 del missing[partition]
             return
-        answer = self._cluster.ask_node(leader, request, ProduceResponse)
+        response = self._cluster.send_to_node(leader, request, ProduceResponse)
         failed = None
-        for one in answer.responses[0].partition_responses:
+        for one in response.responses[0].partition_responses:
             # What is there twice was written before the first answer was lost.
             if one.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 del missing[one.index]
                 if one.base_offset >= 0:
-                    self._first.setdefault(one.index, one.base_offset)
+                    self._first_offsets.setdefault(one.index, one.base_offset)
             else:
                 failed = failed or one
         if failed is not None:
             why = [told.batch_index_error_message for told in failed.record_errors]
             message = failed.error_message or next(filter(None, why), None)
-            check(failed.error_code, message, f"{self._topic}-{failed.index}")
+            raise_for_code(failed.error_code, message, f"{self._topic}-{failed.index}")
 
     def _sequence(self, partition: int) -> int:
         return NO_SEQUENCE if self._producer_id < 0 else self._sequences.get(partition, 0)
 
-    def _identity(self) -> tuple[int, int]:
+    def _init_producer_id(self) -> tuple[int, int]:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer = self._cluster.ask(request, InitProducerIdResponse)
-        check(answer.error_code, None, "a producer id")
-        return answer.producer_id, answer.producer_epoch
+        response = self._cluster.send(request, InitProducerIdResponse)
+        raise_for_code(response.error_code, None, "a producer id")
+        return response.producer_id, response.producer_epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.client.sending import Sending
+from kwire.client.producer import TopicProducer
 from kwire.testing import Broker
 from tests.client.asking import cluster_at
 
@@ -15,7 +15,7 @@ def test_an_answer_that_is_lost_writes_twice_only_where_nobody_has_an_id(
 ) -> None:
     topic = broker.new_topic()
     with cluster_at(broker.bootstrap_servers) as cluster:
-        sending = Sending(cluster, topic, idempotent=idempotent)
+        sending = TopicProducer(cluster, topic, idempotent=idempotent)
         broker.faults.lose_answer("Produce", topic=topic)
         sending.send({0: [(1, None, b"first", [])]})
         sending.send({0: [(1, None, b"then", [])]})

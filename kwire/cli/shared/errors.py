@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from kwire.cli.shared.command_error import CommandError
 from kwire.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -43,38 +44,32 @@ ADVICE: Final = {
     ErrorCode.LOG_DIR_NOT_FOUND: "'kwire logs list' names the directories of each broker",
 }
 """What to do about errors of the protocol that do not say it by their names."""
-SAID: Final = {
+ADVICE_BY_MESSAGE: Final = {
     "collides with": "'.' and '_' count as one there: give a name that differs in more",
     "xcessively large number of partitions": "give at most 10000 --partitions at once",
 }
 """What to do where a broker's words say more than the code."""
 
 
-class Failure(Exception):
-    """The command cannot be carried out. One sentence says why, and what to do; exit status 1."""
-
-
-class UsageError(Failure):
-    """What was given contradicts itself. Exit status 2."""
-
-
-class Misfit(ValueError):
+class FormatMismatch(ValueError):
     """Bytes that are not what they were taken for; the message says why."""
 
 
-def sentence_of(error: ApiError) -> str:
+def describe_api_error(error: ApiError) -> str:
     """What a broker has refused, for a person."""
     told = error.message or "the request"
     name = error.code.name.lower().replace("_", " ").removesuffix(" exception")
-    advice = next((advice for words, advice in SAID.items() if words in told), ADVICE.get(error.code))
+    advice = next(
+        (advice for words, advice in ADVICE_BY_MESSAGE.items() if words in told), ADVICE.get(error.code)
+    )
     told = f"{told.rstrip('.')} ({name})" if told.count(": ") else f"{told}: {name}"
     return f"{told}; {advice}" if advice else told
 
 
-def unreadable(path: str, error: OSError) -> Failure:
+def cannot_read(path: str, error: OSError) -> CommandError:
     """A file or directory of a broker's cannot be read."""
     what = ": read it as the user that the broker runs as" if isinstance(error, PermissionError) else ""
-    return Failure(f"{path}: {error.strerror}{what}")
+    return CommandError(f"{path}: {error.strerror}{what}")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -83,7 +78,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f", did you mean '{near[0]}'?" if near else ""
 
 
-def no_topic(name: str, known: Iterable[str]) -> Failure:
+def unknown_topic(name: str, known: Iterable[str]) -> CommandError:
     """There is none of that name."""
     near = suggestion(name, known) or ": 'kwire topics list' names those that there are"
-    return Failure(f"there is no topic '{name}'{near}")
+    return CommandError(f"there is no topic '{name}'{near}")

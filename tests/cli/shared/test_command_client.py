@@ -8,9 +8,9 @@ import pytest
 
 from kwire.cli.records.produce import CREATE_SECONDS
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
-from kwire.cli.shared.cluster import Cluster
+from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.output import Output
-from kwire.client.failure import Lost, SecurityMismatch
+from kwire.client.errors import Disconnected, SecurityMismatch
 from kwire.testing import Broker
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.cli.running import Desk
@@ -23,29 +23,29 @@ def test_a_change_is_waited_for_but_not_for_ever(broker: Broker) -> None:
         now[0] += seconds
 
     settings = ClientSettings(servers_of(broker.bootstrap_servers), timeout_seconds=1)
-    with Cluster(settings, now=lambda: now[0], sleep=sleep) as cluster:
-        cluster.settle("unheard-of", lambda topic: bool(topic.error_code))
+    with CommandClient(settings, now=lambda: now[0], sleep=sleep) as cluster:
+        cluster.wait_for_topic("unheard-of", lambda topic: bool(topic.error_code))
         assert now[0] == 0
-        cluster.settle("unheard-of", lambda topic: now[0] > 0.25)
+        cluster.wait_for_topic("unheard-of", lambda topic: now[0] > 0.25)
         assert now[0] == pytest.approx(0.3)
-        cluster.settle("unheard-of", lambda topic: False)
+        cluster.wait_for_topic("unheard-of", lambda topic: False)
         assert now[0] == pytest.approx(1.3, abs=0.11)
 
 
 @pytest.mark.parametrize(
-    "error", [Lost("away"), ApiError(ErrorCode.BROKER_NOT_AVAILABLE), SecurityMismatch("other words")]
+    "error", [Disconnected("away"), ApiError(ErrorCode.BROKER_NOT_AVAILABLE), SecurityMismatch("other words")]
 )
 def test_a_broker_that_goes_is_not_waited_for(broker: Broker, error: Exception) -> None:
     settings = ClientSettings(servers_of(broker.bootstrap_servers), timeout_seconds=1)
     asked = []
     out, err = io.StringIO(), io.StringIO()
 
-    def is_so(node_id: int) -> bool:
+    def condition(node_id: int) -> bool:
         asked.append(node_id)
         raise error
 
-    with Cluster(settings) as cluster:
-        cluster.settle_everywhere(is_so, Output(as_json=False, environ={}, out=out, err=err))
+    with CommandClient(settings) as cluster:
+        cluster.wait_for_all_brokers(condition, Output(as_json=False, environ={}, out=out, err=err))
     assert asked == [1]
     assert (out.getvalue(), err.getvalue()) == ("", "node 1 does not know of it yet\n")
 
