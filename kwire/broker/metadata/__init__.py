@@ -1,1 +1,1 @@
-"""The cluster's metadata: what its records come to, and who is told of it."""
+"""Cluster metadata: records of the metadata log become immutable images, which subscribers receive."""

@@ -1,8 +1,7 @@
-"""From batches of the metadata log to the records that count.
+"""Decoding of metadata batches, and of metadata transactions (KIP-868).
 
-Control batches (a leader's change, a snapshot's header) are the quorum's own. Between BeginTransaction and
-EndTransaction records are held back, so that a transaction that was cut short by a crash leaves no trace
-(KIP-868).
+Control batches belong to KRaft itself. Records between BeginTransaction and EndTransaction are held back, so
+that an unfinished transaction has no effect.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ CONTROL_RECORDS: Final[dict[int, type[Message]]] = {
     5: KRaftVersionRecord,
     6: VotersRecord,
 }
-"""The control records that count here, by their type."""
+"""The control records that affect the quorum, by type."""
 
 
 def control_key(kind: int) -> bytes:
-    """The key of a control record: its version, which is 0, and its type."""
+    """Return the key of a control record: version 0 and the type."""
     return _CONTROL_KEY.pack(0, kind)
 
 
 def control_type(key: bytes | None) -> int:
-    """The type in the key of a control record; -1 where there is none."""
+    """Return the type of a control record; -1 if the key has none."""
     if key is None or len(key) < _CONTROL_KEY.size:
         return -1
     kind: int = _CONTROL_KEY.unpack_from(key)[1]
@@ -49,26 +48,26 @@ def control_type(key: bytes | None) -> int:
 
 
 class CorruptMetadata(Exception):
-    """The metadata log does not hold what it must. The broker cannot start on it."""
+    """Invalid data in the metadata log or in a snapshot. The broker cannot start with it."""
 
 
 class MetadataBatch(NamedTuple):
-    """Metadata records that were written at once, in their order; none for a control batch."""
+    """The metadata records of one batch; none if it is a control batch."""
 
     base_offset: int
     last_offset: int
     epoch: int
     records: list[Message]
     controls: Sequence[Message] = ()
-    """What a control batch says of the quorum itself: the version of its protocol, its voters (KIP-853)."""
+    """The records of a control batch: kraft.version, voters, snapshot header (KIP-853)."""
     timestamp_ms: int = -1
     size_bytes: int = 0
     delta: MetadataDelta | None = None
-    """What they change, on a node that has decided them itself."""
+    """The change that the records make, if this node appended them as the active controller."""
 
 
 def size_of_complete_batches(buffer: Buffer) -> int:
-    """How many bytes the whole batches at the beginning of `buffer` have."""
+    """Return the size of the complete batches at the start of `buffer`, in bytes."""
     end, position = len(buffer), 0
     while end - position >= HEADER_BYTES:
         following = position + read_header(buffer, position).size_bytes
@@ -79,19 +78,19 @@ def size_of_complete_batches(buffer: Buffer) -> int:
 
 
 def decode_batches(buffer: Buffer) -> Iterator[MetadataBatch]:
-    """The batches of `buffer`. CorruptMetadata where one is cut short or cannot be trusted."""
+    """Yield the batches of `buffer`. CorruptMetadata: a batch is incomplete or invalid."""
     offset = -1
     try:
         for position, header in batches(buffer):
             offset = header.base_offset
             if not crc_is_valid(buffer, position, header):
-                raise CorruptMetadata(f"the batch at offset {offset} has a wrong CRC")
+                raise CorruptMetadata(f"metadata batch at offset {offset}: wrong CRC")
             found: list[Message] = []
             controls: list[Message] = []
             for record in records(buffer, position, header, max_bytes=MAX_BATCH_BYTES):
                 offset = record.offset
                 if record.value is None:
-                    raise CorruptMetadata(f"the record at offset {offset} is empty")
+                    raise CorruptMetadata(f"metadata record at offset {offset}: no value")
                 if not header.is_control:
                     found.append(decode_metadata_record(record.value))
                 elif (kind := control_type(record.key)) in CONTROL_RECORDS:
@@ -111,32 +110,32 @@ def decode_batches(buffer: Buffer) -> Iterator[MetadataBatch]:
 
 
 class TransactionFilter:
-    """Lets records through as transactions allow."""
+    """A filter that delays the records of a metadata transaction until its end."""
 
     def __init__(self) -> None:
         self._held: list[Message] | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction was begun and neither ended nor aborted."""
+        """Whether a transaction has begun, and is neither ended nor aborted."""
         return self._held is not None
 
     def feed(self, incoming: list[Message]) -> list[Message]:
-        """The records that take effect now. CorruptMetadata where begin and end do not match."""
+        """Return the records that take effect now. CorruptMetadata: begin and end do not match."""
         out: list[Message] = []
         for record in incoming:
             if isinstance(record, BeginTransactionRecord):
                 if self._held is not None:
-                    raise CorruptMetadata("a metadata transaction begins within another")
+                    raise CorruptMetadata("BeginTransactionRecord in an open metadata transaction")
                 self._held = []
             elif isinstance(record, EndTransactionRecord):
                 if self._held is None:
-                    raise CorruptMetadata("a metadata transaction ends that never began")
+                    raise CorruptMetadata("EndTransactionRecord without an open metadata transaction")
                 out.extend(self._held)
                 self._held = None
             elif isinstance(record, AbortTransactionRecord):
                 if self._held is None:
-                    raise CorruptMetadata("a metadata transaction is aborted that never began")
+                    raise CorruptMetadata("AbortTransactionRecord without an open metadata transaction")
                 self._held = None
             elif self._held is not None:
                 self._held.append(record)

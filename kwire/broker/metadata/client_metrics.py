@@ -1,8 +1,7 @@
-"""What a client metrics subscription says: which clients push which of their metrics, and how often. KIP-714.
+"""Client metrics subscriptions: the metrics that matching clients push, and how often. KIP-714.
 
-Apache Kafka reads the expressions of `match` with Java's, and this file with RE2, as those of groups: they
-are held against what clients say of themselves, and RE2 cannot be held up. docs/decisions/0007 has the
-difference.
+The patterns of `match` are RE2 expressions, while Apache Kafka uses Java's. They are matched with text from
+clients, and no text can make RE2 slow. docs/decisions/0007 lists the differences.
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ SELECTORS: Final = frozenset(
         "client_source_port",
     }
 )
-"""What of a client a pattern may speak of."""
+"""The properties of a client that a pattern can match."""
 
 
 class IllegalPattern(ValueError):
-    """No `selector=expression`. Its argument is the pattern."""
+    """A pattern that is not `selector=expression`. Its argument is the pattern."""
 
 
 class ClientMetricsSubscription(NamedTuple):
-    """One that is read."""
+    """A parsed subscription."""
 
     metrics: tuple[str, ...]
-    """The beginnings of the names of those that are asked for; `*` is all."""
+    """Prefixes of metric names; `*` means all metrics."""
     interval_ms: int
     patterns: Mapping[str, re2._Regexp[str]]
-    """What each selector has to match. Of several for the same one the last counts."""
+    """The expression of each selector. If a selector has several, the last one applies."""
 
     def matches(self, client: Mapping[str, str]) -> bool:
-        """Whether a client, by its selectors, is asked; without patterns each is."""
+        """Return whether every pattern matches the client; without patterns, all clients match."""
         return all(
             pattern.fullmatch(client[selector]) is not None for selector, pattern in self.patterns.items()
         )
 
 
 def parse_subscription(values: Mapping[str, str]) -> ClientMetricsSubscription:
-    """What these settings say, with defaults for what they leave out. ConfigError, IllegalPattern."""
+    """Parse the configs of a subscription; missing keys get defaults. ConfigError, IllegalPattern."""
     read: dict[str, Any] = {
         name: key.parse(values.get(name, key.default or "")) for name, key in KEYS.items()
     }
@@ -62,17 +61,17 @@ def parse_subscription(values: Mapping[str, str]) -> ClientMetricsSubscription:
 
 
 def parse_patterns(texts: Iterable[str]) -> dict[str, re2._Regexp[str]]:
-    """The expression for each selector. IllegalPattern."""
+    """Return the expression of each selector. IllegalPattern."""
     return dict(map(_pattern, texts))
 
 
 def _pattern(text: str) -> tuple[str, re2._Regexp[str]]:
-    """`selector=expression`. As Java parts them, any more `=` may follow the expression."""
+    """Parse `selector=expression`. As with Java's String.split, trailing `=` are ignored."""
     selector, _, expression = text.rstrip("=").partition("=")
     selector = selector.strip(BLANKS)
     if selector not in SELECTORS or not expression or "=" in expression:
         raise IllegalPattern(text)
-    import re2  # takes time and memory that a broker without subscriptions need not spend
+    import re2  # costs time and memory, which brokers without subscriptions save
 
     options = re2.Options()
     options.log_errors = False

@@ -1,8 +1,7 @@
-"""Records in, a new image out, with a summary of what changed.
+"""Metadata deltas: the replay of records on top of an image, with a summary of the changes.
 
-All 26 kinds of metadata record are apply_records or kept, so that a log written by Apache Kafka loses nothing
-here. The transaction records (KIP-868) are no part of an image: `broker.metadata.batches` holds back what
-stands between them.
+All 26 types of metadata records are supported, so nothing of a log that Apache Kafka wrote is lost.
+Transaction records (KIP-868) have no effect here: `broker.metadata.batches` has already handled them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ NO_RECOVERY_CHANGE: Final = -1
 
 
 class TopicChange(NamedTuple):
-    """A topic as it was and as it is: None on one side for one that was created or deleted."""
+    """A topic before and after; None on one side if it was created or deleted."""
 
     before: TopicImage | None
     after: TopicImage | None
@@ -47,8 +46,8 @@ class TopicChange(NamedTuple):
 class MetadataDelta:
     """The changes that records make to an image.
 
-    `replay` every record, then `finish`. The parts of the old image are copied when a record first touches
-    them. The summary (`topic_changes`, `changed_configs`, ...) is complete once `finish` has returned.
+    Call `replay` for every record, then `apply`. A part of the image is copied when a record first changes
+    it. The summary (`topic_changes`, `changed_configs`, ...) is complete once `apply` has returned.
     """
 
     def __init__(self, image: MetadataImage) -> None:
@@ -65,7 +64,7 @@ class MetadataDelta:
 
     @classmethod
     def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-        """What has changed from one image to another, whatever lies between; it is finished already."""
+        """Return the complete delta between two images."""
         delta = cls(before)
         delta._after = after
         for topic_id in {**before.topics_by_id, **after.topics_by_id}:
@@ -81,14 +80,14 @@ class MetadataDelta:
 
     @property
     def topic_changes(self) -> list[TopicChange]:
-        """Every topic that was created, deleted or changed; not those that came and went in between."""
+        """Every topic that was created, deleted or changed, unless it was both created and deleted."""
         after = self._after.topics_by_id
         changes = [TopicChange(before, after.get(topic_id)) for topic_id, before in self._touched.items()]
         return [change for change in changes if change.before is not change.after]
 
     @property
     def created_topics(self) -> list[TopicImage]:
-        """Topics that were not there before."""
+        """Topics that did not exist before."""
         return [
             change.after
             for change in self.topic_changes
@@ -97,7 +96,7 @@ class MetadataDelta:
 
     @property
     def deleted_topics(self) -> list[TopicImage]:
-        """Topics that are gone. One that was deleted and created anew under its name is in both lists."""
+        """Topics that no longer exist. A topic that was deleted and created again is in both lists."""
         return [
             change.before
             for change in self.topic_changes
@@ -106,7 +105,7 @@ class MetadataDelta:
 
     @property
     def altered_topics(self) -> list[TopicChange]:
-        """Topics that were there and whose partitions changed in number or state."""
+        """Topics whose partitions changed in number or state."""
         return [
             change for change in self.topic_changes if change.before is not None and change.after is not None
         ]
@@ -114,19 +113,19 @@ class MetadataDelta:
     # --- replay
 
     def replay_all(self, records: Iterable[object]) -> None:
-        """Replay records in their order."""
+        """Replay records in order."""
         for record in records:
             self.replay(record)
 
     def replay(self, record: object) -> None:
-        """Apply one record. ValueError where it contradicts what is there: the log is not to be trusted."""
+        """Replay one record. ValueError: it contradicts the image, so the log is corrupt."""
         handler = _REPLAY.get(type(record))
         if handler is None:
             raise ValueError(f"not a metadata record: {record!r:.200}")
         handler(self, record)
 
     def apply(self, offset: int, epoch: int) -> MetadataImage:
-        """The image after the records, the last of which has `offset` and was written in `epoch`."""
+        """Return the image after the records; the last record has this offset and leader epoch."""
         for topic_id, open_partitions in self._open_topics.items():
             self._close_topic(topic_id, open_partitions)
         self._open_topics.clear()
@@ -137,7 +136,7 @@ class MetadataDelta:
         return after
 
     def _own(self, part: str) -> dict[Any, Any]:
-        # The image's maps are typed as immutable for readers; here, and only here, they are still ours.
+        # Images are immutable for their readers. This copy is not published yet.
         if part not in self._copied:
             setattr(self._after, part, dict(getattr(self._after, part)))
             self._copied.add(part)
@@ -149,9 +148,9 @@ class MetadataDelta:
     def _topic(self, record: stored.TopicRecord) -> None:
         existing = self._after.topics.get(record.name)
         if existing is not None and existing.topic_id != record.topic_id:
-            raise ValueError(f"topic {record.name} is there already, with another id")
+            raise ValueError(f"topic {record.name} already exists with another id")
         if existing is None:
-            # Snapshots of Apache Kafka can hold on to the configuration of a topic that is long gone.
+            # Snapshots of Apache Kafka may still contain the configs of a topic that was deleted long ago.
             self._drop_configs((RESOURCE_TOPIC, record.name))
         topic = TopicImage(record.name, record.topic_id, ())
         self._touched.setdefault(record.topic_id, None)
@@ -169,7 +168,7 @@ class MetadataDelta:
         if open_partitions is None:
             topic = self._after.topics_by_id.get(topic_id)
             if topic is None:
-                raise ValueError(f"a partition of an unknown topic, id {topic_id.hex()}")
+                raise ValueError(f"partition of an unknown topic, id {topic_id.hex()}")
             self._touched.setdefault(topic_id, self.image.topics_by_id.get(topic_id))
             open_partitions = dict(enumerate(topic.partitions))
             self._open_topics[topic_id] = open_partitions
@@ -178,7 +177,7 @@ class MetadataDelta:
     def _close_topic(self, topic_id: Uuid, open_partitions: dict[int, PartitionImage]) -> None:
         name = self._after.topics_by_id[topic_id].name
         if set(open_partitions) != set(range(len(open_partitions))):
-            raise ValueError(f"the partitions of topic {name} have gaps: {sorted(open_partitions)}")
+            raise ValueError(f"partition numbers of topic {name} have gaps: {sorted(open_partitions)}")
         topic = TopicImage(
             name, topic_id, tuple(open_partitions[index] for index in range(len(open_partitions)))
         )
@@ -203,14 +202,14 @@ class MetadataDelta:
         self._open(record.topic_id)[record.partition_id] = self._shared(state)
 
     def _shared(self, state: PartitionImage) -> PartitionImage:
-        """The same for all partitions that are brought into one state: of thousands at a start, most are."""
+        """Return one object for all equal states. After a start, most of the partitions share one."""
         return self._states.setdefault(state, state)
 
     def _partition_change(self, record: stored.PartitionChangeRecord) -> None:
         partitions = self._open(record.topic_id)
         before = partitions.get(record.partition_id)
         if before is None:
-            raise ValueError(f"a change of partition {record.partition_id}, which is not there: {record!r}")
+            raise ValueError(f"change of partition {record.partition_id}, which does not exist: {record!r}")
         partitions[record.partition_id] = self._shared(merge_change(before, record))
 
     def _remove_topic(self, record: stored.RemoveTopicRecord) -> None:
@@ -221,7 +220,7 @@ class MetadataDelta:
         self._touched.setdefault(record.topic_id, self.image.topics_by_id.get(record.topic_id))
         self._open_topics.pop(record.topic_id, None)
         del self._own("topics")[topic.name]
-        # The topic's configuration goes with it: no records say so.
+        # The topic's configs are deleted with it, without records of their own.
         self._drop_configs((RESOURCE_TOPIC, topic.name))
         if has_collision_chars(topic.name):
             unified = unify_collision_chars(topic.name)
@@ -337,10 +336,10 @@ class MetadataDelta:
     def _known_broker(self, broker_id: int, broker_epoch: int) -> BrokerImage:
         broker = self._after.brokers.get(broker_id)
         if broker is None:
-            raise ValueError(f"a change of broker {broker_id}, which is not registered")
+            raise ValueError(f"change of broker {broker_id}, which is not registered")
         if broker.broker_epoch != broker_epoch:
             raise ValueError(
-                f"a change of broker {broker_id} at epoch {broker_epoch}, not {broker.broker_epoch}"
+                f"change of broker {broker_id} with broker epoch {broker_epoch}, not {broker.broker_epoch}"
             )
         return broker
 
@@ -357,7 +356,7 @@ class MetadataDelta:
             zk_migration_ready=record.zk_migration_ready,
         )
 
-    # --- security: kept as they are
+    # --- security: records are kept as they are
 
     def _access_control_entry(self, record: stored.AccessControlEntryRecord) -> None:
         self._own("acls")[record.id] = record
@@ -378,7 +377,7 @@ class MetadataDelta:
         self._own("delegation_tokens").pop(record.token_id, None)
 
     def _no_op(self, record: object) -> None:
-        """NoOp records keep the log's end moving; transaction records have done their work before this."""
+        """Ignore records that change no image. `TransactionFilter` has handled the transaction records."""
 
 
 _REPLAY: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
@@ -412,7 +411,7 @@ _REPLAY: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
 
 
 def merge_change(before: PartitionImage, record: stored.PartitionChangeRecord) -> PartitionImage:
-    """A partition after a change: the epochs rise as the change asks (KIP-595, KIP-966)."""
+    """Return a partition after a change, with its new epochs (KIP-595, KIP-966)."""
     replicas = before.replicas if record.replicas is None else tuple(record.replicas)
     directories = before.directories if record.directories is None else tuple(record.directories)
     if record.directories is None and record.replicas is not None:
@@ -421,7 +420,7 @@ def merge_change(before: PartitionImage, record: stored.PartitionChangeRecord) -
     leader = before.leader
     leader_epoch = before.leader_epoch
     if record.leader != NO_LEADER_CHANGE:
-        # Naming a leader raises its epoch, be it the same leader as before.
+        # A record with a leader bumps the leader epoch, even if the leader stays the same.
         leader = record.leader
         leader_epoch += 1
     recovery = record.leader_recovery_state

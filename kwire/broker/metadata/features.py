@@ -1,4 +1,4 @@
-"""The features of Apache Kafka 4.3, and the levels that a cluster of each release begins with (KIP-1022)."""
+"""The features of Apache Kafka 4.3, and their levels in a new cluster of each release. KIP-1022."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ RELEASES: Final = dict(
         MIN_LEVEL,
     )
 )  # fmt: skip
-"""The names of the levels of metadata.version."""
+"""The release names of the metadata.version levels."""
 
 
 class Feature(NamedTuple):
-    """One feature of a cluster: its levels, and what they depend on."""
+    """A feature: its levels, and the metadata.version that each one requires."""
 
     min_level: int
     max_level: int
     is_served: bool
-    """Whether the whole behaviour of every level is there, and may be advertised to clients."""
+    """Whether every level is fully implemented, and may be advertised to clients."""
     since: Mapping[int, int] = {}
-    """From which metadata.version on a new cluster begins with a level."""
+    """For each level, the first metadata.version with which a new cluster has it."""
     needs: Mapping[int, int] = {}
-    """The metadata.version without which a level cannot be."""
+    """For each level, the lowest metadata.version that allows it."""
 
 
 FEATURES: Final[dict[str, Feature]] = {
@@ -47,24 +47,24 @@ FEATURES: Final[dict[str, Feature]] = {
     "transaction.version": Feature(0, 2, is_served=True, since={1: MAX_LEVEL + 1, 2: 24}),
     ELR_VERSION: Feature(0, 1, is_served=True, since={1: 26}, needs={1: ELR_LEVEL}),
 }
-"""The features of Apache Kafka 4.3.1, in the order in which it registers them."""
+"""The features of Apache Kafka 4.3.1, in its registration order."""
 
 OTHER_FEATURES: Final = sorted(FEATURES.keys() - {METADATA_VERSION, KRAFT_VERSION})
-"""Those whose levels stand in the log beside that of metadata.version."""
+"""The features that the log stores beside metadata.version."""
 
 
 def unserved_feature_levels() -> dict[str, int]:
-    """What a cluster of kwire's own brokers begins without, though Kafka's releases begin with it."""
+    """Return level 0 for each feature that kwire does not serve, for new clusters of kwire only."""
     return {name: 0 for name, feature in FEATURES.items() if not feature.is_served}
 
 
 def registered_features() -> dict[str, tuple[int, int]]:
-    """What a node registers with: it must claim all that its cluster finalizes to be let in."""
+    """Return the levels that a node registers with: all of Kafka's, or a cluster could refuse it."""
     return {name: (feature.min_level, feature.max_level) for name, feature in FEATURES.items()}
 
 
 def broker_features() -> dict[str, tuple[int, int]]:
-    """What a broker registers with where others keep the metadata: only the levels that it serves."""
+    """Return the levels that a broker serves. It registers with them at controllers on other nodes."""
     return {
         name: (feature.min_level, feature.max_level if feature.is_served else 0)
         for name, feature in FEATURES.items()
@@ -72,39 +72,41 @@ def broker_features() -> dict[str, tuple[int, int]]:
 
 
 def served_features() -> dict[str, tuple[int, int]]:
-    """What clients are told: what is finalized beyond it is not."""
+    """Return the levels that ApiVersions advertises to clients."""
     return {name: (known.min_level, known.max_level) for name, known in FEATURES.items() if known.is_served}
 
 
 def check_levels(finalized: Mapping[str, int]) -> None:
-    """CorruptMetadata for a feature at a level that this release does not know."""
+    """Check that this release knows all finalized levels. CorruptMetadata: it does not."""
     for name, level in finalized.items():
         lowest, highest = FEATURES[name][:2] if name in FEATURES else (0, 0)
         if level and not lowest <= level <= highest:
             raise CorruptMetadata(
-                f"the cluster has {name} at level {level}, and this release knows {lowest} to {highest}: "
-                f"start the newer release that wrote it, and take the feature down with kafka-features first"
+                f"the cluster has {name} at level {level}, and this release supports {lowest} to {highest}: "
+                f"start the newer release again, and downgrade the feature with kafka-features"
             )
 
 
 class UnknownLevel(Exception):
-    """There is no such feature, release or level. The text says which there are."""
+    """A feature, release or level that does not exist. The message lists those that do."""
 
 
 def level_of_release(text: str) -> int:
-    """The level that `4.3-IV0`, `4.3` or `4.3.1` stands for. UnknownLevel."""
+    """Return the metadata.version of a release: `4.3-IV0`, `4.3` or `4.3.1`. UnknownLevel."""
     for level, name in RELEASES.items():
         if name == text:
             return level
     short = ".".join(text.split(".")[:2])
     found = [level for level, name in RELEASES.items() if name.partition("-")[0] == short]
     if not found or "-" in text:
-        raise UnknownLevel(f"unknown release version {text!r}: there are {', '.join(RELEASES.values())}")
+        raise UnknownLevel(
+            f"unknown release version {text!r}: expected one of {', '.join(RELEASES.values())}"
+        )
     return found[-1]
 
 
 def default_levels(metadata_version: int) -> dict[str, int]:
-    """What a new cluster of this metadata.version begins with, beside that."""
+    """Return the default feature levels of a new cluster with this metadata.version."""
     return {
         name: max(
             (level for level, since in FEATURES[name].since.items() if since <= metadata_version), default=0
@@ -114,25 +116,24 @@ def default_levels(metadata_version: int) -> dict[str, int]:
 
 
 def default_features() -> list[tuple[str, int]]:
-    """What Apache Kafka 4.3.1 finalizes when it formats a directory."""
+    """Return the levels that Apache Kafka 4.3.1 finalizes when it formats a log directory."""
     return effective_levels({}, None, dynamic_quorum=False)
 
 
 def effective_levels(
     wanted: Mapping[str, int], release: str | None, *, dynamic_quorum: bool
 ) -> list[tuple[str, int]]:
-    """The levels that a new cluster begins with, but for those at 0; metadata.version first. UnknownLevel.
+    """Return the non-zero feature levels of a new cluster, metadata.version first. UnknownLevel.
 
-    `kraft.version` follows from whether the quorum is dynamic, and is none of them: the voters' snapshot
-    has it.
+    `kraft.version` is not in the result: the voters' snapshot stores it. It is 1 if the quorum is dynamic.
     """
     level = MAX_LEVEL if release is None else level_of_release(release)
     if METADATA_VERSION in wanted:
         if release is not None:
-            raise UnknownLevel(f"a release version says what {METADATA_VERSION} is: give only one of the two")
+            raise UnknownLevel(f"set either the release version or {METADATA_VERSION}, not both")
         level = wanted[METADATA_VERSION]
         if level not in RELEASES:
-            raise UnknownLevel(f"{METADATA_VERSION} has the levels {MIN_LEVEL} to {MAX_LEVEL}, not {level}")
+            raise UnknownLevel(f"{METADATA_VERSION} is {level}: expected {MIN_LEVEL} to {MAX_LEVEL}")
     levels = default_levels(level)
     for name, value in wanted.items():
         if name == METADATA_VERSION:
@@ -140,21 +141,21 @@ def effective_levels(
         if name == KRAFT_VERSION:
             if value != int(dynamic_quorum):
                 raise UnknownLevel(
-                    f"{KRAFT_VERSION} is {int(dynamic_quorum)} here, not {value}: it is 0 where "
-                    f"controller.quorum.voters names the voters, and 1 where they are kept in the log"
+                    f"{KRAFT_VERSION} must be {int(dynamic_quorum)} here, not {value}: it is 0 with "
+                    f"controller.quorum.voters, and 1 if the metadata log stores the voters"
                 )
             continue
         feature = FEATURES.get(name)
         if feature is None:
             known = ", ".join([METADATA_VERSION, KRAFT_VERSION, *OTHER_FEATURES])
-            raise UnknownLevel(f"unknown feature {name}: there are {known}")
+            raise UnknownLevel(f"unknown feature {name}: expected one of {known}")
         if not 0 <= value <= feature.max_level:
-            raise UnknownLevel(f"{name} has the levels 0 to {feature.max_level}, not {value}")
+            raise UnknownLevel(f"{name} is {value}: expected 0 to {feature.max_level}")
         needed = feature.needs.get(value, 0)
         if level < needed:
             raise UnknownLevel(
-                f"{name} cannot be {value} with {METADATA_VERSION} {level} ({RELEASES[level]}): it needs "
-                f"{needed} ({RELEASES[needed]})"
+                f"{name} {value} requires {METADATA_VERSION} {needed} ({RELEASES[needed]}) or newer, not "
+                f"{level} ({RELEASES[level]})"
             )
         levels[name] = value
     return [(METADATA_VERSION, level), *((name, value) for name, value in levels.items() if value)]

@@ -1,7 +1,7 @@
-"""From the committed batches of the metadata log to the image that everybody reads.
+"""The publisher of metadata images: it replays committed batches and calls its subscribers.
 
-It works the same on every node, whether the node leads the log, follows it or only reads it. A node that
-leads has made the delta of a batch already, when it decided it, and is spared making it again.
+It does the same on leaders, followers and observers of the metadata log (Kafka's MetadataLoader). The active
+controller has already made the delta of a batch when it decided the records; that delta is used as it is.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ Subscriber = Callable[[MetadataImage, MetadataDelta], None]
 
 
 class MetadataPublisher:
-    """Holds the committed metadata, and tells who subscribes of each change."""
+    """The current metadata image, and the subscribers that receive each change."""
 
     def __init__(self, host: Host) -> None:
         self.image = MetadataImage()
-        """The committed metadata. Replaced, never changed."""
+        """The current image of committed metadata. Images are replaced, never changed."""
         self.is_empty = True
-        """Whether no record has taken effect yet: the cluster is new."""
+        """Whether no record has taken effect yet, as in a new cluster."""
         self._transactions = TransactionFilter()
         self._subscribers: list[Subscriber] = []
         self._logger = host.logger("kwire.metadata")
 
     @property
     def is_transaction_open(self) -> bool:
-        """Whether records are held back until the end of their transaction is committed, too."""
+        """Whether records are held back until their metadata transaction ends."""
         return self._transactions.is_open
 
     def subscribe(self, callback: Subscriber) -> None:
-        """Call `callback(image, delta)` for every change from now on."""
+        """Call `callback(image, delta)` for every later change."""
         self._subscribers.append(callback)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Drop all subscribers."""
         self._subscribers.clear()
 
     def handle_commit(self, batches: Iterable[MetadataBatch]) -> None:
-        """Publish the next batches of the log, as one change as far as they are not decided here.
+        """Publish the next committed batches. Batches without a delta of this node are one change.
 
-        CorruptMetadata where they contradict what is there, or are of a release that this one does not know.
+        CorruptMetadata: they contradict the image, or need a newer release.
         """
         delta: MetadataDelta | None = None
         offset = epoch = -1
         for batch in batches:
             if delta is None and batch.delta is not None and batch.delta.image is self.image:
-                if self._transactions.is_open:  # by who led before, and cut short: this one aborts it
+                if self._transactions.is_open:  # left by an earlier controller; this batch aborts it
                     self._transactions.feed(batch.records)
                 self.is_empty = False
                 self._publish(batch.delta, batch.last_offset, batch.epoch)
@@ -69,9 +69,9 @@ class MetadataPublisher:
             self._publish(delta, offset, epoch)
 
     def handle_snapshot(self, batches: Iterable[MetadataBatch]) -> None:
-        """Publish what a snapshot says, in the place of all that was: nobody is told what lies between.
+        """Publish the content of a snapshot, as one change from the current image.
 
-        CorruptMetadata, with nothing changed, where it makes no sense.
+        CorruptMetadata: the snapshot is invalid, and nothing has changed.
         """
         fresh = MetadataDelta(MetadataImage())
         offset = epoch = -1
@@ -81,7 +81,7 @@ class MetadataPublisher:
                 offset, epoch = batch.last_offset, batch.epoch
             image = fresh.apply(offset, epoch)
         except ValueError as error:
-            raise CorruptMetadata(f"the snapshot up to offset {offset}: {error}") from error
+            raise CorruptMetadata(f"metadata snapshot at offset {offset}: {error}") from error
         self._transactions = TransactionFilter()
         self.is_empty = False
         self._replace_image(image, MetadataDelta.between(self.image, image))
@@ -97,5 +97,7 @@ class MetadataPublisher:
             try:
                 subscriber(image, delta)
             except Exception:
-                # The log goes on, whoever fails to follow it.
-                self._logger.exception("a change of the metadata was not followed")
+                # One failing subscriber must not stop the metadata log.
+                self._logger.exception(
+                    "Subscriber failed to apply a metadata change at offset %d", image.offset
+                )

@@ -1,4 +1,4 @@
-"""Which version of a record a cluster's metadata.version allows, and records in that version."""
+"""Metadata records, in the versions that the cluster's metadata.version allows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kwire.wire.schema import Message
 
 
 class StoredRecord(NamedTuple):
-    """A metadata record and the version in which it is written."""
+    """A metadata record, and the version that it is written with."""
 
     record: Message
     version: int = 0
 
 
-# Levels of metadata.version: what a release of Kafka added to the records.
+# Levels of metadata.version that added records or fields.
 MIGRATION_LEVEL: Final = 8  # 3.4-IV0
 SCRAM_LEVEL: Final = 11  # 3.5-IV2, KIP-900
 TRANSACTIONS_LEVEL: Final = 13  # 3.6-IV1, KIP-868
@@ -40,14 +40,14 @@ MAX_LEVEL: Final = 30  # 4.3-IV0
 
 
 def partition_record_version(level: int) -> int:
-    """The version of PartitionRecord and PartitionChangeRecord at a level of metadata.version."""
+    """Return the version of PartitionRecord and PartitionChangeRecord at a metadata.version level."""
     if level >= ELR_LEVEL:
         return 2
     return 1 if level >= DIRECTORIES_LEVEL else 0
 
 
 def register_broker_version(level: int) -> int:
-    """The version of RegisterBrokerRecord at a level of metadata.version."""
+    """Return the version of RegisterBrokerRecord at a metadata.version level."""
     if level >= CORDONED_LEVEL:
         return 4
     if level >= DIRECTORIES_LEVEL:
@@ -58,7 +58,7 @@ def register_broker_version(level: int) -> int:
 def partition_record(
     image: MetadataImage, topic_id: Uuid, index: int, partition: PartitionImage
 ) -> StoredRecord:
-    """The record that makes a partition what `partition` says."""
+    """Return the record that creates this partition."""
     level = image.metadata_version
     record = PartitionRecord(
         partition_id=index,
@@ -81,7 +81,7 @@ def partition_record(
 
 
 def broker_record(broker: BrokerImage, level: int) -> StoredRecord:
-    """The record that makes a broker what `broker` says, at a level of metadata.version."""
+    """Return the registration record of this broker."""
     record = RegisterBrokerRecord(
         broker_id=broker.broker_id,
         incarnation_id=broker.incarnation_id,
@@ -113,7 +113,7 @@ def broker_record(broker: BrokerImage, level: int) -> StoredRecord:
 
 
 def controller_record(controller: ControllerImage) -> StoredRecord:
-    """The record that makes a controller what `controller` says."""
+    """Return the registration record of this controller."""
     return StoredRecord(
         RegisterControllerRecord(
             controller_id=controller.controller_id,

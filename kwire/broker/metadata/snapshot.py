@@ -1,7 +1,7 @@
-"""An image as records: what replaying them into an empty image makes again (KIP-630).
+"""The records of a metadata snapshot: replayed into an empty image, they make the same image again. KIP-630.
 
-The records, their versions and their order are those of Apache Kafka 4.3.1's snapshots. They are made one by
-one as they are asked for, so that a large image can be written in small pieces.
+Records, versions and order are those of Apache Kafka 4.3.1. Records are generated lazily, so that a large
+image is written in small pieces.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ NO_BROKER = -1
 
 
 def snapshot_records(image: MetadataImage) -> Iterator[StoredRecord]:
-    """Everything that the image says.
+    """Yield the records of the image.
 
-    Two things are left out, as Kafka leaves them out: how far a migration from ZooKeeper came, of which
-    Kafka 4 knows nothing, and an allocation of producer ids that never happened.
+    As in Kafka, the state of a ZooKeeper migration is left out, and producer ids if none was ever allocated.
     """
     yield from _features(image)
     for broker in image.brokers.values():
@@ -65,7 +64,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[StoredRecord]:
 
 
 def _features(image: MetadataImage) -> Iterator[StoredRecord]:
-    # metadata.version comes first: it decides in which versions the records after it are written.
+    # metadata.version comes first: it decides the versions of the records after it.
     names = [METADATA_VERSION, *(name for name in image.features if name != METADATA_VERSION)]
     for name in names:
         if name in image.features:

@@ -1,4 +1,4 @@
-"""Which names topics may have, and which are the broker's own."""
+"""Legal topic names, and the names of internal topics."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 
 MAX_NAME_LENGTH: Final = 249
-"""A directory is `<name>-<partition>` with a suffix while it is deleted, and file names end at 255."""
+"""A directory name is `<name>-<partition>`, with a suffix after deletion. File systems allow 255 bytes."""
 
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def is_internal(name: str) -> bool:
-    """Whether clients are told that this topic is the broker's own."""
+    """Return whether clients see this topic as internal."""
     return name in INTERNAL_TOPICS
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why this cannot be a topic's name; None where it can."""
+    """Return why the name is illegal for a topic, or None."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):

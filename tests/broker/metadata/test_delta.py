@@ -111,9 +111,9 @@ def test_a_change_without_a_leader_keeps_the_epochs_of_the_lead() -> None:
     ("record", "text"),
     [
         (PartitionChangeRecord(partition_id=0, topic_id=OTHER_ID, leader=1), "of an unknown topic"),
-        (PartitionChangeRecord(partition_id=5, topic_id=TOPIC_ID, leader=1), "which is not there"),
+        (PartitionChangeRecord(partition_id=5, topic_id=TOPIC_ID, leader=1), "which does not exist"),
         (RemoveTopicRecord(topic_id=OTHER_ID), "removal of an unknown topic"),
-        (TopicRecord(name="t", topic_id=OTHER_ID), "is there already, with another id"),
+        (TopicRecord(name="t", topic_id=OTHER_ID), "already exists with another id"),
         (PartitionRecord(partition_id=2, topic_id=TOPIC_ID), "have gaps"),
         (UnregisterBrokerRecord(broker_id=7, broker_epoch=0), "which is not registered"),
         (object(), "not a metadata record"),

@@ -147,7 +147,7 @@ def test_who_fails_to_follow_holds_up_nobody(bench: Bench, caplog: pytest.LogCap
     bench.publisher.subscribe(lambda image, delta: late.append(image.offset))
     bench.commit(topic("a"))
     assert late == [0]
-    assert "a change of the metadata was not followed" in caplog.text
+    assert "Subscriber failed to apply a metadata change" in caplog.text
 
 
 def test_a_closed_publisher_tells_nobody(bench: Bench) -> None:

@@ -282,7 +282,7 @@ def test_a_quorum_without_named_voters_is_dynamic(
     """Also where nothing is said of who votes (-N)."""
     file = dynamic(tmp_path)
     told = refused(capsys, "-c", file, "-t", CLUSTER, "-f", "kraft.version=0", *flags)
-    assert "kraft.version is 1 here, not 0" in told
+    assert "kraft.version must be 1 here, not 0" in told
     assert not (tmp_path / "data").exists()
     assert format_("-c", file, "-t", CLUSTER, "-f", "kraft.version=1", *flags) == 0
 
@@ -387,7 +387,7 @@ def test_a_release_stands_for_its_last_level(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["3.2", "3.3-IV2", "4.4", "4.4-IV0", "nope", ""])
 def test_unknown_releases_are_refused(text: str) -> None:
-    with pytest.raises(UnknownLevel, match=r"there are 3\.3-IV3, .*, 4\.3-IV0"):
+    with pytest.raises(UnknownLevel, match=r"expected one of 3\.3-IV3, .*, 4\.3-IV0"):
         level_of_release(text)
 
 
@@ -410,17 +410,20 @@ def test_default_levels_are_kafkas(level: int, expected: tuple[int, ...]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["-f", "foo.version=1"], "unknown feature foo.version: there are metadata.version, kraft.version"),
-        (["-f", "group.version=7"], "group.version has the levels 0 to 1, not 7"),
-        (["-f", "metadata.version=31"], "metadata.version has the levels 7 to 30, not 31"),
-        (["-f", "kraft.version=1"], "kraft.version is 0 here, not 1"),
+        (
+            ["-f", "foo.version=1"],
+            "unknown feature foo.version: expected one of metadata.version, kraft.version",
+        ),
+        (["-f", "group.version=7"], "group.version is 7: expected 0 to 1"),
+        (["-f", "metadata.version=31"], "metadata.version is 31: expected 7 to 30"),
+        (["-f", "kraft.version=1"], "kraft.version must be 0 here, not 1"),
         (["-f", "group.version"], "expected FEATURE=LEVEL"),
         (["-f", "group.version=x"], "expected FEATURE=LEVEL"),
         (["-r", "4.4"], "unknown release version '4.4'"),
-        (["-r", "3.9", "-f", "metadata.version=20"], "give only one of the two"),
+        (["-r", "3.9", "-f", "metadata.version=20"], "set either the release version or metadata.version"),
         (
             ["-r", "3.9", "-f", "eligible.leader.replicas.version=1"],
-            "eligible.leader.replicas.version cannot be 1 with metadata.version 21 (3.9-IV0): it needs 23",
+            "eligible.leader.replicas.version 1 requires metadata.version 23",
         ),
         (["-s"], "remove controller.quorum.voters"),
         (["-I", "1@localhost:9093"], "expected id@host:port:directory"),

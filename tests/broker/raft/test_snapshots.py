@@ -350,7 +350,7 @@ def test_a_feature_level_of_a_release_to_come_is_refused(monkeypatch: pytest.Mon
     known = FEATURES["metadata.version"]._replace(max_level=29)
     monkeypatch.setitem(FEATURES, "metadata.version", known)
     with pytest.raises(
-        CorruptMetadata, match=r"metadata\.version at level 30, and this release knows 7 to 29"
+        CorruptMetadata, match=r"metadata\.version at level 30, and this release supports 7 to 29"
     ):
         bench.start()
 
