@@ -1,1 +1,1 @@
-"""The wire: Kafka's bytes to objects and back. No IO, no clock."""
+"""Kafka's wire formats: encoding and decoding without I/O and without a clock."""

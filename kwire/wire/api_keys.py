@@ -1,4 +1,4 @@
-"""The numbers of Kafka's APIs by name. Which of them are served is said in `broker.api.table`."""
+"""The API keys of Kafka's protocol. `broker.api.request.table` lists the APIs that a node serves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """The API that a request is of: the first two bytes of its header."""
+    """The API of a request: the first two bytes of the request header."""
 
     PRODUCE = 0
     FETCH = 1

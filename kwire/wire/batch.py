@@ -1,12 +1,12 @@
-"""RecordBatch v2 (KIP-98): a view over bytes, checks, building, and its records one by one.
+"""RecordBatch v2 (KIP-98): its header, its CRC and its records, as views over bytes.
 
     base offset 8 | length 4 | leader epoch 4 | magic 1 | crc 4 | attributes 2 | last offset delta 4 |
     base timestamp 8 | max timestamp 8 | producer id 8 | producer epoch 2 | base sequence 4 | count 4 |
     records
 
-The length counts what follows it. The CRC-32C covers everything after itself, so the broker may stamp offset
-and leader epoch without touching it. Records are varint-framed; compressed, they are one block of the batch's
-codec.
+The length counts the bytes that follow it. The CRC-32C covers the bytes that follow it, so the broker can
+change the base offset and the leader epoch without a new CRC. Each record starts with its length as a varint.
+Compressed records form one block of the batch's codec.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kwire.wire.primitives import Buffer
 
 HEADER_BYTES = 61
 LOG_OVERHEAD_BYTES = 12
-"""Base offset and length, which every format of Kafka's log has in front."""
+"""Base offset and length: the first bytes of a batch in every format of Kafka's log."""
 
 MAGIC = 2
 NO_PRODUCER_ID = -1
@@ -34,7 +34,7 @@ NO_TIMESTAMP = -1
 MAX_SEQUENCE = 0x7FFFFFFF
 
 ABORT, COMMIT = range(2)
-"""What a marker says of a transaction: the kind of its control record."""
+"""The types of the control record that ends a transaction."""
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08
@@ -50,7 +50,7 @@ ATTRIBUTES_AT = 21
 MAX_TIMESTAMP_AT = 35
 
 HEADER = Struct(">qiibIhiqqqhii")
-"""A whole header: the fields of BatchHeader."""
+"""A complete header: the fields of BatchHeader."""
 _OVERHEAD = Struct(">qi")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -62,22 +62,22 @@ _MIN_DELTA = -(1 << 63)
 
 
 class CorruptBatch(Exception):
-    """Bytes that are no record batch, or one that contradicts itself."""
+    """Bytes that are not a record batch, or a batch that contradicts itself."""
 
 
 _CODECS = tuple(Codec)
-"""By their codes: looking one up here costs a tenth of asking the enumeration."""
+"""The codecs, by code. Looking up a code here costs a tenth of calling the enumeration."""
 
 
 class UnreadableBatch(CorruptBatch):
-    """Bytes that cannot be read: an unknown codec, what does not decompress, an endless varint.
+    """A batch that cannot be read: an unknown codec, invalid compressed data, a varint that does not end.
 
-    Told apart because Kafka has no code for these, where it has one for records that contradict themselves.
+    Kafka has an error code for records that contradict themselves, but none for these, so they differ here.
     """
 
 
 class BatchHeader(NamedTuple):
-    """The fixed part of a batch."""
+    """The fixed-size header of a batch."""
 
     base_offset: int
     batch_length: int
@@ -95,7 +95,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, its header included."""
+        """The size of the batch, including its header."""
         return LOG_OVERHEAD_BYTES + self.batch_length
 
     @property
@@ -108,10 +108,10 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """The compression codec. CorruptBatch where the attributes name none."""
+        """The compression codec. UnreadableBatch if the attributes name an unknown one."""
         code = self.attributes & CODEC_MASK
         if code >= len(_CODECS):
-            raise UnreadableBatch(f"the batch at offset {self.base_offset} names compression codec {code}")
+            raise UnreadableBatch(f"the batch at offset {self.base_offset} has compression codec {code}")
         return _CODECS[code]
 
     @property
@@ -136,18 +136,18 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record; sequences wrap from the greatest int32 to 0."""
+        """The sequence of the last record. Sequences wrap from the greatest int32 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
 
 _new_header: Callable[[type[BatchHeader], tuple[int, ...]], BatchHeader] = tuple.__new__
-"""Of all fields as they are read: `_make` is a call of Python's for each batch."""
+"""Create a header from its fields. `_make` would cost a Python call per batch."""
 
 
 class Record(NamedTuple):
-    """One record, with its offset and timestamp made absolute."""
+    """One record, with its absolute offset and timestamp."""
 
     offset: int
     timestamp: int
@@ -157,20 +157,20 @@ class Record(NamedTuple):
 
 
 NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
-"""A record to be built: timestamp, key, value, headers."""
+"""A record to build: timestamp, key, value, headers."""
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch at `position`; there must be HEADER_BYTES of it. Nothing in it is checked."""
+    """Return the header of the batch at `position`, unchecked. HEADER_BYTES must be present there."""
     return _new_header(BatchHeader, HEADER.unpack_from(buffer, position))
 
 
 def batches(
     buffer: Buffer, start: int = 0, end: int | None = None, *, allow_partial: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Each batch's position and header. CorruptBatch for one that is torn, or whose length cannot be.
+    """Yield the position and header of each batch. CorruptBatch for an incomplete batch or an invalid length.
 
-    Where the end `allow_partial`, as what a Fetch gives, a last batch that is not all there is left off.
+    With `allow_partial`, an incomplete last batch is skipped. A Fetch response may end with one.
     """
     end = len(buffer) if end is None else end
     position = start
@@ -178,7 +178,7 @@ def batches(
         if end - position < HEADER_BYTES:
             if allow_partial:
                 return
-            raise CorruptBatch(f"{end - position} bytes at {position} are less than a batch's header")
+            raise CorruptBatch(f"{end - position} bytes at {position} are fewer than a batch header")
         header = read_header(buffer, position)
         if header.magic != MAGIC:
             raise CorruptBatch(f"the batch at {position} has magic {header.magic}")
@@ -192,13 +192,13 @@ def batches(
 
 
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the batch holds what its producer summed up."""
+    """Return whether the CRC in the header matches the batch."""
     end = position + LOG_OVERHEAD_BYTES + header.batch_length
     return bool(crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end]) == header.crc)
 
 
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch its place in the log. The CRC does not cover this."""
+    """Set the batch's base offset and leader epoch. The CRC does not cover them."""
     _INT64.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + LEADER_EPOCH_AT, leader_epoch)
 
@@ -206,7 +206,7 @@ def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leade
 def stamp_append_time(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, timestamp_ms: int
 ) -> BatchHeader:
-    """Say that the whole batch was appended at `timestamp_ms`, and sum it up anew; its header afterwards."""
+    """Set the batch's timestamp to the append time, update its CRC and return its new header."""
     attributes = header.attributes | TIMESTAMP_TYPE_MASK
     _INT16.pack_into(buffer, position + ATTRIBUTES_AT, attributes)
     _INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, timestamp_ms)
@@ -215,14 +215,14 @@ def stamp_append_time(
 
 
 def update_crc(buffer: bytearray | memoryview, position: int, size_bytes: int) -> int:
-    """Sum up the batch anew after something that the CRC covers was changed; the new CRC."""
+    """Compute the CRC of a batch that was changed, write it into the batch and return it."""
     crc: int = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : position + size_bytes])
     _UINT32.pack_into(buffer, position + CRC_AT, crc)
     return crc
 
 
 def decompress_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
-    """The records of a batch, decompressed. CorruptBatch: they do not, or come to more than `max_bytes`."""
+    """Return the batch's records, decompressed. CorruptBatch if they are invalid or exceed `max_bytes`."""
     span = memoryview(buffer)[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + header.batch_length]
     if not header.attributes & CODEC_MASK:
         return span
@@ -236,13 +236,14 @@ def decompress_records(buffer: Buffer, position: int, header: BatchHeader, max_b
 
 _MAX_LENGTH_BYTES = 5
 _MIN_RUN = 8
-"""So many records of one length are worth being passed over together."""
+"""The least number of records of equal length for which one comparison is faster than a walk."""
 
 
 def _run_length(payload: Buffer, at: int, stride: int, most: int) -> int:
-    """How many records from `at` on, of so many at most, have the length of the one before; 0 if only a few.
+    """Count the records from `at` whose length equals that of the record before, up to `most`.
 
-    Each of these lengths leads to the next, so that equal bytes there are proof enough.
+    The result is 0 if they are too few. Each length leads to the next one, so comparing the bytes at
+    multiples of `stride` is enough.
     """
     before = at - stride
     for step in range(_MAX_LENGTH_BYTES):
@@ -262,9 +263,9 @@ def _run_length(payload: Buffer, at: int, stride: int, most: int) -> int:
 
 
 def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> int:
-    """Walk over the record boundaries and count them: at most one more than the header's count.
+    """Count the records by their boundaries. The result is at most one more than the header's count.
 
-    CorruptBatch where they do not end with the batch, or a compressed batch exceeds `max_bytes`.
+    CorruptBatch if a record exceeds the batch, or if a compressed batch exceeds `max_bytes`.
     """
     payload = decompress_records(buffer, position, header, max_bytes)
     count, at = _walk(payload, header.records_count)
@@ -272,9 +273,9 @@ def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes:
 
 
 def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
-    """Pass over so many records by their lengths, or all: how many they were, and where they end.
+    """Skip up to `limit` records by their lengths. Return their number and the position after them.
 
-    CorruptBatch where one reaches beyond the batch.
+    CorruptBatch if a record exceeds the batch.
     """
     at, end = 0, len(payload)
     count = start = 0
@@ -285,7 +286,7 @@ def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
             same = _run_length(payload, at, at - start, min(limit - count, (end - at) // (at - start)))
             count += same
             at += same * (at - start)
-            # Records of ever new lengths are looked at less and less often.
+            # If the lengths keep changing, check less and less often for records of equal length.
             interval = 1 if same else 2 * interval
             next_check = count + interval
             if same:
@@ -303,7 +304,7 @@ def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
                 shift = 7
                 while True:
                     if at >= end:
-                        raise CorruptBatch(f"record {number} of the batch has no whole length")
+                        raise CorruptBatch(f"record {number} of the batch has an incomplete length")
                     if shift > 28:
                         raise UnreadableBatch(
                             f"record {number} of the batch has a length of more than 32 bits"
@@ -320,13 +321,13 @@ def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
         else:
             count = stop
     if at > end:
-        raise CorruptBatch(f"record {count - 1} reaches beyond the batch")
+        raise CorruptBatch(f"record {count - 1} exceeds the batch")
     return count, at
 
 
 def _varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """A zigzag varint of up to 64 bits. As Kafka's readers do, it drops what ten bytes hold beyond them."""
-    if at < end and (byte := data[at]) < 0x80:  # as nearly all are
+    """Read a zigzag varint of up to 64 bits. Bits beyond 64 are dropped, as Kafka's readers do."""
+    if at < end and (byte := data[at]) < 0x80:  # nearly all varints
         return (byte >> 1) ^ -(byte & 1), at + 1
     value = shift = 0
     while at < end:
@@ -339,7 +340,7 @@ def _varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise CorruptBatch(f"no varint of 64 bits ends before byte {at}")
+    raise CorruptBatch(f"a varint before byte {at} is incomplete or longer than 64 bits")
 
 
 def records(
@@ -351,11 +352,12 @@ def records(
     max_bytes: int = 0x7FFFFFFF,
     max_headers: int = 0x7FFFFFFF,
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, or those of them from an offset on, in their order.
+    """Yield the records of the batch at `position` in order, from `from_offset` on if it is given.
 
-    Those before that offset are passed over by their lengths, and what is in them is not looked at.
-    CorruptBatch where they are not what they say, unpack to more than `max_bytes`, or one has more than
-    `max_headers`: a header may have two bytes, and its objects a hundred.
+    Records before `from_offset` are skipped by their lengths, without a check of their contents. CorruptBatch
+    for an invalid record, for records that decompress to more than `max_bytes`, and for a record with more
+    than `max_headers` headers. The last limit exists because a header of two bytes becomes objects of a
+    hundred.
     """
     data = bytes(decompress_records(buffer, position, header, max_bytes))
     end = len(data)
@@ -364,7 +366,7 @@ def records(
     left, min_delta = header.records_count, _MIN_DELTA
     if from_offset is not None:
         min_delta = from_offset - header.base_offset
-        # Compaction has taken some records: each is by so many offsets, at most, behind its number.
+        # Compaction may have removed records. A record's offset delta exceeds its number by at most this.
         gaps = max(0, header.last_offset_delta + 1 - left)
         passed, at = _walk(data, min(left, min_delta - gaps))
         left -= passed
@@ -372,9 +374,9 @@ def records(
         length, at = _varint(data, at, end)
         stop = at + length
         if length < 0 or stop > end:
-            raise CorruptBatch(f"a record of {length} bytes at {at} of {end}")
+            raise CorruptBatch(f"a record has {length} bytes at byte {at} of {end}")
         if at >= stop:
-            raise CorruptBatch("an empty record")
+            raise CorruptBatch("a record is empty")
         timestamp_delta, at = _varint(data, at + 1, stop)
         offset_delta, at = _varint(data, at, stop)
         if offset_delta < min_delta:
@@ -384,38 +386,38 @@ def records(
         value, at = _field(data, at, stop)
         count, at = _varint(data, at, stop)
         if not 0 <= count <= stop - at:
-            raise CorruptBatch(f"a record with {count} headers")
+            raise CorruptBatch(f"a record has {count} headers")
         if count > max_headers:
-            raise CorruptBatch(f"a record with {count} headers, which are more than {max_headers}")
+            raise CorruptBatch(f"a record has {count} headers; the limit is {max_headers}")
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(count):
             name, at = _field(data, at, stop)
             if name is None:
-                raise CorruptBatch("a header without a name")
+                raise CorruptBatch("a header has no key")
             content, at = _field(data, at, stop)
             headers.append((name.decode("utf-8", "replace"), content))
         if at != stop:
-            raise CorruptBatch(f"{stop - at} bytes left in a record")
+            raise CorruptBatch(f"a record has {stop - at} bytes after its last header")
         timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
         yield Record(header.base_offset + offset_delta, timestamp, key, value, headers)
     if at != end:
-        raise CorruptBatch(f"{end - at} bytes after the last record")
+        raise CorruptBatch(f"the batch has {end - at} bytes after its last record")
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     length, at = _varint(data, at, end)
     if length < 0:
         if length != -1:
-            raise CorruptBatch(f"a length of {length}")
+            raise CorruptBatch(f"a field has the length {length}")
         return None, at
     stop = at + length
     if stop > end:
-        raise CorruptBatch(f"{length} bytes at {at} of {end}")
+        raise CorruptBatch(f"a field has {length} bytes at byte {at} of {end}")
     return data[at:stop], stop
 
 
 def control_type(record: Record) -> tuple[int, int]:
-    """A control record's version and type, from its key. CorruptBatch."""
+    """Return a control record's version and type, from its key. CorruptBatch for an invalid key."""
     if record.key is None or len(record.key) < 4:
         raise CorruptBatch(f"the control record at offset {record.offset} has no type")
     version, kind = _CONTROL.unpack_from(record.key, 0)
@@ -453,10 +455,11 @@ def build(
     control: bool = False,
     offset_deltas: Sequence[int] | None = None,
 ) -> bytearray:
-    """One whole batch of at least one record, its CRC in place.
+    """Build a batch of at least one record, with its CRC.
 
-    The first record's timestamp becomes the base; with `log_append_time` all records read as appended then.
-    `offset_deltas` leave gaps, as compaction does: one for each record, and then that of the batch's end.
+    The first record's timestamp becomes the base timestamp. With `log_append_time`, all records get that
+    timestamp. `offset_deltas` leave gaps, as compaction does: one delta for each record, then the batch's
+    last offset delta.
     """
     body = bytearray()
     base_timestamp = max_timestamp = NO_TIMESTAMP
@@ -479,7 +482,7 @@ def build(
         body += record
         count += 1
     if not count:
-        raise ValueError("a batch holds at least one record")
+        raise ValueError("a batch needs at least one record")
     attributes = int(codec)
     if log_append_time is not None:
         attributes |= TIMESTAMP_TYPE_MASK

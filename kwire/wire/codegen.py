@@ -1,8 +1,9 @@
-"""From a declaration to code: one flat function to decode and one to encode, for each version of a message.
+"""Code generation: for each version of a message, one flat function that decodes it and one that encodes it.
 
-Functions are written as source, compiled on first use, and registered with linecache, so that a traceback
-shows the line that failed. Runs of fixed-width fields become one struct call; lengths and counts are checked
-against what is left; a count can never ask for more elements than there are bytes.
+Each function is written as source and compiled on first use. It is registered with linecache, so that a
+traceback shows the line that failed. Adjacent fields of fixed width become one struct call. Lengths and
+counts are checked against the bytes that are left, so a count cannot allocate more elements than there are
+bytes.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from kwire.wire.primitives import Buffer, Region, append_unsigned_varint, read_u
 from kwire.wire.schema import Field, Message, SchemaError, compile_function, fields_of
 
 Decoder: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
-"""(buffer, position, end) to (message, position after it). The end is the buffer's own."""
+"""(buffer, position, end) -> (message, position after it). `end` is the end of the buffer."""
 
 Encoder: TypeAlias = Callable[[Any, bytearray, list[tuple[int, Region]]], None]
-"""(message, output, regions): appends; a region is noted with its place in the output, and not copied."""
+"""(message, output, regions): append the message. A region is listed with its position and not copied."""
 
 FORMATS = {
     "Int8": "b",
@@ -33,24 +34,24 @@ FORMATS = {
     "Bool": "?",
     "Uuid": "16s",
 }
-"""The types of fixed width, as the struct module writes them."""
+"""The types of fixed width, with their format characters in the struct module."""
 
 MAX_STRING_BYTES = 0x7FFF
-"""No string is longer: where a compact length could say more, Java's reader and writer refuse it."""
+"""The longest string. A compact length could express more, but Java's reader and writer reject it."""
 
 MessageT = TypeVar("MessageT", bound=Message)
 
 
 @cache
 def decoder(message_class: type[Message], version: int) -> Decoder:
-    """The function that decodes this version. It raises WireError for whatever is not such a message."""
+    """Return the function that decodes this version. WireError for malformed data."""
     source = _DecoderSource(message_class, version, _is_flexible(message_class, version))
     return cast(Decoder, source.compile(outermost=True))
 
 
 @cache
 def encoder(message_class: type[Message], version: int) -> Encoder:
-    """The function that encodes this version. ValueError: a value that the version cannot carry."""
+    """Return the function that encodes this version. ValueError if it cannot carry a value."""
     source = _EncoderSource(message_class, version, _is_flexible(message_class, version))
     return cast(Encoder, source.compile(outermost=True))
 
@@ -58,13 +59,13 @@ def encoder(message_class: type[Message], version: int) -> Encoder:
 def decode(
     message_class: type[MessageT], version: int, buffer: Buffer, position: int = 0
 ) -> tuple[MessageT, int]:
-    """Decode one message that starts at `position`; the message and the position after it."""
+    """Decode the message at `position` and return it with the position after it."""
     message, position = decoder(message_class, version)(buffer, position, len(buffer))
     return message, position
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Encode a message that holds no region."""
+    """Encode a message without regions of files."""
     out = bytearray()
     regions: list[tuple[int, Region]] = []
     encoder(type(message), version)(message, out, regions)
@@ -81,7 +82,7 @@ def _is_flexible(message_class: type[Message], version: int) -> bool:
 
 
 class _Source:
-    """Lines of a function in the making, and the names that they use."""
+    """The source of a generated function, and the names that it uses."""
 
     def __init__(self, message_class: type[Message], version: int, flexible: bool) -> None:
         self.message_class = message_class
@@ -94,13 +95,13 @@ class _Source:
         self.lines.append("    " * indent + line)
 
     def wrap_in_try(self, caught: str, raised: str) -> None:
-        """Have the function, all but its head, tried: one more call around it would cost more."""
+        """Enclose the function's body in a `try`, which costs less than a wrapper function."""
         self.lines[1:] = ["    try:", *("    " + line for line in self.lines[1:])]
         self.add(1, f"except {caught} as error:")
         self.add(2, f"raise {raised} from None")
 
     def untagged(self) -> list[Field]:
-        """Fields that this version sends in their place, not under a tag."""
+        """Return the fields that this version sends in their order, without a tag."""
         return [
             field
             for field in fields_of(self.message_class)
@@ -110,11 +111,11 @@ class _Source:
     def tagged(self) -> list[Field]:
         fields = [field for field in fields_of(self.message_class) if self.version in field.tagged]
         if fields and not self.flexible:
-            raise SchemaError(f"{self.message_class.__name__} v{self.version} has tags, and is not flexible")
+            raise SchemaError(f"{self.message_class.__name__} v{self.version} has tags, but is not flexible")
         return sorted(fields, key=lambda field: field.tag or 0)
 
     def runs(self) -> list[list[Field]]:
-        """The fields in their place, neighbours of fixed width together."""
+        """Return the untagged fields, with adjacent fields of fixed width grouped."""
         runs: list[list[Field]] = []
         for field in self.untagged():
             if self.is_fixed(field) and runs and self.is_fixed(runs[-1][0]):
@@ -138,10 +139,10 @@ class _Source:
 
 
 class _DecoderSource(_Source):
-    """Writes `decode(b, p, e)`: b the buffer, p the position, e the end."""
+    """The source of `decode(b, p, e)`: b is the buffer, p the position, e the end."""
 
     def compile(self, *, outermost: bool = False) -> Any:
-        """`outermost`: what is cut short is told by a WireError, and not by what Python raises for it."""
+        """Compile the decoder. The outermost one converts the errors of Python's reads into WireError."""
         cls = self.message_class
         self.names.update(
             cls=cls,
@@ -171,7 +172,7 @@ class _DecoderSource(_Source):
         self.add(1, "return o, p")
         if outermost:
             self.wrap_in_try(
-                "short_read", f"WireError(f'{cls.__name__} v{self.version} is cut short: {{error}}')"
+                "short_read", f"WireError(f'{cls.__name__} v{self.version} is truncated: {{error}}')"
             )
         return compile_function(
             "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} decode", "decode", self.names
@@ -192,14 +193,14 @@ class _DecoderSource(_Source):
         self.add(1, f"p += {packing.size}")
 
     def varint(self, indent: int, target: str) -> None:
-        """Put an unsigned varint into a variable; what takes more than one byte is rare."""
+        """Read an unsigned varint into a variable. Only a varint of several bytes needs a call."""
         self.add(indent, f"{target} = b[p]")
         self.add(indent, "p += 1")
         self.add(indent, f"if {target} > 127:")
         self.add(indent + 1, f"{target}, p = read_varint(b, p - 1, e)")
 
     def length(self, indent: int, where: str, unpack: str, width: int) -> None:
-        """Put a length or count into n, -1 for null."""
+        """Read a length or count into n; -1 means null."""
         if self.flexible:
             self.varint(indent, "n")
             if width == 2:
@@ -214,7 +215,7 @@ class _DecoderSource(_Source):
         where = f"{self.message_class.__name__}.{field.name}"
         self.add(indent, "if n < 0:")
         if self.is_nullable(field):
-            # Any negative length reads as null, as in Java's reader.
+            # Java's reader accepts any negative length as null.
             self.add(indent + 1, f"{target} = None")
         else:
             self.add(indent + 1, f"raise WireError('{where} may not be null (length %d)' % n)")
@@ -241,7 +242,7 @@ class _DecoderSource(_Source):
         self.add(indent, "if q > e:")
         self.add(indent + 1, f"raise truncated({where}, p, e)")
         if element == "Str":
-            # Java reads malformed text with replacement characters instead of refusing it.
+            # Java's reader accepts malformed UTF-8 and inserts replacement characters.
             self.add(indent, f"{target} = str(b[p:q], 'utf-8', 'replace')")
         elif element == "Bytes":
             self.add(indent, f"{target} = bytes(b[p:q])")
@@ -254,11 +255,11 @@ class _DecoderSource(_Source):
         nested = self.nested(field, lambda cls: _nested_decoder(cls, self.version, self.flexible))
         if self.is_nullable(field):
             if self.version in field.tagged:
-                # Under a tag Java writes 0 for null, as a varint, and nothing less than 1 for there.
+                # Under a tag, Java writes the varint 0 for null, and a size of at least 1 otherwise.
                 self.varint(indent, "n")
                 self.add(indent, "if n == 0:")
             else:
-                # A nullable structure has one byte in front: -1 for null, 1 for there.
+                # One byte precedes a nullable structure: -1 for null, 1 otherwise.
                 self.add(indent, "n = b[p]")
                 self.add(indent, "p += 1")
                 self.add(indent, "if n > 127:")
@@ -318,9 +319,9 @@ class _DecoderSource(_Source):
             else:
                 self.value(4, field, f"o.{field.name}")
             self.add(4, "if p != stop:")
-            self.add(5, f"raise WireError('tag {field.tag} does not fill its size')")
+            self.add(5, f"raise WireError('tag {field.tag} does not match its size')")
             branch = "elif"
-        # A tag that this version does not know is skipped (KIP-482).
+        # KIP-482: skip a tag that this version does not know.
         self.add(3, "p = stop")
 
 
@@ -333,10 +334,10 @@ def _nested_encoder(message_class: type[Message], version: int, flexible: bool) 
 
 
 class _EncoderSource(_Source):
-    """Writes `encode(o, out, regions)`."""
+    """The source of `encode(o, out, regions)`."""
 
     def compile(self, *, outermost: bool = False) -> Any:
-        """`outermost`: a number without room is told by a ValueError, and not by what struct raises."""
+        """Compile the encoder. The outermost one converts a struct.error into a ValueError."""
         cls = self.message_class
         self.names.update(
             append_varint=append_unsigned_varint,
@@ -368,7 +369,8 @@ class _EncoderSource(_Source):
         self.add(1, "return None")
         if outermost:
             self.wrap_in_try(
-                "out_of_range", f"ValueError(f'{cls.__name__} v{self.version} has no room: {{error}}')"
+                "out_of_range",
+                f"ValueError(f'{cls.__name__} v{self.version} cannot carry a value: {{error}}')",
             )
         return compile_function(
             "\n".join(self.lines) + "\n", f"{cls.__name__} v{self.version} encode", "encode", self.names
@@ -402,7 +404,7 @@ class _EncoderSource(_Source):
             self.add(indent, f"{out} += {'pack_i' if wide else 'pack_h'}({size})")
 
     def value(self, indent: int, field: Field, out: str) -> None:
-        """Write v."""
+        """Write the variable v."""
         where = f"{self.message_class.__name__}.{field.name}"
         wide = field.is_list or field.element != "Str"
         self.add(indent, "if v is None:")

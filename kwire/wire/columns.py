@@ -1,8 +1,8 @@
-"""Record batches as columns: many records decoded at once, with numpy, into Arrow arrays.
+"""Columnar decoding: the records of many batches, decoded together with numpy into Arrow arrays.
 
-Where each record begins has to be found one after the other, since each length says where the next one is;
-everything else is read for all records together. Keys and values are gathered by Arrow out of the very bytes
-that were read. numpy and pyarrow come with the extra `spark`: the broker does not need them.
+The start of each record has to be found one after the other, because each length gives the position of the
+next record. All other fields are read for all records together. Arrow takes keys and values from the original
+buffer. numpy and pyarrow come with the extra `spark`; the broker does not need them.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from kwire.wire.primitives import Buffer
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 Batches = Sequence[tuple[int, BatchHeader]]
-"""Positions and headers."""
+"""Positions of batches in a buffer, and their headers."""
 
 MAX_BYTES: Final = 0x7FFFFFFF
-"""What 32-bit offsets reach: the records that are decoded at once have to be smaller, decompressed."""
+"""The limit of Arrow's 32-bit offsets: batches that are decoded together have fewer decompressed bytes."""
 KEY_AND_VALUE: Final = frozenset({"key", "value"})
 
 _MIN_RECORD_BYTES: Final = 7
-"""Length, attributes, two deltas, two lengths and a count."""
+"""The size of an empty record: length, attributes, two deltas, two lengths and the header count."""
 _MIN_RUN: Final = 8
-"""So many records of one length are worth being found together."""
+"""The least number of records of equal length for which one comparison is faster than a walk."""
 _FIRST_WALK: Final = 16
-"""So many records are looked at one by one before the next look at whether some are alike."""
+"""The number of records that are walked before the next check for records of equal length."""
 _ZIGZAG: Final = np.array([byte >> 1 ^ -(byte & 1) for byte in range(256)], np.int64)
 
 HEADERS_TYPE: Final = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 )
-"""As in Spark's Kafka source."""
+"""The type of headers in Spark's Kafka source."""
 
 
 class Columns(NamedTuple):
-    """Records, in the order of their batches."""
+    """Records, in the order of their batches. Key, value and headers are None unless requested."""
 
     batch: Ints
-    """To which of the batches each record belongs."""
+    """The index of each record's batch."""
     offset: Ints
     timestamp_ms: Ints
     key: pa.BinaryArray | None
     value: pa.BinaryArray | None
     headers: pa.ListArray | None
-    """A list for each record, null where it has no headers. This, key and value are None if not asked for."""
+    """A list per record, null for a record without headers."""
 
 
 def decode(data: Buffer, batches: Batches, *, fields: Collection[str] = KEY_AND_VALUE) -> Columns:
-    """Decode the records of batches, each given by its position in `data`, which ascends, and its header.
+    """Decode the records of batches, each given by its header and its ascending position in `data`.
 
-    `fields` are those of key, value and headers that are wanted. CRCs are not checked. CorruptBatch,
-    UnreadableBatch: a batch does not hold the records that it should, which the message names by its offset.
+    `fields` selects key, value and headers. CRCs are not checked. CorruptBatch or UnreadableBatch for a batch
+    that does not contain the records that its header declares; the message names its base offset.
     """
     found = list(decode_parts(data, batches, max_bytes=MAX_BYTES, fields=fields))
     assert len(found) <= 1
@@ -70,13 +70,13 @@ def decode(data: Buffer, batches: Batches, *, fields: Collection[str] = KEY_AND_
 def decode_parts(
     data: Buffer, batches: Batches, *, max_bytes: int, fields: Collection[str] = KEY_AND_VALUE
 ) -> Iterator[tuple[Columns, Batches]]:
-    """As `decode`, of as many batches at once as have no more than so many bytes, decompressed, or of one."""
+    """Decode batches as `decode` does, in groups of at most `max_bytes` decompressed bytes or one batch."""
     for part in _split(data, batches, max_bytes):
         yield _decode_part(part, fields), part.batches
 
 
 class _Part(NamedTuple):
-    """Bytes that hold the records of batches, decompressed, and where in them those of each lie."""
+    """The decompressed records of batches in one buffer, and the span of each batch's records there."""
 
     buffer: Buffer
     spans: list[tuple[int, int]]
@@ -137,11 +137,11 @@ def _join(pieces: list[Buffer]) -> Buffer:
 def _boundaries(
     buffer: Buffer, raw: Bytes, spans: Sequence[tuple[int, int]], batches: Batches
 ) -> tuple[Ints, Ints, Ints]:
-    """Where each record begins and ends, and to which batch it belongs."""
+    """Return each record's start and end, and the index of its batch."""
     counts = []
     for (begin, end), (_, header) in zip(spans, batches, strict=True):
         if not 0 <= header.records_count <= (end - begin) // _MIN_RECORD_BYTES:
-            raise _invalid_batch(header, "it is too short")
+            raise _invalid_batch(header, "the batch is too short")
         counts.append(header.records_count)
     first_after = np.cumsum(counts, dtype=np.int64)
     starts = np.empty(int(first_after[-1]) if counts else 0, np.int64)
@@ -153,7 +153,7 @@ def _boundaries(
             try:
                 found[:] = _walk_starts(buffer, begin, end, header.records_count)
             except (IndexError, CorruptBatch) as error:
-                raise _invalid_batch(header, str(error) or "it is cut short") from None
+                raise _invalid_batch(header, str(error) or "the batch is truncated") from None
     ends = np.empty_like(starts)
     ends[:-1] = starts[1:]
     filled = np.flatnonzero(counts)
@@ -162,13 +162,13 @@ def _boundaries(
 
 
 def _invalid_batch(header: BatchHeader, why: str) -> CorruptBatch:
-    problem = f"the batch at offset {header.base_offset} holds no {header.records_count} records: {why}"
+    problem = f"the batch at offset {header.base_offset} does not hold {header.records_count} records: {why}"
     return CorruptBatch(problem)
 
 
 @cache
 def _strides() -> list[list[int]]:
-    """By the two bytes that a record begins with: how far it is to the next one; 0 where they do not tell."""
+    """Return a table: a record's first two bytes -> distance to the next record, or 0 for a longer length."""
 
     def of(zigzag: int, prefix_bytes: int) -> int:
         return 0 if zigzag & 1 else prefix_bytes + (zigzag >> 1)
@@ -182,7 +182,7 @@ def _strides() -> list[list[int]]:
 
 
 def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> bool:
-    """Fill in where the records begin; whether that came out even. It does not where lengths are large."""
+    """Fill in the starts of the records. Return False if they do not end at `end`, or if a length is long."""
     strides = _strides()
     done, count = 0, len(starts)
     most = _FIRST_WALK
@@ -204,19 +204,19 @@ def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> b
             starts[done : done + len(walked)] = walked
             done += len(walked)
             most *= 2
-            if walked[-1] == at:  # a length that the table does not know
+            if walked[-1] == at:  # a length that is not in the table
                 return False
     except IndexError:
         return False
-    # What once goes beyond the end does not come back to it.
+    # A position beyond the end never returns to it.
     return at == end
 
 
 def _run_length(raw: Bytes, at: int, stride: int, most: int) -> int:
-    """How many records from here on have the same length; 0 where that is too few to matter."""
+    """Count the records from here that have the same length, or return 0 if they are too few."""
     if most < _MIN_RUN or raw[at] != raw[at + stride] or raw[at] != raw[at + 2 * stride]:
         return 0
-    # Each of these lengths leads to the next one, so the same bytes there are proof enough.
+    # Each length leads to the next one, so comparing the bytes at multiples of `stride` is enough.
     same = most
     for step in range(1 if raw[at] < 0x80 else 2):
         differs = raw[at + step : at + step + (same - 1) * stride + 1 : stride] != raw[at + step]
@@ -227,7 +227,7 @@ def _run_length(raw: Bytes, at: int, stride: int, most: int) -> int:
 
 
 def _walk_starts(data: Buffer, at: int, end: int, count: int) -> list[int]:
-    """Where the records begin, whatever their lengths. IndexError, CorruptBatch."""
+    """Return the starts of records of any length. IndexError or CorruptBatch for invalid records."""
     starts = []
     for _ in range(count):
         starts.append(at)
@@ -236,14 +236,14 @@ def _walk_starts(data: Buffer, at: int, end: int, count: int) -> list[int]:
             raise CorruptBatch("a record has a negative length")
         at = body + (length >> 1)
         if at > end:
-            raise CorruptBatch("a record reaches beyond it")
+            raise CorruptBatch("a record exceeds the batch")
     if at != end:
-        raise CorruptBatch(f"{end - at} bytes are left after them")
+        raise CorruptBatch(f"{end - at} bytes follow the last record")
     return starts
 
 
 def _read_length(data: Buffer, at: int) -> tuple[int, int]:
-    """A length, zigzag, and where what it measures begins."""
+    """Return a zigzag-encoded length and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -257,7 +257,7 @@ def _read_length(data: Buffer, at: int) -> tuple[int, int]:
 
 
 class _Cursor:
-    """Positions in all records at once, which move on with what is read."""
+    """A position in each of the records, which advances as fields are read."""
 
     def __init__(self, raw: Bytes, at: Ints, ends: Ints) -> None:
         self._raw = raw
@@ -265,7 +265,7 @@ class _Cursor:
         self._ends = ends
 
     def varint(self) -> Ints:
-        """A zigzag varint of up to 64 bits from each."""
+        """Read a zigzag varint of up to 64 bits from each record."""
         at = self.at
         self._check(at, self._ends)
         byte = self._raw.take(at)
@@ -282,7 +282,7 @@ class _Cursor:
         return value
 
     def _longer(self, byte: Bytes, at: Ints, ends: Ints, which: Ints | None) -> Ints:
-        """Varints whose first bytes are known, and are not all; `at` moves on."""
+        """Read varints of several bytes, given their first bytes, and advance `at`."""
         value = (byte & 0x7F).astype(np.uint64)
         self._check(at, ends, which)
         byte = self._raw.take(at)
@@ -304,12 +304,12 @@ class _Cursor:
         return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
 
     def field(self) -> tuple[Ints, Ints, Any]:
-        """Nullable bytes: where they begin and end in each, and where they are null."""
+        """Read nullable bytes: their start and end in each record, and a mask of the nulls."""
         size = self.varint()
         self.require(size >= -1, "with a length below -1")
         begin = self.at.copy()
-        # Not by adding first: a size near 2**63 would wrap around.
-        self.require(size <= self._ends - begin, "with a field that reaches beyond it")
+        # Compare without an addition, because a size near 2**63 would overflow.
+        self.require(size <= self._ends - begin, "with a field that exceeds it")
         self.at += np.maximum(size, 0)
         return begin, self.at.copy(), size < 0
 
@@ -317,7 +317,7 @@ class _Cursor:
         beyond = at >= ends
         if beyond.any():
             first = int(beyond.argmax())
-            raise _InvalidRecord(first if which is None else int(which[first]), "that is cut short")
+            raise _InvalidRecord(first if which is None else int(which[first]), "that is truncated")
 
     def require(self, holds: Any, problem: str) -> None:
         if not holds.all():
@@ -341,12 +341,12 @@ def _decode_columns(
     key_begin, key_end, key_null = cursor.field()
     value_begin, value_end, value_null = cursor.field()
     count = cursor.varint()
-    cursor.require((count >= 0) & (count <= ends - cursor.at), "with so many headers that they have no room")
+    cursor.require((count >= 0) & (count <= ends - cursor.at), "with more headers than bytes")
     plain = count == 0
-    cursor.require(~plain | (cursor.at == ends), "with bytes left over")
+    cursor.require(~plain | (cursor.at == ends), "with bytes after its last field")
     headers = None
     if "headers" in fields or not plain.all():
-        # They are read in any case, for they might be wrong.
+        # Headers are decoded even if they are not requested, to find invalid ones.
         headers = _headers(buffer, raw, cursor.at, ends, count)
     if batches:
         offset += np.array([header.base_offset for _, header in batches], np.int64).take(batch)
@@ -367,9 +367,9 @@ def _decode_columns(
 
 
 class _Slices:
-    """One Arrow array of all keys, values, and what lies between them, whose data are the bytes as read.
+    """One Arrow array over the original buffer, whose elements are keys, values and the bytes between them.
 
-    So keys and values can be taken out of it by Arrow itself, each kind into an array of its own.
+    Arrow can therefore copy all keys, or all values, into an array of their own.
     """
 
     def __init__(self, buffer: Buffer, count: int, *marks: Ints) -> None:
@@ -384,7 +384,7 @@ class _Slices:
         )
 
     def take(self, column: int, null: Any = None) -> pa.BinaryArray:
-        """What lies between this mark and the next one, null where it is said so."""
+        """Return the bytes between this mark and the next one in each record; `null` masks the nulls."""
         if null is not None and self._count and null.all():
             return pa.nulls(self._count, pa.binary())
         indexes = np.arange(column, self._count * self._width, self._width, dtype=np.int32)
@@ -393,7 +393,7 @@ class _Slices:
 
 
 def _headers(buffer: Buffer, raw: Bytes, at: Ints, ends: Ints, count: Ints) -> pa.ListArray:
-    """The headers of all records, of which each has `count` that begin at `at`."""
+    """Return the headers of all records. Record i has `count[i]` headers, which start at `at[i]`."""
     first = np.zeros(len(count) + 1, np.int64)
     np.cumsum(count, out=first[1:])
     marks = np.zeros((4, int(first[-1])), np.int64)
@@ -404,11 +404,11 @@ def _headers(buffer: Buffer, raw: Bytes, at: Ints, ends: Ints, count: Ints) -> p
         cursor = _Cursor(raw, at[left], ends[left])
         try:
             key_begin, key_end, key_null = cursor.field()
-            cursor.require(~key_null, "with a header without a name")
+            cursor.require(~key_null, "with a header that has no key")
             value_begin, value_end, value_null = cursor.field()
             number += 1
             last = count[left] == number
-            cursor.require(~last | (cursor.at == ends[left]), "with bytes left over")
+            cursor.require(~last | (cursor.at == ends[left]), "with bytes after its last header")
         except _InvalidRecord as bad:
             raise _InvalidRecord(int(left[bad.index]), bad.problem) from None
         slots = first[left] + number - 1

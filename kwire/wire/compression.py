@@ -1,8 +1,7 @@
-"""The codecs of record batches: gzip, snappy, lz4 and zstd, as Java's client writes and reads them.
+"""The codecs of record batches: gzip, snappy, lz4 and zstd, in the formats of the Java client.
 
-Every decompression is bounded: a batch that claims, or turns out, to hold more than `max_bytes` is refused
-before
-more than about that has been allocated. The codecs' packages are imported when they are first used.
+Every decompression is bounded. Data that declares or produces more than `max_bytes` is rejected before much
+more memory than that is allocated. The codecs' packages are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from kwire.wire.primitives import Buffer
 
 
 class Codec(IntEnum):
-    """Compression codecs by their number in a batch's attributes."""
+    """Compression codecs, by their number in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -25,31 +24,34 @@ class Codec(IntEnum):
 
 
 class CompressionError(Exception):
-    """Data that the codec cannot read."""
+    """Data that the codec cannot decompress."""
 
 
 class OutputTooLarge(CompressionError):
-    """Data that would decompress to more than is allowed."""
+    """Data that decompresses to more bytes than allowed."""
 
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
-"""How snappy-java frames a stream: a magic, its version, the oldest version that can read it, then blocks."""
+"""The header of snappy-java's framing: a magic, its version, the oldest compatible version. Blocks follow."""
 XERIAL_BLOCK_BYTES = 32 * 1024
 LZ4_DEFAULT_LEVEL = 9
 ZSTD_DEFAULT_LEVEL = 3
 CHUNK_BYTES = 64 * 1024
 SNAPPY_MAX_RATIO = 64
-"""A snappy block cannot grow by more: its densest element makes 64 bytes of 3."""
+"""The greatest factor by which a snappy block can grow: its densest element makes 64 bytes of 3."""
 LZ4_CHUNK_RATIO = 8
-"""How much of an lz4 frame is decompressed at once, in multiples of its size: as much is allocated first."""
+"""The part of an lz4 frame that is decompressed in one call, as a multiple of the frame's size.
+
+The library allocates this much memory before it decompresses.
+"""
 ZSTD_SKIPPABLE = 0x184D2A50
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Compress as the Java client does: xerial blocks for snappy, independent 64 KiB blocks for lz4.
+    """Compress data as the Java client does: xerial blocks for snappy, independent 64 KiB blocks for lz4.
 
-    `level` is the codec's own; None is Kafka's default, and snappy has none.
+    `level` is the codec's level. None means Kafka's default. Snappy has no levels.
     """
     if codec == Codec.GZIP:
         compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
@@ -77,9 +79,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes:
-    """The bytes that were compressed. OutputTooLarge beyond `max_bytes`; CompressionError for other
-    faults.
-    """
+    """Decompress data. OutputTooLarge beyond `max_bytes`; CompressionError for invalid data."""
     if codec == Codec.GZIP:
         return _decompress_gzip(data, max_bytes)
     if codec == Codec.SNAPPY:
@@ -89,7 +89,7 @@ def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes:
     if codec == Codec.ZSTD:
         return _decompress_zstd(data, max_bytes)
     if len(data) > max_bytes:
-        raise OutputTooLarge(f"{len(data)} bytes are more than {max_bytes}")
+        raise OutputTooLarge(f"{len(data)} bytes exceed the limit of {max_bytes}")
     return bytes(data)
 
 
@@ -101,7 +101,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
     out: list[bytes] = []
     left_bytes = max_bytes
     rest: Buffer = data
-    # Java's reader goes on with a next member where one follows.
+    # Java's reader continues with the next member, if there is one.
     while len(rest) or not out:
         member = zlib.decompressobj(31)
         try:
@@ -111,7 +111,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
         if len(piece) > left_bytes:
             raise _too_large(Codec.GZIP, max_bytes)
         if not member.eof:
-            raise CompressionError("gzip: the data ends in the middle")
+            raise CompressionError("gzip: the data is incomplete")
         out.append(piece)
         left_bytes -= len(piece)
         rest = member.unused_data
@@ -138,12 +138,14 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
     left_bytes = max_bytes
     position, end = len(XERIAL_HEADER), len(view)
     if position > end:
-        raise CompressionError("snappy: the data ends in the header")
+        raise CompressionError("snappy: the header is incomplete")
     while position < end:
         size = int.from_bytes(view[position : position + 4], "big", signed=True)
         position += 4
         if size < 0 or size > end - position:
-            raise CompressionError(f"snappy: a block of {size} bytes, {end - position} are left")
+            raise CompressionError(
+                f"snappy: a block of {size} bytes, but only {end - position} bytes are left"
+            )
         block = _decompress_snappy_block(view[position : position + size], left_bytes, max_bytes)
         out.append(block)
         left_bytes -= len(block)
@@ -154,7 +156,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
 def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int) -> bytes:
     import snappy
 
-    # The block's preamble says how large it becomes, and so much is allocated: it has to be possible.
+    # The block's preamble declares its decompressed size, which the library allocates: check it first.
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift
@@ -162,11 +164,11 @@ def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int)
         if byte < 0x80:
             break
     else:
-        raise CompressionError("snappy: no valid length in front of a block")
+        raise CompressionError("snappy: a block has no valid length")
     if size > left_bytes:
         raise _too_large(Codec.SNAPPY, max_bytes)
     if size > SNAPPY_MAX_RATIO * len(block):
-        raise CompressionError(f"snappy: {len(block)} bytes cannot become {size}")
+        raise CompressionError(f"snappy: {len(block)} bytes cannot decompress to {size}")
     try:
         plain: bytes = snappy.uncompress(bytes(block))
     except Exception as error:
@@ -192,7 +194,7 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
             if frame.eof:
                 break
             if frame.needs_input or not piece:
-                raise CompressionError("lz4: the data ends in the middle")
+                raise CompressionError("lz4: the data is incomplete")
             pending = b""
     except (RuntimeError, EOFError, MemoryError) as error:
         raise CompressionError(f"lz4: {error}") from None
@@ -206,7 +208,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
     left_bytes = max_bytes
     try:
         _check_zstd_frames(memoryview(data))
-        # read_across_frames: Java's reader goes on with a next frame where one follows.
+        # read_across_frames: Java's reader continues with the next frame, if there is one.
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
             while True:
                 piece = reader.read(min(CHUNK_BYTES, left_bytes + 1))
@@ -222,7 +224,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _check_zstd_frames(data: memoryview) -> None:
-    """CompressionError where the last frame is not whole: the reader would end as if all had been there."""
+    """Raise CompressionError if the last frame is incomplete. The reader would silently end there."""
     import zstandard
 
     position, end = 0, len(data)
@@ -237,13 +239,13 @@ def _check_zstd_frames(data: memoryview) -> None:
             while not is_last and position < end:
                 block = int.from_bytes(data[position : position + 3], "little")
                 is_last = bool(block & 1)
-                # A block of type 1 is one byte, repeated.
+                # A block of type 1 is a single byte that is repeated.
                 position += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
             if not is_last:
-                raise CompressionError("zstd: the data ends in the middle")
+                raise CompressionError("zstd: the data is incomplete")
             if zstandard.get_frame_parameters(head).has_checksum:
                 position += 4
         if position > end:
-            raise CompressionError("zstd: the data ends in the middle")
+            raise CompressionError("zstd: the data is incomplete")
         if position == end:
             return

@@ -1,7 +1,7 @@
-"""CRC-32C, as batches and producer snapshots carry it: one function of the package crc32c.
+"""CRC-32C, the checksum of record batches and producer snapshots.
 
-The package reads its own version as it is imported, with `importlib.metadata`, and so takes 8 of the 130 ms
-in which a broker starts. Its extension module alone has all that is needed.
+The package crc32c imports `importlib.metadata` to read its own version. That import takes 8 of the 130 ms in
+which a broker starts, so this module loads only the package's extension module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, cast
 def _function() -> Callable[..., int]:
     package = importlib.util.find_spec("crc32c")
     found = package and PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)
-    if not found or found.loader is None:  # another version of the package, made differently
+    if not found or found.loader is None:  # a version of the package with another layout
         from crc32c import crc32c as function
 
         return function
@@ -25,4 +25,4 @@ def _function() -> Callable[..., int]:
 
 
 crc32c: Final = _function()
-"""`crc32c(data, value=0)`: the checksum of `data`, continued from that of what came before."""
+"""`crc32c(data, value=0)`: the checksum of `data`, continued from the checksum `value` of preceding data."""

@@ -1,6 +1,7 @@
-"""What can be wrong: the protocol's error codes, and the two ways in which a request fails.
+"""The protocol's error codes, and the exceptions of requests that fail.
 
-`ApiError` goes into the response. `WireError` means that the peer broke the protocol: its connection closes.
+An `ApiError` becomes the error of the response. A `WireError` closes the connection, because the peer broke
+the protocol.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether a client may hope that the same request succeeds later."""
+        """Whether a client may retry the request."""
         return self in RETRIABLE
 
 
@@ -200,17 +201,15 @@ DEFAULT_MESSAGES = {
         "was sent to an incompatible broker. See the broker logs for more details."
     ),
 }
-"""Apache Kafka's words for errors that some responses tell with words always."""
+"""Apache Kafka's messages for errors that some responses always describe."""
 
 
 class WireError(Exception):
-    """The peer sent what the protocol does not allow: nothing that follows on its connection can be
-    trusted.
-    """
+    """The peer violated the protocol, so the rest of its data cannot be interpreted."""
 
 
 class ApiError(Exception):
-    """A request is refused with an error code, and a message where the response has room for one."""
+    """A request failed with an error code. The message is sent if the response has a field for it."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
@@ -219,4 +218,4 @@ class ApiError(Exception):
 
 
 class NotInVersion(ValueError):
-    """A message says something for which the version that it is to be encoded in has no field."""
+    """A field is set that does not exist in the version to encode."""

@@ -1,7 +1,6 @@
-"""Java's properties files: read as `java.util.Properties.load` reads them, and values as `store` writes them.
+"""Java's properties files: `java.util.Properties.load`, values of `store`, and Java's integers.
 
-With how Java reads numbers and trims text. This is no library, because the one that is kept takes longer to
-import than the rest of a broker does to start.
+This is not a library, because importing the maintained one takes longer than the rest of a broker's start.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _LETTERS: Final = {char: letter for letter, char in _ESCAPES.items()}
 
 
 def load(text: str) -> dict[str, str]:
-    """The properties of a file's text; of a key given twice the last counts.
+    """Parse the text of a properties file. If a key is set twice, the last value wins.
 
-    ValueError for a \\u escape that is malformed.
+    ValueError for a malformed \\u escape.
     """
     properties: dict[str, str] = {}
     for line in _logical_lines(text):
         key = _KEY.match(line)
-        assert key is not None  # it matches the empty text
+        assert key is not None  # the pattern matches the empty text
         separator = _SEPARATOR.match(line, key.end())
         assert separator is not None
         properties[_unescaped(key[0])] = _unescaped(line[separator.end() :])
@@ -34,9 +33,9 @@ def load(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments; one that ends in an odd number of backslashes goes on in the next."""
+    """Yield the lines without comments. A line that ends in an odd number of backslashes continues."""
     pending: str | None = None
-    # Not splitlines: it parts at characters that mean nothing to Java.
+    # splitlines would also split at characters that Java does not treat as line ends.
     for natural in re.split(r"\r\n|\n|\r", text):
         line = natural.lstrip(" \t\f")
         if pending is None and (not line or line[0] in "#!"):
@@ -63,12 +62,12 @@ def _unescaped(text: str) -> str:
             raise ValueError(f"malformed \\u escape in {text!r}")
         return _ESCAPES.get(escape, escape)
 
-    # What lies outside of the first plane can be written as the two halves of its UTF-16.
+    # A character outside of the Basic Multilingual Plane may be escaped as its two UTF-16 surrogates.
     return _ESCAPE.sub(replace, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def escaped(value: str) -> str:
-    """A value as `store` writes it, for a file in ISO 8859-1: what that has not is escaped."""
+    """Escape a value as `store` does, for a file in ISO 8859-1."""
 
     def escape(match: re.Match[str]) -> str:
         char = match[0]
@@ -84,9 +83,9 @@ _INTEGER: Final = re.compile(r"[+-]?\d+")
 
 
 def parse_integer(text: str, bits: int = 32) -> int:
-    """A number as `Integer.parseInt` reads it, or `Short.parseShort` with 16 bits. ValueError."""
+    """Parse a number as `Integer.parseInt` does, or as `Short.parseShort` with 16 bits. ValueError."""
     if _INTEGER.fullmatch(text) is None:
-        raise ValueError(f"no number: {text!r}")
+        raise ValueError(f"not a number: {text!r}")
     value = int(text)
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise ValueError(f"{value} does not fit {bits} bits")

@@ -1,4 +1,4 @@
-"""What clients and files show of Java's strings: their hash, their order, and what is blank in them."""
+"""Rules of Java's strings that clients and files depend on: hash, order and whitespace."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from functools import lru_cache
 
 UINT32 = 0xFFFFFFFF
 BLANKS = "".join(map(chr, range(0x21)))
-"""What `String.trim()` takes away at both ends."""
+"""The characters that `String.trim()` removes at both ends."""
 
 
 _MAX_CACHED_LENGTH = 256
-"""Names may have 32 KiB, and what is remembered of them is to stay small."""
+"""A name may have 32 KiB. Longer hashes are not cached, to bound the cache's memory."""
 
 _CHUNK_BYTES = 2048
-"""What is folded at a time: so much stays in the processor's nearest cache."""
+"""The size of the chunks that are folded one by one. A chunk fits in the processor's first cache."""
 
 _FOLDED_UNITS = 64
-"""How many UTF-16 units become one number that way."""
+"""The number of UTF-16 units that are folded into one number."""
 
 
 def string_hash(text: str) -> int:
-    """`String.hashCode()` as an unsigned number of 32 bits: about 10 ns a character of long ones."""
+    """Compute `String.hashCode()` as an unsigned 32-bit number. Long strings take 10 ns per character."""
     return _cached_hash(text) if len(text) <= _MAX_CACHED_LENGTH else _long_hash(text)
 
 
@@ -35,8 +35,10 @@ def _cached_hash(text: str) -> int:
 
 
 def _folding_steps() -> list[tuple[int, int, int]]:
-    """For each doubling of the width: by how many bits neighbours are apart, the mask of every other one, and
-    what the left one is multiplied by."""
+    """Return, for each doubling of the width, the shift in bits, the mask and the factor of a folding step.
+
+    The mask selects every other number. The factor multiplies each left neighbor.
+    """
     steps = []
     width_bytes, factor = 2, 31
     while width_bytes < 2 * _FOLDED_UNITS:
@@ -53,13 +55,13 @@ _FOLDED_FACTOR = pow(31, _FOLDED_UNITS, UINT32 + 1)
 
 
 def _long_hash(text: str) -> int:
-    """The same for long strings, where a step for each unit would take milliseconds.
+    """Compute the same hash for a long string, for which a loop over its units would take milliseconds.
 
-    All units are one large number, in which each left neighbour is multiplied and added to the right one, for
-    all pairs at once. A sum is never wider than the two places it came from.
+    All units of a chunk form one large number. Each step multiplies the left number of every pair and adds it
+    to the right one, for all pairs at once. A sum is never wider than the two numbers that it replaces.
     """
     units = string_sort_key(text)
-    units = bytes(-len(units) % _CHUNK_BYTES) + units  # what is 0 in front counts nothing
+    units = bytes(-len(units) % _CHUNK_BYTES) + units  # leading zeros do not change the hash
     value = 0
     for start in range(0, len(units), _CHUNK_BYTES):
         folded = int.from_bytes(units[start : start + _CHUNK_BYTES], "big")
@@ -72,7 +74,7 @@ def _long_hash(text: str) -> int:
 
 
 def hash_set_order(texts: Iterable[str], capacity: int = 16) -> list[str]:
-    """Each text once, in the order in which Java goes over a `HashSet` of that capacity with them added."""
+    """Return each string once, in the iteration order of a Java `HashSet` of that initial capacity."""
     added = list(dict.fromkeys(texts))
     buckets = 1 << (max(capacity, 1) - 1).bit_length()
     while len(added) > buckets * 3 // 4:
@@ -86,5 +88,5 @@ def hash_set_order(texts: Iterable[str], capacity: int = 16) -> list[str]:
 
 
 def string_sort_key(text: str) -> bytes:
-    """What `String.compareTo` orders by: UTF-16 units, which differs from code points above U+FFFF."""
+    """Return a key that sorts as `String.compareTo` does: UTF-16 units, not code points."""
     return text.encode("utf-16-be", "surrogatepass")

@@ -1,4 +1,4 @@
-"""The SASL mechanisms that are served, by the names that SaslHandshake has for them. KIP-43, KIP-84."""
+"""The supported SASL mechanisms, by their names in SaslHandshake. KIP-43, KIP-84."""
 
 from __future__ import annotations
 

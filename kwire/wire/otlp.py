@@ -1,12 +1,12 @@
-"""OpenTelemetry's MetricsData, as far as clients of Kafka push it (KIP-714): numbers, as gauges and sums.
+"""A reader of OpenTelemetry's MetricsData, which Kafka clients push (KIP-714): gauges and sums.
 
-The messages are protobuf's, of opentelemetry/proto/metrics/v1/metrics.proto, which is stable. A library for
-it would be the broker's largest dependency, for the eight messages that are read here. What is not read is
-passed over, as protobuf has it: also histograms and summaries, which neither Java's client nor librdkafka
-sends.
+The messages are those of opentelemetry/proto/metrics/v1/metrics.proto, which is stable. A protobuf library
+would be the broker's largest dependency, and this reader needs only eight messages. It skips all other
+fields, as protobuf requires. Among them are histograms and summaries, which neither the Java client nor
+librdkafka sends.
 
-A field is told by its tag, its number times eight and the kind of its value: one of another kind than
-expected is unknown, and passed over, too.
+A field's tag is its number times eight plus its wire type. A known field of another wire type is unknown, and
+skipped too.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ _DOUBLE: Final = struct.Struct("<d").unpack
 _DELTA: Final = 1
 _NO_RECORDED_VALUE: Final = 1
 MAX_LABELS: Final = 32
-"""Of a number. Those of a resource count for each number of it, so that fields alone bound neither time nor
-memory; clients have a handful."""
+"""The limit of a point's labels. Clients send a handful.
+
+The labels of a resource are copied to each of its points, so the limit on fields does not bound memory and
+time.
+"""
 
 
 class PointKind(Enum):
-    """What a number is."""
+    """The meaning of a point's value."""
 
     GAUGE = "gauge"
-    """As it was when it was measured."""
+    """The value at the time of the measurement."""
     TOTAL = "total"
-    """All since the client has begun to count."""
+    """The sum since the client started counting (cumulative temporality)."""
     DELTA = "delta"
-    """What has come since the client pushed it last."""
+    """The sum since the client's previous push (delta temporality)."""
 
 
 Label = tuple[str, str]
@@ -46,25 +49,25 @@ Labels = tuple[Label, ...]
 
 
 class MetricsLimitExceeded(WireError):
-    """There is more than is read."""
+    """The metrics exceed a limit of the reader."""
 
 
 class Point(NamedTuple):
-    """A number that a client has measured."""
+    """A data point: one value of a client's metric."""
 
     name: str
     labels: Labels
-    """What it is of: attributes of the client, and then those of the number."""
+    """The attributes of the resource, followed by the attributes of the point."""
     value: float
     kind: PointKind
     is_monotonic: bool
 
 
 def read_points(data: Buffer, *, max_fields: int) -> Iterator[Point]:
-    """The numbers in a MetricsData.
+    """Yield the data points of a MetricsData.
 
-    WireError where it is none. MetricsLimitExceeded: more than `max_fields` fields, or a number of more than
-    MAX_LABELS labels, after what came before.
+    WireError for malformed data. MetricsLimitExceeded if there are more than `max_fields` fields, or if a
+    point has more than MAX_LABELS labels; the points before that have been yielded.
     """
     message = _ProtobufReader(memoryview(data), max_fields)
     for tag, value in message.fields(message.span):
@@ -76,7 +79,7 @@ def _tag(number: int, kind: int) -> int:
     return number << 3 | kind
 
 
-# What is looked for: the field's number in its message, and how its value is written.
+# The fields that are read: field number and wire type.
 _FIRST: Final = _tag(1, _LENGTH)
 _SECOND: Final = _tag(2, _LENGTH)
 _GAUGE: Final = _tag(5, _LENGTH)
@@ -96,7 +99,7 @@ Span = tuple[int, int]
 
 
 class _ProtobufReader:
-    """The bytes, and how many fields in them may still be read."""
+    """A reader of protobuf messages in a buffer, with a limit on the number of fields."""
 
     def __init__(self, data: memoryview, max_fields: int) -> None:
         self._data = data
@@ -104,15 +107,15 @@ class _ProtobufReader:
         self.span: Span = 0, len(data)
 
     def fields(self, span: Span) -> Iterator[tuple[int, Span]]:
-        """The tag of each field of a message, and where its value is. WireError.
+        """Yield the tag of each field and the span of its value. WireError.
 
-        Of a varint it is told what it says, and its end.
+        For a varint, yield the tag, the value and the end instead.
         """
         position, end = span
         while position < end:
             self._left -= 1
             if self._left < 0:
-                raise MetricsLimitExceeded("the metrics have more fields than are read")
+                raise MetricsLimitExceeded("the metrics have too many fields")
             tag, position = self._varint(position, end)
             kind = tag & 7
             if kind == _VARINT:
@@ -126,9 +129,11 @@ class _ProtobufReader:
             elif kind == _FIXED32:
                 size = 4
             else:
-                raise WireError(f"the metrics have a field of kind {kind} at byte {position}")
+                raise WireError(f"the metrics have a field of wire type {kind} at byte {position}")
             if size > end - position:
-                raise WireError(f"a field of {size} bytes at byte {position} reaches beyond the end at {end}")
+                raise WireError(
+                    f"a field of {size} bytes at byte {position} exceeds the buffer, which ends at byte {end}"
+                )
             yield tag, (position, position + size)
             position += size
 
@@ -136,13 +141,13 @@ class _ProtobufReader:
         data, value = self._data, 0
         for shift in range(0, 70, 7):
             if position >= end:
-                raise WireError(f"the metrics end within a number at byte {position}")
+                raise WireError(f"the metrics end within a varint at byte {position}")
             byte = data[position]
             position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value & 0xFFFF_FFFF_FFFF_FFFF, position
-        raise WireError(f"a number at byte {position} has no end")
+        raise WireError(f"the varint that ends at byte {position} is longer than 64 bits")
 
     def text(self, span: Span) -> str:
         try:
@@ -160,7 +165,7 @@ class _ProtobufReader:
 
 
 def _resource_points(message: _ProtobufReader, span: Span) -> Iterator[Point]:
-    """Those of a ResourceMetrics."""
+    """Yield the points of a ResourceMetrics."""
     labels: list[Label] = []
     scopes = []
     for tag, value in message.fields(span):
@@ -177,7 +182,7 @@ def _resource_points(message: _ProtobufReader, span: Span) -> Iterator[Point]:
 
 
 def _metric_points(message: _ProtobufReader, span: Span, labels: Sequence[Label]) -> Iterator[Point]:
-    """Those of a Metric."""
+    """Yield the points of a Metric."""
     name = ""
     found: Span | None = None
     is_sum = False
@@ -194,9 +199,7 @@ def _metric_points(message: _ProtobufReader, span: Span, labels: Sequence[Label]
         if tag == _FIRST:
             points.append(value)
         elif is_sum and tag == _TEMPORALITY:
-            kind = (
-                PointKind.DELTA if value[0] == _DELTA else PointKind.TOTAL
-            )  # also where nothing is said of it
+            kind = PointKind.DELTA if value[0] == _DELTA else PointKind.TOTAL  # also without a temporality
         elif is_sum and tag == _IS_MONOTONIC:
             is_monotonic = bool(value[0])
     for point in points:
@@ -217,7 +220,7 @@ def _metric_points(message: _ProtobufReader, span: Span, labels: Sequence[Label]
 
 
 def _add_attribute(message: _ProtobufReader, span: Span, labels: list[Label]) -> None:
-    """Add that of a KeyValue; none where its value is a list, a map or bytes. MetricsLimitExceeded."""
+    """Add the attribute of a KeyValue, unless its value is a list, a map or bytes. MetricsLimitExceeded."""
     key, text = "", None
     for tag, value in message.fields(span):
         if tag == _FIRST:
@@ -227,7 +230,7 @@ def _add_attribute(message: _ProtobufReader, span: Span, labels: list[Label]) ->
     if text is None:
         return
     if len(labels) == MAX_LABELS:
-        raise MetricsLimitExceeded("a number has more labels than are read")
+        raise MetricsLimitExceeded(f"a point has more than {MAX_LABELS} labels")
     labels.append((key, text))
 
 

@@ -1,6 +1,6 @@
-"""The primitive types of Kafka's protocol: what a length may be, what a varint is, how a Uuid reads.
+"""The primitive types of Kafka's protocol: unsigned varints, Uuids and length checks.
 
-Everything that reads is bounds-checked: Python's slices truncate silently, the protocol does not.
+Every read checks its bounds, because a slice in Python truncates silently.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from kwire.wire.errors import WireError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 TopicPartition: TypeAlias = tuple[str, int]
-"""A partition, by its topic's name and its index."""
+"""A partition: its topic's name and its index."""
 
 
 class Region(Protocol):
-    """Bytes that are not in memory: a span of a file that the shell sends as it is."""
+    """Bytes in a file, which the network layer sends without reading them into memory."""
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the region covers."""
+        """The size of the region."""
 
 
 Uuid = NewType("Uuid", bytes)
-"""A Uuid as its 16 bytes."""
+"""The 16 bytes of a Uuid."""
 
 ZERO_UUID = Uuid(bytes(16))
 
 
 def uuid_to_text(value: Uuid) -> str:
-    """Kafka's way to write a Uuid: url-safe base64 without padding."""
+    """Format a Uuid as Kafka does: URL-safe base64 without padding."""
     return urlsafe_b64encode(value)[:22].decode("ascii")
 
 
 def uuid_from_text(text: str) -> Uuid:
-    """The Uuid that this text stands for. ValueError where it is none."""
-    # The decoder passes over what is none of its characters.
+    """Parse a Uuid. ValueError if the text is not a Uuid."""
+    # The base64 decoder skips characters that are not part of its alphabet.
     if _UUID.fullmatch(text) is None:
         raise ValueError(f"not a Uuid: {text!r}")
     return Uuid(urlsafe_b64decode(text[:22] + "=="))
@@ -48,17 +48,17 @@ _UUID = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
 
 
 def utf16_length(text: str) -> int:
-    """The length of a string as Java tells it: what lies outside of the first plane counts twice."""
+    """Return the length of a string in UTF-16 units, as Java counts it."""
     return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
 
 
 def truncated(what: str, position: int, end: int) -> WireError:
-    """The error for a field that reaches beyond the end."""
-    return WireError(f"{what} at byte {position} reaches beyond the end at {end}")
+    """Return the error for a field that exceeds the buffer."""
+    return WireError(f"{what} at byte {position} exceeds the buffer, which ends at byte {end}")
 
 
 def read_unsigned_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits, and the position after it."""
+    """Return an unsigned varint of at most 32 bits, and the position after it."""
     value = 0
     for shift in (0, 7, 14, 21, 28):
         if position >= end:
@@ -74,7 +74,7 @@ def read_unsigned_varint(buffer: Buffer, position: int, end: int) -> tuple[int, 
 
 
 def append_unsigned_varint(out: bytearray, value: int) -> None:
-    """Write an unsigned varint."""
+    """Append an unsigned varint."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7

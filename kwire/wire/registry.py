@@ -1,8 +1,8 @@
-"""Which messages belong to which API, and what stands around them: headers, versions, frames.
+"""The registry of APIs, and the encoding of requests, responses and stored records with their headers.
 
-The request header is version 1, or 2 in the flexible versions of an API; the response header 0, or 1 there.
-ApiVersions answers with header 0 always, because its client does not know yet what the broker speaks
-(KIP-511).
+Request headers have version 1, or version 2 in the flexible versions of an API. Response headers have version
+0, or version 1 there. An ApiVersions response always has header version 0, because its client does not know
+the broker's versions yet (KIP-511).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _HEADER_FIXED = Struct(">hhi")
 _HEADER_START = Struct(">hhih")
 _INT16 = Struct(">h")
 _API_VERSIONS = ApiKey.API_VERSIONS
-"""For what each response asks: a member of an enumeration takes six times as long to look up."""
+"""Compared with the key of each response. A lookup of the enumeration member takes six times as long."""
 _UNSUPPORTED_VERSION = _INT16.pack(ErrorCode.UNSUPPORTED_VERSION)
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class ApiInfo:
-    """One API: its key and name; its message classes are imported when they are first asked for."""
+    """One API: its key, its name, and its message classes, which are imported on first use."""
 
     def __init__(self, key: ApiKey, name: str) -> None:
         self.key = key
@@ -61,16 +61,16 @@ class ApiInfo:
 
     @property
     def min_version(self) -> int:
-        """The lowest version declared; what a broker advertises is its own decision."""
+        """The lowest declared version. `broker.api.request.table` has the versions that a node advertises."""
         return self.request_class.VERSIONS[0]
 
     @property
     def max_version(self) -> int:
-        """The highest version declared."""
+        """The highest declared version."""
         return self.request_class.VERSIONS[1]
 
     def is_flexible(self, version: int) -> bool:
-        """Whether this version has compact lengths and tagged fields (KIP-482)."""
+        """Return whether this version has compact lengths and tagged fields (KIP-482)."""
         return version in self.request_class.FLEXIBLE
 
 
@@ -150,11 +150,11 @@ API_VERSIONS: dict[int, ApiInfo] = {
         (ApiKey.UPDATE_RAFT_VOTER, "UpdateRaftVoter"),
     )
 }
-"""The APIs whose messages are declared, by key."""
+"""The APIs whose messages are declared, by their keys."""
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what, in which version."""
+    """The header of a request."""
 
     api_key: int
     api_version: int
@@ -164,9 +164,10 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """The header of a request frame (without its size) and where the body starts. WireError.
+    """Decode the header of a request frame without its size. Return it with the position of the body.
 
-    The header of an API or version that is not declared is read as version 1, which is enough to answer it.
+    The header of an undeclared API or version is read as version 1, which suffices to return an error.
+    WireError for an invalid header.
     """
     try:
         api_key, api_version, correlation_id, length = _HEADER_START.unpack_from(frame, 0)
@@ -183,7 +184,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     flexible = _is_flexible(api_key, api_version)
     if flexible:
         if position < end and not frame[position]:
-            position += 1  # no tags, as with nearly everyone
+            position += 1  # no tags, as in nearly all requests
         else:
             position = _skip_tags(frame, position, end)
     return RequestHeader(api_key, api_version, correlation_id, client_id, 2 if flexible else 1), position
@@ -191,7 +192,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 @lru_cache(1024)
 def _is_flexible(api_key: int, api_version: int) -> bool:
-    """For what each request asks twice. An API that is not declared has no flexible versions."""
+    """Cached because each request needs it twice. An undeclared API has no flexible versions."""
     api = API_VERSIONS.get(api_key)
     return api is not None and api.is_flexible(api_version)
 
@@ -208,9 +209,9 @@ def _skip_tags(buffer: Buffer, position: int, end: int) -> int:
 
 
 def decode_request(header: RequestHeader, frame: memoryview, position: int) -> Any:
-    """The request in a frame, of a declared API and version. WireError.
+    """Decode the request of a frame, whose API and version must be declared. WireError if it is malformed.
 
-    What follows the request in its frame is ignored, as Apache Kafka ignores it.
+    Bytes after the request are ignored, as Apache Kafka does.
     """
     request_class = API_VERSIONS[header.api_key].request_class
     request, _ = decoder(request_class, header.api_version)(frame, position, len(frame))
@@ -220,7 +221,7 @@ def decode_request(header: RequestHeader, frame: memoryview, position: int) -> A
 def encode_response(
     api_key: int, api_version: int, correlation_id: int, response: Message
 ) -> list[Buffer | Region]:
-    """The whole frame of a response, its size in front, as pieces to send in order."""
+    """Encode a response as a complete frame with its size: pieces that are sent in order."""
     out = bytearray(8)
     regions: list[tuple[int, Region]] = []
     if api_key != _API_VERSIONS and _is_flexible(api_key, api_version):
@@ -245,9 +246,9 @@ def encode_response(
 
 
 def encode_request(request: Message, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """The client's side: the whole frame of a request, its size in front.
+    """Encode a client's request as a complete frame with its size.
 
-    ValueError: a value that the version cannot carry, or a region of a file.
+    ValueError for a value that the version cannot carry, or a region of a file.
     """
     out = bytearray(4)
     out += _HEADER_FIXED.pack(request.API_KEY, api_version, correlation_id)
@@ -266,9 +267,9 @@ def encode_request(request: Message, api_version: int, correlation_id: int, clie
 def decode_response(
     response_class: type[ResponseT], api_version: int, frame: Buffer
 ) -> tuple[int, ResponseT]:
-    """The client's side: the correlation id and the response in a frame without its size. WireError.
+    """Decode a client's response frame without its size: the correlation id and the response.
 
-    Records in it are views of the frame, which lives as long as they do.
+    Records in the response are views of the frame. WireError for a malformed frame.
     """
     end = len(frame)
     if end < 4:
@@ -279,7 +280,7 @@ def decode_response(
         if api_version in response_class.FLEXIBLE:
             position = _skip_tags(frame, 4, end)
     elif frame[4:6] == _UNSUPPORTED_VERSION:
-        # Whoever does not know the version that it was asked in can answer in version 0 alone (KIP-511).
+        # KIP-511: a broker that does not support the requested version responds in version 0.
         api_version = 0
     response, position = decode(response_class, api_version, frame, position)
     if position != end:
@@ -288,11 +289,14 @@ def decode_response(
 
 
 METADATA_FRAME_VERSION = 1
-"""How a metadata record is framed: frame version, type and version as varints, then the record (KIP-631)."""
+"""The frame version of metadata records (KIP-631).
+
+Frame version, record type and version precede a record as varints.
+"""
 
 
 class UnknownRecord(Message):
-    """A metadata record whose type or version is not declared: its whole value, for whoever only keeps it."""
+    """A metadata record of an undeclared type or version. Its complete value is preserved."""
 
     record_type: Int32 = field()
     version: Int32 = field()
@@ -300,10 +304,10 @@ class UnknownRecord(Message):
 
 
 def encode_record(record: Message, version: int) -> bytes:
-    """A record as its log keeps it.
+    """Encode a record as it is written to its log.
 
-    Metadata records are framed by their type and version; the keys and values of coordinators start with
-    their version in 16 bits, where a key has the kind of its record instead, whatever `version` says.
+    The frame of a metadata record has its type and version. Two bytes precede the keys and values of
+    coordinators: the record type before a key, whatever `version` is, and the version before a value.
     """
     if isinstance(record, UnknownRecord):
         return record.value
@@ -315,7 +319,7 @@ def encode_record(record: Message, version: int) -> bytes:
 
 @lru_cache(1024)
 def _record_encoder(record_class: type[Message], version: int) -> tuple[bytes, Encoder]:
-    """What stands in front of a record of this class, and what writes the rest."""
+    """Return the prefix of records of this class, and the encoder of the rest."""
     if record_class.__name__.endswith("Key"):
         version = record_class.VERSIONS[0]
         prefix = bytearray(_INT16.pack(record_class.API_KEY))
@@ -330,7 +334,7 @@ def _record_encoder(record_class: type[Message], version: int) -> tuple[bytes, E
 
 @lru_cache(1024)
 def _metadata_decoder(record_type: int, version: int) -> Decoder | None:
-    """What reads a metadata record of this type and version; None where it is not declared."""
+    """Return the decoder of metadata records of this type and version, or None if they are not declared."""
     from kwire.wire.records.metadata import RECORDS
 
     record_class = RECORDS.get(record_type)
@@ -340,9 +344,11 @@ def _metadata_decoder(record_type: int, version: int) -> Decoder | None:
 
 
 def decode_metadata_record(value: Buffer) -> Any:
-    """The record in the value of a metadata log entry; an UnknownRecord if it is not declared. WireError."""
+    """Decode a metadata record: an UnknownRecord if its type or version is not declared. WireError."""
     end = len(value)
-    if end > 2 and (value[0] | value[1] | value[2]) < 0x80:  # each of them is one byte, as all are today
+    if (
+        end > 2 and (value[0] | value[1] | value[2]) < 0x80
+    ):  # three varints of one byte, as in all records today
         frame_version, record_type, version = value[:3]
         position = 3
     else:
@@ -361,23 +367,23 @@ def decode_metadata_record(value: Buffer) -> Any:
 
 
 def version_prefix(data: Buffer) -> int:
-    """The version in front of a coordinator's value, or the type of record in front of its key. WireError."""
+    """Return the two-byte prefix: a coordinator key's record type, or a value's version. WireError."""
     if len(data) < 2:
-        raise WireError("a record without a version")
+        raise WireError("a record is shorter than its version")
     return int(_INT16.unpack_from(data, 0)[0])
 
 
 def decode_version_prefixed(record_class: type[Message], data: Buffer) -> Any:
-    """A coordinator's key or value of this class, whatever version is in front of it. WireError.
+    """Decode a coordinator's key or value, in the version of its prefix. WireError.
 
-    A key has the kind of its record there, and only one version.
+    The prefix of a key is its record type; a key has only one version.
     """
     version = version_prefix(data)
     if record_class.__name__.endswith("Key"):
         if version != record_class.API_KEY:
-            raise WireError(f"{record_class.__name__} of kind {version}")
+            raise WireError(f"{record_class.__name__} has record type {version}")
         version = record_class.VERSIONS[0]
     if version not in record_class.VERSIONS:
-        raise WireError(f"{record_class.__name__} of version {version}")
+        raise WireError(f"{record_class.__name__} has no version {version}")
     record, _ = decoder(record_class, version)(data, 2, len(data))
     return record

@@ -1,4 +1,4 @@
-"""How a message is declared: annotated classes, from which `kwire.wire.codegen` makes one codec per version.
+"""Message schemas: annotated classes, from which `kwire.wire.codegen` generates one codec per version.
 
     @message(key=0, versions="3-13", flexible="9+")
     class ProduceRequest(Message):
@@ -6,12 +6,13 @@
         acks: Int16
         topic_data: list[TopicProduceData] = field()
 
-A field's type is one of the names below, `list[...]` of one, or another message class, with `| None` where
-the protocol has a null. Its options say in which versions it is there, in which it may be null, and under
-which tag it travels. A declaration that contradicts itself fails when its class is made or first used: a
-tagged field without versions of its own, a gap, a null where none is allowed.
+A field's type is one of the names below, `list[...]` of one, or another message class. `| None` marks a field
+that the protocol allows to be null. The field's options give the versions that have the field, the versions
+in which it may be null, and its tag. A declaration that contradicts itself raises SchemaError when its class
+is created or first used: a tag without tagged versions, a gap between tags, a null in a field that is never
+null.
 
-Classes cost almost nothing to make: their constructors and codecs are compiled when they are first used.
+Creating a class is cheap, because its constructor and codecs are compiled when they are first used.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ANY_VERSION: Final = 0x7FFF
 SECRETS: Final = frozenset(
     {"auth_bytes", "hmac", "salted_password", "stored_key", "server_key", "request_data", "response_data"}
 )
-"""Fields that prove who somebody is, or that hold whole messages which may: no log is to have them."""
+"""Fields that carry credentials, or complete messages that may carry them. They must not appear in logs."""
 
 ZERO: Final[dict[str, object]] = {
     "Int8": 0,
@@ -65,14 +66,14 @@ class SchemaError(TypeError):
 
 
 class Versions(tuple[int, int]):
-    """A range of versions, both ends included; empty where the first exceeds the last."""
+    """A range of versions, both ends included. The range is empty if the first version exceeds the last."""
 
     __slots__ = ()
 
     @classmethod
-    @cache  # a few texts stand in all messages, hundreds of times
+    @cache  # A few texts appear hundreds of times.
     def parse(cls, text: str) -> Versions:
-        """Read "3", "3-5", "3+" or "none". SchemaError for anything else."""
+        """Parse "3", "3-5", "3+" or "none". SchemaError for any other text."""
         if text == "none":
             return cls((1, 0))
         try:
@@ -81,16 +82,16 @@ class Versions(tuple[int, int]):
             first, dash, last = text.partition("-")
             found = cls((int(first), int(last) if dash else int(first)))
         except ValueError:
-            raise SchemaError(f"not a range of versions: {text!r}") from None
+            raise SchemaError(f"{text!r} is not a range of versions") from None
         if found[0] > found[1]:
-            raise SchemaError(f"the versions {text!r} end before they begin")
+            raise SchemaError(f"the versions {text!r} end before they start")
         return found
 
     def __contains__(self, version: object) -> bool:
         return isinstance(version, int) and self[0] <= version <= self[1]
 
     def within(self, other: Versions) -> bool:
-        """Whether every version of this range is in the other."""
+        """Return whether the other range includes every version of this range."""
         return self[0] > self[1] or (other[0] <= self[0] and self[1] <= other[1])
 
 
@@ -99,7 +100,7 @@ NONE: Final = Versions((1, 0))
 
 
 class FieldOptions:
-    """What a declaration says of one field besides its type."""
+    """The options of one field in its declaration."""
 
     __slots__ = ("default", "ignorable", "nullable", "tag", "tagged", "versions")
 
@@ -132,10 +133,11 @@ def field(
     ignorable: bool = False,
     default: Any = _NO_DEFAULT,
 ) -> Any:
-    """Options of a field: the versions that have it, those in which it may be null, its tag (KIP-482).
+    """Declare a field: the versions that have it, the versions in which it may be null, its tag (KIP-482).
 
-    `tagged` are the versions that send it under its tag (all that have it, if not given). An `ignorable`
-    field is left out silently where a version lacks it; any other must then hold its default.
+    `tagged` names the versions that send the field under its tag; the default is all of its versions. An
+    `ignorable` field is omitted silently from a version that lacks it. Any other field must hold its default
+    there.
     """
     has = Versions.parse(versions)
     if tag is None and tagged is not None:
@@ -151,7 +153,7 @@ def field(
 
 
 class Field:
-    """One field of a message, resolved: its type's name, whether it is a list, its options."""
+    """One field of a message, with its type resolved."""
 
     __slots__ = (
         "default",
@@ -177,32 +179,32 @@ class Field:
         text, bar, rest = annotation.partition("|")
         text = text.strip()
         if bar and rest.strip() != "None":
-            raise SchemaError(f"{where}: cannot read the type {annotation!r}")
+            raise SchemaError(f"{where}: {annotation!r} is not a type of the protocol")
         self.is_list = text.startswith("list[") and text.endswith("]")
         self.element = text[5:-1] if self.is_list else text
         self.message: type[Message] | None = None
         if self.element not in ZERO:
             found = getattr(sys.modules[owner.__module__], self.element, None)
             if not (isinstance(found, type) and issubclass(found, Message)):
-                raise SchemaError(f"{where}: {self.element!r} is no type of the protocol")
+                raise SchemaError(f"{where}: {self.element!r} is not a type of the protocol")
             self.message = found
         if not self.nullable.within(self.versions):
-            raise SchemaError(f"{where}: null in versions that lack the field")
+            raise SchemaError(f"{where}: nullable in a version that lacks the field")
         if not self.tagged.within(self.versions):
-            raise SchemaError(f"{where}: tagged in versions that lack the field")
+            raise SchemaError(f"{where}: tagged in a version that lacks the field")
         is_nullable = self.nullable[0] <= self.nullable[1]
         if is_nullable != bool(bar) and self.element != "Records":
-            raise SchemaError(f"{where}: the type and the nullable versions disagree about null")
+            raise SchemaError(f"{where}: `| None` and the nullable versions contradict each other")
         self.default = self._default(where, options.default, is_nullable)
 
     def _default(self, where: str, given: Any, is_nullable: bool) -> Any:
         if given is not _NO_DEFAULT:
             if given is None and not is_nullable and self.element != "Records":
-                raise SchemaError(f"{where}: null by default, and never nullable")
-            # A list starts empty, a structure with its own defaults: for these there is only null to say.
+                raise SchemaError(f"{where}: null by default, but never nullable")
+            # A list is empty by default, and a structure has its own defaults: only null can be declared.
             composed = self.is_list or self.message is not None
             if given is not None and (composed or type(given) is not type(ZERO[self.element])):
-                raise SchemaError(f"{where}: {given!r} cannot be its default")
+                raise SchemaError(f"{where}: {given!r} is not a default of its type")
             return given
         if self.is_list:
             return []
@@ -212,7 +214,7 @@ class Field:
 
 
 class MessageMeta(type):
-    """Makes the fields of a class its slots."""
+    """A metaclass that makes the fields of a message its slots."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> MessageMeta:
         annotations: dict[str, str] = {
@@ -226,24 +228,25 @@ class MessageMeta(type):
             if options is None:
                 options = field()
             elif not isinstance(options, FieldOptions):
-                raise SchemaError(f"{name}.{key}: options are given with field(...)")
+                raise SchemaError(f"{name}.{key}: declare options with field(...)")
             declared[key] = (text, options)
         namespace["__slots__"] = tuple(declared)
         namespace["declared_fields"] = declared
         return super().__new__(mcs, name, bases, namespace)
 
 
-# `field` is not named as a specifier: so checkers take what it returns for a default, which every field has.
+# `field` is not listed as a field specifier. Type checkers therefore take its result for a default value,
+# which every field has.
 @dataclass_transform(kw_only_default=True)
 class _Declared(metaclass=MessageMeta):
-    """Tells type checkers that fields become keyword arguments."""
+    """A base class that shows type checkers the fields as keyword arguments."""
 
 
 MessageType = TypeVar("MessageType", bound="type[Message]")
 
 
 class Message(_Declared):
-    """A message, or a structure inside one, made with keyword arguments; every field has a default."""
+    """A message, or a structure inside a message. Its constructor takes keyword arguments, all optional."""
 
     declared_fields: ClassVar[dict[str, tuple[str, FieldOptions]]]
     resolved_fields: ClassVar[tuple[Field, ...] | None] = None
@@ -252,12 +255,12 @@ class Message(_Declared):
     FLEXIBLE: ClassVar[Versions] = NONE
 
     def __init__(self, **values: Any) -> None:
-        # The first construction compiles the constructor that all later ones use.
+        # The first construction compiles the constructor that all later constructions use.
         type(self).__init__ = _compile_constructor(type(self))  # type: ignore[method-assign]
         type(self).__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
-        # Compiled as well: what an encoder leaves out where it has its default is compared for each message.
+        # Compiled too: encoders compare tagged fields with their defaults in each message.
         type(self).__eq__ = _compile_equality(type(self))  # type: ignore[method-assign]
         return self == other
 
@@ -272,7 +275,7 @@ class Message(_Declared):
 
 
 def fields_of(message_class: type[Message]) -> tuple[Field, ...]:
-    """The fields of a class in their order. SchemaError where the declaration is not sound."""
+    """Return the fields of a class in their order. SchemaError if the declaration is invalid."""
     fields = message_class.__dict__.get("resolved_fields")
     if fields is None:
         fields = tuple(
@@ -287,7 +290,7 @@ def fields_of(message_class: type[Message]) -> tuple[Field, ...]:
 
 
 def _compile_constructor(message_class: type[Message]) -> Callable[..., None]:
-    """`__init__` with a keyword argument for each one."""
+    """Compile `__init__` with one keyword argument for each field."""
     names: dict[str, Any] = {"_absent": _absent}
     arguments: list[str] = []
     lines: list[str] = []
@@ -313,7 +316,7 @@ def _compile_constructor(message_class: type[Message]) -> Callable[..., None]:
 
 
 def _compile_equality(message_class: type[Message]) -> Callable[[Message, object], bool]:
-    """`__eq__` that compares one field after the other."""
+    """Compile `__eq__`, which compares the fields one by one."""
     same = " and ".join(f"self.{one.name} == other.{one.name}" for one in fields_of(message_class)) or "True"
     source = (
         "def __eq__(self, other):\n"
@@ -335,7 +338,7 @@ _absent = _Absent()
 
 
 def compile_function(source: str, title: str, name: str, names: dict[str, Any]) -> Any:
-    """The function of that name, whose lines tracebacks show under the title."""
+    """Compile a function and register its source with linecache, so that tracebacks show its lines."""
     filename = f"<kwire {title}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     exec(compile(source, filename, "exec"), names)
@@ -343,7 +346,7 @@ def compile_function(source: str, title: str, name: str, names: dict[str, Any]) 
 
 
 def message(*, versions: str, key: int = -1, flexible: str = "none") -> Any:
-    """Declare a whole message: its API key (or record type), its versions, and which of them are flexible."""
+    """Declare a message: its API key or record type, its versions, and the flexible versions among them."""
     valid = Versions.parse(versions)
     flexible_versions = Versions.parse(flexible)
 

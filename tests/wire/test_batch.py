@@ -342,7 +342,7 @@ def counted_one_by_one(payload: bytes, limit: int) -> int | str:
         more = True
         while more:
             if at == len(payload):
-                return f"record {count} of the batch has no whole length"
+                return f"record {count} of the batch has an incomplete length"
             if shift > 28:
                 return f"record {count} of the batch has a length of more than 32 bits"
             length |= (payload[at] & 0x7F) << shift
@@ -351,7 +351,7 @@ def counted_one_by_one(payload: bytes, limit: int) -> int | str:
         if length % 2:
             return f"record {count} of the batch has a negative length"
         at, count = at + length // 2, count + 1
-    return count if at == len(payload) else f"record {count - 1} reaches beyond the batch"
+    return count if at == len(payload) else f"record {count - 1} exceeds the batch"
 
 
 def test_runs_of_records_of_one_length() -> None:

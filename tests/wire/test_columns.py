@@ -138,11 +138,11 @@ def test_the_batch_that_is_wrong_is_named() -> None:
     bad = build([(0, b"k", b"v", [])] * 3, base_offset=20)
     bad[-1] = 9  # the count of headers
     data = bytes(good + bad)
-    with pytest.raises(CorruptBatch, match="the batch at offset 20 has a record with so many headers"):
+    with pytest.raises(CorruptBatch, match="the batch at offset 20 has a record with more headers"):
         decode(data, list(batches(data)))
     short = data[:-1]
     header = read_header(short, len(good))._replace(batch_length=len(bad) - 13)
-    with pytest.raises(CorruptBatch, match="the batch at offset 20 holds no 3 records"):
+    with pytest.raises(CorruptBatch, match="the batch at offset 20 does not hold 3 records"):
         decode(short, [(len(good), header)])
 
 

@@ -222,13 +222,13 @@ def test_no_more_labels_are_read_than_a_number_may_have(of_point: int) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\x0b\x0c", "of kind 3"),
-        (b"\x0f", "of kind 7"),
-        (b"\xff" * 11, "has no end"),
-        (b"\x08", "end within a number"),
-        (b"\x0a\x05\x00", "reaches beyond the end"),
-        (b"\x09\x00", "reaches beyond the end"),
-        (b"\x0d\x00", "reaches beyond the end"),
+        (b"\x0b\x0c", "of wire type 3"),
+        (b"\x0f", "of wire type 7"),
+        (b"\xff" * 11, "longer than 64 bits"),
+        (b"\x08", "end within a varint"),
+        (b"\x0a\x05\x00", "exceeds the buffer"),
+        (b"\x09\x00", "exceeds the buffer"),
+        (b"\x0d\x00", "exceeds the buffer"),
     ],
 )
 def test_what_is_no_protobuf(data: bytes, said: str) -> None:

@@ -1,1 +1,1 @@
-"""One file an API: request and response declared together."""
+"""Schemas of the protocol's messages: one module per API, with its request and response."""

@@ -1,1 +1,1 @@
-"""Schemas of what is kept in logs: cluster metadata, offsets and groups, transactions, the quorum."""
+"""Schemas of the records in Kafka's internal logs: metadata, quorum, groups and offsets, transactions."""

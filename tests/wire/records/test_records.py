@@ -63,7 +63,7 @@ def test_records_of_coordinators(record_class: type[Message]) -> None:
         for end in range(len(data)):
             with pytest.raises(WireError):
                 decode_version_prefixed(record_class, data[:end])
-        with pytest.raises(WireError, match="of kind 77" if is_key else "of version 77"):
+        with pytest.raises(WireError, match="record type 77" if is_key else "no version 77"):
             decode_version_prefixed(record_class, struct.pack(">h", 77) + data[2:])
 
 
