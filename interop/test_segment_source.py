@@ -12,10 +12,10 @@ from typing import Any
 from interop.pipeline_kills.processes import environment
 from interop.reference import spark_python
 from kwire.broker.storage.disk import RealDisk
+from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.recovery import open_log
-from kwire.broker.storage.log.trash import Trash
 from kwire.pipeline.report.times import END_MS
 from kwire.pipeline.segments.read import MOST_TIMESTAMP_MS
 from kwire.wire.batch import build
@@ -147,7 +147,7 @@ def opened(root: Path, topic: str, partition: int, config: LogConfig) -> Log:
         clean=False,
         recovery_point=0,
         log_start_offset=0,
-        trash=Trash(disk),
+        delayed_deletion=DelayedDeletion(disk),
         rng=random.Random(0),
         now_ms=NOW_MS,
         on_failure=lambda log, error: None,

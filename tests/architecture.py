@@ -122,7 +122,7 @@ PURE = {"pathlib.PurePath", "pathlib.PurePosixPath"}
 MAY_TOUCH_OUTSIDE = {
     "kwire.broker.net",
     "kwire.broker.storage.disk",
-    "kwire.broker.storage.cleaner.child",  # starts the cleaner process
+    "kwire.broker.storage.cleaner.worker_pool",  # starts the cleaner process
     "kwire.broker.storage.cleaner.worker",  # runs in the cleaner process
     "kwire.host.clock",
     "kwire.broker.observe",

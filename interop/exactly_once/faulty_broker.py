@@ -16,8 +16,8 @@ from kwire.broker.api.records import produce
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState, ProducerStateManager
-from kwire.broker.storage.log.transaction_index import Aborted
-from kwire.broker.storage.log.verifications import Verification, Verifications
+from kwire.broker.storage.log.transaction_index import AbortedTxn
+from kwire.broker.storage.log.transaction_verification import Verifications, VerificationState
 from kwire.cli import main as cli
 from kwire.coordinator.state_machine import CoordinatorResult
 from kwire.coordinator.transactions.state_machine import (
@@ -157,12 +157,12 @@ def timeouts_ignored() -> None:
 
 
 def aborted_not_indexed() -> None:
-    take = ProducerStateManager.take_aborted
+    take = ProducerStateManager.take_aborted_txns
 
-    def take_some(self: ProducerStateManager) -> list[Aborted]:
+    def take_some(self: ProducerStateManager) -> list[AbortedTxn]:
         return [aborted for aborted in take(self) if aborted.last_offset % 2]
 
-    setattr(ProducerStateManager, "take_aborted", take_some)  # noqa: B010
+    setattr(ProducerStateManager, "take_aborted_txns", take_some)  # noqa: B010
 
 
 def stable_offset_too_high() -> None:
@@ -184,7 +184,7 @@ def producers_forgotten() -> None:
     slow_answers()
 
     def forget(_: ProducerStateManager, state: ProducerState) -> None:
-        state.enter_epoch(NO_PRODUCER_EPOCH)
+        state.set_epoch(NO_PRODUCER_EPOCH)
 
     _at_opening(forget)
 
@@ -236,11 +236,11 @@ def no_fencing() -> None:
 
     def begin_newer(
         self: ProducerStateManager, producer_id: int, epoch: int, sequence: int, **named: Any
-    ) -> Verification:
+    ) -> VerificationState:
         state = self.producers.get(producer_id)
         if state is None or epoch >= state.epoch:
             return begin(self, producer_id, epoch, sequence, **named)
-        return Verification(epoch, sequence, **named)
+        return VerificationState(epoch, sequence, **named)
 
     setattr(ProducerStateManager, "check", check_newer)  # noqa: B010
     setattr(ProducerStateManager, "begin_verification", begin_newer)  # noqa: B010

@@ -18,7 +18,7 @@ from typing import Final
 from kwire.broker.storage.checkpoints import read_topic_id
 from kwire.broker.storage.disk import RealDisk, RealFile, StorageError
 from kwire.broker.storage.log.index import OFFSET_ENTRY
-from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Whole, headers, whole_batches
+from kwire.broker.storage.log.scan import InvalidBatch, LegacyFormat, WholeBatch, scan_batches, scan_headers
 from kwire.broker.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX
 from kwire.cli.files.segment_files import open_read_only
 from kwire.cli.shared.command_error import CommandError
@@ -61,15 +61,15 @@ class LocalLog:
         try:
             for whole in self._batches(offset):
                 is_over = read_bytes >= max_bytes or self._is_time_over()
-                if is_over or whole.place.last_offset >= end or self._may_contain_key(whole):
+                if is_over or whole.location.last_offset >= end or self._may_contain_key(whole):
                     break
-                read_bytes += whole.place.size_bytes
-                offset = whole.place.last_offset + 1
-        except (OSError, CommandError, StorageError, StructError, Invalid, LegacyFormat, CorruptBatch):
+                read_bytes += whole.location.size_bytes
+                offset = whole.location.last_offset + 1
+        except (OSError, CommandError, StorageError, StructError, InvalidBatch, LegacyFormat, CorruptBatch):
             pass  # who is asked for it tells what there is
         return offset, read_bytes
 
-    def _batches(self, offset: int) -> Iterator[Whole]:
+    def _batches(self, offset: int) -> Iterator[WholeBatch]:
         """Those from an offset on. OSError, Failure, StorageError, StructError, Invalid, LegacyFormat."""
         names = filter(None, map(SEGMENT.fullmatch, os.listdir(self._directory)))
         bases = sorted(int(found[1]) for found in names)
@@ -82,7 +82,7 @@ class LocalLog:
             begin = _position(open_read_only(path + INDEX_SUFFIX), offset - base)
             if begin and not _is_valid_entry(file, begin, end, base, offset):
                 begin = 0
-            for place in headers(file, begin, end):
+            for place in scan_headers(file, begin, end):
                 if self._is_time_over():
                     return
                 if place.last_offset >= offset:
@@ -90,11 +90,11 @@ class LocalLog:
                     break
             else:
                 continue
-            for whole in whole_batches(file, begin, end):
+            for whole in scan_batches(file, begin, end):
                 yield whole
-                offset = whole.place.last_offset + 1
+                offset = whole.location.last_offset + 1
 
-    def _may_contain_key(self, whole: Whole) -> bool:
+    def _may_contain_key(self, whole: WholeBatch) -> bool:
         """Whether a record of the batch has the key, or that cannot be told. CorruptBatch."""
         header = read_header(whole.buffer, whole.at)
         if not crc_is_valid(whole.buffer, whole.at, header):
@@ -115,12 +115,12 @@ def _is_valid_entry(file: RealFile, begin: int, end: int, base: int, offset: int
     entry is of what was there. StorageError, LegacyFormat.
     """
     try:
-        whole = next(whole_batches(file, begin, end), None)
-    except Invalid:
+        whole = next(scan_batches(file, begin, end), None)
+    except InvalidBatch:
         return False
     return (
         whole is not None
-        and base <= whole.place.base_offset <= offset
+        and base <= whole.location.base_offset <= offset
         and crc_is_valid(whole.buffer, whole.at, read_header(whole.buffer, whole.at))
     )
 

@@ -9,11 +9,11 @@ import kwire.broker.storage.log.recovery as recovery
 from kwire.broker.storage import checkpoints
 from kwire.broker.storage.cleaner import offset_map
 from kwire.broker.storage.cleaner.offset_map import OffsetMap
+from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
 from kwire.broker.storage.log.flush import Durability, FlushTicket
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.producer_state import ProducerStateManager
-from kwire.broker.storage.log.segment import Segment
-from kwire.broker.storage.log.trash import Trash
+from kwire.broker.storage.log.segment import LogSegment
 from kwire.testing.disk import MemoryDisk, MemoryFile
 
 SetAttribute = Callable[[Any, str, Any], None]
@@ -57,23 +57,23 @@ def _recovery_cuts_nothing(replace: SetAttribute) -> None:
 
 
 def _later_segments_stay(replace: SetAttribute) -> None:
-    replace(recovery._Opening, "_set_aside", _nothing)
+    replace(recovery._LogLoader, "_delete_segments", _nothing)
 
 
 def _truncation_keeps_the_recovery_point(replace: SetAttribute) -> None:
-    replace(Durability, "cut_at", _nothing)
+    replace(Durability, "on_truncated", _nothing)
 
 
 def _indexes_are_not_rebuilt(replace: SetAttribute) -> None:
-    replace(recovery._Opening, "_check_indexes", _nothing)
+    replace(recovery._LogLoader, "_check_indexes", _nothing)
 
 
 def _time_index_forgets_its_last_entry(replace: SetAttribute) -> None:
-    def become_inactive(segment: Segment) -> None:
+    def become_inactive(segment: LogSegment) -> None:
         segment.index.finish()
         segment.time_index.finish()
 
-    replace(Segment, "become_inactive", become_inactive)
+    replace(LogSegment, "become_inactive", become_inactive)
 
 
 def _snapshots_stay_after_truncation(replace: SetAttribute) -> None:
@@ -81,7 +81,7 @@ def _snapshots_stay_after_truncation(replace: SetAttribute) -> None:
 
 
 def _old_segments_stay_beside_the_new(replace: SetAttribute) -> None:
-    replace(Trash, "rename_files", _nothing)
+    replace(DelayedDeletion, "rename_files", _nothing)
 
 
 def _the_marker_stays(replace: SetAttribute) -> None:
@@ -90,7 +90,7 @@ def _the_marker_stays(replace: SetAttribute) -> None:
     def look(disk: MemoryDisk, directory: str) -> int | None:
         return 0 if disk.exists(f"{directory}/{checkpoints.CLEAN_SHUTDOWN}") else None
 
-    replace(log_dir, "take_clean_shutdown", look)
+    replace(log_dir, "consume_clean_shutdown", look)
 
 
 def _a_full_map_claims_everything(replace: SetAttribute) -> None:
@@ -109,7 +109,7 @@ def _what_the_map_does_not_know_goes(replace: SetAttribute) -> None:
 
 
 def _logs_are_promised_of_before_they_have_names(replace: SetAttribute) -> None:
-    replace(Log, "is_in_place", property(lambda self: True))
+    replace(Log, "is_recoverable", property(lambda self: True))
     replace(Durability, "begin_flush", lambda self: self._ticket(closes=False))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, RECOVERY_POINTS
-from kwire.broker.storage.cleaner.cleaner import Cleaner
+from kwire.broker.storage.cleaner.log_cleaner import LogCleaner
 from kwire.broker.storage.cleaner.offset_map import ENTRY_BYTES
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.log.log import Log
@@ -122,7 +122,7 @@ class SimulatedStorage:
         self._looking = random.Random(rng.getrandbits(64))
         self._lives = 0
         self.manager: LogManager
-        self.cleaner: Cleaner
+        self.cleaner: LogCleaner
         self.between: Callable[[], None] = lambda: None
         """Called between the steps of the cleaner: what a broker does while a log is being cleaned."""
 
@@ -154,7 +154,7 @@ class SimulatedStorage:
             log_cleaner_io_max_bytes_per_second=1e300,
             log_cleaner_threads=1,
         )
-        self.cleaner = Cleaner(self.manager, settings, host, self.disk)
+        self.cleaner = LogCleaner(self.manager, settings, host, self.disk)
         self.cleaner.start()
         host.end_turn = lambda: self.between()
 
@@ -164,7 +164,7 @@ class SimulatedStorage:
         for number, partition in enumerate(self.partitions):
             log = self.manager.get(partition.topic, 0)
             if log is not None and log.topic_id == ZERO_UUID:
-                self.manager.set_stray(log)  # as a broker does
+                self.manager.mark_stray(log)  # as a broker does
                 log = None
             if log is None:
                 promises = partition.promises

@@ -233,7 +233,10 @@ class History:
     def _recover_again(self, recovery_points: bytes) -> None:
         """Recovery has nothing left to do: doing it again, from the same point on, changes no byte."""
         storage, disk = self._storage, self._disk
-        if storage.manager.directories()[0].was_clean or storage.recovery_points() != recovery_points:
+        if (
+            storage.manager.directories()[0].had_clean_shutdown
+            or storage.recovery_points() != recovery_points
+        ):
             disk.kill()
             storage.open()
         before = storage.tree()
@@ -322,7 +325,7 @@ class History:
         if not log.staged and log.failure is None:
             return
         log.commit()
-        if not log.is_in_place:
+        if not log.is_recoverable:
             self._place(partition)
         partition.promises.acknowledged(log.log_end_offset)
         self._say(f"{partition.topic}: commit up to {log.log_end_offset}")
@@ -333,7 +336,7 @@ class History:
     def _place(self, partition: SimulatedPartition) -> None:
         """Nobody is told of what a new log has got before a worker has seen to its name."""
         log = self._storage.log(partition)
-        ticket = log.begin_naming()
+        ticket = log.begin_partition_metadata_flush()
         assert ticket is not None
         self._work(partition, ticket.work)
         self._work(partition, ticket.finish)
@@ -376,7 +379,7 @@ class History:
     def _flush_beside_appends(self, partition: SimulatedPartition) -> None:
         """A thread syncs while the loop goes on."""
         log = self._storage.log(partition)
-        if not log.is_in_place:
+        if not log.is_recoverable:
             self._place(partition)
         ticket = log.begin_flush()
         self._say(f"{partition.topic}: begin a flush up to {ticket.end_offset}")
@@ -495,11 +498,11 @@ class History:
         for partition in self._partitions:
             if partition.config.compact:
                 self._let_go(partition)
-        rounds = self._storage.cleaner.rounds
+        rounds = self._storage.cleaner.completed_cleanings
         self._storage.host.advance(delay_ms)
         self._disk.now_ms = self._storage.host.now_ms()
-        if self._storage.cleaner.rounds > rounds:
-            self._say(f"{self._storage.cleaner.rounds - rounds} logs cleaned: {self._ends()}")
+        if self._storage.cleaner.completed_cleanings > rounds:
+            self._say(f"{self._storage.cleaner.completed_cleanings - rounds} logs cleaned: {self._ends()}")
 
     def _between(self) -> None:
         if self._may_interfere and self._rng.random() < 0.3 and not self._storage.is_offline:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kwire.broker.storage.log.log import Log
-from kwire.broker.storage.log.segment import Segment
+from kwire.broker.storage.log.segment import LogSegment
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import (
@@ -78,11 +78,11 @@ class Scan:
             found.append((last, end))
         return found
 
-    def in_segment(self, segment: Segment) -> list[Batch]:
+    def in_segment(self, segment: LogSegment) -> list[Batch]:
         return [batch for batch in self.batches if batch.segment_base == segment.base_offset]
 
 
-def _parse(segment: Segment, data: bytes) -> list[Batch]:
+def _parse(segment: LogSegment, data: bytes) -> list[Batch]:
     found: list[Batch] = []
     position = 0
     try:
@@ -169,7 +169,7 @@ def _check_epochs(log: Log, promises: Promises, scan: Scan) -> None:
             )
 
 
-def _check_indexes(segment: Segment, held: list[Batch]) -> None:
+def _check_indexes(segment: LogSegment, held: list[Batch]) -> None:
     base = segment.base_offset
     at_position = {batch.position: batch.header for batch in held}
     last_offsets = {batch.header.last_offset for batch in held}

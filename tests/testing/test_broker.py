@@ -97,7 +97,7 @@ def test_what_stays_is_left_as_a_clean_end_leaves_it(tmp_path: Path) -> None:
         broker.restart()
         assert broker._running.broker is not None
         [directory] = broker._running.broker.log_manager.directories()
-        assert directory.was_clean
+        assert directory.had_clean_shutdown
 
 
 def test_several_run_beside_each_other() -> None:

@@ -17,7 +17,7 @@ from kwire.broker.metadata.records import (
     StoredRecord,
     partition_record_version,
 )
-from kwire.broker.storage.dirs.owners import BOOTSTRAP
+from kwire.broker.storage.dirs.meta_properties import BOOTSTRAP_CHECKPOINT
 from kwire.broker.storage.disk import Disk
 from kwire.wire.records.metadata import (
     AbortTransactionRecord,
@@ -35,7 +35,7 @@ ABORT_REASON: Final = "Controller failover"
 
 def bootstrap_records(disk: Disk, log_dir: str) -> list[Message]:
     """Return the records of `bootstrap.checkpoint` in `log_dir`, or the default feature levels."""
-    path = f"{log_dir}/{BOOTSTRAP}"
+    path = f"{log_dir}/{BOOTSTRAP_CHECKPOINT}"
     if disk.exists(path):
         return [record for batch in decode_batches(disk.read(path)) for record in batch.records]
     return [FeatureLevelRecord(name=name, feature_level=level) for name, level in default_features()]

@@ -31,7 +31,12 @@ from kwire.broker.node.format import (
 from kwire.broker.node.metadata import NodeMetadata
 from kwire.broker.security.settings import listener_security, scram_mechanisms
 from kwire.broker.storage.dirs.log_manager import LogManager
-from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
+from kwire.broker.storage.dirs.meta_properties import (
+    StartRefused,
+    assign_directory_ids,
+    load_meta_properties,
+    needs_format,
+)
 from kwire.broker.storage.disk import Disk
 from kwire.host.host import Host
 from kwire.host.loggers import known_loggers
@@ -105,8 +110,10 @@ class NodeBase(ABC):
         FormatError, StorageError (StartRefused among them), CorruptMetadata.
         """
         config, rng = self.config, self.host.random("formatting")
-        owners = read_owners(self._disk, all_directories(config))
-        is_new = may_start(self._disk, owners, home=metadata_directory(config), node_id=self.node_id)
+        owners = load_meta_properties(self._disk, all_directories(config))
+        is_new = needs_format(
+            self._disk, owners, metadata_dir=metadata_directory(config), node_id=self.node_id
+        )
         is_both = config.is_broker and config.is_controller
         if is_new and not is_both:
             raise StartRefused(
@@ -119,8 +126,8 @@ class NodeBase(ABC):
             for line in format_directories(config, self._disk, rng, now_ms, ignore_formatted=True):
                 self._logger.info("%s", line)
         else:
-            give_directory_ids(self._disk, owners, lambda: new_uuid(rng), self._logger)
-        self.log_manager.read_owners()
+            assign_directory_ids(self._disk, owners, lambda: new_uuid(rng), self._logger)
+        self.log_manager.load_meta_properties()
         with naming_metadata_directory(config):
             self._metadata.start(self.bound_ports, self.host_name)
 

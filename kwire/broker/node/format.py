@@ -23,15 +23,15 @@ from kwire.broker.metadata.image import METADATA_VERSION
 from kwire.broker.metadata.records import SCRAM_LEVEL, StoredRecord
 from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.raft.snapshots import SnapshotWriter
-from kwire.broker.storage.checkpoints import MetaProperties, NoOwner, write_meta_properties
-from kwire.broker.storage.dirs.owners import (
-    BOOTSTRAP,
+from kwire.broker.storage.checkpoints import IncompleteMetaProperties, MetaProperties, write_meta_properties
+from kwire.broker.storage.dirs.meta_properties import (
+    BOOTSTRAP_CHECKPOINT,
     FIRST_SNAPSHOT,
     METADATA_LOG,
-    Owners,
+    MetaPropertiesEnsemble,
     StartRefused,
-    quarrel,
-    read_owners,
+    find_mismatch,
+    load_meta_properties,
 )
 from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.wire.java_properties import parse_integer
@@ -279,7 +279,7 @@ def format_directories(
             disk.make_directory(directory)
         if directory == home and voters is not None:
             _write_voters(disk, directory, voters)
-        disk.replace(join(directory, BOOTSTRAP), content, sync=True)
+        disk.replace(join(directory, BOOTSTRAP_CHECKPOINT), content, sync=True)
     # With home as the last: until then it can be told from the bootstrap file there that this is not over.
     for directory in sorted(owners.unformatted, key=lambda path: path == home):
         directory_id = new_uuid(rng)
@@ -291,14 +291,16 @@ def format_directories(
     return lines
 
 
-def _owners(disk: Disk, directories: Sequence[str], node_id: int, cluster_id: str | None) -> Owners:
+def _owners(
+    disk: Disk, directories: Sequence[str], node_id: int, cluster_id: str | None
+) -> MetaPropertiesEnsemble:
     # A file that names nobody does not disagree, and there is one: Kafka takes the directory for formatted.
     otherwise = None if cluster_id is None else MetaProperties(cluster_id, node_id, None, version=0)
     try:
-        owners = read_owners(disk, directories, otherwise)
-    except NoOwner as error:
+        owners = load_meta_properties(disk, directories, otherwise)
+    except IncompleteMetaProperties as error:
         raise FormatError(f"{error}: remove the file to have it written anew") from error
-    wrong = quarrel(owners, node_id, cluster_id)
+    wrong = find_mismatch(owners, node_id, cluster_id)
     if wrong is not None:
         raise FormatError(wrong)
     return owners

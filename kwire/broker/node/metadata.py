@@ -219,7 +219,9 @@ class NodeMetadata:
     def _previous_broker_epoch(self) -> int:
         """The epoch in which this broker has ended cleanly, in every directory; else -1. KIP-966."""
         directories = self._log_manager.directories()
-        epochs = {directory.last_broker_epoch for directory in directories if not directory.for_metadata}
+        epochs = {
+            directory.last_broker_epoch for directory in directories if not directory.holds_only_metadata
+        }
         return epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH
 
     def opened(self) -> None:

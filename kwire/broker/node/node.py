@@ -36,7 +36,7 @@ from kwire.broker.replication.remote_replicas import LeaderPartitions
 from kwire.broker.replication.replica_fetcher_manager import ReplicaFetcherManager
 from kwire.broker.replication.replica_manager import ReplicaManager
 from kwire.broker.replication.replication_quota import LEADER_SIDE, ReplicationQuota
-from kwire.broker.storage.cleaner.cleaner import Cleaner
+from kwire.broker.storage.cleaner.log_cleaner import LogCleaner
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
@@ -75,7 +75,7 @@ class Node(NodeBase):
             rng=host.random("directories"),
             logger=host.logger("kwire.storage"),
             config_for=lambda topic: self.replicas.log_config(topic),
-            place_of=lambda topic, index: self.log_dirs.place_of(topic, index),
+            assigned_directory_id=lambda topic, index: self.log_dirs.place_of(topic, index),
             metadata_dir=separate_directory(config),
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             on_directory_failed=self._directory_failed,
@@ -99,7 +99,7 @@ class Node(NodeBase):
             FETCH_SESSION_EVICTION_MS,
             host.random("fetch sessions"),
         )
-        self.cleaner = Cleaner(self.log_manager, config, host, disk)
+        self.cleaner = LogCleaner(self.log_manager, config, host, disk)
         self.producer_ids = ProducerIdManager(
             self.controller, host, config.node_id, broker_epoch=lambda: self.life.broker_epoch
         )
@@ -148,7 +148,7 @@ class Node(NodeBase):
             following=self.fetchers,
             leading=self.leading,
             on_left=self.log_dirs.gone,
-            on_deleted=self.cleaner.logs_deleted,
+            on_deleted=self.cleaner.handle_logs_deleted,
         )
         self.partition = self.replicas.get
         self.partition_exists = self.replicas.exists

@@ -13,7 +13,7 @@ from kwire.broker.node.producer_id_manager import ProducerIdManager
 from kwire.broker.node.state_topic import StateTopic, StateTopicNode
 from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.log.log_config import AppendOrigin
-from kwire.broker.storage.log.producer_state import MarkerTerms
+from kwire.broker.storage.log.producer_state import MarkerContext
 from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionMarker
@@ -165,7 +165,7 @@ class NodeTransactionPorts(StateTopic):
                 now_ms=now_ms,
                 on_replicated=committed,
                 origin=AppendOrigin.COORDINATOR,
-                marker=MarkerTerms(coordinator_epoch, txn_marker.version),
+                marker=MarkerContext(coordinator_epoch, txn_marker.version),
             )
         except ApiError as error:
             tell(error)

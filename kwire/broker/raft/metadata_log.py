@@ -242,7 +242,7 @@ class MetadataLog:
                 here[0],
                 snapshot.name,
             )
-            self.log.restart_at(snapshot.end_offset)
+            self.log.truncate_fully_and_start_at(snapshot.end_offset)
             self.snapshots.forget_all_but_latest()
 
     # --- what this node remembers of elections

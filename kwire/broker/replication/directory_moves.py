@@ -3,8 +3,8 @@
 Each goes through the same steps: its copy is filled, piece by piece, each read in a thread and appended in a
 turn of the loop; rolled segments are synced on the way. Once it has caught up the cluster is told where the
 partition will be, and when that is committed the copy gets what has come since, and serves in the log's place
-from the next turn on, while it is on its way there (`Arrival`). Whoever dies before that finds both, and the
-copy goes on being filled.
+from the next turn on, while it is on its way there (`LogReplacement`). Whoever dies before that
+finds both, and the copy goes on being filled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
-from kwire.broker.storage.dirs.future import FutureLog
+from kwire.broker.storage.dirs.future_log import FutureLog
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
@@ -74,15 +74,15 @@ class DirectoryMoves:
         Its copy is there when this returns, unless it has just moved: it comes to its place first, so that
         a start never finds two copies. StorageError, ApiError: KAFKA_STORAGE_ERROR.
         """
-        log, placing = partition.log, self.log_manager.placing
+        log, pending_logs = partition.log, self.log_manager.pending_logs
         self._wanted.pop(partition, None)
         if self.log_manager.directory_of(log) is directory:
             return
-        if placing.is_arriving(log):
+        if pending_logs.is_replacing(log):
             self._wanted[partition] = directory
-            placing.when_placed(log, self.host, partial(self._go_on, partition))
+            pending_logs.when_recoverable(log, self.host, partial(self._go_on, partition))
             return
-        existing = self.log_manager.future(partition.topic, partition.index)
+        existing = self.log_manager.future_log(partition.topic, partition.index)
         if existing is None and self.log_manager.any_offline:
             # As Kafka: a copy may be there already, where nobody can see it.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -104,7 +104,7 @@ class DirectoryMoves:
         move = self._moves.pop(partition, None)
         if move is not None:
             move.cancel()
-        future = self.log_manager.future(partition.topic, partition.index)
+        future = self.log_manager.future_log(partition.topic, partition.index)
         if future is not None:
             self.logger.info(
                 "%s stays where it is, the copy in %s goes", partition.log.name, future.directory
@@ -112,7 +112,7 @@ class DirectoryMoves:
             directory = self.log_manager.directory_of(future)
             self.log_manager.delete(future, self.host.now_ms(), sync=False)
             # In vain after a loss of power: then the copy is there again, and goes on where it was.
-            self.host.run_in_worker(directory.sync, partial(self.log_manager.synced, directory))
+            self.host.run_in_worker(directory.sync, partial(self.log_manager.handle_sync_result, directory))
 
     def source_cut(self, partition: Partition) -> None:
         """The log of a follower was cut, or has started anew: so is the copy, if it is on its way."""
@@ -122,7 +122,7 @@ class DirectoryMoves:
 
     def resume(self, partition: Partition) -> None:
         """Go on with what a restart has interrupted, if there is anything. Never raises."""
-        future = self.log_manager.future(partition.topic, partition.index)
+        future = self.log_manager.future_log(partition.topic, partition.index)
         if future is None or future.topic_id != partition.topic_id:
             return
         self._try(partition, self.log_manager.directory_of(future))
@@ -177,7 +177,7 @@ class _Move:
         self._directory = directory
         self._home = moves.log_manager.directory_of(partition.log)
         self._copy = FutureLog(moves.log_manager, partition.log, directory, moves.host.now_ms())
-        moves.log_manager.placing.name(moves.host)
+        moves.log_manager.pending_logs.flush_partition_metadata(moves.host)
         self._assigning = False
         self._is_assigned = False
         self._is_synced = False
@@ -186,7 +186,7 @@ class _Move:
     def source_cut(self) -> None:
         """What was read of the log before may not be in it any more."""
         self._cuts += 1
-        self._guarded(lambda: self._copy.forget_what_differs(self._moves.host.now_ms()))
+        self._guarded(lambda: self._copy.truncate_to_source(self._moves.host.now_ms()))
 
     def cancel(self) -> None:
         """Go no further, and let the cluster know where the partition stays."""
@@ -210,14 +210,14 @@ class _Move:
 
     def _step(self) -> None:
         copy, host = self._copy, self._moves.host
-        piece = copy.next_piece(host.now_ms())
+        piece = copy.next_region(host.now_ms())
         for log in (copy.source, copy.log):
-            if not log.is_in_place:
-                self._moves.log_manager.placing.when_placed(log, host, self.go_on)
+            if not log.is_recoverable:
+                self._moves.log_manager.pending_logs.when_recoverable(log, host, self.go_on)
                 return
         if copy.log.has_unflushed_segments or copy.log.awaits_sync:
             self._flush()
-        elif piece is not None and copy.missing_bytes > _FINAL_COPY_BYTES:
+        elif piece is not None and copy.lag_bytes > _FINAL_COPY_BYTES:
             self._in_worker(piece.read, partial(self._read, self._cuts))
         elif not self._is_synced:
             self._is_synced = True
@@ -239,7 +239,7 @@ class _Move:
 
     def _read(self, cuts: int, data: bytes) -> None:
         if self._copy.source is self.partition.log and cuts == self._cuts:
-            self._moves.copied(self._copy.take(data, self._moves.host.now_ms()))
+            self._moves.copied(self._copy.append(data, self._moves.host.now_ms()))
         self.go_on()
 
     def _assigned(self, error: ApiError | None) -> None:
@@ -259,13 +259,13 @@ class _Move:
         moves, partition, now_ms = self._moves, self.partition, self._moves.host.now_ms()
         old = partition.log
         old.commit()
-        arrival = self._copy.take_the_place(now_ms)
-        partition.log = arrival.log
+        replacement = self._copy.replace_source(now_ms)
+        partition.log = replacement.log
         self.ended = True
         moves.ended(self)
-        moves.on_moved(old, arrival.log)
-        moves.log_manager.placing.arrive(arrival, moves.host)
-        self._moves.logger.info("%s has moved to %s", arrival.log.name, self._directory.path)
+        moves.on_moved(old, replacement.log)
+        moves.log_manager.pending_logs.start_replacement(replacement, moves.host)
+        self._moves.logger.info("%s has moved to %s", replacement.log.name, self._directory.path)
 
     def _in_worker(
         self, work: Callable[[], T], then: Callable[[T], None], concerned: Log | None = None
@@ -276,7 +276,7 @@ class _Move:
             if isinstance(result, BaseException):
                 error = result if isinstance(result, StorageError) else StorageError(str(result))
                 if log.failure is None:
-                    self._moves.log_manager.log_failed(log, error)
+                    self._moves.log_manager.handle_log_failure(log, error)
                 self._end(error)
             elif not self.ended:
                 self._guarded(lambda: then(result))

@@ -290,5 +290,5 @@ class Follower:
             self._restart_at(leader_start_offset)
 
     def _restart_at(self, offset: int) -> None:
-        self.partition.log.restart_at(offset)
+        self.partition.log.truncate_fully_and_start_at(offset)
         self._on_cut(self.partition)

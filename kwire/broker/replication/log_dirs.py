@@ -16,8 +16,8 @@ from kwire.broker.replication.directory_moves import DirectoryMoves, OnAssigned
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.replication_quota import configured_rate
 from kwire.broker.replication.roles import Role
-from kwire.broker.storage.cleaner.cleaner import Cleaner
-from kwire.broker.storage.dirs.log_dir import LogDirectory, can_move
+from kwire.broker.storage.cleaner.log_cleaner import LogCleaner
+from kwire.broker.storage.dirs.log_dir import LogDirectory, future_dir_name_fits
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
@@ -51,7 +51,7 @@ class LogDirsNode(Protocol):
     config: BrokerConfig
     host: Host
     log_manager: LogManager
-    cleaner: Cleaner
+    cleaner: LogCleaner
     stopping: bool
 
     @property
@@ -85,7 +85,7 @@ class LogDirs:
             assign=self._assign,
             is_cleaned=lambda log: log in node.cleaner.cleaning,
             bytes_per_second=self._move_limit,
-            on_moved=node.cleaner.moved,
+            on_moved=node.cleaner.handle_log_replaced,
         )
 
     # --- life
@@ -93,7 +93,7 @@ class LogDirs:
     def adopt(self) -> None:
         """At start, when the logs are open: take copies that a move has left behind for what they are."""
         image = self._node.image
-        for future in self._log_manager.futures():
+        for future in self._log_manager.future_logs():
             topic = image.topics.get(future.topic)
             try:
                 if (
@@ -102,7 +102,7 @@ class LogDirs:
                     or not self._is_partition(image, future)
                 ):
                     self._logger.warning("%s is not in the metadata: set aside as stray", future.directory)
-                    self._log_manager.set_stray(future)
+                    self._log_manager.mark_stray(future)
                 elif self._log_manager.get(future.topic, future.partition) is None:
                     self._adopt(image, future)
             except StorageError as error:
@@ -120,12 +120,12 @@ class LogDirs:
             return
         self._logger.warning("%s takes the place of its log, which is gone", future.directory)
         future.flush()
-        self._log_manager.promote(future).finish_now()
+        self._log_manager.replace_current_with_future_log(future).finish()
 
     def start(self) -> None:
         """When every partition is taken up: go on with what moves, and tell what is not known yet."""
         self._reports = True
-        for future in self._log_manager.futures():
+        for future in self._log_manager.future_logs():
             partition = self._node.partition(future.topic, future.partition)
             if partition is not None:
                 self.moves.resume(partition)
@@ -163,10 +163,10 @@ class LogDirs:
         ApiError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE,
         INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION.
         """
-        if not can_move(topic, index):
+        if not future_dir_name_fits(topic, index):
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         directory = self._log_manager.directory(path)
-        if directory is None or directory.for_metadata:
+        if directory is None or directory.holds_only_metadata:
             raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND)
         if directory.offline:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -176,7 +176,7 @@ class LogDirs:
         if partition is None or partition.role is not Role.FOLLOWER:
             partition = self._led(topic, index, directory)
         try:
-            future = self._log_manager.future(topic, index)
+            future = self._log_manager.future_log(topic, index)
             if future is not None and self._log_manager.directory_of(future) is not directory:
                 self.moves.cancel(partition)
             self.moves.begin(partition, directory)
@@ -190,7 +190,7 @@ class LogDirs:
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
             # Asked before it is there: it will be made in this directory.
-            self._log_manager.prefer(topic, index, directory)
+            self._log_manager.set_preferred_directory(topic, index, directory)
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 # The code that clients of this API have always got.
                 raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE) from error
@@ -219,7 +219,9 @@ class LogDirs:
             self._report()
 
     def _report(self) -> None:
-        known = [directory for directory in self._log_manager.directories() if not directory.for_metadata]
+        known = [
+            directory for directory in self._log_manager.directories() if not directory.holds_only_metadata
+        ]
         failed = [found.directory_id for found in known if found.offline and found.directory_id]
         cordoned = [found.directory_id for found in known if found.cordoned and found.directory_id]
         self._node.placement.update(failed, cordoned)

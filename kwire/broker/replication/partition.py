@@ -24,8 +24,8 @@ from kwire.broker.replication.follower_state import FetchSessionPartition, Follo
 from kwire.broker.replication.remote_replicas import LeaderPartitions, PendingIsr, RemoteReplicas
 from kwire.broker.replication.roles import LEADER, Role, RoleChange, role_after
 from kwire.broker.storage.disk import StorageError, failure_in
-from kwire.broker.storage.log.log import Appended, AppendOrigin, Log
-from kwire.broker.storage.log.producer_state import MarkerTerms
+from kwire.broker.storage.log.log import AppendOrigin, Log, LogAppendInfo
+from kwire.broker.storage.log.producer_state import MarkerContext
 from kwire.host.host import Host
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
@@ -59,7 +59,7 @@ class Partition:
         "_stage",
         "_staged",
         "_unflushed",
-        "_when_placed",
+        "_when_recoverable",
         "_written_offset",
         "index",
         "leader_epoch",
@@ -78,11 +78,11 @@ class Partition:
         *,
         host: Host,
         stage: Callable[[Partition], None],
-        when_placed: Callable[[Log, Host, Callable[[], None]], None],
+        when_recoverable: Callable[[Log, Host, Callable[[], None]], None],
         on_offline: Callable[[Partition, StorageError], None],
         leading: LeaderPartitions,
     ) -> None:
-        """Absent yet: `lead` or `follow` comes next. `when_placed` tells when a log is in its place."""
+        """Absent yet: `lead` or `follow` comes next. `when_recoverable` tells when a log is in its place."""
         self.log = log
         self.topic = log.topic
         self.topic_id: Uuid = log.topic_id
@@ -92,7 +92,7 @@ class Partition:
         self.waiters: dict[DelayedFetch, None] = {}
         self._host = host
         self._stage = stage
-        self._when_placed = when_placed
+        self._when_recoverable = when_recoverable
         self._on_offline = on_offline
         self._leading = leading
         self.traffic = leading.traffic.of(self.topic)
@@ -120,7 +120,7 @@ class Partition:
             self.role = role
             # What it appended when it led before, or has fetched, may still be on its way to the disk.
             log = self.log
-            if log.awaits_place:
+            if log.has_unrecoverable_records:
                 self._flush([])
             self._written_offset = log.recovery_point if self._flush_under_way else log.log_end_offset
         if role is LEADER:
@@ -224,10 +224,10 @@ class Partition:
         on_replicated: AppendCallback | None = None,
         timeout_ms: int | None = None,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-        marker: MarkerTerms | None = None,
+        marker: MarkerContext | None = None,
         header: BatchHeader | None = None,
         needs_isr: bool = True,
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """Validate and stage a batch, and call `on_written` or `on_replicated` once that is so.
 
         `on_replicated` gets REQUEST_TIMED_OUT after `timeout_ms`; the records stay in the log. The log owns
@@ -330,9 +330,9 @@ class Partition:
     def _begin_flush(self) -> None:
         # Group commit: whatever is appended while one sync runs shares the next.
         log = self.log
-        if not log.is_in_place:
+        if not log.is_recoverable:
             self._flush_under_way = True
-            self._when_placed(log, self._host, self._placed)
+            self._when_recoverable(log, self._host, self._placed)
             return
         end_offset = log.log_end_offset
         try:

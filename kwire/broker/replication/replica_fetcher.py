@@ -114,7 +114,7 @@ class ReplicaFetcher:
             if follower.state is not FetchState.FETCHING:
                 continue
             log = follower.partition.log
-            if must_sync or log.awaits_sync or log.awaits_place:
+            if must_sync or log.awaits_sync or log.has_unrecoverable_records:
                 follower.move(FetchEvent.MUST_SYNC)
                 self._session.forget(follower.key)
                 follower.partition.sync(partial(self._synced, follower))

@@ -107,7 +107,7 @@ class ReplicaManager:
             Partition,
             host=host,
             stage=self.stage,
-            when_placed=log_manager.placing.when_placed,
+            when_recoverable=log_manager.pending_logs.when_recoverable,
             on_offline=self._went_offline,
             leading=leading,
         )
@@ -247,7 +247,7 @@ class ReplicaManager:
             or self._node_id not in known.replicas
         ):
             self._logger.warning("%s-%d is not in the metadata: set aside as stray", log.topic, log.partition)
-            self._log_manager.set_stray(log)
+            self._log_manager.mark_stray(log)
 
     def changed(self, delta: MetadataDelta) -> None:
         """The metadata has changed so."""
@@ -310,7 +310,7 @@ class ReplicaManager:
             self._is_making = True
             self._host.call_soon(self._make_new)
         else:
-            self._log_manager.placing.name(self._host)
+            self._log_manager.pending_logs.flush_partition_metadata(self._host)
             told, self._untold = self._untold, {}
             self._tell_directories(topics[name] for name in told if name in topics)
 
@@ -379,7 +379,7 @@ class ReplicaManager:
             place = topic.partitions[index].directory_of(self._node_id)
             directory = self._log_manager.directory_of_id(place)
             if directory is not None:
-                self._log_manager.prefer(topic.name, index, directory)
+                self._log_manager.set_preferred_directory(topic.name, index, directory)
             elif self._log_manager.any_offline and not (is_new and place in UNASSIGNED):
                 raise StorageError("its log may be in a directory that is offline")
             log = self._log_manager.create(
@@ -411,7 +411,9 @@ class ReplicaManager:
         """Make the names of what was set aside durable. After a loss of power, what comes back is a stray."""
         for directory in self._log_manager.directories():
             if not directory.offline:
-                self._host.run_in_worker(directory.sync, partial(self._log_manager.synced, directory))
+                self._host.run_in_worker(
+                    directory.sync, partial(self._log_manager.handle_sync_result, directory)
+                )
 
     def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
         """Tell the controller where logs lie, if it does not know: with several directories it cannot."""
@@ -428,7 +430,7 @@ class ReplicaManager:
                     or partition.topic_id != topic.topic_id
                 ):
                     continue
-                if self._log_manager.future(topic.name, index) is not None:
+                if self._log_manager.future_log(topic.name, index) is not None:
                     continue  # it is moving, and what is known of it is the move's affair
                 properties = self._log_manager.directory_of(partition.log).properties
                 directory_id = properties and properties.directory_id
@@ -479,7 +481,7 @@ class ReplicaManager:
             self._logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
             if not isinstance(error, InternalFailure):
                 # A sync that failed is the disk's failure, too: nothing in its directory can be relied upon.
-                self._log_manager.log_failed(partition.log, error)
+                self._log_manager.handle_log_failure(partition.log, error)
 
 
 def _is_settled(log: Log) -> bool:

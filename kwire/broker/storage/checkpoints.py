@@ -22,23 +22,23 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
-TOPIC_ID_BESIDE = PARTITION_METADATA + TEMPORARY_SUFFIX
+TEMPORARY_PARTITION_METADATA = PARTITION_METADATA + TEMPORARY_SUFFIX
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 _VERSION = 0
 
 
-class GarbledCheckpoint(StorageError):
+class CorruptCheckpoint(StorageError):
     """A file that can be read, and makes no sense. Not to be mistaken for one that the disk does not give."""
 
 
-def _checkpoint(lines: Iterable[str]) -> bytes:
+def _encode_checkpoint(lines: Iterable[str]) -> bytes:
     entries = list(lines)
     return "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode()
 
 
-def _entries(disk: Disk, path: str) -> list[str]:
+def _read_entries(disk: Disk, path: str) -> list[str]:
     """As Kafka's CheckpointFile: one that ends before the count is empty."""
     try:
         text = disk.read(path).decode("utf-8", "replace")
@@ -46,32 +46,34 @@ def _entries(disk: Disk, path: str) -> list[str]:
         return []
     lines = text.splitlines()
     if lines and lines[0] != str(_VERSION):
-        raise GarbledCheckpoint(f"{path} is of version {lines[0][:100]!r}, not {_VERSION}")
+        raise CorruptCheckpoint(f"{path} is of version {lines[0][:100]!r}, not {_VERSION}")
     if len(lines) < 2:
         return []
     if not text.endswith("\n"):
         # A number that is cut short is another number.
-        raise GarbledCheckpoint(f"{path} is cut short")
+        raise CorruptCheckpoint(f"{path} is cut short")
     if lines[1] != str(len(lines) - 2):
-        raise GarbledCheckpoint(f"{path} should have {lines[1]} entries, and has {len(lines) - 2}")
+        raise CorruptCheckpoint(f"{path} should have {lines[1]} entries, and has {len(lines) - 2}")
     return lines[2:]
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
     """The offsets of a checkpoint by topic and partition; empty without the file. StorageError if garbled."""
     offsets: dict[TopicPartition, int] = {}
-    for line in _entries(disk, path):
+    for line in _read_entries(disk, path):
         try:
             topic, partition, offset = line.split()
             offsets[topic, int(partition)] = int(offset)
         except ValueError:
-            raise GarbledCheckpoint(f"{path} has a malformed line: {line!r}") from None
+            raise CorruptCheckpoint(f"{path} has a malformed line: {line!r}") from None
     return offsets
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     """A checkpoint that says this."""
-    return _checkpoint(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    return _encode_checkpoint(
+        f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()
+    )
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -102,19 +104,19 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
     """Leader epochs and their start offsets; empty without the file. StorageError if garbled."""
     epochs: list[tuple[int, int]] = []
-    for line in _entries(disk, path):
+    for line in _read_entries(disk, path):
         try:
             epoch, start_offset = line.split()
             epochs.append((int(epoch), int(start_offset)))
         except ValueError:
-            raise GarbledCheckpoint(f"{path} has a malformed line: {line!r}") from None
+            raise CorruptCheckpoint(f"{path} has a malformed line: {line!r}") from None
     return epochs
 
 
 def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool) -> None:
     """Replace a leader epoch checkpoint. StorageError."""
     lines = (f"{epoch} {start_offset}" for epoch, start_offset in epochs)
-    disk.replace(path, _checkpoint(lines), sync=sync)
+    disk.replace(path, _encode_checkpoint(lines), sync=sync)
 
 
 def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
@@ -134,7 +136,7 @@ def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
     except ValueError:
         topic_id = ZERO_UUID
     if topic_id == ZERO_UUID:
-        raise GarbledCheckpoint(f"{path} does not say which topic the log belongs to")
+        raise CorruptCheckpoint(f"{path} does not say which topic the log belongs to")
     return topic_id
 
 
@@ -142,21 +144,21 @@ _TOPIC_ID = re.compile(r"version:\s+[0-9]+\r?\ntopic_id:\s+(\S+)\s*(?:\n|$)")
 """Of any version: the id has the same place in all that are to come."""
 
 
-def write_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
+def write_temporary_partition_metadata(disk: Disk, directory: str, topic_id: Uuid) -> None:
     """Write what is to be `partition.metadata` beside its place, to be synced and placed. StorageError."""
     text = f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}"
-    disk.write(join(directory, TOPIC_ID_BESIDE), text.encode(), sync=False)
+    disk.write(join(directory, TEMPORARY_PARTITION_METADATA), text.encode(), sync=False)
 
 
-def place_topic_id(disk: Disk, directory: str) -> None:
+def rename_partition_metadata(disk: Disk, directory: str) -> None:
     """Give it its name: one whose content has not reached the disk would stand for a garbled file.
 
     So it is whole after a loss of power, or not there. The name itself can wait. StorageError.
     """
-    disk.rename(join(directory, TOPIC_ID_BESIDE), join(directory, PARTITION_METADATA))
+    disk.rename(join(directory, TEMPORARY_PARTITION_METADATA), join(directory, PARTITION_METADATA))
 
 
-class NoOwner(StorageError):
+class IncompleteMetaProperties(StorageError):
     """A `meta.properties` that names no node or no cluster: nobody may take the directory for theirs."""
 
 
@@ -171,12 +173,12 @@ class MetaProperties(NamedTuple):
 
 
 def read_meta_properties(
-    disk: Disk, directory: str, otherwise: MetaProperties | None = None
+    disk: Disk, directory: str, defaults: MetaProperties | None = None
 ) -> MetaProperties | None:
     """Read `meta.properties`; None for a directory that was not formatted.
 
     StorageError if unusable; NoOwner of a file of version 0, which may leave everything out, unless
-    `otherwise` says what to take then.
+    `defaults` says what to take then.
     """
     path = join(directory, META_PROPERTIES)
     try:
@@ -191,12 +193,14 @@ def read_meta_properties(
     if version not in _NODE_ID:
         raise StorageError(f"{path} is of version {version}; 0 and 1 are known")
     cluster_id, node_id = properties.get("cluster.id"), properties.get(_NODE_ID[version])
-    if version == 0 and otherwise is not None:
-        cluster_id = otherwise.cluster_id if cluster_id is None else cluster_id
-        node_id = str(otherwise.node_id) if node_id is None else node_id
+    if version == 0 and defaults is not None:
+        cluster_id = defaults.cluster_id if cluster_id is None else cluster_id
+        node_id = str(defaults.node_id) if node_id is None else node_id
     if cluster_id is None or node_id is None:
         missing = [name for name in (_NODE_ID[version], "cluster.id") if name not in properties]
-        raise (StorageError if version else NoOwner)(f"{path} has no {' and no '.join(missing)}")
+        raise (StorageError if version else IncompleteMetaProperties)(
+            f"{path} has no {' and no '.join(missing)}"
+        )
     directory_id = properties.get("directory.id")
     try:
         return MetaProperties(
@@ -234,7 +238,7 @@ def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
     disk.sync_directory(directory)
 
 
-def take_clean_shutdown(disk: Disk, directory: str) -> int | None:
+def consume_clean_shutdown(disk: Disk, directory: str) -> int | None:
     """Remove the marker and give its broker epoch (-1 unknown); None where there was no marker.
 
     It goes before the logs are opened, so that a crash from here on counts as one.

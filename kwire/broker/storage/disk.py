@@ -187,7 +187,7 @@ class RealFile:
                 left = sum(map(len, buffers)) - written
                 if left == 0:
                     return
-                self._write_rest(position + written, _after(buffers, written))
+                self._write_rest(position + written, _remaining_buffers(buffers, written))
             else:
                 self._write_rest(position, list(buffers))
         except OSError as error:
@@ -200,7 +200,7 @@ class RealFile:
             if written == 0:
                 raise OSError(errno.EIO, "the disk took no bytes")
             position += written
-            buffers = _after(buffers, written)
+            buffers = _remaining_buffers(buffers, written)
 
     def read_at(self, position: int, size: int) -> bytes:
         try:
@@ -235,7 +235,7 @@ class RealFile:
         return StorageError(f"{error.strerror or error} ({self.path})")
 
 
-def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
+def _remaining_buffers(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
     """What is left of the buffers when their first `written` bytes are gone."""
     for index, buffer in enumerate(buffers):
         if written < len(buffer):
@@ -269,7 +269,7 @@ class RealLock:
             self._on_release(self)
 
 
-class _Handles:
+class _HandleCache:
     """Open files by path, so many at most. To drop a directory's costs what is dropped."""
 
     def __init__(self, most: int) -> None:
@@ -331,7 +331,7 @@ class RealDisk:
     _file_class: type[RealFile] = RealFile
 
     def __init__(self, *, max_open_files: int = 512) -> None:
-        self._handles = _Handles(max_open_files)
+        self._handles = _HandleCache(max_open_files)
         self._locks: list[RealLock] = []
 
     def open(self, path: str, *, create: bool = False) -> RealFile:

@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.storage.checkpoints import CLEAN_SHUTDOWN, LOCK, META_PROPERTIES, NoOwner, OffsetCheckpoints
-from kwire.broker.storage.dirs.owners import StartRefused, may_start, read_owners
+from kwire.broker.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    LOCK,
+    META_PROPERTIES,
+    IncompleteMetaProperties,
+    OffsetCheckpoints,
+)
+from kwire.broker.storage.dirs.meta_properties import StartRefused, load_meta_properties, needs_format
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.cli.doctor.finding import Finding, ok, problem, warning
 from kwire.cli.shared.output import format_size, format_time
@@ -38,13 +44,13 @@ def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
         yield ok(AREA, "a broker runs on it now")
     home = config.metadata_log_dir or config.log_dirs[0]
     try:
-        owners = read_owners(disk, config.log_dirs)
-        if may_start(disk, owners, home=home, node_id=config.node_id):
+        owners = load_meta_properties(disk, config.log_dirs)
+        if needs_format(disk, owners, metadata_dir=home, node_id=config.node_id):
             yield ok(AREA, "nothing is in it yet: the first start formats it")
         else:
             whose = owners.formatted[home]
             yield ok(AREA, f"it is of node {whose.node_id} of cluster {whose.cluster_id}")
-    except (NoOwner, StartRefused, StorageError) as error:
+    except (IncompleteMetaProperties, StartRefused, StorageError) as error:
         yield problem(AREA, "a broker would not start on it", str(error))
 
 

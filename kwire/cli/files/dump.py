@@ -24,7 +24,7 @@ from kwire.broker.storage.checkpoints import (
 )
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.broker.storage.log.producer_state import CorruptSnapshot, read_snapshot
-from kwire.broker.storage.log.transaction_index import read_aborted
+from kwire.broker.storage.log.transaction_index import read_aborted_txns
 from kwire.cli.files.internal_records import KIND_BY_TOPIC, METADATA
 from kwire.cli.files.segment_files import (
     PROBLEM,
@@ -174,7 +174,7 @@ def _segment(path: str, options: Namespace) -> Iterable[Row]:
 
 
 def _aborted(path: str, _: Namespace) -> Iterator[Row]:
-    for one in read_aborted(RealDisk(), path):
+    for one in read_aborted_txns(RealDisk(), path):
         yield {
             "producer_id": one.producer_id,
             "first_offset": one.first_offset,

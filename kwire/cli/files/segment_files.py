@@ -9,7 +9,13 @@ from typing import Final, NamedTuple
 
 from kwire.broker.storage.disk import RealFile, StorageError
 from kwire.broker.storage.log.index import OFFSET_ENTRY, TIME_ENTRY
-from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Place, headers, whole_batches
+from kwire.broker.storage.log.scan import (
+    BatchLocation,
+    InvalidBatch,
+    LegacyFormat,
+    scan_batches,
+    scan_headers,
+)
 from kwire.cli.files.internal_records import decode_control_record, decode_record
 from kwire.cli.records.formats import Decode, as_hex_object, decode_or_hex, decode_text
 from kwire.cli.shared.command_error import CommandError
@@ -62,30 +68,30 @@ def dump_batches(path: str, wanted: SegmentFilter) -> Iterator[Row]:
     """
     file = open_read_only(path)
     try:
-        for whole in whole_batches(file, 0, file.size()):
-            if whole.place.last_offset < wanted.first:
+        for whole in scan_batches(file, 0, file.size()):
+            if whole.location.last_offset < wanted.first:
                 continue
-            if whole.place.base_offset > wanted.last:
+            if whole.location.base_offset > wanted.last:
                 return
             header = read_header(whole.buffer, whole.at)
             valid = crc_is_valid(whole.buffer, whole.at, header)
-            yield _batch(whole.place, header, valid)
+            yield _batch(whole.location, header, valid)
             if not valid:
-                yield problem_row(f"the batch at byte {whole.place.position} has a wrong CRC")
+                yield problem_row(f"the batch at byte {whole.location.position} has a wrong CRC")
             elif wanted.records:
                 try:
                     for record in records(whole.buffer, whole.at, header, max_bytes=MAX_BATCH_BYTES):
                         if wanted.first <= record.offset <= wanted.last:
                             yield from _record(header, record, wanted)
                 except CorruptBatch as error:
-                    yield problem_row(f"the batch at byte {whole.place.position}: {error}")
-    except (Invalid, LegacyFormat) as error:
+                    yield problem_row(f"the batch at byte {whole.location.position}: {error}")
+    except (InvalidBatch, LegacyFormat) as error:
         yield problem_row(f"what follows is no batch: {error}")
     except StorageError as error:
         raise CommandError(f"{path}: {error}") from error
 
 
-def _batch(place: Place, header: BatchHeader, valid: bool) -> Row:
+def _batch(place: BatchLocation, header: BatchHeader, valid: bool) -> Row:
     row: dict[str, object] = {
         "batch": header.base_offset,
         "last_offset": header.last_offset,
@@ -176,15 +182,15 @@ def dump_time_index(path: str) -> Iterator[Row]:
             yield problem_row(f"up to offset {base + relative} a record is of {greatest}, which is later")
 
 
-def _batch_headers(path: str) -> Iterator[Place]:
+def _batch_headers(path: str) -> Iterator[BatchLocation]:
     """The batches of the segment that an index is of; none where it is not there."""
     log = path.rpartition(".")[0] + ".log"
     if not os.path.exists(log):
         return
     file = open_read_only(log)
     try:
-        yield from headers(file, 0, file.size())
-    except Invalid:
+        yield from scan_headers(file, 0, file.size())
+    except InvalidBatch:
         return  # dumping the segment itself tells
 
 

@@ -29,8 +29,8 @@ from kwire.broker.net.socket_settings import read_socket_settings
 from kwire.broker.node.format import FormatError
 from kwire.broker.observe.flight import FlightRecorder
 from kwire.broker.observe.systemd import READY, STOPPING, Notifier
-from kwire.broker.storage.checkpoints import NoOwner
-from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.broker.storage.checkpoints import IncompleteMetaProperties
+from kwire.broker.storage.dirs.meta_properties import StartRefused
 from kwire.broker.storage.disk import StorageError
 from kwire.cli.broker_settings import LOG_FORMATS, LOG_LEVELS, load_configuration
 from kwire.cli.shared.command_error import CommandError, UsageError
@@ -66,7 +66,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
         prepare(config)
         http = _http_port(options, config)
         failure = trio.run(_serve, config, http, slow_seconds, crash)
-    except (NoOwner, StartRefused) as error:
+    except (IncompleteMetaProperties, StartRefused) as error:
         raise CommandError(str(error)) from error
     except StorageError as error:
         raise CommandError(

@@ -28,7 +28,7 @@ from kwire.broker.storage.checkpoints import (
     write_clean_shutdown,
     write_offsets,
 )
-from kwire.broker.storage.dirs.owners import BOOTSTRAP, METADATA_LOG
+from kwire.broker.storage.dirs.meta_properties import BOOTSTRAP_CHECKPOINT, METADATA_LOG
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, DataFile, sync_directory
 from kwire.pipeline.archive.reading import Wanted, by_partition, rows
@@ -306,5 +306,5 @@ def _tell_topics(
         TopicOfDirectory(name, topic_id, count, config.settings) for (name, topic_id), count in counts.items()
     ]
     added = list(topic_records(topics, owner.node_id, directory_id))
-    path = place / BOOTSTRAP
+    path = place / BOOTSTRAP_CHECKPOINT
     RealDisk().replace(str(path), with_records(path.read_bytes(), added), sync=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kwire.broker.storage.dirs.owners import BOOTSTRAP
+from kwire.broker.storage.dirs.meta_properties import BOOTSTRAP_CHECKPOINT
 from kwire.pipeline.archive.manifest import ArchiveError
 from kwire.pipeline.restore.batches import LEADER_EPOCH
 from kwire.wire.batch import batches, build, read_header, records, stamp
@@ -67,7 +67,7 @@ def with_records(snapshot: bytes, added: Sequence[tuple[Message, int]]) -> bytes
     """A snapshot with records added at its end, before its footer. ArchiveError where it is none."""
     whole = [(snapshot[at : at + header.size_bytes], header) for at, header in batches(snapshot)]
     if len(whole) < 2 or not whole[0][1].is_control or not whole[-1][1].is_control:
-        raise ArchiveError(f"what `kwire format` has written into {BOOTSTRAP} is no snapshot")
+        raise ArchiveError(f"what `kwire format` has written into {BOOTSTRAP_CHECKPOINT} is no snapshot")
     footer, last = bytearray(whole[-1][0]), whole[-1][1]
     [told] = records(footer, 0, last)
     offset = last.base_offset

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kwire.broker.storage.disk import RealDisk
+from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.recovery import open_log
-from kwire.broker.storage.log.trash import Trash
 from kwire.pipeline.archive.reading import Row
 from kwire.pipeline.restore.batches import Limits, batches
 from kwire.wire.batch import read_header
@@ -64,7 +64,7 @@ def write(
         partition,
         config,
         clean=True,
-        trash=Trash(disk),
+        delayed_deletion=DelayedDeletion(disk),
         rng=random.Random(0),
         now_ms=time.time_ns() // 1_000_000,
         on_failure=lambda log, error: None,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
-from kwire.broker.storage.log.transaction_index import ENTRY_BYTES, Aborted
+from kwire.broker.storage.log.transaction_index import ENTRY_BYTES, AbortedTxn
 from kwire.pipeline.segments.damage import Skipping
 
 PARTITION: Final = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
@@ -66,7 +66,7 @@ class Segment(NamedTuple):
         found[:, 1] = entries["offset"].astype(np.int64) + self.base_offset
         return _ascending(found, 0)
 
-    def aborted(self) -> list[Aborted]:
+    def aborted(self) -> list[AbortedTxn]:
         """The transactions whose abort markers are in this segment. SegmentsError."""
         path = self.beside(".txnindex")
         data = _content(path)
@@ -75,7 +75,7 @@ class Segment(NamedTuple):
         entries = np.frombuffer(data, _ABORTED_ENTRY)
         if entries["version"].any():
             raise SegmentsError(f"{path} has entries of a version that is not known")
-        return [Aborted(*map(int, tuple(entry)[1:])) for entry in entries]
+        return [AbortedTxn(*map(int, tuple(entry)[1:])) for entry in entries]
 
 
 def _content(path: Path) -> bytes:

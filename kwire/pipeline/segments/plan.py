@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.pipeline.segments.damage import Skipping
 from kwire.pipeline.segments.files import Index, PartitionLog, Segment, SegmentsError
 from kwire.pipeline.segments.options import Bound, Options
@@ -31,7 +31,7 @@ class Range(NamedTuple):
     directory: str
     start: int
     end: int
-    aborted: tuple[Aborted, ...] = ()
+    aborted: tuple[AbortedTxn, ...] = ()
     """Transactions that a reader of committed data leaves out."""
     is_committed_only: bool = False
     skipping: Skipping | None = None
@@ -221,7 +221,7 @@ def _cuts(part: _Part, target_bytes: int) -> list[int]:
     return offsets
 
 
-def _aborted(segments: Sequence[Segment]) -> list[Aborted]:
+def _aborted(segments: Sequence[Segment]) -> list[AbortedTxn]:
     return [entry for segment in segments for entry in segment.aborted()]
 
 

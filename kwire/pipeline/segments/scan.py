@@ -353,7 +353,7 @@ def stable_offset(partition: PartitionLog, end: int) -> int:
                     producers.update_from_marker(header, data, at)
                 elif header.is_transactional:
                     producers.update(header)
-    producers.replicated_up_to(end)
+    producers.on_high_watermark_updated(end)
     first = producers.first_unstable_offset
     return end if first is None else min(first, end)
 

@@ -295,7 +295,7 @@ def test_a_fetch_session_that_waits_is_told_of_each_partition_at_once() -> None:
     )
     log = rig.node.log_manager.get("t", lost[0])
     assert log is not None
-    rig.node.log_manager.log_failed(log, StorageError("broken"))
+    rig.node.log_manager.handle_log_failure(log, StorageError("broken"))
     [topic] = poll.receive(FETCH_VERSION, FetchRequest).responses
     told = {partition.partition_index: partition.error_code for partition in topic.partitions}
     assert told == dict.fromkeys(lost, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -53,7 +53,7 @@ def test_a_directory_that_fails_takes_its_own_partitions_offline(rig: Rig) -> No
     log = rig.node.log_manager.get("a", 0)
     assert log is not None
     log.fail(StorageError("Input/output error"))
-    rig.node.log_manager.directory_failed(
+    rig.node.log_manager.handle_log_dir_failure(
         rig.node.log_manager.directory_of(log), StorageError("Input/output error")
     )
     rig.turn()
@@ -67,7 +67,7 @@ def test_a_directory_that_fails_takes_its_own_partitions_offline(rig: Rig) -> No
 
 def test_without_any_directory_the_node_says_that_it_cannot_go_on(rig: Rig) -> None:
     for directory in rig.node.log_manager.directories():
-        rig.node.log_manager.directory_failed(directory, StorageError("Input/output error"))
+        rig.node.log_manager.handle_log_dir_failure(directory, StorageError("Input/output error"))
     rig.turn()
     # The first of them holds the metadata log, which is reason enough.
     assert rig.fatal == [

@@ -11,7 +11,7 @@ import pytest
 
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.node.node import Node
-from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.broker.storage.dirs.meta_properties import StartRefused
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual_node import VirtualNode

@@ -14,7 +14,7 @@ from kwire.broker.net.serve import serve
 from kwire.broker.node.broker_lifecycle import LifecycleStage
 from kwire.broker.node.format import InitialMetadata, format_directories, standalone_voter
 from kwire.broker.node.node import Node
-from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.broker.storage.dirs.meta_properties import StartRefused
 from kwire.broker.storage.disk import RealDisk
 
 SERVED = {"share.version": 0, "streams.version": 0}

@@ -11,7 +11,7 @@ from kwire.broker.api.request.table import ListenerRole, served_by
 from kwire.broker.config import load
 from kwire.broker.node.broker_lifecycle import LifecycleStage
 from kwire.broker.node.format import InitialMetadata, format_directories, standalone_voter
-from kwire.broker.storage.dirs.owners import StartRefused
+from kwire.broker.storage.dirs.meta_properties import StartRefused
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network

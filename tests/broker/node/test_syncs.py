@@ -125,7 +125,7 @@ def test_nothing_is_synced_on_the_loop(rig: Rig) -> None:
     )
     assert rig.call(2, request).topics[0].partitions[0].error_code == 0
     rig.host.advance(10 * MINUTE_MS)
-    assert rig.node.cleaner.rounds
+    assert rig.node.cleaner.completed_cleanings
     assert move(rig, "/d2", "plain", 0, 1, 2, 3) == [0] * 4
     rig.host.advance(MINUTE_MS)
     assert {rig.directory_of("plain", index)[:3] for index in range(4)} == {"/d2"}

@@ -327,7 +327,7 @@ def test_what_is_offline_is_counted_whether_it_has_failed_since_the_start_or_bef
     assert len(lost) == 2
     log = rig.node.log_manager.get("t", lost[0])
     assert log is not None
-    rig.node.log_manager.log_failed(log, StorageError("broken"))
+    rig.node.log_manager.handle_log_failure(log, StorageError("broken"))
     since = page_of(rig.node)
     rig.node.begin_shutdown()
     rig.node.finish_shutdown()

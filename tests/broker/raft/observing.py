@@ -88,7 +88,7 @@ class ObservingNode:
             rng=self.host.random("directories"),
         )
         self.logs.lock()
-        self.logs.read_owners()
+        self.logs.load_meta_properties()
         [directory] = self.logs.directories()
         self.log = MetadataLog(
             self.logs.open_metadata_log(metadata_log_config(config), now_ms),

@@ -38,7 +38,7 @@ def made(disk: MemoryDisk | None = None) -> MetadataLog:
         disk, all_directories(config), logger=host.logger("kwire.storage"), rng=random.Random(1)
     )
     logs.lock()
-    logs.read_owners()
+    logs.load_meta_properties()
     return MetadataLog(
         logs.open_metadata_log(metadata_log_config(config), 0),
         disk,

@@ -63,7 +63,7 @@ class Bench:
             rng=self.host.random("directories"),
         )
         self.logs.lock()
-        self.logs.read_owners()
+        self.logs.load_meta_properties()
         [directory] = self.logs.directories()
         self.log = MetadataLog(
             self.logs.open_metadata_log(metadata_log_config(config), 0),

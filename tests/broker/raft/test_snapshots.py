@@ -55,7 +55,7 @@ class Bench:
             rng=self.host.random("directories"),
         )
         self.logs.lock()
-        self.logs.read_owners()
+        self.logs.load_meta_properties()
         self.metadata = NodeMetadata(self.config, self.host, self.logs, self.disk)
         self.quorum = self.metadata.quorum
         self.metadata.start({})
@@ -76,7 +76,7 @@ class Bench:
             rng=random.Random(0),
         )
         logs.lock()
-        logs.read_owners()
+        logs.load_meta_properties()
         log = logs.open_metadata_log(metadata_log_config(self.config), self.now_ms)
         assert log.truncate_to(offset)
         logs.shutdown(self.now_ms)

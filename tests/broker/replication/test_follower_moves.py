@@ -81,7 +81,7 @@ def test_what_the_leader_has_cut_away_does_not_come_back(steps: int) -> None:
 def test_a_log_that_starts_anew_has_its_copy_do_so() -> None:
     rig, old, held = moving()
     work_on(rig, held, 3)
-    rig.log().restart_at(50)
+    rig.log().truncate_fully_and_start_at(50)
     rig.moves.source_cut(rig.partition())
     work_on(rig, held)
     assert rig.log() is not old

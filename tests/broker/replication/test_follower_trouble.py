@@ -208,7 +208,7 @@ class Trouble:
 
     def move(self) -> None:
         directory = self.rng.choice(self.rig.logs.directories())
-        future = self.rig.logs.future("t", 0)
+        future = self.rig.logs.future_log("t", 0)
         if future is not None and self.rig.logs.directory_of(future) is not directory:
             self.rig.moves.cancel(self.rig.partition())
         self.rig.moves.begin(self.rig.partition(), directory)
@@ -235,8 +235,8 @@ class Trouble:
             self.peer_fetches()
             self.rig.turn()
             self.listen()
-        assert self.log.is_in_place
-        assert self.rig.logs.future("t", 0) is None
+        assert self.log.is_recoverable
+        assert self.rig.logs.future_log("t", 0) is None
         assert (self.role is Role.LEADER) == (self.leader == ME)
         if self.role is Role.LEADER:
             assert not self.waiting
@@ -262,7 +262,7 @@ class Trouble:
     def check(self) -> None:
         logs = LogManager(self.disk, ["/d", "/e"], logger=STORAGE_LOGGER, rng=random.Random(0))
         logs.open(self.rig.host.now_ms())
-        log = logs.get("t", 0) or logs.future("t", 0)
+        log = logs.get("t", 0) or logs.future_log("t", 0)
         here = [] if log is None else epochs_in(log)
         assert here[: len(self.told)] == self.told
 
@@ -302,7 +302,7 @@ def never(name: str) -> Break:
 
 
 BREAKAGES = {
-    "a log on its way is counted on": (241, never("awaits_place")),
+    "a log on its way is counted on": (241, never("has_unrecoverable_records")),
     "a cut is not waited for": (21, never("awaits_sync")),
     "a new leader is told of what is not synced": (97, asks_at_once),
     "a sync of the old directory counts for the new one": (96, counts_the_old_one),

@@ -104,7 +104,7 @@ def test_a_copy_goes_with_its_topic(rig: Rig) -> None:
     rig.produce("a")
     held = rig.host.hold_work()
     rig.node.log_dirs.move("a", 0, "/d2")
-    assert rig.node.log_manager.future("a", 0) is not None
+    assert rig.node.log_manager.future_log("a", 0) is not None
     rig.node.log_dirs.gone(partition)
-    assert rig.node.log_manager.future("a", 0) is None
+    assert rig.node.log_manager.future_log("a", 0) is None
     assert len(held) == 2, "the copy's id, and the name that is gone"

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import pytest
 
-from kwire.broker.storage.dirs.arrival import Arrival, Work
-from kwire.broker.storage.dirs.log_dir import parse_name
-from kwire.broker.storage.dirs.owners import StartRefused
-from kwire.broker.storage.dirs.placing import Placing
+from kwire.broker.storage.dirs.log_dir import parse_dir_name
+from kwire.broker.storage.dirs.log_replacement import LogReplacement, Work
+from kwire.broker.storage.dirs.meta_properties import StartRefused
+from kwire.broker.storage.dirs.pending_logs import PendingLogs
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.testing.disk import MemoryDisk
@@ -100,7 +100,7 @@ class Trouble:
 
     def check(self) -> None:
         names = [
-            (path, parse_name(name)) for path in ("/d1", "/d2") for name in self.disk.subdirectories(path)
+            (path, parse_dir_name(name)) for path in ("/d1", "/d2") for name in self.disk.subdirectories(path)
         ]
         places = [path for path, name in names if name is not None and (name.topic, name.suffix) == ("a", "")]
         if len(places) > 1:
@@ -136,17 +136,17 @@ def test_nothing_is_lost_and_nothing_doubled(first_seed: int) -> None:
 
 
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "awaits_place", property(lambda self: False))
+    monkeypatch.setattr(Log, "has_unrecoverable_records", property(lambda self: False))
 
 
 def works(number: int) -> Break:
     """One of the three syncs is left out."""
 
     def without(monkeypatch: pytest.MonkeyPatch) -> None:
-        steps = Arrival._steps
+        steps = LogReplacement._steps
 
-        def fewer(arrival: Arrival) -> Generator[Work, StorageError | None]:
-            way = steps(arrival)
+        def fewer(replacement: LogReplacement) -> Generator[Work, StorageError | None]:
+            way = steps(replacement)
             error: StorageError | None = None
             for count in range(3):
                 try:
@@ -157,17 +157,17 @@ def works(number: int) -> Break:
             with suppress(StopIteration):
                 way.send(error)
 
-        monkeypatch.setattr(Arrival, "_steps", fewer)
+        monkeypatch.setattr(LogReplacement, "_steps", fewer)
 
     return without
 
 
 def both_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Arrival, "_leave", lambda self, old: None)
+    monkeypatch.setattr(LogReplacement, "_rename_old", lambda self, old: None)
 
 
 def at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Placing, "is_arriving", lambda self, log: False)
+    monkeypatch.setattr(PendingLogs, "is_replacing", lambda self, log: False)
 
 
 BREAKAGES = {

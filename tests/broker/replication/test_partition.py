@@ -48,7 +48,7 @@ class Rig:
             self.log,
             host=self.host,
             stage=self.staged.append,
-            when_placed=lambda log, host, tell: self.waiting.append(tell),
+            when_recoverable=lambda log, host, tell: self.waiting.append(tell),
             on_offline=lambda _, error: self.offline.append(error),
             leading=self.cluster.leading,
         )

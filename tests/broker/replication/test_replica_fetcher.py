@@ -336,7 +336,7 @@ def test_a_leader_that_serves_nothing_is_left_alone() -> None:
 
 def test_a_log_that_fails_is_offline_and_the_others_are_followed() -> None:
     rig = rig_at(3, partitions=2)
-    rig.logs.log_failed(rig.log(), StorageError("broken"))
+    rig.logs.handle_log_failure(rig.log(), StorageError("broken"))
     rig.turn()
     assert [rig.partition(index).role for index in range(2)] == [Role.OFFLINE] * 2  # one directory for both
     rig.fetch(data(stored(3, 4)))
@@ -412,14 +412,14 @@ def test_a_new_log_asks_for_no_more_before_it_is_in_its_place(change: dict[str, 
     work = rig.host.hold_work()
     rig.follow()
     rig.fetch(data(stored(0, 4, 4, 4), high_watermark=0))
-    assert (rig.log().log_end_offset, rig.log().is_in_place, rig.asked) == (3, False, {})
+    assert (rig.log().log_end_offset, rig.log().is_recoverable, rig.asked) == (3, False, {})
     if change:
         rig.change(**change)
     rig.idle()
     rig.turn()
-    assert (rig.log().is_in_place, rig.asked) == (False, {})
+    assert (rig.log().is_recoverable, rig.asked) == (False, {})
     finish(rig, work)
-    assert rig.log().is_in_place
+    assert rig.log().is_recoverable
     assert [offset for offset, *_ in rig.asked.values()] == [3]
 
 

@@ -275,7 +275,7 @@ def test_a_follower_whose_log_fails_follows_no_more() -> None:
     rig.create(leader=2)
     log = rig.logs.get("t", 0)
     assert log is not None
-    rig.logs.log_failed(log, StorageError("broken"))
+    rig.logs.handle_log_failure(log, StorageError("broken"))
     rig.write(change(leader=3))
     assert rig.followed == [(2, 0), ()]
 
@@ -285,7 +285,7 @@ def test_a_coordinator_whose_log_fails_is_none_any_more() -> None:
     rig.create(STATE)
     log = rig.logs.get(STATE, 0)
     assert log is not None
-    rig.logs.log_failed(log, StorageError("broken"))
+    rig.logs.handle_log_failure(log, StorageError("broken"))
     assert rig.coordinator.heard == [("elected", 0, 0), ("resigned", 0, 0)]
 
 
@@ -305,7 +305,7 @@ def test_what_fails_with_its_directory_stays_offline_until_it_is_deleted() -> No
     rig.create()
     log = rig.logs.get("t", 0)
     assert log is not None
-    rig.logs.log_failed(log, StorageError("broken"))
+    rig.logs.handle_log_failure(log, StorageError("broken"))
     for leader in (1, 2, 1):
         assert (rig.replicas.role("t", 0), rig.code("t")) == (Role.OFFLINE, ErrorCode.KAFKA_STORAGE_ERROR)
         rig.write(change(leader=leader))

@@ -15,7 +15,7 @@ import pytest
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import AppendOrigin, Log
-from kwire.broker.storage.log.producer_state import MarkerTerms
+from kwire.broker.storage.log.producer_state import MarkerContext
 from kwire.testing.network import Network, NetworkFaults
 from kwire.testing.virtual_host import EventQueue
 from kwire.testing.virtual_node import VirtualNode
@@ -142,7 +142,7 @@ class Pair:
             now_ms=NOW_MS,
             on_written=lambda error: None,
             origin=AppendOrigin.COORDINATOR,
-            marker=None if kind is None else MarkerTerms(0, 1),
+            marker=None if kind is None else MarkerContext(0, 1),
         )
         around.turn()
 

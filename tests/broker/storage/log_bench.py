@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 
-from kwire.broker.storage.checkpoints import TOPIC_ID_BESIDE, place_topic_id, write_topic_id
+from kwire.broker.storage.checkpoints import (
+    TEMPORARY_PARTITION_METADATA,
+    rename_partition_metadata,
+    write_temporary_partition_metadata,
+)
 from kwire.broker.storage.disk import Disk, StorageError
-from kwire.broker.storage.log.log import Appended, Log
+from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
+from kwire.broker.storage.log.log import Log, LogAppendInfo
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.recovery import open_log
-from kwire.broker.storage.log.trash import Trash
 from kwire.wire.batch import Record, batches, build, records
 from kwire.wire.compression import Codec
 from kwire.wire.primitives import Uuid
@@ -20,7 +24,7 @@ SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
 
 def name(log: Log) -> None:
     """Have a new log tell its topic's id, as a worker does, unless it does already."""
-    ticket = log.begin_naming()
+    ticket = log.begin_partition_metadata_flush()
     if ticket is not None:
         ticket.work()
         ticket.finish()
@@ -28,9 +32,9 @@ def name(log: Log) -> None:
 
 def put_topic_id(disk: Disk, directory: str, topic_id: Uuid) -> None:
     """`partition.metadata`, as a log has it at its first append."""
-    write_topic_id(disk, directory, topic_id)
-    disk.open(f"{directory}/{TOPIC_ID_BESIDE}").sync()
-    place_topic_id(disk, directory)
+    write_temporary_partition_metadata(disk, directory, topic_id)
+    disk.open(f"{directory}/{TEMPORARY_PARTITION_METADATA}").sync()
+    rename_partition_metadata(disk, directory)
 
 
 def batch(
@@ -127,7 +131,7 @@ class LogBench:
         disk.sync_directory(root or "/")
         self.config = LogConfig(segment_index_bytes=1200) if config is None else config
         self.now_ms = NOW_MS
-        self.trash = Trash(disk)
+        self.delayed_deletion = DelayedDeletion(disk)
         self.failures: list[StorageError] = []
 
     def small_segments(self, value: bytes) -> None:
@@ -157,18 +161,18 @@ class LogBench:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             topic_id=topic_id,
-            trash=self.trash,
+            delayed_deletion=self.delayed_deletion,
             rng=random.Random(0),
             now_ms=self.now_ms,
             on_failure=lambda log, error: self.failures.append(error),
         )
 
-    def append(self, log: Log, *values: bytes, epoch: int = 0, timestamp: int | None = None) -> Appended:
+    def append(self, log: Log, *values: bytes, epoch: int = 0, timestamp: int | None = None) -> LogAppendInfo:
         """Append one batch, commit it, and take it for replicated. ApiError, StorageError."""
         sent = batch(*values, timestamp=self.now_ms if timestamp is None else timestamp)
         return self.send(log, sent, epoch=epoch)
 
-    def send(self, log: Log, sent: memoryview, *, epoch: int = 0) -> Appended:
+    def send(self, log: Log, sent: memoryview, *, epoch: int = 0) -> LogAppendInfo:
         """Append a batch of the caller's making, commit it, and take it for replicated."""
         appended = log.append(sent, leader_epoch=epoch, now_ms=self.now_ms)
         log.commit()

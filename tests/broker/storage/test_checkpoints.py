@@ -8,13 +8,13 @@ import random
 import pytest
 
 from kwire.broker.storage.checkpoints import (
-    GarbledCheckpoint,
+    CorruptCheckpoint,
+    IncompleteMetaProperties,
     MetaProperties,
-    NoOwner,
+    consume_clean_shutdown,
     read_meta_properties,
     read_offsets,
     read_topic_id,
-    take_clean_shutdown,
     write_clean_shutdown,
     write_meta_properties,
     write_offsets,
@@ -77,7 +77,7 @@ def test_partition_metadata_of_a_version_to_come() -> None:
     ],
 )
 def test_garbled_partition_metadata_is_an_error_and_not_a_log_of_no_topic(content: bytes) -> None:
-    with pytest.raises(GarbledCheckpoint, match=r"/partition\.metadata does not say which topic"):
+    with pytest.raises(CorruptCheckpoint, match=r"/partition\.metadata does not say which topic"):
         read_topic_id(disk_with("/partition.metadata", content), "")
     assert read_topic_id(MemoryDisk(), "") is None
 
@@ -121,7 +121,7 @@ def test_a_clusters_id_is_written_as_java_writes_it() -> None:
 
 @pytest.mark.parametrize("content", [b"garbage", b"version=0\nbroker.id=1\n", b"cluster.id=c\n"])
 def test_meta_properties_that_name_nobody(content: bytes) -> None:
-    with pytest.raises(NoOwner, match=r"/meta\.properties has no"):
+    with pytest.raises(IncompleteMetaProperties, match=r"/meta\.properties has no"):
         read_meta_properties(disk_with("/meta.properties", content), "")
 
 
@@ -148,9 +148,9 @@ def test_the_clean_shutdown_marker_is_json_and_can_be_taken_once() -> None:
     write_clean_shutdown(disk, "", 42)
     assert disk.read("/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":42}'
     assert json.loads(disk.read("/.kafka_cleanshutdown"))["brokerEpoch"] == 42
-    assert take_clean_shutdown(disk, "") == 42
-    assert take_clean_shutdown(disk, "") is None
+    assert consume_clean_shutdown(disk, "") == 42
+    assert consume_clean_shutdown(disk, "") is None
 
 
 def test_an_empty_marker_of_an_older_kafka_counts() -> None:
-    assert take_clean_shutdown(disk_with("/.kafka_cleanshutdown", b""), "") == -1
+    assert consume_clean_shutdown(disk_with("/.kafka_cleanshutdown", b""), "") == -1

@@ -18,7 +18,7 @@ from kwire.broker.node.node import Node
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import AppendOrigin, Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.broker.storage.log.producer_state import MarkerTerms
+from kwire.broker.storage.log.producer_state import MarkerContext
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionMarker
 from kwire.coordinator.transactions.transaction_metadata import TransactionMetadata
@@ -68,7 +68,7 @@ class _Partition:
         now_ms: int,
         on_replicated: Told,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-        marker: MarkerTerms | None = None,
+        marker: MarkerContext | None = None,
     ) -> Any:
         self._bench.now_ms = now_ms
         appended = self.log.append(data, leader_epoch=0, now_ms=now_ms, origin=origin, marker=marker)

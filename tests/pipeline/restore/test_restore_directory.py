@@ -160,7 +160,7 @@ def test_a_broker_finds_the_logs_as_after_a_clean_shutdown(archive: Archive, tmp
     before = {path: path.stat().st_mtime_ns for path in directory.glob("*/*.*")}
     logs = LogManager(RealDisk(), [str(directory)], logger=STORAGE_LOGGER, rng=random.Random(1))
     logs.open(time.time_ns() // 1_000_000)
-    assert logs.directories()[0].was_clean
+    assert logs.directories()[0].had_clean_shutdown
     log = logs.get("t", 0)
     assert log is not None
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (90, 1010, 1010)

@@ -44,7 +44,7 @@ def describe_log_dirs(
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     results: list[DescribeLogDirsResult] = []
     for directory in node.log_manager.directories():
-        if directory.for_metadata:
+        if directory.holds_only_metadata:
             continue
         if directory.offline:
             results.append(
@@ -80,7 +80,7 @@ def describe_log_dirs(
 
 
 def _is_future(node: BrokerRole, log: Log) -> bool:
-    return node.log_manager.future(log.topic, log.partition) is log
+    return node.log_manager.future_log(log.topic, log.partition) is log
 
 
 def _offset_lag(node: BrokerRole, log: Log) -> int:

@@ -271,7 +271,7 @@ class _Fetch:
                     self._places.append(None)
                     continue
                 log, offset = partition.log, target.fetch_offset
-                place = log.place_of(region, offset)
+                place = log.known_position(region, offset)
                 if place is None:
                     known = False
                     place = log.place(offset)
@@ -310,7 +310,7 @@ class _Fetch:
                 if offset > end_offset:
                     return True
                 if offset < end_offset:
-                    available_bytes = log.bytes_to(*(place or log.place(offset)), end_offset)
+                    available_bytes = log.bytes_from_position(*(place or log.place(offset)), end_offset)
                     if available_bytes is None:
                         return True
                     total_bytes += min(available_bytes, target.max_bytes)

@@ -63,7 +63,7 @@ def check_transaction(
         done(error)
         return
     turns = producers.verifications
-    if producers.has_open_transaction(*producer) and not turns.has_turns(producer.producer_id):
+    if producers.has_open_transaction(*producer) and not turns.is_verifying(producer.producer_id):
         done(None)
         return
 
@@ -80,7 +80,9 @@ def check_transaction(
         sequence = NO_SEQUENCE if header is None else header.base_sequence
         began_ms = host.monotonic_ms()
         try:
-            begun = producers.begin_verification(*producer, sequence, raises_epochs=adds, began_ms=began_ms)
+            begun = producers.begin_verification(
+                *producer, sequence, supports_epoch_bump=adds, began_ms=began_ms
+            )
         except ApiError as error:
             over(error)
             return
@@ -109,7 +111,7 @@ def check_transaction(
             answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     # What a producer sends behind this waits for it, though it need not ask once this is written.
-    turns.take_turn(producer.producer_id, check)
+    turns.run_in_turn(producer.producer_id, check)
 
 
 def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:

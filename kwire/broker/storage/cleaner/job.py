@@ -30,12 +30,12 @@ class Job(NamedTuple):
     read_bytes: int
     """How much is read at once."""
     bytes_per_second: float
-    last_of_producers: Sequence[tuple[int, int | None, int]] = ()
+    last_records: Sequence[tuple[int, int | None, int]] = ()
     """Producer id, where its last data ends (if there is any), and its epoch."""
-    from_the_end: bool = True
+    scan_backward: bool = True
     """Whether it is worth trying to read the keys from the end of the log."""
 
-    def line(self) -> str:
+    def to_line(self) -> str:
         return json.dumps(self._asdict(), separators=(",", ":"))
 
     @classmethod
@@ -66,17 +66,17 @@ class Done(NamedTuple):
     records_read: int
     records_kept: int
     keys: int
-    from_the_end: bool = False
+    scan_backward: bool = False
     """Whether they were read from the end of the log."""
 
 
 class Failed(NamedTuple):
     """The rest of the log could not be cleaned."""
 
-    why: str
-    for_good: bool
+    reason: str
+    is_permanent: bool
     """Whether the log itself is damaged, so that trying again would not help."""
-    is_of_disk: bool = False
+    is_disk_error: bool = False
     """Whether the disk failed: it is full, say, or does not give what was written."""
 
 
@@ -95,5 +95,5 @@ def report_from_line(line: str | bytes) -> Report:
         kind, *fields = json.loads(line)
         report: Report = _KINDS[kind](*fields)
     except (ValueError, KeyError, TypeError):
-        return Failed(f"the worker said {line!r}" if line else "the worker ended early", for_good=False)
+        return Failed(f"the worker said {line!r}" if line else "the worker ended early", is_permanent=False)
     return report

@@ -17,11 +17,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kwire.broker.storage.cleaner.filtering import BatchFilter, Rules
-from kwire.broker.storage.cleaner.rebatching import last_of_each, plain_records
-from kwire.broker.storage.cleaner.record_keys import RecordKeys, offsets_of
-from kwire.broker.storage.cleaner.record_layouts import KeyReader
-from kwire.broker.storage.cleaner.transactions import CleanedTransactions
+from kwire.broker.storage.cleaner.batch_filter import BatchFilter, CleaningRules
+from kwire.broker.storage.cleaner.batch_rebuild import decompressed_records, last_index_of_each
+from kwire.broker.storage.cleaner.cleaned_transactions import CleanedTransactionMetadata
+from kwire.broker.storage.cleaner.key_reader import KeyReader
+from kwire.broker.storage.cleaner.record_keys import RecordKeys, record_offsets
 from kwire.wire.batch import BatchHeader
 
 ENTRY_BYTES: Final = 160
@@ -40,7 +40,7 @@ class OffsetMap:
         self.is_full = False
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
-        self.doubted_producers: set[int] = set()
+        self.uncertain_producers: set[int] = set()
         """Those whose batches of transactions may have been left out though they were not aborted."""
         self._keys_of = KeyReader().keys_of
 
@@ -59,7 +59,7 @@ class OffsetMap:
                 del self.latest[None]
             return
         latest, last = self.latest, self.latest_offset
-        offsets = offsets_of(data, records.starts, base_offset)
+        offsets = record_offsets(data, records.starts, base_offset)
         for key, offset in zip(records.keys, offsets, strict=True):
             if key is None or offset < from_offset:
                 continue
@@ -93,28 +93,28 @@ class Survivors:
         return self._keys[low:high]
 
 
-class MapFilter(BatchFilter):
+class OffsetMapFilter(BatchFilter):
     """Goes by a map."""
 
     def __init__(
         self,
         offset_map: OffsetMap,
-        rules: Rules,
-        transactions_of_log: Callable[[], CleanedTransactions],
+        rules: CleaningRules,
+        transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
         """The map has to be complete."""
         super().__init__(rules, transactions_of_log)
         self._map = offset_map
         self._survivors = offset_map.survivors()
 
-    def _data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+    def _filter_data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
         base_offset, count = header.base_offset, header.records_count
         offset_map = self._map
         if (
             base_offset >= self._rules.first_dirty_offset
             and header.last_offset <= offset_map.latest_offset
             and base_offset not in offset_map.with_tombstones
-            and header.producer_id not in offset_map.doubted_producers
+            and header.producer_id not in offset_map.uncertain_producers
         ):
             # The map has read this batch already: how many of its records survive says enough, mostly.
             survivors = self._survivors.of(base_offset, count)
@@ -122,15 +122,15 @@ class MapFilter(BatchFilter):
                 self.records_kept += count
                 return None
             if not survivors:
-                return self._nothing(header)
-            payload, start, end = plain_records(data, at, header)
+                return self._emptied_or_removed(header)
+            payload, start, end = decompressed_records(data, at, header)
             records = self._keys_of(payload, start, end, count)
-            chosen = last_of_each(records.keys, set(survivors))
+            chosen = last_index_of_each(records.keys, set(survivors))
         else:
-            payload, start, end = plain_records(data, at, header)
+            payload, start, end = decompressed_records(data, at, header)
             records = self._keys_of(payload, start, end, count)
             chosen = self._chosen(payload, records, header)
-        return self._left(payload, records, chosen, header)
+        return self._with_chosen(payload, records, chosen, header)
 
     def _chosen(self, data: bytes, records: RecordKeys, header: BatchHeader) -> list[int]:
         """Which records stay, by their indexes."""
@@ -138,7 +138,7 @@ class MapFilter(BatchFilter):
         latest_offset = self._map.latest_offset
         base_offset = header.base_offset
         if header.last_offset > latest_offset:
-            offsets = offsets_of(data, records.starts, base_offset)
+            offsets = record_offsets(data, records.starts, base_offset)
             beyond = bisect_right(offsets, latest_offset)
         else:
             beyond = len(records.keys)
@@ -150,7 +150,7 @@ class MapFilter(BatchFilter):
             if (known[index] is not None if latest is None else latest <= base_offset)
         ]
         if header.last_offset >= self._rules.first_dirty_offset:
-            last = set(last_of_each(known, {known[index] for index in chosen}))
+            last = set(last_index_of_each(known, {known[index] for index in chosen}))
             chosen = [index for index in chosen if index in last or get(known[index]) != base_offset]
         chosen = self._without_old_tombstones(records, chosen, header)
         chosen += range(beyond, len(records.keys))

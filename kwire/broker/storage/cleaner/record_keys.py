@@ -9,7 +9,7 @@ from itertools import chain
 from struct import Struct
 from typing import Final
 
-from kwire.broker.storage.cleaner.record_runs import Head, head_of, run_reader
+from kwire.broker.storage.cleaner.compiled_readers import RecordHead, head_of, run_reader
 from kwire.wire.batch import CorruptBatch
 
 LONGEST_PLAIN_KEY: Final = 46
@@ -18,17 +18,17 @@ _LONGEST_PLAIN_SIZE: Final = LONGEST_PLAIN_KEY << 1
 """The varint that tells its size, which is one byte."""
 _LAST_BYTES: Final = bytes(range(0x80))
 """What a varint may end with."""
-_LEAST_ALIKE: Final = 6
-_MOST_ALIKE: Final = 128
+_MIN_ALIKE: Final = 6
+_MAX_ALIKE: Final = 128
 """At most so many records of one layout are looked for at once: offset deltas grow by a byte now and then."""
 _WORTH_A_LAYOUT: Final = 24
 """From so many records on their keys are unpacked by one layout, whose making has to pay."""
-_LEAST_MIXED: Final = 8
-_MOST_MIXED: Final = 256
+_MIN_MIXED: Final = 8
+_MAX_MIXED: Final = 256
 """After so many records of unlike lengths it is looked whether they are alike now."""
 
 
-def short(key: bytes) -> bytes:
+def hash_key(key: bytes) -> bytes:
     """What stands for a key that is longer than LONGEST_PLAIN_KEY: no plain key can be mistaken for it."""
     return blake2b(key, digest_size=_HASH_BYTES).digest()
 
@@ -56,7 +56,7 @@ class RecordKeys:
         self, keys: list[bytes | None] | None = None, starts_of: Callable[[], list[int]] = list
     ) -> None:
         self.keys: list[bytes | None] = [] if keys is None else keys
-        """Each key, or what is `short` for it."""
+        """Each key, or what is `hash_key` for it."""
         self._starts_of: Callable[[], list[int]] = starts_of
         self._starts: list[int] | None = None
         self.tombstones: list[int] = []
@@ -82,7 +82,7 @@ def _many_keys(begin: int, size: int, stride: int, count: int) -> Struct:
     return Struct(f"{begin}x{size}s" + f"{stride - size}x{size}s" * (count - 1))
 
 
-def _alike(
+def _count_alike(
     data: bytes, start: int, stride: int, end: int, marks: tuple[int, int, int, int], most: int
 ) -> int:
     """How many records from `start` on are laid out like the one there, of `most`; 0 if it is not worth it.
@@ -91,11 +91,11 @@ def _alike(
     Records of one length have each byte of their heads at a distance of it, and may be taken in at once.
     """
     timestamp_at, delta_at, size_at, key_at = marks
-    most = min(most, (end - start) // stride, _MOST_ALIKE)
+    most = min(most, (end - start) // stride, _MAX_ALIKE)
     for at in range(timestamp_at - 1):  # the length
         column = data[start + at : start + most * stride : stride]
         most -= len(column.lstrip(column[:1]))
-        if most < _LEAST_ALIKE:
+        if most < _MIN_ALIKE:
             return 0
     stop = start + most * stride
     # An offset delta of as many bytes; it becomes longer within a run at most twice in a batch.
@@ -103,7 +103,7 @@ def _alike(
     if not column.isascii():
         most = len(column) - len(column.lstrip(_LAST_BYTES))
         stop = start + most * stride
-        if most < _LEAST_ALIKE:
+        if most < _MIN_ALIKE:
             return 0
     for at in range(delta_at, size_at - 1):
         if data[start + at : stop : stride].translate(None, _LAST_BYTES) != data[start + at : stop : stride]:
@@ -132,7 +132,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
     add_key, add_start = keys.append, starts.append
     left = count
     length_before = -1
-    differing, mixed_again, wait = 1, count, _LEAST_MIXED
+    differing, mixed_again, wait = 1, count, _MIN_MIXED
     while left > 0:
         add_start(at)
         length = data[at]
@@ -169,15 +169,15 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
         if key_end >= stop:
             raise CorruptBatch(f"a key of {size >> 1} bytes in a record of {length >> 1}")
         key = data[at:key_end]
-        add_key(key if size <= _LONGEST_PLAIN_SIZE else short(key))
+        add_key(key if size <= _LONGEST_PLAIN_SIZE else hash_key(key))
         if data[key_end] == 1:  # the value's length is -1
             found.tombstones.append(len(keys) - 1)
-        if left < _LEAST_ALIKE:
+        if left < _MIN_ALIKE:
             at = stop
             continue
         if length == length_before:
             differing = 0
-            alike = _take_alike(found, data, at, key_end, stop, end, left)
+            alike = _read_alike(found, data, at, key_end, stop, end, left)
             left -= alike
             stop += alike * (stop - starts[-1 - alike])
         else:
@@ -187,9 +187,9 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
                 and left <= mixed_again
                 and data[stop : stop + 2] != data[starts[-1] : starts[-1] + 2]
             ):
-                mixed = _take_mixed(found, data, stop, end, left)
+                mixed = _read_mixed(found, data, stop, end, left)
                 left -= mixed
-                if mixed < _LEAST_MIXED:
+                if mixed < _MIN_MIXED:
                     # Layouts that keep changing are read one by one, for longer and longer.
                     mixed_again = left - wait
                     wait *= 2
@@ -204,7 +204,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
     add_start(at)
 
 
-def _take_alike(
+def _read_alike(
     found: RecordKeys, data: bytes, key_at: int, key_end: int, stop: int, end: int, left: int
 ) -> int:
     """Take in the records after the last one, as far as they are laid out as it is: how many."""
@@ -213,7 +213,7 @@ def _take_alike(
     length_bytes, timestamp_bytes, delta_bytes, _ = head_of(data, start)
     delta_at = length_bytes + 1 + timestamp_bytes
     marks = (length_bytes + 1, delta_at, delta_at + delta_bytes, key_at - start)
-    alike = _alike(data, start, stride, end, marks, left + 1) - 1
+    alike = _count_alike(data, start, stride, end, marks, left + 1) - 1
     if alike <= 0:
         return 0
     after = stop + alike * stride
@@ -228,31 +228,31 @@ def _take_alike(
         more = chain.from_iterable(layout.iter_unpack(memoryview(data)[stop:after]))
     else:
         more = _many_keys(begin, size, stride, alike).unpack_from(data, stop)
-    found.keys += more if size <= LONGEST_PLAIN_KEY else map(short, more)
+    found.keys += more if size <= LONGEST_PLAIN_KEY else map(hash_key, more)
     found.starts.extend(range(stop, after, stride))
     return alike
 
 
-def _take_mixed(found: RecordKeys, data: bytes, at: int, end: int, left: int) -> int:
+def _read_mixed(found: RecordKeys, data: bytes, at: int, end: int, left: int) -> int:
     """Take in records of any lengths from `at` on, as long as many after each other begin alike: how many.
 
     If there are any, the place where the last of them ends is added to the starts as well.
     """
     starts, keys, tombstones = found.starts, found.keys, found.tombstones
     before = len(keys)
-    one_size, taken = True, _LEAST_MIXED
-    last: Head | None = None
-    while left >= _LEAST_ALIKE and at < end:
+    one_size, taken = True, _MIN_MIXED
+    last: RecordHead | None = None
+    while left >= _MIN_ALIKE and at < end:
         head = head_of(data, at)
         if one_size and last is not None and head != last and head[:-1] == last[:-1]:
             one_size = False  # It was the size of the key that ended the run.
-        elif taken < _LEAST_MIXED:
+        elif taken < _MIN_MIXED:
             break
         read = run_reader(head, _LONGEST_PLAIN_SIZE, one_size=one_size)
         if read is None:
             break
         known = len(keys)
-        at = read(data, at, end, min(left, _MOST_MIXED), starts, keys, tombstones)
+        at = read(data, at, end, min(left, _MAX_MIXED), starts, keys, tombstones)
         taken = len(keys) - known
         left -= taken
         if taken > 1 and not _is_mixed(starts, at):
@@ -269,7 +269,7 @@ def _is_mixed(starts: list[int], end: int) -> bool:
     return end - starts[-1] != starts[-1] - starts[-2]
 
 
-def offsets_of(data: bytes, starts: list[int], base_offset: int) -> list[int]:
+def record_offsets(data: bytes, starts: list[int], base_offset: int) -> list[int]:
     """The offsets of the records that begin there; the last of `starts` is where they end. CorruptBatch."""
     offsets = []
     for at in starts[:-1]:

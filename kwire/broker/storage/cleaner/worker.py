@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from kwire.broker.storage.cleaner.job import Failed, Job, Report, report_line
-from kwire.broker.storage.cleaner.rewriting import LogCleaning, Sync, sync_at_once
+from kwire.broker.storage.cleaner.log_rewriter import LogRewriter, Sync, sync_at_once
 from kwire.broker.storage.disk import Disk, DiskFile, FileMissing, RealDisk, StorageError
 from kwire.wire.batch import CorruptBatch
 
@@ -25,7 +25,7 @@ NICENESS = 10
 """How far this process stands back behind a broker that has much to do, whose clients wait."""
 BUSY = 0.3
 """The part of a core that such a broker uses."""
-LOOK_SECONDS = 0.1
+CHECK_INTERVAL_SECONDS = 0.1
 IDLE_SECONDS = 30.0
 """How long it waits for another job."""
 
@@ -40,17 +40,17 @@ def reports(
 ) -> Iterator[Report]:
     """Clean, and say what came of it: the last report is Done or Failed."""
     try:
-        yield from LogCleaning(job, disk, throttle=throttle, set_modified=set_modified, sync=sync).run()
+        yield from LogRewriter(job, disk, throttle=throttle, set_modified=set_modified, sync=sync).run()
     except FileMissing as error:
         # Retention, or the deletion of the topic, was faster.
-        yield Failed(str(error), for_good=False)
+        yield Failed(str(error), is_permanent=False)
     except StorageError as error:
-        yield Failed(str(error), for_good=False, is_of_disk=True)
+        yield Failed(str(error), is_permanent=False, is_disk_error=True)
     except CorruptBatch as error:
-        yield Failed(str(error), for_good=True)
+        yield Failed(str(error), is_permanent=True)
 
 
-class Pace:
+class Throttler:
     """Sleeps where more than so many bytes a second are read and written."""
 
     def __init__(self, bytes_per_second: float) -> None:
@@ -65,37 +65,39 @@ class Pace:
             time.sleep(self._due - now)
 
 
-class Courtesy:
+class PriorityControl:
     """Lets the broker go first as soon as it has much to do, and from then on.
 
     Standing back from the start would leave the cleaning to the end of whatever else the machine does, though
     the broker itself may be idle. An ordinary process cannot take its niceness back.
     """
 
-    def __init__(self, busy_seconds: Callable[[], float | None], step_back: Callable[[], object]) -> None:
+    def __init__(
+        self, busy_seconds: Callable[[], float | None], lower_priority: Callable[[], object]
+    ) -> None:
         """`busy_seconds` is the broker's processor time so far, None if that cannot be known."""
         self._busy_seconds = busy_seconds
-        self._step_back = step_back
-        self._looked = time.monotonic()
+        self._lower_priority = lower_priority
+        self._checked = time.monotonic()
         self._used = busy_seconds()
-        self.is_behind = self._used is None
-        if self.is_behind:
-            step_back()
+        self.is_lowered = self._used is None
+        if self.is_lowered:
+            lower_priority()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """What the broker did until now does not count."""
-        self._looked, self._used = time.monotonic(), self._busy_seconds()
+        self._checked, self._used = time.monotonic(), self._busy_seconds()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """To be called often."""
         now = time.monotonic()
-        if self.is_behind or now < self._looked + LOOK_SECONDS:
+        if self.is_lowered or now < self._checked + CHECK_INTERVAL_SECONDS:
             return
         used = self._busy_seconds()
-        if used is None or self._used is None or used - self._used > BUSY * (now - self._looked):
-            self.is_behind = True
-            self._step_back()
-        self._looked, self._used = now, used
+        if used is None or self._used is None or used - self._used > BUSY * (now - self._checked):
+            self.is_lowered = True
+            self._lower_priority()
+        self._checked, self._used = now, used
 
 
 def _busy_seconds_of_the_broker() -> float | None:
@@ -166,23 +168,23 @@ def main() -> int:
     if hasattr(os, "SCHED_BATCH"):
         with suppress(OSError):  # Never takes the processor from a broker that wakes up.
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    courtesy = Courtesy(_busy_seconds_of_the_broker, lambda: os.nice(NICENESS))
+    courtesy = PriorityControl(_busy_seconds_of_the_broker, lambda: os.nice(NICENESS))
     jobs = _Jobs()
     # What stands back once does so for good: the next job deserves a process that need not.
-    while not courtesy.is_behind and (job := jobs.next()):
+    while not courtesy.is_lowered and (job := jobs.next()):
         _do(job, courtesy)
         gc.collect()
     return 0
 
 
-def _do(job: Job, courtesy: Courtesy) -> None:
-    pace = Pace(job.bytes_per_second)
+def _do(job: Job, courtesy: PriorityControl) -> None:
+    pace = Throttler(job.bytes_per_second)
 
     def throttle(size_bytes: int) -> None:
-        courtesy.look()
+        courtesy.check()
         pace(size_bytes)
 
-    courtesy.begin()
+    courtesy.reset()
     found = reports(job, RealDisk(), throttle=throttle, set_modified=_set_modified, sync=_SyncingAhead())
     for report in found:
         sys.stdout.write(report_line(report) + "\n")

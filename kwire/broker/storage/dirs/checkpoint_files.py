@@ -21,10 +21,10 @@ from kwire.wire.primitives import TopicPartition
 
 T = TypeVar("T")
 Offsets = Mapping[TopicPartition, int]
-Then = Callable[[StorageError | None], None]
+OnWritten = Callable[[StorageError | None], None]
 """Told that it is done (None), or why not."""
 
-_BESIDE = ".next" + TEMPORARY_SUFFIX
+_NEXT_SUFFIX = ".next" + TEMPORARY_SUFFIX
 
 
 class CheckpointFiles:
@@ -35,38 +35,38 @@ class CheckpointFiles:
         self._disk = disk
         self._directory = directory
         self._wanted = wanted
-        self._said: dict[str, Offsets] = {}
+        self._on_disk: dict[str, Offsets] = {}
         """What a file says, durably; a file of which that is not known is not there."""
-        self.told: set[TopicPartition] = set()
+        self.checkpointed: set[TopicPartition] = set()
         """The partitions that a file may tell of, were the broker to die now."""
-        self._under_way = False
-        self._waiting: list[Then] = []
+        self._is_writing = False
+        self._waiting: list[OnWritten] = []
         """Who wants what is under way to be done once more."""
-        self._written_at_once = 0
+        self._sync_writes = 0
 
     def read(self, name: str, offsets: Offsets) -> None:
         """A file was found to say this."""
-        self._said[name] = offsets
-        self.told.update(offsets)
+        self._on_disk[name] = offsets
+        self.checkpointed.update(offsets)
 
     def write_now(self) -> None:
         """Have the files say what is so, durably, before this returns. StorageError."""
-        self._written_at_once += 1
+        self._sync_writes += 1
         wanted = self._wanted(self._directory)
         for name, offsets in self._changed(wanted).items():
-            self._said.pop(name, None)  # nobody knows what a write leaves that fails
+            self._on_disk.pop(name, None)  # nobody knows what a write leaves that fails
             self._disk.replace(join(self._directory, name), encode_offsets(offsets), sync=True)
-            self._said[name] = offsets
-        self.told = _places(wanted)
+            self._on_disk[name] = offsets
+        self.checkpointed = _partitions(wanted)
 
-    def write(self, host: Host, then: Then) -> None:
+    def write(self, host: Host, then: OnWritten) -> None:
         """Have the files say what is so; whoever asks while that is under way has it done once more."""
-        if self._under_way:
+        if self._is_writing:
             self._waiting.append(then)
         else:
-            self._begin(host, [then])
+            self._start(host, [then])
 
-    def _begin(self, host: Host, waiting: list[Then]) -> None:
+    def _start(self, host: Host, waiting: list[OnWritten]) -> None:
         wanted = self._wanted(self._directory)
         try:
             changed = self._changed(wanted)
@@ -76,45 +76,45 @@ class CheckpointFiles:
         if not changed:
             self._end(host, waiting, None)
             return
-        disk, directory, version = self._disk, self._directory, self._written_at_once
-        self._under_way = True
-        self.told |= _places(changed)
+        disk, directory, version = self._disk, self._directory, self._sync_writes
+        self._is_writing = True
+        self.checkpointed |= _partitions(changed)
 
         def work() -> None:
             for name, offsets in changed.items():
-                disk.write(join(directory, name + _BESIDE), encode_offsets(offsets), sync=True)
+                disk.write(join(directory, name + _NEXT_SUFFIX), encode_offsets(offsets), sync=True)
 
         def written(result: object) -> None:
             error = failure_in(result)
-            if error is not None or version != self._written_at_once:
+            if error is not None or version != self._sync_writes:
                 self._end(host, waiting, error)
                 return
             try:
                 for name in changed:
-                    self._said.pop(name, None)
-                    disk.rename(join(directory, name + _BESIDE), join(directory, name))
+                    self._on_disk.pop(name, None)
+                    disk.rename(join(directory, name + _NEXT_SUFFIX), join(directory, name))
             except StorageError as failure:
                 self._end(host, waiting, failure)
                 return
             host.run_in_worker(partial(disk.sync_directory, directory), named)
 
         def named(result: object) -> None:
-            if not isinstance(result, BaseException) and version == self._written_at_once:
-                self._said.update(changed)
-                self.told = _places(wanted)
+            if not isinstance(result, BaseException) and version == self._sync_writes:
+                self._on_disk.update(changed)
+                self.checkpointed = _partitions(wanted)
             self._end(host, waiting, failure_in(result))
 
         host.run_in_worker(work, written)
 
-    def _end(self, host: Host, waiting: list[Then], error: StorageError | None) -> None:
-        self._under_way = False
+    def _end(self, host: Host, waiting: list[OnWritten], error: StorageError | None) -> None:
+        self._is_writing = False
         again, self._waiting = self._waiting, []
         if error is not None:
             waiting, again = [*waiting, *again], []
         for then in waiting:
             then(error)
         if again:
-            self._begin(host, again)
+            self._start(host, again)
 
     def _changed(self, wanted: Mapping[str, Offsets]) -> dict[str, Offsets]:
         """The files that do not say what they should.
@@ -124,10 +124,10 @@ class CheckpointFiles:
         return {
             name: offsets
             for name, offsets in wanted.items()
-            if self._said.get(name) != offsets or not self._is_there(name)
+            if self._on_disk.get(name) != offsets or not self._exists(name)
         }
 
-    def _is_there(self, name: str) -> bool:
+    def _exists(self, name: str) -> bool:
         try:
             self._disk.size(join(self._directory, name))
         except FileMissing:
@@ -135,7 +135,7 @@ class CheckpointFiles:
         return True
 
 
-def write_all(
+def write_checkpoint_files(
     files: Mapping[T, CheckpointFiles],
     host: Host,
     written: Callable[[T, StorageError | None], None],
@@ -156,7 +156,7 @@ def write_all(
         one.write(host, partial(done, which))
 
 
-def offsets_of(logs: Iterable[Log]) -> Mapping[str, Offsets]:
+def checkpoint_offsets(logs: Iterable[Log]) -> Mapping[str, Offsets]:
     """What the files of a directory are to say that has these logs."""
     places = {(log.topic, log.partition): log for log in logs}
     return OffsetCheckpoints(
@@ -171,5 +171,5 @@ def offsets_of(logs: Iterable[Log]) -> Mapping[str, Offsets]:
     ).by_file()
 
 
-def _places(files: Mapping[str, Offsets]) -> set[TopicPartition]:
+def _partitions(files: Mapping[str, Offsets]) -> set[TopicPartition]:
     return {place for offsets in files.values() for place in offsets}

@@ -9,8 +9,8 @@ from kwire.broker.storage.checkpoints import (
     LOCK,
     UNKNOWN_BROKER_EPOCH,
     MetaProperties,
+    consume_clean_shutdown,
     read_meta_properties,
-    take_clean_shutdown,
     write_clean_shutdown,
 )
 from kwire.broker.storage.disk import Disk, DiskLock, StorageError, join
@@ -44,7 +44,7 @@ class PartitionDirectory(NamedTuple):
     """Empty for a partition in use; otherwise what has become of it."""
 
 
-def parse_name(name: str) -> PartitionDirectory | None:
+def parse_dir_name(name: str) -> PartitionDirectory | None:
     """The partition that a directory's name stands for; None where it stands for none."""
     match = _SUFFIXED.match(name)
     if match is not None:
@@ -53,17 +53,17 @@ def parse_name(name: str) -> PartitionDirectory | None:
     return PartitionDirectory(name, match[1], int(match[2]), "") if match is not None else None
 
 
-def future_name(topic: str, partition: int, rng: random.Random) -> str:
-    """A fresh name for a partition on its way into a directory; see `can_move` for long topics."""
+def future_dir_name(topic: str, partition: int, rng: random.Random) -> str:
+    """Return a new directory name for a future log; see `future_dir_name_fits` for long topic names."""
     return f"{topic}-{partition}.{rng.getrandbits(128):032x}{FUTURE_SUFFIX}"
 
 
-def can_move(topic: str, partition: int) -> bool:
+def future_dir_name_fits(topic: str, partition: int) -> bool:
     """Whether the name of the partition on its way fits a file name: it is not cut, as others are."""
     return len(f"{topic}-{partition}.{FUTURE_SUFFIX}") + 32 <= MAX_NAME_BYTES
 
 
-def set_aside_name(topic: str, partition: int, suffix: str, rng: random.Random) -> str:
+def suffixed_dir_name(topic: str, partition: int, suffix: str, rng: random.Random) -> str:
     """A fresh name for a partition that is deleted or stray; a long topic is cut to fit a file name."""
     rest = f"-{partition}.{rng.getrandbits(128):032x}{suffix}"
     return topic[: MAX_NAME_BYTES - len(rest)] + rest
@@ -72,15 +72,15 @@ def set_aside_name(topic: str, partition: int, suffix: str, rng: random.Random) 
 class LogDirectory:
     """A log directory of this broker, locked while it is open."""
 
-    def __init__(self, disk: Disk, path: str, *, for_metadata: bool = False) -> None:
+    def __init__(self, disk: Disk, path: str, *, holds_only_metadata: bool = False) -> None:
         self.path = path
-        self.for_metadata = for_metadata
+        self.holds_only_metadata = holds_only_metadata
         """Whether it is none of `log.dirs`, and holds the metadata log alone."""
         self.cordoned = False
         """Whether new partitions go elsewhere (KIP-1066)."""
         self.failure: str | None = None
         """Why it is offline."""
-        self.was_clean = False
+        self.had_clean_shutdown = False
         """Whether the last shutdown left it complete."""
         self.last_broker_epoch = UNKNOWN_BROKER_EPOCH
         """In which epoch of the broker it did."""
@@ -94,10 +94,10 @@ class LogDirectory:
         """Whether it failed: nothing in it is served any more."""
         return self.failure is not None
 
-    def take_clean_shutdown(self) -> None:
+    def consume_clean_shutdown(self) -> None:
         """Learn how it was left; from here on a crash counts as one. StorageError."""
-        epoch = take_clean_shutdown(self._disk, self.path)
-        self.was_clean = epoch is not None
+        epoch = consume_clean_shutdown(self._disk, self.path)
+        self.had_clean_shutdown = epoch is not None
         self.last_broker_epoch = UNKNOWN_BROKER_EPOCH if epoch is None else epoch
 
     def mark_clean(self) -> None:
@@ -136,7 +136,7 @@ class LogDirectory:
         for name in self._disk.subdirectories(self.path):
             if name in _FOREIGN or name.startswith("."):
                 continue
-            parsed = parse_name(name)
+            parsed = parse_dir_name(name)
             if parsed is None:
                 raise StorageError(f"{join(self.path, name)} is not named as a partition's directory is")
             found.append(parsed)

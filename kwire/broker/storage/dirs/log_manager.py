@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH, OffsetCheckpoints, read_topic_id
-from kwire.broker.storage.dirs.arrival import Arrival, Old
-from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, offsets_of, write_all
+from kwire.broker.storage.dirs.checkpoint_files import (
+    CheckpointFiles,
+    Offsets,
+    checkpoint_offsets,
+    write_checkpoint_files,
+)
 from kwire.broker.storage.dirs.log_dir import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -22,17 +26,18 @@ from kwire.broker.storage.dirs.log_dir import (
     DirectoryInUse,
     LogDirectory,
     PartitionDirectory,
-    future_name,
-    set_aside_name,
+    future_dir_name,
+    suffixed_dir_name,
 )
-from kwire.broker.storage.dirs.owners import StartRefused
-from kwire.broker.storage.dirs.placing import Placing
+from kwire.broker.storage.dirs.log_replacement import LogReplacement, ReplacedLog
+from kwire.broker.storage.dirs.meta_properties import StartRefused
+from kwire.broker.storage.dirs.pending_logs import PendingLogs
 from kwire.broker.storage.disk import Disk, StorageError, failure_in, join
+from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import PRODUCER_ID_EXPIRATION_MS
 from kwire.broker.storage.log.recovery import open_log
-from kwire.broker.storage.log.trash import Trash
 from kwire.host.host import Host
 from kwire.host.loggers import NodeLogger
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
@@ -52,15 +57,15 @@ class LogManager:
         rng: random.Random,
         logger: NodeLogger,
         config_for: Callable[[str], LogConfig] | None = None,
-        place_of: Callable[[str, int], Uuid | None] = lambda topic, partition: None,
+        assigned_directory_id: Callable[[str, int], Uuid | None] = lambda topic, partition: None,
         metadata_dir: str | None = None,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         on_directory_failed: Callable[[LogDirectory, StorageError], None] = lambda directory, error: None,
     ) -> None:
         """`config_for` tells the configuration to open a topic's logs with; `Log.config` may change later.
 
-        `place_of` tells the id of the directory where the cluster believes a partition to be, and decides
-        between two of them. `metadata_dir` is the one of `log_dirs` that takes no partitions, if any.
+        `assigned_directory_id` returns the id of the directory to which the cluster metadata assigns a
+        partition, and decides between two. `metadata_dir` is the directory without partitions, if any.
 
         `on_directory_failed` is called when a directory has gone offline, with all of its logs.
         """
@@ -69,26 +74,26 @@ class LogManager:
         self._rng = rng
         self._logger = logger
         self._config_for = config_for
-        self._place_of = place_of
+        self._assigned_directory_id = assigned_directory_id
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._directories = [
-            LogDirectory(disk, path.rstrip("/") or "/", for_metadata=path == metadata_dir)
+            LogDirectory(disk, path.rstrip("/") or "/", holds_only_metadata=path == metadata_dir)
             for path in log_dirs
         ]
         self._logs: dict[TopicPartition, Log] = {}
-        self._futures: dict[TopicPartition, Log] = {}
+        self._future_logs: dict[TopicPartition, Log] = {}
         """Copies in the making, each to take the place of a log in another directory."""
         self._preferences: dict[TopicPartition, LogDirectory] = {}
         self._parents: dict[Log, LogDirectory] = {}
-        self._leaving: dict[Log, LogDirectory] = {}
+        self._replaced_logs: dict[Log, LogDirectory] = {}
         """Those that have been replaced, until no start finds them any more."""
-        self._trash = Trash(disk, logger)
+        self._delayed_deletion = DelayedDeletion(disk, logger)
         self._checkpoints = {
             directory.path: CheckpointFiles(disk, directory.path, self._offsets_in)
             for directory in self._directories
         }
         """By directory: recovery points, log start offsets and high watermarks."""
-        self.placing = Placing(self.log_failed, self._write_checkpoints)
+        self.pending_logs = PendingLogs(self.handle_log_failure, self._write_checkpoints)
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the last checkpoint before this start held."""
         self._is_open = False  # whether the logs of partitions were opened
@@ -96,9 +101,8 @@ class LogManager:
     # --- opening
 
     def open(self, now_ms: int) -> None:
-        """Lock the directories and open every log in them but the metadata log. StorageError."""
         self.lock()
-        self.read_owners()
+        self.load_meta_properties()
         self.open_logs(now_ms)
 
     def lock(self) -> None:
@@ -114,10 +118,10 @@ class LogManager:
                 self._release()
                 raise
             except StorageError as error:
-                self.directory_failed(directory, error)
+                self.handle_log_dir_failure(directory, error)
         self._check_any_online()
 
-    def read_owners(self) -> None:
+    def load_meta_properties(self) -> None:
         """Learn whose the directories are, by now, and how they were left.
 
         A directory that fails goes offline; StorageError when none is left.
@@ -126,9 +130,9 @@ class LogManager:
             if not directory.offline:
                 try:
                     directory.read_properties()
-                    directory.take_clean_shutdown()
+                    directory.consume_clean_shutdown()
                 except StorageError as error:
-                    self.directory_failed(directory, error)
+                    self.handle_log_dir_failure(directory, error)
         self._check_any_online()
 
     def open_logs(self, now_ms: int) -> None:
@@ -142,7 +146,7 @@ class LogManager:
             try:
                 self._open_directory(directory, now_ms)
             except StorageError as error:
-                self.directory_failed(directory, error)
+                self.handle_log_dir_failure(directory, error)
         self._check_any_online()
         self._is_open = True
 
@@ -150,12 +154,12 @@ class LogManager:
         path, config_of = directory.path, cache(self._config)
         recovery_points, start_offsets, high_watermarks = OffsetCheckpoints.read(self._disk, path)
         self.high_watermarks.update(high_watermarks)
-        self._checkpoints[path].told.update(recovery_points, start_offsets)
+        self._checkpoints[path].checkpointed.update(recovery_points, start_offsets)
         opened: dict[TopicPartition, Log] = {}
         for found in directory.partitions():
             where = join(path, found.name)
             if found.suffix == DELETE_SUFFIX:
-                self._trash.add_directory(where, self._config(found.topic).file_delete_delay_ms)
+                self._delayed_deletion.add_directory(where, self._config(found.topic).file_delete_delay_ms)
                 continue
             if found.suffix and found.suffix != FUTURE_SUFFIX:
                 self._logger.warning("%s is set aside: not opened", where)
@@ -163,12 +167,12 @@ class LogManager:
             if found.topic == METADATA_TOPIC:
                 continue
             place = (found.topic, found.partition)
-            if found.suffix and place in self._futures:
+            if found.suffix and place in self._future_logs:
                 # One copy in the making is enough, and this one holds nothing else.
-                self._trash.add_directory(where, self._config(found.topic).file_delete_delay_ms)
+                self._delayed_deletion.add_directory(where, self._config(found.topic).file_delete_delay_ms)
                 continue
             if not found.suffix and place in self._logs:
-                self._second(directory, found)
+                self._resolve_duplicate(directory, found)
                 if place in self._logs:
                     continue
             log = self._load(
@@ -177,7 +181,7 @@ class LogManager:
                 found.partition,
                 name=found.name,
                 config=config_of(found.topic),
-                clean=directory.was_clean,
+                clean=directory.had_clean_shutdown,
                 recovery_point=recovery_points.get(place, 0),
                 log_start_offset=start_offsets.get(place, 0),
                 now_ms=now_ms,
@@ -190,10 +194,10 @@ class LogManager:
             # What is appended next is not durable, as the checkpoint would have it.
             self._checkpoints[path].write_now()
         if opened:
-            opening = "opened" if directory.was_clean else "opened and recovered"
+            opening = "opened" if directory.had_clean_shutdown else "opened and recovered"
             self._logger.info("%s: %d logs %s", path, len(opened), opening)
 
-    def _second(self, directory: LogDirectory, found: PartitionDirectory) -> None:
+    def _resolve_duplicate(self, directory: LogDirectory, found: PartitionDirectory) -> None:
         """Set one of two directories of a partition aside, for someone to look at. StorageError.
 
         A move between directories is interrupted between its two renames, or loses the old directory there.
@@ -202,18 +206,18 @@ class LogManager:
         """
         log = self._logs[found.topic, found.partition]
         other = self._parents[log]
-        place = self._place_of(found.topic, found.partition)
+        place = self._assigned_directory_id(found.topic, found.partition)
         path = join(directory.path, found.name)
         if read_topic_id(self._disk, path) is None or (
             log.topic_id != ZERO_UUID and place is not None and place == other.directory_id
         ):
             self._logger.warning("%s lies in %s: set aside as stray", path, other.path)
-            stray = set_aside_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
+            stray = suffixed_dir_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
             self._disk.rename(path, join(directory.path, stray))
             self._disk.sync_directory(directory.path)
         elif log.topic_id == ZERO_UUID or (place is not None and place == directory.directory_id):
             self._logger.warning("%s lies in %s: set aside as stray", log.directory, directory.path)
-            self.set_stray(log)
+            self.mark_stray(log)
         else:
             raise StorageError(f"{path} is a second directory of {log.directory}")
 
@@ -246,16 +250,16 @@ class LogManager:
             topic_id=topic_id,
             producer_id_expiration_ms=self._producer_id_expiration_ms,
             logger=self._logger,
-            trash=self._trash,
+            delayed_deletion=self._delayed_deletion,
             rng=self._rng,
             now_ms=now_ms,
-            on_failure=self.log_failed,
+            on_failure=self.handle_log_failure,
         )
-        if clean and not log.is_in_place:
-            is_told_of = (topic, partition) in self._checkpoints[directory.path].told
-            self.placing.add(log, directory if is_told_of else None)
+        if clean and not log.is_recoverable:
+            is_checkpointed = (topic, partition) in self._checkpoints[directory.path].checkpointed
+            self.pending_logs.add(log, directory if is_checkpointed else None)
         is_future = name is not None and name.endswith(FUTURE_SUFFIX)
-        (self._futures if is_future else self._logs)[topic, partition] = log
+        (self._future_logs if is_future else self._logs)[topic, partition] = log
         self._parents[log] = directory
         return log
 
@@ -271,7 +275,7 @@ class LogManager:
         log = self._load(
             parent, METADATA_TOPIC, 0, config=config, clean=False, topic_id=METADATA_TOPIC_ID, now_ms=now_ms
         )
-        if is_new or not log.is_in_place:
+        if is_new or not log.is_recoverable:
             log.flush()
             parent.sync()  # before there is a partition: on one without the metadata log no broker starts
         return log
@@ -302,7 +306,7 @@ class LogManager:
 
     def directory_of_id(self, directory_id: Uuid | None) -> LogDirectory | None:
         """The directory of this id that takes partitions and can be used."""
-        usable = (one for one in self._directories if not one.offline and not one.for_metadata)
+        usable = (one for one in self._directories if not one.offline and not one.holds_only_metadata)
         return next((one for one in usable if directory_id and one.directory_id == directory_id), None)
 
     def logs(self) -> Iterable[Log]:
@@ -313,20 +317,23 @@ class LogManager:
         """The open logs of one directory."""
         return [log for log, parent in self._parents.items() if parent.path == path]
 
-    def _found_in(self, path: str) -> list[Log]:
+    def _logs_on_disk(self, path: str) -> list[Log]:
         """Those that a start would find."""
-        return [*self.logs_in(path), *(log for log, parent in self._leaving.items() if parent.path == path)]
+        return [
+            *self.logs_in(path),
+            *(log for log, parent in self._replaced_logs.items() if parent.path == path),
+        ]
 
     def get(self, topic: str, partition: int) -> Log | None:
         """The partition's log, if it is open."""
         return self._logs.get((topic, partition))
 
-    def future(self, topic: str, partition: int) -> Log | None:
+    def future_log(self, topic: str, partition: int) -> Log | None:
         """The copy that is to take the place of the partition's log, if it is on its way elsewhere."""
-        return self._futures.get((topic, partition))
+        return self._future_logs.get((topic, partition))
 
-    def futures(self) -> list[Log]:
-        return list(self._futures.values())
+    def future_logs(self) -> list[Log]:
+        return list(self._future_logs.values())
 
     @property
     def any_offline(self) -> bool:
@@ -334,7 +341,7 @@ class LogManager:
 
     def directory_of(self, log: Log) -> LogDirectory:
         """Where the log lies."""
-        return self._parents.get(log) or self._leaving[log]
+        return self._parents.get(log) or self._replaced_logs[log]
 
     # --- making and setting aside
 
@@ -345,19 +352,19 @@ class LogManager:
         if wanted is not None and wanted.offline:
             raise StorageError(f"{wanted.path}, where the log is to lie, is offline")
         while True:
-            directory = wanted or self._emptiest()
+            directory = wanted or self._next_directory()
             try:
                 return self._load(
                     directory, topic, partition, config=config, clean=True, topic_id=topic_id, now_ms=now_ms
                 )
             except StorageError as error:
-                self.directory_failed(directory, error)
+                self.handle_log_dir_failure(directory, error)
                 if wanted is not None:
                     raise
 
-    def _emptiest(self) -> LogDirectory:
+    def _next_directory(self) -> LogDirectory:
         """The directory for a new partition: online, not cordoned unless all are. StorageError."""
-        online = [known for known in self._directories if not known.offline and not known.for_metadata]
+        online = [known for known in self._directories if not known.offline and not known.holds_only_metadata]
         if not online:
             raise StorageError("every log directory is offline")
         if len(online) == 1:
@@ -369,14 +376,14 @@ class LogManager:
                 counts[parent.path] += 1
         return min(online, key=lambda known: (known.cordoned, counts[known.path]))
 
-    def prefer(self, topic: str, partition: int, directory: LogDirectory) -> None:
+    def set_preferred_directory(self, topic: str, partition: int, directory: LogDirectory) -> None:
         """Make the partition in this directory once it is to be made."""
         if len(self._preferences) < _MAX_PREFERENCES:
             self._preferences[topic, partition] = directory
 
-    def create_future(self, source: Log, directory: LogDirectory, start_offset: int, now_ms: int) -> Log:
+    def create_future_log(self, source: Log, directory: LogDirectory, start_offset: int, now_ms: int) -> Log:
         """Make an empty copy of a log in another directory, to begin at this offset. StorageError."""
-        name = future_name(source.topic, source.partition, self._rng)
+        name = future_dir_name(source.topic, source.partition, self._rng)
         try:
             return self._load(
                 directory,
@@ -390,10 +397,10 @@ class LogManager:
                 now_ms=now_ms,
             )
         except StorageError as error:
-            self.directory_failed(directory, error)
+            self.handle_log_dir_failure(directory, error)
             raise
 
-    def promote(self, future: Log) -> Arrival:
+    def replace_current_with_future_log(self, future: Log) -> LogReplacement:
         """Let a copy that is whole serve as its partition's log, which comes to its place by the arrival.
 
         StorageError: the copy has failed, and the old log is where it was.
@@ -402,49 +409,49 @@ class LogManager:
         directory, source = self._parents[future], self._logs.get(place)
         old = None
         if source is not None:
-            home = self._parents[source]
-            old = Old(source, home, self._aside(source, home, DELETE_SUFFIX))
-        arrival = Arrival(
+            parent = self._parents[source]
+            old = ReplacedLog(source, parent, self._renamed_path(source, parent, DELETE_SUFFIX))
+        replacement = LogReplacement(
             self._disk,
             future,
             directory,
             join(directory.path, future.name),
             old,
-            on_failed=self.directory_failed,
-            on_left=self._left,
+            on_failed=self.handle_log_dir_failure,
+            on_old_removed=self._on_replaced_log_removed,
         )
-        del self._futures[place]
+        del self._future_logs[place]
         self._logs[place] = future
         if source is not None:
-            self._leaving[source] = self._parents.pop(source)
+            self._replaced_logs[source] = self._parents.pop(source)
             source.fail(StorageError(f"{future.directory} takes the place of {source.directory}"))
-        return arrival
+        return replacement
 
-    def _left(self, old: Old) -> None:
-        del self._leaving[old.log]
-        if old.log.directory == old.aside and not old.home.offline:
-            self._trash.add_directory(old.aside, old.log.config.file_delete_delay_ms)
+    def _on_replaced_log_removed(self, old: ReplacedLog) -> None:
+        del self._replaced_logs[old.log]
+        if old.log.directory == old.deleted_path and not old.directory.offline:
+            self._delayed_deletion.add_directory(old.deleted_path, old.log.config.file_delete_delay_ms)
 
     def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
         """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError.
 
         Without `sync` the caller sees to `LogDirectory.sync`, once for all logs of a topic.
         """
-        renamed = self._set_aside(log, DELETE_SUFFIX, sync=sync)
+        renamed = self._rename_aside(log, DELETE_SUFFIX, sync=sync)
         if renamed is not None:
-            self._trash.add_directory(renamed, log.config.file_delete_delay_ms)
+            self._delayed_deletion.add_directory(renamed, log.config.file_delete_delay_ms)
 
-    def set_stray(self, log: Log) -> None:
+    def mark_stray(self, log: Log) -> None:
         """Set a log aside that the cluster does not know; its files stay to be looked at. StorageError."""
-        self._set_aside(log, STRAY_SUFFIX, sync=True)
+        self._rename_aside(log, STRAY_SUFFIX, sync=True)
 
-    def _aside(self, log: Log, directory: LogDirectory, suffix: str) -> str:
-        return join(directory.path, set_aside_name(log.topic, log.partition, suffix, self._rng))
+    def _renamed_path(self, log: Log, directory: LogDirectory, suffix: str) -> str:
+        return join(directory.path, suffixed_dir_name(log.topic, log.partition, suffix, self._rng))
 
-    def _set_aside(self, log: Log, suffix: str, *, sync: bool) -> str | None:
+    def _rename_aside(self, log: Log, suffix: str, *, sync: bool) -> str | None:
         directory = self._parents.pop(log)
-        self.placing.gone(log)
-        for logs in (self._logs, self._futures):
+        self.pending_logs.discard(log)
+        for logs in (self._logs, self._future_logs):
             if logs.get((log.topic, log.partition)) is log:
                 del logs[log.topic, log.partition]
         was_offline = log.failure is not None
@@ -452,7 +459,7 @@ class LogManager:
         if directory.offline:
             return None
         is_aside = log.directory.endswith(suffix)
-        path = log.directory if is_aside else self._aside(log, directory, suffix)
+        path = log.directory if is_aside else self._renamed_path(log, directory, suffix)
         try:
             if not is_aside:
                 self._disk.rename(log.directory, path)
@@ -460,7 +467,7 @@ class LogManager:
                 self._disk.sync_directory(directory.path)
         except StorageError as error:
             if not was_offline:
-                self.directory_failed(directory, error)
+                self.handle_log_dir_failure(directory, error)
             raise
         log.directory = path
         return path
@@ -475,7 +482,7 @@ class LogManager:
 
     def tick(self, now_ms: int) -> bool:
         """Remove what was set aside long enough. True where more is due: it should be called again soon."""
-        return self._trash.tick(now_ms)
+        return self._delayed_deletion.tick(now_ms)
 
     def expire_producers(self, now_ms: int, monotonic_ms: int) -> None:
         """Forget producers that have been silent for too long."""
@@ -509,7 +516,7 @@ class LogManager:
                 try:
                     self._checkpoints[directory.path].write_now()
                 except StorageError as error:
-                    self.directory_failed(directory, error)
+                    self.handle_log_dir_failure(directory, error)
 
     def checkpoint(self, host: Host) -> None:
         """The same, waiting for the disks in workers."""
@@ -519,24 +526,24 @@ class LogManager:
         self, host: Host, directories: Iterable[LogDirectory], then: Callable[[], None]
     ) -> None:
         online = {each: self._checkpoints[each.path] for each in directories if not each.offline}
-        write_all(online, host, self.synced, then)
+        write_checkpoint_files(online, host, self.handle_sync_result, then)
 
     def _offsets_in(self, path: str) -> Mapping[str, Offsets]:
-        return offsets_of(log for log in self._found_in(path) if log.topic != METADATA_TOPIC)
+        return checkpoint_offsets(log for log in self._logs_on_disk(path) if log.topic != METADATA_TOPIC)
 
     # --- failure and end
 
-    def log_failed(self, log: Log, error: StorageError) -> None:
+    def handle_log_failure(self, log: Log, error: StorageError) -> None:
         """Take the directory offline that this log lies in."""
-        self.directory_failed(self.directory_of(log), error)
+        self.handle_log_dir_failure(self.directory_of(log), error)
 
-    def synced(self, directory: LogDirectory, result: object) -> None:
+    def handle_sync_result(self, directory: LogDirectory, result: object) -> None:
         """A worker is done with what it had to sync in the directory, or has failed in it."""
         error = failure_in(result)
         if error is not None:
-            self.directory_failed(directory, error)
+            self.handle_log_dir_failure(directory, error)
 
-    def directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
+    def handle_log_dir_failure(self, directory: LogDirectory, error: StorageError) -> None:
         """Take a directory offline, with all of its logs."""
         if directory.offline:
             return
@@ -565,13 +572,13 @@ class LogManager:
 
     def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
         """Flush and close every log, checkpoint, and mark each directory that is complete, or still is."""
-        self.placing.finish_now()
+        self.pending_logs.finish_replacements()
         for directory in self._directories:
             if directory.offline:
                 directory.release()
                 continue
             complete = True
-            for log in self._found_in(directory.path):
+            for log in self._logs_on_disk(directory.path):
                 try:
                     log.close()
                 except StorageError as error:
@@ -582,12 +589,12 @@ class LogManager:
                 if complete and self._is_open:
                     self._checkpoints[directory.path].write_now()
                     directory.last_broker_epoch = broker_epoch
-                if complete and (self._is_open or directory.was_clean):
+                if complete and (self._is_open or directory.had_clean_shutdown):
                     directory.mark_clean()
             except StorageError as error:
                 self._logger.error("%s cannot be marked as shut down: %s", directory.path, error)
             directory.release()
         self._logs.clear()
-        self._futures.clear()
+        self._future_logs.clear()
         self._parents.clear()
-        self._leaving.clear()
+        self._replaced_logs.clear()

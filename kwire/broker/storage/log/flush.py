@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kwire.broker.storage.checkpoints import PARTITION_METADATA, TOPIC_ID_BESIDE, place_topic_id
+from kwire.broker.storage.checkpoints import (
+    PARTITION_METADATA,
+    TEMPORARY_PARTITION_METADATA,
+    rename_partition_metadata,
+)
 from kwire.broker.storage.disk import Disk, DiskFile, join
-from kwire.broker.storage.log.leader_epochs import LeaderEpochs
+from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import ProducerStateManager
-from kwire.broker.storage.log.segments import Segments
+from kwire.broker.storage.log.segments import LogSegments
 
 
 class FlushTicket:
@@ -52,7 +56,6 @@ class Durability:
     """How far a log is durable."""
 
     __slots__ = (
-        "_cuts",
         "_directory",
         "_disk",
         "_epochs",
@@ -65,9 +68,10 @@ class Durability:
         "_segments",
         "_synced_base",
         "_tail_needs_sync",
+        "_truncations",
         "awaits_sync",
-        "is_arriving",
-        "is_unnamed",
+        "is_replacing",
+        "lacks_partition_metadata",
         "recovery_point",
     )
 
@@ -75,17 +79,17 @@ class Durability:
         self,
         disk: Disk,
         directory: str,
-        segments: Segments,
-        epochs: LeaderEpochs,
+        segments: LogSegments,
+        epochs: LeaderEpochFileCache,
         producers: ProducerStateManager,
         *,
         recovery_point: int,
-        is_unnamed: bool,
+        lacks_partition_metadata: bool,
         metadata_needs_sync: bool,
         names_are_synced: bool,
         tail_needs_sync: bool,
     ) -> None:
-        """`is_unnamed`: `partition.metadata` is written, and not placed yet.
+        """`lacks_partition_metadata`: `partition.metadata` is written, and not placed yet.
 
         `metadata_needs_sync`: it was written, and the directory made, only just now.
 
@@ -98,14 +102,14 @@ class Durability:
         self._segments = segments
         self._epochs = epochs
         self._producers = producers
-        self.is_unnamed = is_unnamed
+        self.lacks_partition_metadata = lacks_partition_metadata
         """Whether the log cannot tell its topic's id yet, should the process die: it would be a stray's."""
-        self.is_arriving = False
+        self.is_replacing = False
         """Whether it has taken the place of another, and a start after a crash may find that one."""
         self._is_new = metadata_needs_sync
         """Whether the name of the directory, and those in it, may not be durable."""
         self._metadata_needs_sync = (
-            metadata_needs_sync and not is_unnamed
+            metadata_needs_sync and not lacks_partition_metadata
         )  # else it is synced before it is placed
         self._seen_ms: int | None = None
         """When somebody last asked whether a flush is due, in monotonic time."""
@@ -115,7 +119,7 @@ class Durability:
         self.awaits_sync = False
         """Whether the log was cut, and a flush has to make that durable before anything is appended."""
         self._renames = 0
-        self._cuts = 0
+        self._truncations = 0
 
     def is_due(self, config: LogConfig, monotonic_ms: int) -> bool:
         """Whether flush.messages or flush.ms asks for a flush."""
@@ -127,68 +131,68 @@ class Durability:
             unflushed >= config.flush_messages or monotonic_ms - self._flushed_ms >= config.flush_ms
         )
 
-    def cut_at(self, offset: int) -> None:
+    def on_truncated(self, offset: int) -> None:
         """The log now ends there. What is appended next is not what an unfinished flush will call durable."""
-        self._cuts += 1
+        self._truncations += 1
         self._tail_needs_sync = self.awaits_sync = True
         self.recovery_point = min(self.recovery_point, offset)
 
-    def names_changed(self) -> None:
+    def on_files_renamed(self) -> None:
         """Files of the log were renamed: the next flush makes that durable."""
         self._renames += 1
         self._synced_base = -1
 
-    def begin_naming(self) -> FlushTicket:
+    def begin_partition_metadata_flush(self) -> FlushTicket:
         """What is to be synced before the log can tell its topic's id for good. StorageError."""
-        beside = self._disk.open(join(self._directory, TOPIC_ID_BESIDE))
-        return FlushTicket(self._disk, [beside], (), self.recovery_point, self._place_topic_id)
+        beside = self._disk.open(join(self._directory, TEMPORARY_PARTITION_METADATA))
+        return FlushTicket(self._disk, [beside], (), self.recovery_point, self._rename_partition_metadata)
 
-    def name_now(self) -> None:
+    def flush_partition_metadata(self) -> None:
         """Have the log tell its topic's id from here on, unless it does. StorageError."""
-        if self.is_unnamed:
-            ticket = self.begin_naming()
+        if self.lacks_partition_metadata:
+            ticket = self.begin_partition_metadata_flush()
             ticket.work()
             ticket.finish()
 
-    def _place_topic_id(self) -> None:
-        if self.is_unnamed:
-            place_topic_id(self._disk, self._directory)
-            self.is_unnamed = False
+    def _rename_partition_metadata(self) -> None:
+        if self.lacks_partition_metadata:
+            rename_partition_metadata(self._disk, self._directory)
+            self.lacks_partition_metadata = False
 
     @property
-    def is_in_place(self) -> bool:
+    def is_recoverable(self) -> bool:
         """Whether a start after a crash would take it for the partition's log."""
-        return not (self.is_unnamed or self.is_arriving)
+        return not (self.lacks_partition_metadata or self.is_replacing)
 
-    def moved_to(self, directory: str) -> None:
+    def update_directory(self, directory: str) -> None:
         """The directory was renamed; who did so makes that durable."""
         self._directory = directory
 
     def begin_flush(self) -> FlushTicket:
         """What is to be synced for all that is in the files now, of a log that has its name. StorageError."""
-        assert self.is_in_place, f"{self._directory} is not in its place yet"
+        assert self.is_recoverable, f"{self._directory} is not in its place yet"
         return self._ticket(closes=False)
 
-    def begin_arrival(self) -> FlushTicket:
+    def begin_replacement(self) -> FlushTicket:
         """The same, of a log that is on its way to the place of another until that is called finished."""
         ticket = self.begin_flush()
         flushed = ticket.finish
 
-        def arrived() -> None:
-            self.is_arriving = False
+        def replaced() -> None:
+            self.is_replacing = False
             flushed()
 
-        ticket.finish = arrived
-        self.is_arriving = True
+        ticket.finish = replaced
+        self.is_replacing = True
         return ticket
 
-    def finish_files(self) -> FlushTicket:
+    def begin_close(self) -> FlushTicket:
         """Leave the files as a clean shutdown does; what is to be synced then. StorageError.
 
         Of a log that nobody has written to since it was opened, nothing is opened or synced. The directory
         above, which has the name of the log's own, is left to the caller: it is the same for all logs in it.
         """
-        self.name_now()
+        self.flush_partition_metadata()
         self._segments.active.become_inactive()
         return self._ticket(closes=True)
 
@@ -200,8 +204,8 @@ class Durability:
         directories: list[str] = []
         snapshots: list[str] = []
         if is_written or closes:
-            for segment in self._segments.not_synced_from(self.recovery_point):
-                if is_written or segment.is_cut:
+            for segment in self._segments.unsynced_from(self.recovery_point):
+                if is_written or segment.was_trimmed:
                     files.append(segment.file)
                 if is_written and segment is not active:
                     files += segment.index_files()
@@ -211,7 +215,12 @@ class Durability:
             files += [self._disk.open(path) for path in snapshots]
         if closes:
             # The next start trusts them all.
-            files += [file for one in self._segments if one.is_rebuilt for file in one.unsynced_index_files()]
+            files += [
+                file
+                for one in self._segments
+                if one.indexes_were_rebuilt
+                for file in one.unsynced_index_files()
+            ]
         if self._tail_needs_sync and not is_written:
             files.append(active.file)
         if epochs.needs_sync:
@@ -223,13 +232,13 @@ class Durability:
         if epochs.needs_sync or snapshots or self._is_new or active.base_offset != self._synced_base:
             directories.append(self._directory)
         epochs.needs_sync = False
-        synced_base, cuts, renames = active.base_offset, self._cuts, self._renames
+        synced_base, truncations, renames = active.base_offset, self._truncations, self._renames
         seen_ms = self._seen_ms
 
         # Until then another flush, which may be done sooner, has to sync the same.
         def finish() -> None:
             self._metadata_needs_sync = self._is_new = False
-            if cuts == self._cuts:
+            if truncations == self._truncations:
                 self.recovery_point = max(self.recovery_point, end_offset)
                 self._tail_needs_sync = self.awaits_sync = False
             self._flushed_ms = seen_ms

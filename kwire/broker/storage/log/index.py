@@ -46,7 +46,7 @@ class _Index:
         "_block_begins",
         "_disk",
         "_entry",
-        "_is_exact",
+        "_is_trimmed",
         "_last",
         "_loaded",
         "_on_disk",
@@ -67,7 +67,7 @@ class _Index:
         self.needs_sync = False
         """Whether the file was changed since it was found or synced."""
         self._loaded = False
-        self._is_exact = True
+        self._is_trimmed = True
         """Whether the file holds its entries and nothing behind them."""
         self._on_disk = 0
         self._block = b""
@@ -86,7 +86,7 @@ class _Index:
         self._tail = []
         self._last = None
         self.max_entries = max_bytes // self._entry.size
-        self._is_exact = not self.max_entries
+        self._is_trimmed = not self.max_entries
         self.needs_sync = True
         self._disk.open(self.path, create=True).truncate(self.max_entries * self._entry.size)
 
@@ -104,7 +104,7 @@ class _Index:
             raise CorruptIndex(f"{self.path} holds {size} bytes, no multiple of {self._entry.size}")
         self._on_disk = size // self._entry.size
         self._block = b""
-        self._is_exact = True
+        self._is_trimmed = True
         self._tail = []
         self._last = None
         if self._on_disk:
@@ -114,7 +114,7 @@ class _Index:
                 raise CorruptIndex(f"{self.path} ends in the entry {last}")
         self._loaded = True
 
-    def found_empty(self) -> None:
+    def mark_empty(self) -> None:
         """Its segment is, so that no entry of the file could be right, and none is looked for."""
         self._loaded = True
 
@@ -123,9 +123,9 @@ class _Index:
         self.load()
         self.max_entries = 0
         self.write_tail()
-        if not self._is_exact:
+        if not self._is_trimmed:
             self._disk.open(self.path).truncate(self._on_disk * self._entry.size)
-            self._is_exact = True
+            self._is_trimmed = True
             self.needs_sync = True
 
     def forget(self) -> None:
@@ -146,8 +146,8 @@ class _Index:
         block = b"".join([pack(key, value) for key, value in self._tail])
         file = self._disk.open(self.path)
         self.needs_sync = True
-        if self._is_exact and self.max_entries:
-            self._is_exact = False
+        if self._is_trimmed and self.max_entries:
+            self._is_trimmed = False
             file.truncate(max(self.max_entries, self._on_disk) * self._entry.size)
         file.write_at(self._on_disk * self._entry.size, [block])
         self._on_disk += len(self._tail)
@@ -226,11 +226,11 @@ class _Index:
                 end = middle
         self._block, self._block_begins = self._read(first, end - first), first
 
-    def _keep(self, count: int) -> None:
+    def _truncate_to_entries(self, count: int) -> None:
         """Drop every entry from number `count` on."""
         self._block = b""
         if count <= self._on_disk:
-            self._is_exact = self._is_exact and count == self._on_disk
+            self._is_trimmed = self._is_trimmed and count == self._on_disk
             self._on_disk = count
             self._tail = []
         else:
@@ -287,7 +287,7 @@ class OffsetIndex(_Index):
         """Drop the entries for `offset` and beyond."""
         relative = offset - self.base_offset
         number = self._floor(relative)
-        self._keep(number if number >= 0 and self.entry(number)[0] == relative else number + 1)
+        self._truncate_to_entries(number if number >= 0 and self.entry(number)[0] == relative else number + 1)
 
 
 class TimeIndex(_Index):
@@ -333,4 +333,4 @@ class TimeIndex(_Index):
         """Drop the entries for `offset` and beyond."""
         relative = offset - self.base_offset
         number = self._floor(relative, column=1)
-        self._keep(number if number >= 0 and self.entry(number)[1] == relative else number + 1)
+        self._truncate_to_entries(number if number >= 0 and self.entry(number)[1] == relative else number + 1)

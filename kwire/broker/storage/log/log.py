@@ -1,13 +1,13 @@
-"""A partition's log: segments of batches, appended at one end, read anywhere, forgotten at the other.
+"""The log of a partition: Kafka's UnifiedLog.
 
-An append is checked, stamped and staged; `commit` writes everything staged with one call, so that a turn's
-worth of Produce requests shares it. Offsets are given out when an append is staged, and a segment rolls then
-too: only the active segment has bytes that are not in its file yet, and readers never see those.
+`append` validates a batch, assigns its offsets and stages it. `commit` writes all staged batches with one
+call, so that the Produce requests of one event loop turn share a write. A segment rolls when a batch is
+staged, so only the active segment has batches that are not in its file yet; readers never see staged batches.
 
-Acknowledged means written to the page cache, as in Kafka; `needs_flush` and `begin_flush` ask for more. The
-recovery point, checkpointed now and then, is where recovery starts after a crash: all before it was synced.
+Acknowledged means written to the page cache, as in Kafka; `needs_flush` and `begin_flush` ask for more. Log
+recovery after a crash starts at the recovery point: everything before it was synced.
 
-A StorageError puts the log offline for good: what is on disk is in doubt until recovery has looked at it.
+A StorageError takes the log offline until the next log recovery.
 """
 
 from __future__ import annotations
@@ -17,30 +17,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kwire.broker.storage.disk import Disk, StorageError
+from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
 from kwire.broker.storage.log.flush import Durability, FlushTicket
-from kwire.broker.storage.log.leader_epochs import LeaderEpochs
+from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.log_config import AppendOrigin, LogConfig
-from kwire.broker.storage.log.producer_state import MarkerTerms, ProducerStateManager
-from kwire.broker.storage.log.reading import Readable
+from kwire.broker.storage.log.producer_state import MarkerContext, ProducerStateManager
+from kwire.broker.storage.log.readable_log import ReadableLog
 from kwire.broker.storage.log.retention import deletable_segments
-from kwire.broker.storage.log.scan import Invalid
-from kwire.broker.storage.log.segment import Segment, TimestampOffset
-from kwire.broker.storage.log.segments import Segments
-from kwire.broker.storage.log.staging import Appended, Incoming, Staged, already_stamped, with_offsets
-from kwire.broker.storage.log.trash import Trash
+from kwire.broker.storage.log.scan import InvalidBatch
+from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
+from kwire.broker.storage.log.segments import LogSegments
+from kwire.broker.storage.log.staged_appends import (
+    IncomingBatches,
+    LogAppendInfo,
+    StagedAppends,
+    assign_offsets,
+    check_stored_batches,
+)
 from kwire.broker.storage.log.validator import validate
 from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
-__all__ = ["AppendOrigin", "Appended", "Log", "TimestampOffset"]
+__all__ = ["AppendOrigin", "LogAppendInfo", "Log", "TimestampOffset"]
 
 
-class Log(Readable):
+class Log(ReadableLog):
     """One partition's log. Made by `recovery.open_log`; everything but a flush's work runs on the loop."""
 
     __slots__ = (
         "_batch_at_start",
+        "_delayed_deletion",
         "_disk",
         "_durability",
         "_epochs",
@@ -49,7 +56,6 @@ class Log(Readable):
         "_on_failure",
         "_rng",
         "_segments",
-        "_trash",
         "config",
         "directory",
         "failure",
@@ -72,16 +78,16 @@ class Log(Readable):
         topic_id: Uuid,
         config: LogConfig,
         *,
-        segments: list[Segment],
-        epochs: LeaderEpochs,
+        segments: list[LogSegment],
+        epochs: LeaderEpochFileCache,
         producers: ProducerStateManager,
         log_start_offset: int,
         log_end_offset: int,
         recovery_point: int,
-        trash: Trash,
+        delayed_deletion: DelayedDeletion,
         rng: random.Random,
         now_ms: int,
-        is_unnamed: bool,
+        lacks_partition_metadata: bool,
         metadata_needs_sync: bool,
         names_are_synced: bool,
         tail_needs_sync: bool,
@@ -101,9 +107,9 @@ class Log(Readable):
         self.failure: StorageError | None = None
         """Why this log is offline."""
         self._disk = disk
-        self._segments = Segments(segments, log_end_offset)
+        self._segments = LogSegments(segments, log_end_offset)
         self._epochs = epochs
-        self._trash = trash
+        self._delayed_deletion = delayed_deletion
         self._rng = rng
         self._now_ms = now_ms
         self._durability = Durability(
@@ -113,13 +119,13 @@ class Log(Readable):
             epochs,
             producers,
             recovery_point=recovery_point,
-            is_unnamed=is_unnamed,
+            lacks_partition_metadata=lacks_partition_metadata,
             metadata_needs_sync=metadata_needs_sync,
             names_are_synced=names_are_synced,
             tail_needs_sync=tail_needs_sync,
         )
         self._on_failure = on_failure
-        self.staged = Staged()
+        self.staged = StagedAppends()
         """What `commit` is to write."""
         self._batch_at_start: int | None = None
 
@@ -140,7 +146,7 @@ class Log(Readable):
     def high_watermark(self, offset: int) -> None:
         self._high_watermark = offset
         # A transaction is over for readers once its marker is committed.
-        self.producers.replicated_up_to(offset)
+        self.producers.on_high_watermark_updated(offset)
 
     # --- appending
 
@@ -151,9 +157,9 @@ class Log(Readable):
         leader_epoch: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-        marker: MarkerTerms | None = None,
+        marker: MarkerContext | None = None,
         header: BatchHeader | None = None,
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """Check produced batches, give them offsets, and stage them; `commit` makes them part of the log.
 
         `records` has to be writable and belongs to the log from here on; `header` is theirs, where it was
@@ -170,18 +176,18 @@ class Log(Readable):
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{len(validated.data)} bytes do not fit into a segment of {config.segment_bytes}.",
             )
-        incoming = with_offsets(validated, self.log_end_offset, leader_epoch)
+        incoming = assign_offsets(validated, self.log_end_offset, leader_epoch)
         # As in Kafka, a batch that is refused from here on, or known already, has rolled the segment too.
         segment = self._roll_if_due(incoming, now_ms)
         known = self.producers.check_batch(validated.header, origin, marker)
         if known is not None:
             first, last = known.first_offset, known.last_offset
-            return Appended(first, last, known.timestamp, self.log_start_offset, is_duplicate=True)
+            return LogAppendInfo(first, last, known.timestamp, self.log_start_offset, is_duplicate=True)
         self._stage(incoming, segment)
         append_ms = now_ms if config.uses_log_append_time else -1
-        return Appended(incoming.first_offset, incoming.last_offset, append_ms, self.log_start_offset)
+        return LogAppendInfo(incoming.first_offset, incoming.last_offset, append_ms, self.log_start_offset)
 
-    def append_stored(self, records: memoryview, *, now_ms: int | None = None) -> Appended:
+    def append_stored(self, records: memoryview, *, now_ms: int | None = None) -> LogAppendInfo:
         """Stage batches that have their offsets and epochs: from another log, or from the metadata quorum.
 
         Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets that do not follow the log's end.
@@ -191,7 +197,7 @@ class Log(Readable):
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, "There is no batch to append.")
         return appended
 
-    def append_fetched(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> Appended | None:
+    def append_fetched(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> LogAppendInfo | None:
         """Stage what a follower was given by the leader of this epoch; None where no whole batch is of it.
 
         ApiError as above.
@@ -199,18 +205,18 @@ class Log(Readable):
         return self._append_stored(records, now_ms, leader_epoch)
 
     def _append_stored(
-        self, records: memoryview, now_ms: int | None, fetched_in: int | None = None
-    ) -> Appended | None:
+        self, records: memoryview, now_ms: int | None, fetched_in_epoch: int | None = None
+    ) -> LogAppendInfo | None:
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        incoming = already_stamped(records, self.log_end_offset, fetched_in=fetched_in)
+        incoming = check_stored_batches(records, self.log_end_offset, fetched_in_epoch=fetched_in_epoch)
         if incoming is None:
             return None
         segment = self._roll_if_due(incoming, self._now_ms if now_ms is None else now_ms)
         self._stage(incoming, segment)
-        return Appended(incoming.first_offset, incoming.last_offset, -1, self.log_start_offset)
+        return LogAppendInfo(incoming.first_offset, incoming.last_offset, -1, self.log_start_offset)
 
-    def _roll_if_due(self, incoming: Incoming, now_ms: int) -> Segment:
+    def _roll_if_due(self, incoming: IncomingBatches, now_ms: int) -> LogSegment:
         """The segment that is active then. ApiError: KAFKA_STORAGE_ERROR."""
         self._now_ms = now_ms
         segment = self._segments.active
@@ -229,14 +235,14 @@ class Log(Readable):
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return segment
 
-    def _stage(self, incoming: Incoming, segment: Segment) -> None:
+    def _stage(self, incoming: IncomingBatches, segment: LogSegment) -> None:
         assert not self._durability.awaits_sync, f"{self.name} was cut, and that is not durable yet"
         epochs, producers = self._epochs, self.producers
         try:
             for epoch, start_offset in incoming.epochs:
                 if epoch != epochs.latest:
                     epochs.begin(epoch, start_offset)
-            if epochs.is_behind:
+            if epochs.needs_save:
                 epochs.save()
         except StorageError as error:
             self._fail(error)
@@ -248,7 +254,7 @@ class Log(Readable):
                 producers.update(header)
         producers.end_offset = incoming.last_offset + 1
         if not segment.size_bytes and not self.staged:
-            segment.starts_with(incoming.max_timestamp)
+            segment.set_first_timestamp(incoming.max_timestamp)
         self.staged.add(incoming)
         self.log_end_offset = incoming.last_offset + 1
 
@@ -259,10 +265,10 @@ class Log(Readable):
         if not self.staged:
             return
         segment = self._segments.active
-        self._segments.about_to_write()
+        self._segments.remember_write_position()
         try:
             self.staged.write_to(segment)
-            aborted = self.producers.take_aborted()
+            aborted = self.producers.take_aborted_txns()
             if aborted:
                 segment.add_aborted(aborted)
         except StorageError as error:
@@ -276,7 +282,7 @@ class Log(Readable):
         with self._failing():
             self._roll(now_ms, self.log_end_offset)
 
-    def _roll(self, now_ms: int, base_offset: int) -> Segment:
+    def _roll(self, now_ms: int, base_offset: int) -> LogSegment:
         self.commit()
         active = self._segments.active
         if active.base_offset == base_offset:
@@ -287,10 +293,10 @@ class Log(Readable):
         self.producers.take_snapshot()
         return self._add_segment(base_offset, now_ms)
 
-    def _add_segment(self, base_offset: int, now_ms: int) -> Segment:
+    def _add_segment(self, base_offset: int, now_ms: int) -> LogSegment:
         config = self.config
         jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
-        segment = Segment.create(
+        segment = LogSegment.create(
             self._disk,
             self.directory,
             base_offset,
@@ -313,7 +319,7 @@ class Log(Readable):
         return list(self._segments.bases)
 
     @property
-    def segments(self) -> list[Segment]:  # the active one last
+    def segments(self) -> list[LogSegment]:  # the active one last
         return list(self._segments)
 
     @property
@@ -326,8 +332,8 @@ class Log(Readable):
             # As in Kafka it is where a batch begins, which may be before the log does.
             if self._batch_at_start is None:
                 try:
-                    self._batch_at_start = self._segments.base_of_batch(self.log_start_offset)
-                except (StorageError, Invalid):
+                    self._batch_at_start = self._segments.batch_base_offset(self.log_start_offset)
+                except (StorageError, InvalidBatch):
                     self._batch_at_start = self.log_start_offset
             stable = self._batch_at_start
         return min(stable, self._high_watermark)
@@ -367,25 +373,20 @@ class Log(Readable):
         return self._durability.recovery_point
 
     def needs_flush(self, monotonic_ms: int) -> bool:
-        """Whether what is written has to wait for a disk: flush.messages or flush.ms asks for a flush, or
-        the log is not in its place.
-        """
-        return self._durability.is_due(self.config, monotonic_ms) or self.awaits_place
+        """Return whether flush.messages or flush.ms requires a flush, or a crash would lose data."""
+        return self._durability.is_due(self.config, monotonic_ms) or self.has_unrecoverable_records
 
     @property
-    def is_in_place(self) -> bool:
-        """Whether a start after a crash would take it for the partition's.
-
-        A new log has to tell its topic's id first, one that has moved to take the old one's name.
-        """
-        return self._durability.is_in_place
+    def is_recoverable(self) -> bool:
+        """Whether log recovery after a crash finds this log as the partition's log."""
+        return self._durability.is_recoverable
 
     @property
-    def awaits_place(self) -> bool:
+    def has_unrecoverable_records(self) -> bool:
         """Whether something is written that a start after a crash would not find: nobody may count on it."""
         durability = self._durability
         return (
-            durability.is_unnamed or durability.is_arriving
+            durability.lacks_partition_metadata or durability.is_replacing
         ) and durability.recovery_point < self._segments.end_offset
 
     @property
@@ -404,29 +405,29 @@ class Log(Readable):
         with self._failing():
             self.producers.take_snapshot()
 
-    def begin_arrival(self) -> FlushTicket:
+    def begin_replacement(self) -> FlushTicket:
         """Serve in the place of another log, on the way there: `finish` when that is over. StorageError."""
         with self._failing():
-            return self._durability.begin_arrival()
+            return self._durability.begin_replacement()
 
-    def moved_to(self, directory: str) -> None:
+    def update_directory(self, directory: str) -> None:
         """Its directory was renamed."""
-        self._trash.moved(self.directory, directory)
+        self._delayed_deletion.update_directory(self.directory, directory)
         self.directory = self.producers.directory = directory
-        self._durability.moved_to(directory)
-        self._epochs.moved_to(directory)
+        self._durability.update_directory(directory)
+        self._epochs.update_directory(directory)
         for segment in self._segments:
-            segment.moved_to(directory)
+            segment.update_directory(directory)
 
-    def begin_naming(self) -> FlushTicket | None:
+    def begin_partition_metadata_flush(self) -> FlushTicket | None:
         """Have the log tell its topic's id whatever happens, as `begin_flush`; None where it does already.
 
         `finish` may raise StorageError, too. The first flush comes after it.
         """
-        if self.failure is not None or not self._durability.is_unnamed:
+        if self.failure is not None or not self._durability.lacks_partition_metadata:
             return None
         with self._failing():
-            return self._durability.begin_naming()
+            return self._durability.begin_partition_metadata_flush()
 
     def begin_flush(self) -> FlushTicket:
         """Make what is written so far durable: run `work` in any thread, then call `finish` on the loop.
@@ -441,7 +442,7 @@ class Log(Readable):
         if self.failure is not None:
             raise self.failure
         with self._failing():
-            self._durability.name_now()
+            self._durability.flush_partition_metadata()
             ticket = self.begin_flush()
             ticket.work()
         ticket.finish()
@@ -459,36 +460,36 @@ class Log(Readable):
                 self._epochs.truncate_from_end(self.log_end_offset)
                 return False
             if offset < self._segments.bases[0]:
-                self.restart_at(offset)
+                self.truncate_fully_and_start_at(offset)
             else:
                 # The last goes first, so that a crash leaves no hole.
                 beyond = [segment for segment in self._segments if segment.base_offset > offset]
                 self._drop_segments(beyond[::-1])
                 active = self._segments.active
                 active.truncate_to(offset, self.config, self._now_ms)
-                self._ends_at(offset)
+                self._set_log_end_offset(offset)
                 self._epochs.truncate_from_end(offset)
                 self.log_start_offset = min(offset, self.log_start_offset)
                 self.producers.rebuild(list(self._segments), self.log_start_offset, offset, self._now_ms)
-                self.producers.replicated_up_to(self._high_watermark)  # which may not rise for long
+                self.producers.on_high_watermark_updated(self._high_watermark)  # which may not rise for long
         return True
 
-    def _ends_at(self, offset: int) -> None:
+    def _set_log_end_offset(self, offset: int) -> None:
         self.log_end_offset = self._segments.end_offset = offset
         self._batch_at_start = None
-        self._segments.forget_places()
-        self._durability.cut_at(offset)
+        self._segments.forget_positions()
+        self._durability.on_truncated(offset)
         self.high_watermark = min(self.high_watermark, offset)
 
-    def restart_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int) -> None:
         """Forget everything, and go on at `offset`, after a flush. StorageError."""
         self._drop_segments(list(self._segments)[::-1])
         self._add_segment(offset, self._now_ms)
-        self._ends_at(offset)
+        self._set_log_end_offset(offset)
         self.log_start_offset = offset
         self.high_watermark = offset
         self._epochs.clear()
-        self.producers.restart_at(offset)
+        self.producers.truncate_fully_and_start_at(offset)
 
     def delete_records_before(self, offset: int) -> None:
         """Raise the log start offset; segments wholly before it go with the next `delete_old_segments`.
@@ -503,19 +504,19 @@ class Log(Readable):
                 f"Offset {offset} is beyond the high watermark {self.high_watermark}.",
             )
         try:
-            self._start_at(offset)
+            self._increment_log_start_offset(offset)
         except StorageError as error:
             self._fail(error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
-    def _start_at(self, offset: int) -> None:
+    def _increment_log_start_offset(self, offset: int) -> None:
         if offset <= self.log_start_offset:
             return
         self.log_start_offset = offset
         self._batch_at_start = None
-        self._segments.forget_places()
+        self._segments.forget_positions()
         self._epochs.truncate_from_start(offset)
-        self.producers.log_starts_at(offset)
+        self.producers.on_log_start_offset_incremented(offset)
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Delete segments that retention or the log start offset has left behind; how many. StorageError.
@@ -538,41 +539,40 @@ class Log(Readable):
                 return 0
             if len(old) == len(self._segments):
                 self._roll(now_ms, self.log_end_offset)
-            self._start_at(self._segments.bases[len(old)])
+            self._increment_log_start_offset(self._segments.bases[len(old)])
             self._drop_segments(old)
         return len(old)
 
-    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+    def replace_segments(self, old: list[LogSegment], new: LogSegment) -> None:
         """Put a compacted segment in the place of those it was made from. StorageError."""
         self._segments.replace(old, new)
-        self._throw_away(old, kept_base_offset=new.base_offset)
+        self._delete_files(old, kept_base_offset=new.base_offset)
 
-    def _drop_segments(self, dropped: list[Segment]) -> None:
+    def _drop_segments(self, dropped: list[LogSegment]) -> None:
         self._segments.remove(dropped)
-        self._throw_away(dropped)
+        self._delete_files(dropped)
 
-    def _throw_away(self, segments: list[Segment], *, kept_base_offset: int = -1) -> None:
-        self._durability.names_changed()
+    def _delete_files(self, segments: list[LogSegment], *, kept_base_offset: int = -1) -> None:
+        self._durability.on_files_renamed()
         for segment in segments:
             delay_ms = self.config.file_delete_delay_ms
-            self._trash.rename_files(segment.paths, delay_ms)
+            self._delayed_deletion.rename_files(segment.paths, delay_ms)
             if segment.base_offset != kept_base_offset:
                 snapshot = self.producers.forget_snapshot(segment.base_offset)
                 if snapshot is not None:
-                    self._trash.rename_files([snapshot], delay_ms)
+                    self._delayed_deletion.rename_files([snapshot], delay_ms)
 
     # --- the end
 
     def close(self) -> None:
-        """Leave all that is written durable, and the files as a clean shutdown does. StorageError.
+        """Flush the log and leave its files as a clean shutdown does. StorageError.
 
-        Indexes are cut then, and the producers in a snapshot. The name of the log's directory is not durable
-        yet if no flush was done: who closes many logs syncs the directory above them once.
+        The caller syncs the directory above, once for all of its logs: a new log's name may not be durable.
         """
         self.commit()
         with self._failing():
             self.producers.take_snapshot()
-            ticket = self._durability.finish_files()
+            ticket = self._durability.begin_close()
             ticket.work()
         ticket.finish()
 

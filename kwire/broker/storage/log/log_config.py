@@ -71,7 +71,7 @@ class LogConfig(NamedTuple):
         return "delete" in self.cleanup_policy
 
     @property
-    def longest_segment_ms(self) -> int:
+    def max_segment_ms(self) -> int:
         """When a segment is rolled at the latest: KIP-354 wants compacted ones in time for their cleaning."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from kwire.broker.storage.disk import Disk, DiskFile
 from kwire.broker.storage.log.log_config import CLIENT, AppendOrigin
-from kwire.broker.storage.log.transaction_index import Aborted
-from kwire.broker.storage.log.verifications import Verification, Verifications
+from kwire.broker.storage.log.transaction_index import AbortedTxn
+from kwire.broker.storage.log.transaction_verification import Verifications, VerificationState
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 from kwire.wire.batch import (
     ABORT,
@@ -102,7 +102,7 @@ class ProducerState:
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
-    def enter_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """Sequences of another epoch say nothing about this one."""
         if epoch != self.epoch:
             self.batches.clear()
@@ -127,7 +127,7 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
 
-class MarkerTerms(NamedTuple):
+class MarkerContext(NamedTuple):
     """Who writes a marker, and by which rules; the marker itself does not tell the latter."""
 
     coordinator_epoch: int
@@ -174,7 +174,7 @@ class ProducerStateManager:
         self.producers: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
         """Open transactions: producer id to first offset."""
-        self._aborted: list[Aborted] = []
+        self._aborted: list[AbortedTxn] = []
         self.unreplicated: dict[int, CompletedTransaction] = {}
         """Ended transactions whose marker is not below the high watermark yet, by their first offset."""
         self.verifications = Verifications()
@@ -187,16 +187,16 @@ class ProducerStateManager:
     # --- appending
 
     def begin_verification(
-        self, producer_id: int, epoch: int, sequence: int, *, raises_epochs: bool, began_ms: int
-    ) -> Verification:
+        self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, began_ms: int
+    ) -> VerificationState:
         """A batch is about to be appended that may begin its transaction here. INVALID_PRODUCER_EPOCH."""
         self.check_epoch(producer_id, epoch)
         return self.verifications.begin(
-            producer_id, epoch, sequence, raises_epochs=raises_epochs, began_ms=began_ms
+            producer_id, epoch, sequence, supports_epoch_bump=supports_epoch_bump, began_ms=began_ms
         )
 
     def check_batch(
-        self, header: BatchHeader, origin: AppendOrigin, marker: MarkerTerms | None = None
+        self, header: BatchHeader, origin: AppendOrigin, marker: MarkerContext | None = None
     ) -> BatchMetadata | None:
         """`check` for a batch that has a producer; or `check_marker` for a marker."""
         if marker is not None:
@@ -277,11 +277,11 @@ class ProducerStateManager:
         state = self.producers.get(header.producer_id)
         if state is None:
             state = self.producers[header.producer_id] = ProducerState()
-        state.enter_epoch(header.producer_epoch)
+        state.set_epoch(header.producer_epoch)
         state.batches.append(BatchMetadata.of(header))
         state.last_timestamp = header.max_timestamp
         if header.is_transactional:
-            self.verifications.over(header)
+            self.verifications.complete(header)
         if header.is_transactional and state.txn_first_offset is None:
             state.txn_first_offset = header.base_offset
             self.ongoing[header.producer_id] = header.base_offset
@@ -327,7 +327,7 @@ class ProducerStateManager:
         if kind not in (ABORT, COMMIT) or marker.value is None or len(marker.value) < _MARKER.size:
             return None
         _, coordinator_epoch = _MARKER.unpack_from(marker.value, 0)
-        self.verifications.over(header)
+        self.verifications.complete(header)
         state = self.producers.get(header.producer_id)
         if state is None:
             state = self.producers[header.producer_id] = ProducerState()
@@ -340,16 +340,16 @@ class ProducerStateManager:
             if completed.is_aborted:
                 stable_offset = min(self.ongoing.values(), default=header.last_offset + 1)
                 self._aborted.append(
-                    Aborted(header.producer_id, completed.first_offset, header.last_offset, stable_offset)
+                    AbortedTxn(header.producer_id, completed.first_offset, header.last_offset, stable_offset)
                 )
             self.unreplicated[completed.first_offset] = completed
-        state.enter_epoch(header.producer_epoch)
+        state.set_epoch(header.producer_epoch)
         state.coordinator_epoch = coordinator_epoch
         state.txn_first_offset = None
         state.last_timestamp = marker.timestamp
         return completed
 
-    def take_aborted(self) -> list[Aborted]:
+    def take_aborted_txns(self) -> list[AbortedTxn]:
         """The transactions whose abort markers were met since the last call: for the segment's index."""
         aborted, self._aborted = self._aborted, []
         return aborted
@@ -368,7 +368,7 @@ class ProducerStateManager:
             return None
         return min([*self.ongoing.values(), *self.unreplicated])
 
-    def replicated_up_to(self, high_watermark: int) -> None:
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
         """Transactions whose marker lies below the high watermark are over for readers too."""
         if not self.unreplicated:
             return
@@ -396,16 +396,16 @@ class ProducerStateManager:
         self.unreplicated.clear()
         self.end_offset = 0
 
-    def log_starts_at(self, log_start_offset: int) -> None:
+    def on_log_start_offset_incremented(self, log_start_offset: int) -> None:
         """What lies below this offset is gone, but nothing that is known of the producers.
 
         An open transaction that began there has records beyond it, or will have some: whether they are to be
         read is told by its marker alone, and the index of aborted transactions has to hear of it then.
         """
-        self.replicated_up_to(log_start_offset)
+        self.on_high_watermark_updated(log_start_offset)
         self.end_offset = max(self.end_offset, log_start_offset)
 
-    def restart_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int) -> None:
         """The log was emptied, and goes on at `offset`: nothing is known any more, no snapshot is good."""
         self.clear()
         self.end_offset = offset
@@ -425,13 +425,15 @@ class ProducerStateManager:
             if after <= from_offset or segment.base_offset >= end_offset:
                 continue
             position = segment.position_before(from_offset) if from_offset > segment.base_offset else 0
-            self._learn_from(segment.file, position, segment.size_bytes, from_offset, end_offset)
+            self._replay_batches(segment.file, position, segment.size_bytes, from_offset, end_offset)
         self.end_offset = end_offset
         # Segments know of their aborted transactions: a reader who is told twice of one takes what comes
         # behind its end for aborted, too.
         self._aborted.clear()
 
-    def _learn_from(self, file: DiskFile, position: int, end: int, from_offset: int, end_offset: int) -> None:
+    def _replay_batches(
+        self, file: DiskFile, position: int, end: int, from_offset: int, end_offset: int
+    ) -> None:
         """Take into account the batches of a file from one offset up to another, headers only."""
         while position + HEADER_BYTES <= end:
             header = read_header(file.read_at(position, HEADER_BYTES))

@@ -13,10 +13,15 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 
-from kwire.broker.storage.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
+from kwire.broker.storage.checkpoints import (
+    PARTITION_METADATA,
+    read_topic_id,
+    write_temporary_partition_metadata,
+)
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
+from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
 from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET, CorruptIndex
-from kwire.broker.storage.log.leader_epochs import LeaderEpochs
+from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import (
@@ -25,17 +30,16 @@ from kwire.broker.storage.log.producer_state import (
     BatchMetadata,
     ProducerStateManager,
 )
-from kwire.broker.storage.log.scan import Invalid, LegacyFormat, Whole, headers, whole_batches
+from kwire.broker.storage.log.recovery_fast_path import RecoveryFastPath
+from kwire.broker.storage.log.scan import InvalidBatch, LegacyFormat, WholeBatch, scan_batches, scan_headers
 from kwire.broker.storage.log.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SUFFIXES,
     SWAP_SUFFIX,
-    Segment,
+    LogSegment,
 )
-from kwire.broker.storage.log.sound_run import SoundRun
-from kwire.broker.storage.log.trash import Trash
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 from kwire.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.wire.primitives import ZERO_UUID, Uuid
@@ -55,7 +59,7 @@ def open_log(
     config: LogConfig,
     *,
     clean: bool,
-    trash: Trash,
+    delayed_deletion: DelayedDeletion,
     rng: random.Random,
     now_ms: int,
     on_failure: Callable[[Log, StorageError], None],
@@ -82,11 +86,13 @@ def open_log(
     elif stored_id is not None:
         raise StorageError(f"{join(directory, PARTITION_METADATA)} names another topic's id")
 
-    opening = _Opening(disk, directory, f"{topic}-{partition}", config, trash, now_ms, names, logger)
+    opening = _LogLoader(
+        disk, directory, f"{topic}-{partition}", config, delayed_deletion, now_ms, names, logger
+    )
     opening.remove_leftovers()
-    metadata_needs_sync = is_unnamed = stored_id is None and topic_id != ZERO_UUID
-    if is_unnamed:
-        write_topic_id(disk, directory, topic_id)
+    metadata_needs_sync = lacks_partition_metadata = stored_id is None and topic_id != ZERO_UUID
+    if lacks_partition_metadata:
+        write_temporary_partition_metadata(disk, directory, topic_id)
     opening.find_segments(log_start_offset)
     producers = ProducerStateManager(
         disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms, logger=logger
@@ -94,19 +100,19 @@ def open_log(
     producers.find_snapshots(opening.names)
     if clean:
         try:
-            opening.trust()
+            opening.load_clean()
             log_end_offset = opening.end(log_start_offset)
-        except Invalid as error:
+        except InvalidBatch as error:
             logger.warning("%s: damaged since it was shut down: %s", opening.name, error)
             clean = False
     if not clean:
         opening.recover(producers, recovery_point, log_start_offset)
         log_end_offset = opening.end(log_start_offset)
-        opening.sync_cut(log_end_offset)
+        opening.sync_truncation(log_end_offset)
     log_start_offset = max(log_start_offset, opening.segments[0].base_offset)
 
     epochs = opening.epochs
-    epochs.cut(log_start_offset, log_end_offset)
+    epochs.restrict_to(log_start_offset, log_end_offset)
     if not clean:
         epochs.save()
         # Whether the last process had synced what it wrote nobody knows.
@@ -137,10 +143,10 @@ def open_log(
         log_end_offset=log_end_offset,
         # What was only found, and not synced since, is not durable yet.
         recovery_point=log_end_offset if clean else min(recovery_point, log_end_offset),
-        trash=trash,
+        delayed_deletion=delayed_deletion,
         rng=rng,
         now_ms=now_ms,
-        is_unnamed=is_unnamed,
+        lacks_partition_metadata=lacks_partition_metadata,
         metadata_needs_sync=metadata_needs_sync,
         names_are_synced=clean and not opening.is_changed,
         # No offset will tell a flush that there is something to sync, but the end of a write that failed may
@@ -150,7 +156,7 @@ def open_log(
     )
 
 
-class _Opening:
+class _LogLoader:
     """One directory on its way to becoming a log."""
 
     def __init__(
@@ -159,7 +165,7 @@ class _Opening:
         directory: str,
         name: str,
         config: LogConfig,
-        trash: Trash,
+        delayed_deletion: DelayedDeletion,
         now_ms: int,
         names: list[str],
         logger: NodeLogger,
@@ -168,26 +174,26 @@ class _Opening:
         self._disk = disk
         self._directory = directory
         self._config = config
-        self._trash = trash
+        self._delayed_deletion = delayed_deletion
         self._now_ms = now_ms
         self.name = name
         self.names = names
         """The names in the directory as it is after `remove_leftovers`."""
         self.is_changed = False
         """Whether a file came or went. A log in which none did is left without a wait for the disk."""
-        self.segments: list[Segment] = []
-        self.epochs = LeaderEpochs(disk, directory, logger)
-        self._set_aside_from = -1
+        self.segments: list[LogSegment] = []
+        self.epochs = LeaderEpochFileCache(disk, directory, logger)
+        self._highest_deleted_base = -1
         """The last segment that had been set aside, by retention or since the log was cut."""
 
     # --- what was cut
 
-    def sync_cut(self, log_end_offset: int) -> None:
+    def sync_truncation(self, log_end_offset: int) -> None:
         """Make it durable that the log was cut, where the last process has died over it. StorageError.
 
         A loss of power would bring segments back behind what is appended from here on.
         """
-        if self._set_aside_from >= log_end_offset:
+        if self._highest_deleted_base >= log_end_offset:
             self.segments[-1].file.sync()
             self._disk.sync_directory(self._directory)
 
@@ -201,7 +207,7 @@ class _Opening:
         if not any(name.endswith(_LEFTOVER_SUFFIXES) for name in self.names):
             return
         self.is_changed = True
-        self._set_aside_from = max(
+        self._highest_deleted_base = max(
             (_base_offset(name) for name in self.names if name.endswith(LOG_SUFFIX + DELETED_SUFFIX)),
             default=-1,
         )
@@ -247,9 +253,9 @@ class _Opening:
         path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}{SWAP_SUFFIX}")
         end = base_offset
         try:
-            for whole in whole_batches(self._disk.open(path), 0, self._disk.size(path)):
-                end = whole.place.last_offset + 1
-        except Invalid as error:
+            for whole in scan_batches(self._disk.open(path), 0, self._disk.size(path)):
+                end = whole.location.last_offset + 1
+        except InvalidBatch as error:
             self._logger.warning("%s: %s", path, error)
         except LegacyFormat as error:
             raise StorageError(f"{path} has {error}, which is not supported") from error
@@ -267,13 +273,13 @@ class _Opening:
                 self._logger.warning("%s: removing %s, which has no log", self.name, name)
                 self.is_changed = True
                 disk.remove(join(self._directory, name))
-        self.segments = [self._existing(base) for base in bases]
+        self.segments = [self._existing_segment(base) for base in bases]
         if not self.segments:
-            self._begin_at(log_start_offset)
+            self._create_first_segment(log_start_offset)
 
-    def _existing(self, base_offset: int) -> Segment:
+    def _existing_segment(self, base_offset: int) -> LogSegment:
         path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}")
-        return Segment(
+        return LogSegment(
             self._disk,
             self._directory,
             base_offset,
@@ -283,23 +289,23 @@ class _Opening:
             roll_jitter_ms=0,
         )
 
-    def _begin_at(self, offset: int) -> None:
+    def _create_first_segment(self, offset: int) -> None:
         self.is_changed = True
         self.segments = [
-            Segment.create(
+            LogSegment.create(
                 self._disk, self._directory, offset, self._config, now_ms=self._now_ms, roll_jitter_ms=0
             )
         ]
 
-    def _check_indexes(self, segments: list[Segment], *, after_crash: bool) -> None:
+    def _check_indexes(self, segments: list[LogSegment], *, after_crash: bool) -> None:
         """Rebuild indexes that are missing or cannot be right.
 
         A sound but empty time index proves nothing after a crash: rebuilding it may have been interrupted.
         """
         for segment in segments:
             if not segment.size_bytes and not after_crash and self._has_indexes(segment):
-                segment.index.found_empty()
-                segment.time_index.found_empty()
+                segment.index.mark_empty()
+                segment.time_index.mark_empty()
                 continue
             try:
                 segment.index.load()
@@ -314,15 +320,15 @@ class _Opening:
                 self.is_changed = True
                 _rebuild_indexes(segment)
 
-    def _has_indexes(self, segment: Segment) -> bool:
+    def _has_indexes(self, segment: LogSegment) -> bool:
         paths = (segment.index.path, segment.time_index.path)
         return all(path.rpartition("/")[2] in self.names for path in paths)
 
-    def trust(self) -> None:
+    def load_clean(self) -> None:
         """Take the files for what they say. StorageError."""
         self._check_indexes(self.segments, after_crash=False)
         self.epochs.load()
-        if self.epochs.is_garbled:
+        if self.epochs.is_corrupt:
             self._complete_epochs(self.segments, self.segments[0].base_offset)
             self.epochs.save()
 
@@ -345,9 +351,9 @@ class _Opening:
         # a transaction whose first segment was deleted.
         producers.rebuild(self.segments[:first], min(checkpointed_start_offset, start), start, self._now_ms)
         if first and producers.producers:
-            _remember_in_flight(self.segments[first - 1], producers)
+            _restore_in_flight_batches(self.segments[first - 1], producers)
         self.epochs.load()
-        self.epochs.forget_from(start)
+        self.epochs.drop_from(start)
         self._complete_epochs(self.segments[:first], log_start_offset)
         for number, segment in enumerate(doubtful):
             if number:
@@ -359,7 +365,7 @@ class _Opening:
             if not self._recover_segment(segment, next_base, producers, bases[0]):
                 break
 
-    def _complete_epochs(self, trusted: list[Segment], log_start_offset: int) -> None:
+    def _complete_epochs(self, trusted: list[LogSegment], log_start_offset: int) -> None:
         """Read the epochs of what is trusted from its batches, where the file does not tell them all.
 
         The file is replaced without waiting for the disk, so that a loss of power may have emptied it; and it
@@ -369,28 +375,32 @@ class _Opening:
         if not trusted or (earliest is not None and earliest[1] <= log_start_offset):
             return
         known = self.epochs.entries
-        self.epochs.forget_from(0)
+        self.epochs.drop_from(0)
         for segment in trusted:
             try:
-                for place in headers(segment.file, 0, segment.size_bytes):
-                    self.epochs.note_later(place.leader_epoch, place.base_offset)
-            except Invalid as error:
+                for location in scan_headers(segment.file, 0, segment.size_bytes):
+                    self.epochs.assign_if_newer(location.leader_epoch, location.base_offset)
+            except InvalidBatch as error:
                 # Whoever reads it is told; the log stays.
                 self._logger.warning("%s: %s", segment.log_path, error)
         for epoch, start_offset in known:
-            self.epochs.note_later(epoch, start_offset)
+            self.epochs.assign_if_newer(epoch, start_offset)
 
     def _recover_segment(
-        self, segment: Segment, next_base: int | None, producers: ProducerStateManager, log_start_offset: int
+        self,
+        segment: LogSegment,
+        next_base: int | None,
+        producers: ProducerStateManager,
+        log_start_offset: int,
     ) -> bool:
         """Read a segment whole, and cut it where it is no longer sound. Whether all of it is."""
         rebuilding = segment.begin_rebuild()
-        producers.take_aborted()  # of what came before
+        producers.take_aborted_txns()  # of what came before
         file = segment.file
         next_offset = segment.base_offset
         valid_bytes = 0
         problem = None
-        run = SoundRun(
+        run = RecoveryFastPath(
             file,
             segment.size_bytes,
             rebuilding,
@@ -403,20 +413,20 @@ class _Opening:
         try:
             while True:
                 valid_bytes, next_offset = run.advance(valid_bytes, next_offset)
-                whole = next(whole_batches(file, valid_bytes, segment.size_bytes), None)
+                whole = next(scan_batches(file, valid_bytes, segment.size_bytes), None)
                 if whole is None:
                     break
-                header = self._sound(whole, segment, next_offset, next_base)
-                rebuilding.add(whole.place)
-                self.epochs.note_later(header.leader_epoch, header.base_offset)
+                header = self._check_batch(whole, segment, next_offset, next_base)
+                rebuilding.add(whole.location)
+                self.epochs.assign_if_newer(header.leader_epoch, header.base_offset)
                 if header.last_offset >= log_start_offset:
                     if header.is_control and header.has_producer_id:
                         producers.update_from_marker(header, whole.buffer, whole.at)
                     else:
                         producers.update(header)
                 next_offset = header.next_offset
-                valid_bytes = whole.place.next_position
-        except Invalid as error:
+                valid_bytes = whole.location.next_position
+        except InvalidBatch as error:
             problem = error
         except LegacyFormat as error:
             raise StorageError(f"{segment.log_path} has {error}, which is not supported") from error
@@ -431,42 +441,46 @@ class _Opening:
             )
             # Later segments cannot follow a log that is cut. They go first: once it is cut, nothing tells the
             # next recovery that anything is missing.
-            self._set_aside(self.segments[self.segments.index(segment) + 1 :])
+            self._delete_segments(self.segments[self.segments.index(segment) + 1 :])
             file.truncate(valid_bytes)
             # No flush would see that there is something to sync, and a clean shutdown have it trusted.
             file.sync()
             segment.size_bytes = valid_bytes
         rebuilding.finish()
-        segment.set_aborted(producers.take_aborted())
+        segment.set_aborted(producers.take_aborted_txns())
         return problem is None
 
-    def _sound(self, whole: Whole, segment: Segment, next_offset: int, next_base: int | None) -> BatchHeader:
+    def _check_batch(
+        self, whole: WholeBatch, segment: LogSegment, next_offset: int, next_base: int | None
+    ) -> BatchHeader:
         """The header of a batch that may stand here. Invalid."""
-        place = whole.place
+        location = whole.location
         try:
             header = read_header(whole.buffer, whole.at)
         except CorruptBatch as error:
-            raise Invalid(place.position, str(error)) from error
+            raise InvalidBatch(location.position, str(error)) from error
         if header.magic != MAGIC:
-            raise Invalid(place.position, f"a batch of format {header.magic}")
+            raise InvalidBatch(location.position, f"a batch of format {header.magic}")
         if not crc_is_valid(whole.buffer, whole.at, header):
-            raise Invalid(place.position, "a batch with a wrong CRC")
+            raise InvalidBatch(location.position, "a batch with a wrong CRC")
         if header.base_offset < next_offset or header.last_offset < header.base_offset:
-            raise Invalid(
-                place.position,
+            raise InvalidBatch(
+                location.position,
                 f"a batch from {header.base_offset} to {header.last_offset} where {next_offset} was to come",
             )
         if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-            raise Invalid(place.position, f"offset {header.last_offset} is too far from the segment's first")
+            raise InvalidBatch(
+                location.position, f"offset {header.last_offset} is too far from the segment's first"
+            )
         if next_base is not None and header.last_offset >= next_base:
-            raise Invalid(place.position, f"offset {header.last_offset} belongs to the next segment")
+            raise InvalidBatch(location.position, f"offset {header.last_offset} belongs to the next segment")
         return header
 
-    def _set_aside(self, segments: list[Segment]) -> None:
+    def _delete_segments(self, segments: list[LogSegment]) -> None:
         """Take them out of the log, for good. The last goes first: a crash leaves no hole."""
         for segment in reversed(segments):
             self._logger.warning("%s: %r does not follow the end of the log: set aside", self.name, segment)
-            self._trash.rename_files(segment.paths, self._config.file_delete_delay_ms)
+            self._delayed_deletion.rename_files(segment.paths, self._config.file_delete_delay_ms)
             self.segments.remove(segment)
         if segments:
             self._disk.sync_directory(self._directory)
@@ -480,8 +494,8 @@ class _Opening:
             self._logger.warning(
                 "%s: ends at %d, before its start at %d: emptied", self.name, end_offset, log_start_offset
             )
-            self._set_aside(self.segments[:])
-            self._begin_at(log_start_offset)
+            self._delete_segments(self.segments[:])
+            self._create_first_segment(log_start_offset)
             end_offset = log_start_offset
         return end_offset
 
@@ -507,7 +521,7 @@ def _base_offset(name: str) -> int:
     return int(digits)
 
 
-def _remember_in_flight(segment: Segment, producers: ProducerStateManager) -> None:
+def _restore_in_flight_batches(segment: LogSegment, producers: ProducerStateManager) -> None:
     """Learn from the end of a segment what the snapshot behind it leaves out: what came before a last batch.
 
     A producer whose broker dies sends again all that had no answer, up to five batches, of which the segment
@@ -517,13 +531,13 @@ def _remember_in_flight(segment: Segment, producers: ProducerStateManager) -> No
     try:
         offset = segment.index.offset_at(max(0, segment.size_bytes - _IN_FLIGHT_BYTES))
         position = segment.position_before(segment.base_offset if offset is None else offset)
-        for place in headers(segment.file, position, segment.size_bytes):
-            header = read_header(segment.file.read_at(place.position, HEADER_BYTES))
+        for location in scan_headers(segment.file, position, segment.size_bytes):
+            header = read_header(segment.file.read_at(location.position, HEADER_BYTES))
             state = producers.producers.get(header.producer_id)
             if state is not None and header.producer_epoch == state.epoch and not header.is_control:
                 kept = found.setdefault(header.producer_id, deque(maxlen=BATCHES_KEPT))
                 kept.append(BatchMetadata.of(header))
-    except Invalid:
+    except InvalidBatch:
         return
     for producer_id, kept in found.items():
         known = producers.producers[producer_id].batches
@@ -532,10 +546,10 @@ def _remember_in_flight(segment: Segment, producers: ProducerStateManager) -> No
             known.extend(kept)
 
 
-def _rebuild_indexes(segment: Segment) -> None:
+def _rebuild_indexes(segment: LogSegment) -> None:
     try:
         segment.rebuild_indexes()
-    except Invalid as error:
+    except InvalidBatch as error:
         raise StorageError(f"{segment.log_path} is damaged {error}") from error
     # The log file is durable already, for the most part: no flush would see to these.
     for file in segment.index_files():

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.broker.storage.log.segment import Segment
+from kwire.broker.storage.log.segment import LogSegment
 
 
 def deletable_segments(
-    segments: Sequence[Segment],
+    segments: Sequence[LogSegment],
     config: LogConfig,
     *,
     log_start_offset: int,
     log_end_offset: int,
     high_watermark: int,
     now_ms: int,
-) -> list[Segment]:
+) -> list[LogSegment]:
     """The oldest segments that are to go; all of them may be. Nothing at or beyond the high watermark goes.
 
     A topic that is only compacted loses nothing but what lies before its start offset. StorageError.
@@ -24,7 +24,7 @@ def deletable_segments(
     excess_bytes = None
     if config.delete and config.retention_bytes >= 0:
         excess_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
-    deletable: list[Segment] = []
+    deletable: list[LogSegment] = []
     for number, segment in enumerate(segments):
         is_last = number == len(segments) - 1
         end_offset = log_end_offset if is_last else segments[number + 1].base_offset

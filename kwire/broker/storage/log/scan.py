@@ -15,13 +15,13 @@ _LEAD = Struct(">qiib")
 _PREFIX = Struct(">qiibIhiqq")
 """base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp."""
 
-_LEAST_LEGACY_BYTES = LOG_OVERHEAD_BYTES + 14
+_MIN_LEGACY_BYTES = LOG_OVERHEAD_BYTES + 14
 FIRST_MAGIC_WITH_BATCHES = 2
 _HEADERS_CHUNK_BYTES = 4096
 _WHOLE_CHUNK_BYTES = 1 << 20
 
 
-class Place(NamedTuple):
+class BatchLocation(NamedTuple):
     """A batch in a segment file: where it lies, and what its header says that storage cares for."""
 
     position: int
@@ -36,7 +36,7 @@ class Place(NamedTuple):
         return self.position + self.size_bytes
 
 
-class Invalid(Exception):
+class InvalidBatch(Exception):
     """The bytes at `position` are not a whole, valid batch."""
 
     def __init__(self, position: int, reason: str) -> None:
@@ -44,7 +44,7 @@ class Invalid(Exception):
         self.position = position
 
 
-def headers(file: DiskFile, position: int, end: int) -> Iterator[Place]:
+def scan_headers(file: DiskFile, position: int, end: int) -> Iterator[BatchLocation]:
     """The batches from `position` to `end`, found by their headers; it stops quietly where one is cut short.
 
     Meant for parts of a file that were checked when they were written: nothing but lengths is looked at.
@@ -61,18 +61,18 @@ def headers(file: DiskFile, position: int, end: int) -> Iterator[Place]:
             at = 0
             if len(chunk) < _PREFIX.size:
                 return
-        place = _place(position, unpack_from(chunk, at))
-        if place.next_position > end:
+        location = _location(position, unpack_from(chunk, at))
+        if location.next_position > end:
             return
-        yield place
-        position = place.next_position
+        yield location
+        position = location.next_position
 
 
-def _place(position: int, fields: tuple[int, ...]) -> Place:
+def _location(position: int, fields: tuple[int, ...]) -> BatchLocation:
     base_offset, length, leader_epoch, _, _, _, last_offset_delta, _, max_timestamp = fields
     if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
-        raise Invalid(position, f"a batch of length {length}")
-    return Place(
+        raise InvalidBatch(position, f"a batch of length {length}")
+    return BatchLocation(
         position,
         LOG_OVERHEAD_BYTES + length,
         base_offset,
@@ -82,15 +82,15 @@ def _place(position: int, fields: tuple[int, ...]) -> Place:
     )
 
 
-class Whole(NamedTuple):
+class WholeBatch(NamedTuple):
     """A batch with its bytes: it starts at `at` in `buffer`."""
 
-    place: Place
+    location: BatchLocation
     buffer: memoryview
     at: int
 
 
-def whole_batches(file: DiskFile, position: int, end: int) -> Iterator[Whole]:
+def scan_batches(file: DiskFile, position: int, end: int) -> Iterator[WholeBatch]:
     """Every batch from `position` to `end` with its bytes; CRCs are left to the caller.
 
     Raises Invalid where the bytes cannot be a batch of format 2, and where the last one is cut short; what it
@@ -105,26 +105,26 @@ def whole_batches(file: DiskFile, position: int, end: int) -> Iterator[Whole]:
             chunk_position = position
             at = 0
             if len(chunk) < _LEAD.size:
-                raise Invalid(position, f"{end - position} bytes are less than a batch")
+                raise InvalidBatch(position, f"{end - position} bytes are less than a batch")
         _, length, _, magic = _LEAD.unpack_from(chunk, at)
         size_bytes = LOG_OVERHEAD_BYTES + length
-        if size_bytes < _LEAST_LEGACY_BYTES:
-            raise Invalid(position, f"a batch of length {length}")
+        if size_bytes < _MIN_LEGACY_BYTES:
+            raise InvalidBatch(position, f"a batch of length {length}")
         if position + size_bytes > end:
-            raise Invalid(position, f"a batch of {size_bytes} bytes with {end - position} left")
+            raise InvalidBatch(position, f"a batch of {size_bytes} bytes with {end - position} left")
         if at + size_bytes > len(chunk):
             chunk = _read_chunk(file, position, end, max(size_bytes, _WHOLE_CHUNK_BYTES))
             chunk_position = position
             at = 0
             if len(chunk) < size_bytes:
-                raise Invalid(position, "the file is shorter than its size")
+                raise InvalidBatch(position, "the file is shorter than its size")
         if magic < FIRST_MAGIC_WITH_BATCHES:
             if _is_legacy(chunk[at : at + size_bytes], magic):
                 raise LegacyFormat(f"a batch of format {magic} at byte {position}")
-            raise Invalid(position, f"a batch of format {magic}")
+            raise InvalidBatch(position, f"a batch of format {magic}")
         if size_bytes < HEADER_BYTES:
-            raise Invalid(position, f"a batch of length {length}")
-        yield Whole(_place(position, _PREFIX.unpack_from(chunk, at)), chunk, at)
+            raise InvalidBatch(position, f"a batch of length {length}")
+        yield WholeBatch(_location(position, _PREFIX.unpack_from(chunk, at)), chunk, at)
         position += size_bytes
 
 

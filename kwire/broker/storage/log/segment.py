@@ -18,8 +18,13 @@ from kwire.broker.storage.log.index import (
     TimeIndex,
 )
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.broker.storage.log.scan import Invalid, Place, headers
-from kwire.broker.storage.log.transaction_index import Aborted, append_aborted, cut_aborted, read_aborted
+from kwire.broker.storage.log.scan import BatchLocation, InvalidBatch, scan_headers
+from kwire.broker.storage.log.transaction_index import (
+    AbortedTxn,
+    append_aborted_txn,
+    read_aborted_txns,
+    truncate_aborted_txns,
+)
 from kwire.wire.batch import NO_TIMESTAMP, read_header, records
 from kwire.wire.named_tuple import NamedTuple
 
@@ -45,14 +50,14 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
-class Segment:
+class LogSegment:
     """One `.log` file and its indexes, starting at `base_offset`."""
 
     __slots__ = (
         "_aborted",
         "_disk",
         "_first_timestamp",
-        "_is_doubted",
+        "_index_was_checked",
         "_max_timestamp",
         "_offset_of_max_timestamp",
         "base_offset",
@@ -60,12 +65,12 @@ class Segment:
         "created_ms",
         "index",
         "index_interval_bytes",
-        "is_cut",
-        "is_rebuilt",
+        "indexes_were_rebuilt",
         "log_path",
         "roll_jitter_ms",
         "size_bytes",
         "time_index",
+        "was_trimmed",
     )
 
     def __init__(
@@ -92,13 +97,13 @@ class Segment:
         self.roll_jitter_ms = roll_jitter_ms
         self.index_interval_bytes = config.index_interval_bytes
         self.bytes_since_index_entry = 0
-        self._aborted: list[Aborted] | None = None
-        self.is_cut = False
+        self._aborted: list[AbortedTxn] | None = None
+        self.was_trimmed = False
         """Whether its preallocated rest has gone since it was opened, which no flush may have seen."""
-        self.is_rebuilt = False
+        self.indexes_were_rebuilt = False
         """Whether its indexes were made anew since then, which no flush sees to."""
         self._first_timestamp: int | None = None
-        self._is_doubted = False
+        self._index_was_checked = False
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
 
@@ -112,7 +117,7 @@ class Segment:
         *,
         now_ms: int,
         roll_jitter_ms: int,
-    ) -> Segment:
+    ) -> LogSegment:
         """Make the files of a new, active segment. StorageError."""
         segment = cls(
             disk,
@@ -137,7 +142,7 @@ class Segment:
         """The batches."""
         return self._disk.open(self.log_path)
 
-    def moved_to(self, directory: str) -> None:
+    def update_directory(self, directory: str) -> None:
         """The log's directory was renamed."""
         self.log_path, self.index.path, self.time_index.path = (
             join(directory, path.rpartition("/")[2])
@@ -147,28 +152,28 @@ class Segment:
     @property
     def paths(self) -> list[str]:
         """Every file that a segment may have."""
-        prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
-        return [prefix + suffix + way for suffix in SUFFIXES]
+        prefix, _, file_suffix = self.log_path.rpartition(LOG_SUFFIX)
+        return [prefix + suffix + file_suffix for suffix in SUFFIXES]
 
     @property
     def _transaction_index_path(self) -> str:
-        prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
-        return prefix + TRANSACTION_INDEX_SUFFIX + way
+        prefix, _, file_suffix = self.log_path.rpartition(LOG_SUFFIX)
+        return prefix + TRANSACTION_INDEX_SUFFIX + file_suffix
 
-    def aborted(self) -> list[Aborted]:
+    def aborted(self) -> list[AbortedTxn]:
         """The transactions whose abort markers are in this segment. Not to be changed. StorageError."""
         if self._aborted is None:
-            self._aborted = read_aborted(self._disk, self._transaction_index_path)
+            self._aborted = read_aborted_txns(self._disk, self._transaction_index_path)
         return self._aborted
 
-    def add_aborted(self, entries: Iterable[Aborted]) -> None:
+    def add_aborted(self, entries: Iterable[AbortedTxn]) -> None:
         """Note transactions whose abort markers were just written. StorageError."""
         known = self.aborted()
         for entry in entries:
-            append_aborted(self._disk, self._transaction_index_path, entry)
+            append_aborted_txn(self._disk, self._transaction_index_path, entry)
             known.append(entry)
 
-    def set_aborted(self, entries: list[Aborted]) -> None:
+    def set_aborted(self, entries: list[AbortedTxn]) -> None:
         """Write the index afresh, as recovery has read it from the batches. StorageError."""
         self._disk.remove(self._transaction_index_path)
         self._aborted = []
@@ -207,7 +212,7 @@ class Segment:
             first_timestamp = self.first_timestamp()
             # Without a timestamp to go by, the wall clock since the segment's creation decides.
             waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.created_ms
-            if waited_ms > config.longest_segment_ms - self.roll_jitter_ms:
+            if waited_ms > config.max_segment_ms - self.roll_jitter_ms:
                 return True
         return (
             self.index.is_full
@@ -220,15 +225,17 @@ class Segment:
         if self._first_timestamp is None:
             if not self.size_bytes:
                 return NO_TIMESTAMP
-            first = next(headers(self.file, 0, self.size_bytes), None)
+            first = next(scan_headers(self.file, 0, self.size_bytes), None)
             self._first_timestamp = first.max_timestamp if first else NO_TIMESTAMP
         return self._first_timestamp
 
-    def starts_with(self, max_timestamp: int) -> None:
+    def set_first_timestamp(self, max_timestamp: int) -> None:
         """Note the greatest timestamp of the segment's first append."""
         self._first_timestamp = max_timestamp
 
-    def appended(self, size_bytes: int, last_offset: int, max_timestamp: int, offset_of_max: int) -> None:
+    def update_after_append(
+        self, size_bytes: int, last_offset: int, max_timestamp: int, offset_of_max: int
+    ) -> None:
         """Account for an append whose bytes have been written at the end of the file."""
         position = self.size_bytes
         largest, offset_of_largest = self.max_timestamp_entry()
@@ -260,7 +267,7 @@ class Segment:
         self.time_index.finish()
         if self._disk.size(self.log_path) != self.size_bytes:
             self.file.truncate(self.size_bytes)
-            self.is_cut = True
+            self.was_trimmed = True
 
     # --- finding
 
@@ -294,32 +301,32 @@ class Segment:
         self.rebuild_indexes()
         return self.index.lookup(offset)
 
-    def find(self, offset: int) -> Place | None:
+    def find(self, offset: int) -> BatchLocation | None:
         """The batch that holds `offset`, or the first one after it; None at the end of the segment."""
-        for place in self._places_for(offset):
-            if place.last_offset >= offset:
-                return place
+        for location in self._locations_for(offset):
+            if location.last_offset >= offset:
+                return location
         return None
 
-    def _places_for(self, offset: int) -> Iterator[Place]:
+    def _locations_for(self, offset: int) -> Iterator[BatchLocation]:
         """Batches from where a scan for this offset begins: one that lies before it, if any does.
 
         An index has no checksum: a bit of it that turns over would have records passed over in silence.
         """
         position = self.position_before(offset)
-        places = headers(self.file, position, self.size_bytes)
-        if not position or self._is_doubted:
-            return places
+        locations = scan_headers(self.file, position, self.size_bytes)
+        if not position or self._index_was_checked:
+            return locations
         try:
-            first = next(places, None)
-        except Invalid:
+            first = next(locations, None)
+        except InvalidBatch:
             first = None
         if first is not None and self.base_offset <= first.base_offset <= offset:
-            return chain((first,), places)
+            return chain((first,), locations)
         # Once is enough: where the log itself is damaged, that does not help.
-        self._is_doubted = True
+        self._index_was_checked = True
         self.rebuild_indexes()
-        return headers(self.file, self.position_before(offset), self.size_bytes)
+        return scan_headers(self.file, self.position_before(offset), self.size_bytes)
 
     def next_offset(self) -> int:
         """The offset after the segment's last batch. Invalid where the file does not end with one."""
@@ -332,11 +339,11 @@ class Segment:
             last_indexed = self.base_offset
         indexed = self.find(last_indexed)
         position = indexed.position if indexed else 0
-        for place in headers(self.file, position, self.size_bytes):
-            next_offset = place.last_offset + 1
-            position = place.next_position
+        for location in scan_headers(self.file, position, self.size_bytes):
+            next_offset = location.last_offset + 1
+            position = location.next_position
         if position != self.size_bytes:
-            raise Invalid(position, "no whole batch")
+            raise InvalidBatch(position, "no whole batch")
         return next_offset
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
@@ -347,9 +354,9 @@ class Segment:
             self.rebuild_indexes()
             indexed = self.time_index.lookup(timestamp)
         position = self.position_before(max(indexed, start_offset))
-        for place in headers(self.file, position, self.size_bytes):
-            if place.max_timestamp >= timestamp and place.last_offset >= start_offset:
-                found = self._first_record(place, timestamp, start_offset)
+        for location in scan_headers(self.file, position, self.size_bytes):
+            if location.max_timestamp >= timestamp and location.last_offset >= start_offset:
+                found = self._first_record(location, timestamp, start_offset)
                 if found is not None:
                     return found
         return None
@@ -357,51 +364,53 @@ class Segment:
     def find_max_timestamp(self) -> TimestampOffset | None:
         """The first record that has the segment's greatest timestamp."""
         timestamp, offset = self.max_timestamp_entry()
-        for place in headers(self.file, self.position_before(offset), self.size_bytes):
-            if place.max_timestamp == timestamp:
-                return self._first_record(place, timestamp, self.base_offset)
+        for location in scan_headers(self.file, self.position_before(offset), self.size_bytes):
+            if location.max_timestamp == timestamp:
+                return self._first_record(location, timestamp, self.base_offset)
         return None
 
-    def _first_record(self, place: Place, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        batch = memoryview(self.file.read_at(place.position, place.size_bytes))
+    def _first_record(
+        self, location: BatchLocation, timestamp: int, start_offset: int
+    ) -> TimestampOffset | None:
+        batch = memoryview(self.file.read_at(location.position, location.size_bytes))
         header = read_header(batch, 0)
         for record in records(batch, 0, header, max_bytes=_MAX_SEARCHED_BATCH_BYTES):
             if record.timestamp >= timestamp and record.offset >= start_offset:
-                return TimestampOffset(record.timestamp, record.offset, place.leader_epoch)
+                return TimestampOffset(record.timestamp, record.offset, location.leader_epoch)
         return None
 
     # --- changing
 
-    def settle(self) -> None:
+    def remove_suffix(self) -> None:
         """Give the files their final names: the log last, since a `.swap` log says that there is more to do.
 
         StorageError.
         """
-        prefix, _, way = self.log_path.rpartition(LOG_SUFFIX)
+        prefix, _, file_suffix = self.log_path.rpartition(LOG_SUFFIX)
         for suffix in reversed(SUFFIXES):
             with suppress(FileMissing):
-                self._disk.rename(prefix + suffix + way, prefix + suffix)
+                self._disk.rename(prefix + suffix + file_suffix, prefix + suffix)
         self.log_path = prefix + LOG_SUFFIX
         self.index.path = prefix + INDEX_SUFFIX
         self.time_index.path = prefix + TIME_INDEX_SUFFIX
 
     def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
         """Cut off every batch that ends at `offset` or beyond; the segment becomes the active one."""
-        place = self.find(offset)
+        location = self.find(offset)
         self.index.truncate_to(offset)
         self.time_index.truncate_to(offset)
-        cut_aborted(self._disk, self._transaction_index_path, offset)
+        truncate_aborted_txns(self._disk, self._transaction_index_path, offset)
         self._aborted = None
-        if place is not None:
-            self.file.truncate(place.position)
-            self.size_bytes = place.position
+        if location is not None:
+            self.file.truncate(location.position)
+            self.size_bytes = location.position
         self.open_for_appends(config)
         if not self.size_bytes:
             self.created_ms = now_ms
             self._first_timestamp = None
         self.bytes_since_index_entry = 0
         largest, offset_of_largest = self.time_index.last_entry
-        for remaining in headers(self.file, self.position_before(offset_of_largest), self.size_bytes):
+        for remaining in scan_headers(self.file, self.position_before(offset_of_largest), self.size_bytes):
             if remaining.max_timestamp > largest:
                 largest, offset_of_largest = remaining.max_timestamp, remaining.last_offset
         self.set_max_timestamp(largest, offset_of_largest)
@@ -411,15 +420,15 @@ class Segment:
 
         Invalid where the file is damaged.
         """
-        self.is_rebuilt = True
+        self.indexes_were_rebuilt = True
         rebuilding = self.begin_rebuild()
-        for place in headers(self.file, 0, self.size_bytes):
+        for location in scan_headers(self.file, 0, self.size_bytes):
             try:
-                if not 0 <= place.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
-                    raise InvalidOffset(f"offset {place.last_offset} is not this segment's")
-                rebuilding.add(place)
+                if not 0 <= location.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
+                    raise InvalidOffset(f"offset {location.last_offset} is not this segment's")
+                rebuilding.add(location)
             except InvalidOffset as error:
-                raise Invalid(place.position, str(error)) from error
+                raise InvalidBatch(location.position, str(error)) from error
         rebuilding.finish()
 
     def begin_rebuild(self) -> IndexRebuild:
@@ -432,7 +441,7 @@ class IndexRebuild:
 
     __slots__ = ("_segment", "_was_active", "indexed_position")
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: LogSegment) -> None:
         self._segment = segment
         self.indexed_position = 0
         self._was_active = segment.index.max_entries, segment.time_index.max_entries
@@ -450,18 +459,18 @@ class IndexRebuild:
         """The greatest timestamp up to here."""
         return self._segment.max_timestamp_entry()[0]
 
-    def add(self, place: Place) -> None:
+    def add(self, location: BatchLocation) -> None:
         """The next batch. Those that are no later than `largest_timestamp` and not due need not be told.
 
         InvalidOffset when offsets go backwards.
         """
         segment = self._segment
-        if place.max_timestamp > segment.max_timestamp_entry()[0]:
-            segment.set_max_timestamp(place.max_timestamp, place.last_offset)
-        if place.position - self.indexed_position > segment.index_interval_bytes:
-            segment.index.append(place.last_offset, place.position)
+        if location.max_timestamp > segment.max_timestamp_entry()[0]:
+            segment.set_max_timestamp(location.max_timestamp, location.last_offset)
+        if location.position - self.indexed_position > segment.index_interval_bytes:
+            segment.index.append(location.last_offset, location.position)
             segment.time_index.maybe_append(*segment.max_timestamp_entry())
-            self.indexed_position = place.position
+            self.indexed_position = location.position
 
     def finish(self) -> None:
         """Complete the files, as long as their entries; preallocated again if they were."""

@@ -10,10 +10,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from kwire.broker.storage.disk import DiskFile, FileRegion, StorageError
-from kwire.broker.storage.log.segment import Segment, TimestampOffset
-from kwire.broker.storage.log.transaction_index import Aborted, overlapping
+from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
+from kwire.broker.storage.log.transaction_index import AbortedTxn, collect_aborted_txns
 
-_PLACES = 16
+_REMEMBERED_WRITES = 16
 """How many writes are remembered."""
 _LENGTH_FIELD_POSITION = 8
 _BYTES_BEFORE_LENGTH_COUNTS = 12
@@ -46,22 +46,22 @@ INCOMPLETE = FileRegion(_NoFile(), 0, 0)
 """Nothing either: there is a batch, and not even the first one fits."""
 
 
-class Segments:
+class LogSegments:
     """At least one segment; what is staged for the active one is not in it yet."""
 
-    __slots__ = ("_largest_rolled", "_places", "_segments", "active", "bases", "end_offset")
+    __slots__ = ("_largest_rolled", "_segments", "_write_positions", "active", "bases", "end_offset")
 
-    def __init__(self, segments: Iterable[Segment], end_offset: int) -> None:
+    def __init__(self, segments: Iterable[LogSegment], end_offset: int) -> None:
         self._segments = list(segments)
         self.bases = [segment.base_offset for segment in self._segments]
         """The first offset of each; not to be changed from outside."""
         self.active = self._segments[-1]
         self.end_offset = end_offset
         """The offset after the last batch in the files."""
-        self._places: dict[int, tuple[Segment, int]] = {}
-        self._largest_rolled: Segment | None = None
+        self._write_positions: dict[int, tuple[LogSegment, int]] = {}
+        self._largest_rolled: LogSegment | None = None
 
-    def __iter__(self) -> Iterator[Segment]:
+    def __iter__(self) -> Iterator[LogSegment]:
         return iter(self._segments)
 
     def __len__(self) -> int:
@@ -74,34 +74,34 @@ class Segments:
 
     # --- changing
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: LogSegment) -> None:
         """Make a new segment the active one."""
         self._segments.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
         self._largest_rolled = None
 
-    def remove(self, gone: Iterable[Segment]) -> None:
+    def remove(self, gone: Iterable[LogSegment]) -> None:
         """Forget some, of which the caller takes care. When all go, `add` has to follow."""
         bases = {segment.base_offset for segment in gone}
         self._segments = [segment for segment in self._segments if segment.base_offset not in bases]
         self.bases = [segment.base_offset for segment in self._segments]
         if self._segments:
             self.active = self._segments[-1]
-        self.forget_places()
+        self.forget_positions()
 
-    def replace(self, gone: Iterable[Segment], new: Segment) -> None:
+    def replace(self, gone: Iterable[LogSegment], new: LogSegment) -> None:
         """Put one that is not active in the place of neighbours, the first of which has its base offset."""
         bases = {segment.base_offset for segment in gone}
         kept = [segment for segment in self._segments if segment.base_offset not in bases]
         kept.insert(bisect_left(kept, new.base_offset, key=lambda segment: segment.base_offset), new)
         self._segments = kept
         self.bases = [segment.base_offset for segment in kept]
-        self.forget_places()
+        self.forget_positions()
 
-    def forget_places(self) -> None:
+    def forget_positions(self) -> None:
         """The log was cut at one of its ends: what is remembered of it may be wrong."""
-        self._places.clear()
+        self._write_positions.clear()
         self._largest_rolled = None
 
     def forget_lookups(self) -> None:
@@ -110,20 +110,20 @@ class Segments:
             segment.index.forget_lookup()
             segment.time_index.forget_lookup()
 
-    def about_to_write(self) -> None:
+    def remember_write_position(self) -> None:
         """The next batch will be at the end of the active segment: remember the place."""
-        places = self._places
+        places = self._write_positions
         places[self.end_offset] = (self.active, self.active.size_bytes)
-        if len(places) > _PLACES:
+        if len(places) > _REMEMBERED_WRITES:
             del places[next(iter(places))]
 
     # --- finding
 
-    def holding(self, offset: int) -> list[Segment]:
+    def segments_from(self, offset: int) -> list[LogSegment]:
         """The segments that hold anything from `offset` on."""
         return self._segments[max(0, bisect_right(self.bases, offset) - 1) :]
 
-    def not_synced_from(self, recovery_point: int) -> list[Segment]:
+    def unsynced_from(self, recovery_point: int) -> list[LogSegment]:
         """The segments that hold anything from the recovery point on, and the one that it ends."""
         return self._segments[max(0, bisect_left(self.bases, recovery_point) - 1) :]
 
@@ -149,14 +149,14 @@ class Segments:
             size_bytes = min(size_bytes, max(max_bytes, least_bytes))
         return FileRegion(file, position, size_bytes)
 
-    def aborted(self, offset: int, region: FileRegion, stable_offset: int) -> list[Aborted]:
+    def aborted(self, offset: int, region: FileRegion, stable_offset: int) -> list[AbortedTxn]:
         """The aborted transactions that a reader of this region, which begins at `offset`, must know of.
 
         Also of a region of no bytes, as Apache Kafka tells it, where something stable is to be read.
         How far the region reaches is taken from the index, as Apache Kafka does, so that there may be some of
         a little further on. StorageError.
         """
-        if offset >= stable_offset or not any(segment.aborted() for segment in self.holding(offset)):
+        if offset >= stable_offset or not any(segment.aborted() for segment in self.segments_from(offset)):
             return []
         found = self._locate(offset)
         if found is None:
@@ -166,9 +166,9 @@ class Segments:
         upper_bound = segment.index.offset_at(position + region.size_bytes)
         if upper_bound is None:
             upper_bound = self.bases[number] if number < len(self.bases) else self.end_offset
-        aborted: list[Aborted] = []
+        aborted: list[AbortedTxn] = []
         for later in self._segments[number - 1 :]:
-            entries, is_all = overlapping(later.aborted(), offset, upper_bound)
+            entries, is_all = collect_aborted_txns(later.aborted(), offset, upper_bound)
             aborted += entries
             if is_all:
                 break
@@ -195,7 +195,7 @@ class Segments:
             + self._position_within(self._segments[last - 1], up_to_offset)
         )
 
-    def place_of(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
+    def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
         """Where a read from `offset` began that gave this region; None where that has to be looked for."""
         active = self.active
         if offset < active.base_offset:
@@ -217,7 +217,7 @@ class Segments:
             position = segment.size_bytes
         return segment.base_offset, position
 
-    def bytes_to(self, base: int, position: int, up_to_offset: int) -> int | None:
+    def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
         """From a position to an offset in the segment that has this base; None if the offset is not of it.
 
         StorageError, Invalid.
@@ -227,31 +227,31 @@ class Segments:
             return None
         return self._position_within(self._segments[number], up_to_offset) - position
 
-    def base_of_batch(self, offset: int) -> int:
+    def batch_base_offset(self, offset: int) -> int:
         """Where the batch begins that holds `offset`, or the first one after it. StorageError, Invalid."""
-        for segment in self.holding(offset):
+        for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
                 return found.base_offset
         return offset
 
-    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+    def _locate(self, offset: int) -> tuple[LogSegment, int] | None:
         """Where the batch begins that holds `offset`, or the first one after it."""
-        place = self._places.get(offset)
+        place = self._write_positions.get(offset)
         if place is not None and place[1] < place[0].size_bytes:
             return place
         # A compacted log may have no batch at the end of a segment: the next one has it then.
-        for segment in self.holding(offset):
+        for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
                 return segment, found.position
         return None
 
-    def _position_within(self, segment: Segment, up_to_offset: int) -> int:
+    def _position_within(self, segment: LogSegment, up_to_offset: int) -> int:
         """Where in this segment the batches end that lie before `up_to_offset`."""
         if up_to_offset >= self.end_offset:
             return segment.size_bytes
-        place = self._places.get(up_to_offset)
+        place = self._write_positions.get(up_to_offset)
         if place is not None and place[0] is segment:
             return place[1]
         found = segment.find(up_to_offset)
@@ -291,5 +291,5 @@ def _batch_bytes(file: DiskFile, position: int) -> int:
     return _BYTES_BEFORE_LENGTH_COUNTS + int.from_bytes(length, "big")
 
 
-def _max_timestamp(segment: Segment) -> int:
+def _max_timestamp(segment: LogSegment) -> int:
     return segment.max_timestamp_entry()[0]

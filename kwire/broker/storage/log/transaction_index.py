@@ -17,7 +17,7 @@ _VERSION = 0
 ENTRY_BYTES = _ENTRY.size
 
 
-class Aborted(NamedTuple):
+class AbortedTxn(NamedTuple):
     """An aborted transaction: its first record that is still there, its marker, what was stable then."""
 
     producer_id: int
@@ -30,44 +30,44 @@ class Aborted(NamedTuple):
         return _ENTRY.pack(_VERSION, *self)
 
 
-def read_aborted(disk: Disk, path: str) -> list[Aborted]:
+def read_aborted_txns(disk: Disk, path: str) -> list[AbortedTxn]:
     """Every entry of an index; none where there is no file. StorageError for one that is damaged."""
     if not disk.exists(path):
         return []
     data = disk.read(path)
     if len(data) % ENTRY_BYTES:
         raise StorageError(f"{path} has {len(data)} bytes, which is no number of whole entries")
-    found: list[Aborted] = []
+    found: list[AbortedTxn] = []
     for version, *fields in _ENTRY.iter_unpack(data):
         if version != _VERSION:
             raise StorageError(f"{path} has an entry of version {version}, not {_VERSION}")
-        found.append(Aborted(*fields))
+        found.append(AbortedTxn(*fields))
     return found
 
 
-def append_aborted(disk: Disk, path: str, entry: Aborted) -> None:
+def append_aborted_txn(disk: Disk, path: str, entry: AbortedTxn) -> None:
     """Add an entry, making the file for the first one. StorageError."""
     file = disk.open(path, create=True)
     file.write_at(file.size(), [entry.encode()])
 
 
-def cut_aborted(disk: Disk, path: str, offset: int) -> None:
+def truncate_aborted_txns(disk: Disk, path: str, offset: int) -> None:
     """Drop the entries whose markers lie at `offset` or beyond. StorageError."""
     if not disk.exists(path):
         return
     kept = 0
-    for entry in read_aborted(disk, path):
+    for entry in read_aborted_txns(disk, path):
         if entry.last_offset >= offset:
             break
         kept += ENTRY_BYTES
     disk.open(path).truncate(kept)
 
 
-def overlapping(
-    entries: list[Aborted], fetch_offset: int, upper_bound_offset: int
-) -> tuple[list[Aborted], bool]:
+def collect_aborted_txns(
+    entries: list[AbortedTxn], fetch_offset: int, upper_bound_offset: int
+) -> tuple[list[AbortedTxn], bool]:
     """What a reader of the range must leave out, and whether later indexes cannot have more of it."""
-    found: list[Aborted] = []
+    found: list[AbortedTxn] = []
     for entry in entries:
         if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:
             found.append(entry)

@@ -67,7 +67,7 @@ class RecordErrors(ApiError):
         """Index in the batch and reason, of each record that is at fault."""
 
 
-class Validated(NamedTuple):
+class ValidatedBatch(NamedTuple):
     """A batch that may be appended: the bytes to keep, and its header."""
 
     data: bytearray | memoryview
@@ -144,7 +144,7 @@ def validate(
     origin: AppendOrigin,
     partition: str = "",
     header: BatchHeader | None = None,
-) -> Validated:
+) -> ValidatedBatch:
     """Check one whole batch, and give it the timestamps and the compression that its topic asks for.
 
     `partition` is for messages; `header` is the batch's, where it was read before. Offsets are not assigned
@@ -166,9 +166,9 @@ def validate(
         raise _corrupt(partition)
     if from_client:
         _check_client_batch(header, partition)
-    elif origin is AppendOrigin.COORDINATOR and _stays_as_it_is(header, config):
+    elif origin is AppendOrigin.COORDINATOR and _is_unchanged_by(header, config):
         # This broker has built its records a moment ago; the CRC tells that they are still those.
-        return Validated(batch, header)
+        return ValidatedBatch(batch, header)
     try:
         return _check_records(batch, header, config, now_ms, partition)
     except CorruptBatch as error:
@@ -209,7 +209,7 @@ def _check_client_batch(header: BatchHeader, partition: str) -> None:
         raise ApiError(ErrorCode.INVALID_RECORD, f"The batch appended to {partition} has {problem}.")
 
 
-def _stays_as_it_is(header: BatchHeader, config: LogConfig) -> bool:
+def _is_unchanged_by(header: BatchHeader, config: LogConfig) -> bool:
     """Whether the topic's configuration changes nothing in the batch."""
     codec = header.codec
     return (
@@ -221,7 +221,7 @@ def _stays_as_it_is(header: BatchHeader, config: LogConfig) -> bool:
 
 def _check_records(
     batch: bytearray | memoryview, header: BatchHeader, config: LogConfig, now_ms: int, partition: str
-) -> Validated:
+) -> ValidatedBatch:
     source = header.codec
     target = CODEC_NAMES.get(config.compression_type, source)
     if header.is_control and source == Codec.NONE:
@@ -234,7 +234,7 @@ def _check_records(
         for index, record in enumerate(found):
             if config.compact and record.key is None and not header.is_control:
                 refused.append((index, f"Compacted topic cannot accept message without key in {partition}."))
-            elif reason := _refuse_timestamp(record.timestamp, header, config, now_ms):
+            elif reason := _timestamp_error(record.timestamp, header, config, now_ms):
                 out_of_time = True
                 refused.append((index, reason))
         if refused:
@@ -252,7 +252,7 @@ def _check_records(
             )
             rebuilt_header = read_header(rebuilt)
             _check_size(rebuilt_header, config, partition)
-            return Validated(rebuilt, rebuilt_header)
+            return ValidatedBatch(rebuilt, rebuilt_header)
     else:
         count = count_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
         if count != header.records_count:
@@ -260,12 +260,12 @@ def _check_records(
                 f"The batch says it has {header.records_count} records and holds another number"
             )
     if append_time:
-        return Validated(batch, stamp_append_time(batch, 0, header, now_ms))
+        return ValidatedBatch(batch, stamp_append_time(batch, 0, header, now_ms))
     if header.has_log_append_time:
         attributes = header.attributes & ~TIMESTAMP_TYPE_MASK
         _INT16.pack_into(batch, ATTRIBUTES_AT, attributes)
         header = header._replace(attributes=attributes, crc=update_crc(batch, 0, header.size_bytes))
-    return Validated(batch, header)
+    return ValidatedBatch(batch, header)
 
 
 def _timestamps_matter(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
@@ -279,7 +279,7 @@ def _timestamps_matter(header: BatchHeader, config: LogConfig, now_ms: int) -> b
     )
 
 
-def _refuse_timestamp(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: int) -> str | None:
+def _timestamp_error(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: int) -> str | None:
     if config.message_timestamp_type != LOG_APPEND_TIME and timestamp != NO_TIMESTAMP:
         earliest = now_ms - config.message_timestamp_before_max_ms
         latest = now_ms + config.message_timestamp_after_max_ms

@@ -76,7 +76,7 @@ def test_a_gap_at_the_end_of_a_segment_is_no_reason_to_answer(rig: Rig, *, trans
     log.roll(rig.host.now_ms())
     # What the cleaner leaves of tombstones whose time is over.
     log.segments[0].truncate_to(5, log.config, rig.host.now_ms())
-    log._segments.forget_places()
+    log._segments.forget_positions()
     if transaction:
         records = build(
             [(rig.host.now_ms(), None, b"open", [])],

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
-from kwire.broker.storage.log.verifications import Verifications
+from kwire.broker.storage.log.transaction_verification import Verifications
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest
@@ -53,17 +53,17 @@ def test_no_batch_overtakes_one_that_is_being_verified() -> None:
     verifications = Verifications()
     went: list[str] = []
     for name in ("first", "second", "third"):
-        verifications.take_turn(1, partial(went.append, name))
+        verifications.run_in_turn(1, partial(went.append, name))
         if name == "first":
-            verifications.take_turn(2, partial(went.append, "of another"))
+            verifications.run_in_turn(2, partial(went.append, "of another"))
     assert went == ["first", "of another"]
     verifications.end_turn(1)
     assert went[2:] == ["second"]
-    assert verifications.has_turns(1)
+    assert verifications.is_verifying(1)
     verifications.end_turn(1)
     verifications.end_turn(1)
     assert went[3:] == ["third"]
-    assert not verifications.has_turns(1)
+    assert not verifications.is_verifying(1)
 
 
 def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(rig: Rig) -> None:
@@ -158,12 +158,12 @@ def test_many_that_are_answered_at_once_take_their_turns_without_a_deep_stack() 
         went.append(number)
         verifications.end_turn(1)
 
-    verifications.take_turn(1, lambda: None)
+    verifications.run_in_turn(1, lambda: None)
     for number in range(3_000):
-        verifications.take_turn(1, partial(go, number))
+        verifications.run_in_turn(1, partial(go, number))
     verifications.end_turn(1)
     assert went == list(range(3_000))
-    assert not verifications.has_turns(1)
+    assert not verifications.is_verifying(1)
 
 
 def test_one_that_fails_does_not_keep_those_behind_it() -> None:
@@ -178,10 +178,10 @@ def test_one_that_fails_does_not_keep_those_behind_it() -> None:
         went.append("behind it")
         verifications.end_turn(1)
 
-    verifications.take_turn(1, lambda: None)
-    verifications.take_turn(1, fail)
-    verifications.take_turn(1, go)
+    verifications.run_in_turn(1, lambda: None)
+    verifications.run_in_turn(1, fail)
+    verifications.run_in_turn(1, go)
     with pytest.raises(AssertionError, match="a fault of ours"):
         verifications.end_turn(1)
     assert went == ["behind it"]
-    assert not verifications.has_turns(1)
+    assert not verifications.is_verifying(1)

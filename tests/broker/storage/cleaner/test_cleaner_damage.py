@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Job
-from kwire.broker.storage.cleaner.rewriting import LogCleaning
-from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.broker.storage.cleaner.log_rewriter import LogRewriter
+from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import ABORT, COMMIT, HEADER_BYTES, CorruptBatch, build, read_header
 
@@ -15,7 +15,7 @@ DIRECTORY = "/data/t-0"
 LEADER_EPOCH = range(12, 16)
 """Bytes of a header that no checksum covers, and that no cleaning goes by."""
 
-Segment = tuple[int, list[bytearray]]
+LogSegment = tuple[int, list[bytearray]]
 
 
 def data(base_offset: int, *keys: bytes, producer_id: int = -1) -> bytearray:
@@ -45,23 +45,23 @@ def marker(base_offset: int, kind: int, producer_id: int) -> bytearray:
     )
 
 
-PLAIN: list[Segment] = [
+PLAIN: list[LogSegment] = [
     (0, [data(0, b"a", b"b"), data(2, b"c", b"d")]),
     (4, [data(4, b"e"), data(5, b"a", b"f", b"g")]),
     (8, []),
 ]
 # One bit lies between the two producers: what is committed could be taken for aborted.
-WITH_TRANSACTIONS: list[Segment] = [
+WITH_TRANSACTIONS: list[LogSegment] = [
     (0, [data(0, b"k", b"x")]),
     (2, [data(2, b"y", producer_id=100), data(3, b"z"), data(4, b"u", producer_id=101)]),
     (5, [marker(5, ABORT, 100), data(6, b"k", producer_id=100), marker(7, ABORT, 100)]),
     (8, [marker(8, COMMIT, 101), data(9, b"x")]),
     (10, []),
 ]
-ABORTED = {5: [Aborted(100, 2, 5, 4), Aborted(100, 6, 7, 4)]}
+ABORTED = {5: [AbortedTxn(100, 2, 5, 4), AbortedTxn(100, 6, 7, 4)]}
 
 
-def reports(segments: list[Segment], first_dirty_offset: int = 0) -> tuple[list[Cleaned | Done], str]:
+def reports(segments: list[LogSegment], first_dirty_offset: int = 0) -> tuple[list[Cleaned | Done], str]:
     """What cleaning all but the last segment, each by itself, gives, and why it ends early."""
     disk = MemoryDisk()
     disk.make_directory(DIRECTORY)
@@ -87,16 +87,16 @@ def reports(segments: list[Segment], first_dirty_offset: int = 0) -> tuple[list[
     )
     found: list[Cleaned | Done] = []
     try:
-        found.extend(LogCleaning(job, disk).run())
+        found.extend(LogRewriter(job, disk).run())
     except CorruptBatch as error:
         return found, str(error)
     return found, ""
 
 
 @pytest.mark.parametrize("segments", [PLAIN, WITH_TRANSACTIONS], ids=["plain", "transactions"])
-def test_a_bit_that_has_turned_over_changes_nothing(segments: list[Segment]) -> None:
-    found, why = reports(segments)
-    assert not why
+def test_a_bit_that_has_turned_over_changes_nothing(segments: list[LogSegment]) -> None:
+    found, reason = reports(segments)
+    assert not reason
     assert isinstance(found[-1], Done)
     assert len(found) > 1  # so that there is something to be lost
     for _, batches in segments:
@@ -104,9 +104,9 @@ def test_a_bit_that_has_turned_over_changes_nothing(segments: list[Segment]) -> 
             for place in set(range(HEADER_BYTES)) - set(LEADER_EPOCH):
                 for bit in range(8):
                     batch[place] ^= 1 << bit
-                    found, why = reports(segments)
+                    found, reason = reports(segments)
                     batch[place] ^= 1 << bit
-                    assert why, f"byte {place}, bit {bit} of the batch at {read_header(batch).base_offset}"
+                    assert reason, f"byte {place}, bit {bit} of the batch at {read_header(batch).base_offset}"
                     assert not found
 
 
@@ -117,7 +117,7 @@ def test_nor_does_one_in_what_is_clean_already(first_dirty_offset: int) -> None:
     for place in set(range(HEADER_BYTES)) - set(LEADER_EPOCH):
         for bit in range(8):
             batch[place] ^= 1 << bit
-            found, why = reports(PLAIN, first_dirty_offset)
+            found, reason = reports(PLAIN, first_dirty_offset)
             batch[place] ^= 1 << bit
-            assert why
+            assert reason
             assert not found

@@ -10,7 +10,7 @@ import pytest
 from kwire.broker.storage.disk import StorageError
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.errors import ApiError, ErrorCode
-from tests.broker.storage.cleaner.test_cleaner import Bench, Kept, fill, in_two_directories, kept
+from tests.broker.storage.cleaner.test_log_cleaner import Bench, Kept, fill, in_two_directories, kept
 
 
 @pytest.mark.parametrize("free_bytes", [0, 100, 300])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.storage.cleaner.filtering import LastOfProducer, Rules
-from kwire.broker.storage.cleaner.offset_map import MapFilter, OffsetMap
-from kwire.broker.storage.cleaner.rebatching import GONE, plain_records
+from kwire.broker.storage.cleaner.batch_filter import CleaningRules, LastRecord
+from kwire.broker.storage.cleaner.batch_rebuild import REMOVED, decompressed_records
+from kwire.broker.storage.cleaner.cleaned_transactions import CleanedTransactionMetadata
+from kwire.broker.storage.cleaner.offset_map import OffsetMap, OffsetMapFilter
 from kwire.broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY
-from kwire.broker.storage.cleaner.transactions import Aborted, CleanedTransactions
+from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.wire.batch import CorruptBatch, NewRecord, build, crc_is_valid, read_header, records
 from kwire.wire.compression import Codec
 
@@ -33,8 +34,8 @@ class Cleaning:
         capacity: int = 1000,
         now_ms: int = NOW_MS,
         delete_retention_ms: int = DAY_MS,
-        last_of_producers: dict[int, LastOfProducer] | None = None,
-        aborted: list[Aborted] | None = None,
+        last_records: dict[int, LastRecord] | None = None,
+        aborted: list[AbortedTxn] | None = None,
     ) -> None:
         self.batches = [bytes(batch) for batch in batches]
         self.kept: list[bytes] | None = None
@@ -46,16 +47,16 @@ class Cleaning:
                 continue
             if aborted is not None and header.is_transactional:
                 continue
-            payload, start, end = plain_records(batch, 0, header)
+            payload, start, end = decompressed_records(batch, 0, header)
             self.map.add(payload, start, end, header.base_offset, header.records_count, first_dirty_offset)
             if not self.map.is_full:
                 self.map.latest_offset = header.last_offset
         if not self.map.is_full:
             self.map.latest_offset = read_header(self.batches[-1]).last_offset
-        rules = Rules(
-            now_ms, delete_retention_ms, first_dirty_offset, upper_bound_offset, last_of_producers or {}
+        rules = CleaningRules(
+            now_ms, delete_retention_ms, first_dirty_offset, upper_bound_offset, last_records or {}
         )
-        self.filter = MapFilter(self.map, rules, lambda: CleanedTransactions(aborted or [], 0))
+        self.filter = OffsetMapFilter(self.map, rules, lambda: CleanedTransactionMetadata(aborted or [], 0))
 
     def run(self) -> list[bytes]:
         """The batches that stay. The filter takes a log once, in order."""
@@ -63,10 +64,10 @@ class Cleaning:
             return self.kept
         kept = self.kept = []
         for batch in self.batches:
-            left = self.filter.filtered(batch, 0, read_header(batch))
+            left = self.filter.filter_batch(batch, 0, read_header(batch))
             if left is None:
                 kept.append(batch)
-            elif left != GONE:
+            elif left != REMOVED:
                 header = read_header(left)
                 assert crc_is_valid(left, 0, header)
                 assert header.size_bytes == len(left)
@@ -183,12 +184,12 @@ def test_the_last_batch_of_a_producer_stays_empty() -> None:
         for n in range(3)
     ]
     batches.append(build([record(b"a", b"end")], base_offset=3))
-    kept = Cleaning(batches, last_of_producers={7: LastOfProducer(2, 2)}).run()
+    kept = Cleaning(batches, last_records={7: LastRecord(2, 2)}).run()
     header = read_header(kept[0])
     assert (header.base_offset, header.records_count, header.size_bytes) == (2, 0, 61)
     assert (header.producer_id, header.producer_epoch, header.last_sequence) == (7, 2, 2)
     assert (header.base_timestamp, header.max_timestamp) == (-1, NOW_MS)
-    again = Cleaning([bytearray(batch) for batch in kept], last_of_producers={7: LastOfProducer(2, 2)})
+    again = Cleaning([bytearray(batch) for batch in kept], last_records={7: LastRecord(2, 2)})
     assert again.run() == kept
     assert len(Cleaning([bytearray(batch) for batch in kept]).run()) == 1
 
@@ -224,7 +225,7 @@ def sent(base_offset: int, producer_id: int = 7) -> bytearray:
 
 def test_aborted_data_goes_first_and_its_marker_two_cleanings_later() -> None:
     first = Cleaning(
-        [sent(0), marker(0, 1), build([record(b"z", b"1")], base_offset=2)], aborted=[Aborted(7, 0, 1, 2)]
+        [sent(0), marker(0, 1), build([record(b"z", b"1")], base_offset=2)], aborted=[AbortedTxn(7, 0, 1, 2)]
     )
     kept = first.run()
     assert [read_header(batch).base_offset for batch in kept] == [1, 2]
@@ -244,9 +245,9 @@ def test_a_commit_marker_stays_as_long_as_its_data() -> None:
 
 
 def test_a_marker_is_all_that_is_left_of_a_producer() -> None:
-    only = {7: LastOfProducer(None, 0)}
-    with_horizon = Cleaning([marker(1, 1)]).run()
-    kept = Cleaning([bytearray(with_horizon[0])], now_ms=NOW_MS + DAY_MS, last_of_producers=only).run()
+    only = {7: LastRecord(None, 0)}
+    with_delete_horizon = Cleaning([marker(1, 1)]).run()
+    kept = Cleaning([bytearray(with_delete_horizon[0])], now_ms=NOW_MS + DAY_MS, last_records=only).run()
     assert [(read_header(batch).records_count, read_header(batch).is_control) for batch in kept] == [
         (0, True)
     ]
@@ -261,4 +262,4 @@ def test_a_damaged_batch_is_not_rewritten() -> None:
     cleaning = Cleaning([batch], first_dirty_offset=1)
     batch[-1] ^= 1
     with pytest.raises(CorruptBatch):
-        cleaning.filter.filtered(bytes(batch), 0, read_header(batch))
+        cleaning.filter.filter_batch(bytes(batch), 0, read_header(batch))

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, write_offsets
-from kwire.broker.storage.cleaner.cleaner import Cleaner
-from kwire.broker.storage.cleaner.transactions import CleanedTransactions
+from kwire.broker.storage.cleaner.cleaned_transactions import CleanedTransactionMetadata
+from kwire.broker.storage.cleaner.log_cleaner import LogCleaner
 from kwire.broker.storage.log.log import Log
-from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.wire.batch import ABORT, COMMIT, BatchHeader, build, read_header
-from tests.broker.storage.cleaner.test_cleaner import COMPACT, Bench
+from tests.broker.storage.cleaner.test_log_cleaner import COMPACT, Bench
 from tests.broker.storage.log_bench import committed, end_transaction
 
 
@@ -56,7 +56,7 @@ class World(Bench):
         return found
 
 
-def indexed(log: Log) -> list[Aborted]:
+def indexed(log: Log) -> list[AbortedTxn]:
     return [entry for segment in log.segments for entry in segment.aborted()]
 
 
@@ -74,7 +74,7 @@ def test_a_transaction_that_was_aborted_while_another_was_open_supersedes_nothin
     world.roll()
     if cleaned_while_open:
         world.pass_time()
-        assert world.cleaner.rounds
+        assert world.cleaner.completed_cleanings
         assert world.log.segments[0].base_offset < world.log.last_stable_offset
     world.end(2, COMMIT)
     assert world.committed() == {b"K": b"committed", b"Y": b"y"}
@@ -143,7 +143,7 @@ def test_cleaning_changes_nothing_that_a_reader_of_committed_records_finds(seed:
         assert world.committed() == expected
         world.roll()
         world.pass_time()
-    assert world.cleaner.rounds > 2
+    assert world.cleaner.completed_cleanings > 2
     assert world.committed() == expected
 
 
@@ -164,18 +164,18 @@ def header_of(offset: int, producer_id: int, kind: int | None = None) -> BatchHe
 
 def test_what_ended_before_the_log_start_is_not_known_to_be_aborted() -> None:
     """Its data stays while it lies in the same segment, and its marker with it; the index has no entry."""
-    followed = CleanedTransactions([Aborted(1, 0, 1, 2)], log_start_offset=2)
-    assert not followed.data(header_of(0, 1))
-    assert not followed.marker(header_of(1, 1, ABORT), ABORT)
-    assert not followed.marker(header_of(5, 1, COMMIT), COMMIT)
+    followed = CleanedTransactionMetadata([AbortedTxn(1, 0, 1, 2)], log_start_offset=2)
+    assert not followed.on_batch_read(header_of(0, 1))
+    assert not followed.on_control_batch_read(header_of(1, 1, ABORT), ABORT)
+    assert not followed.on_control_batch_read(header_of(5, 1, COMMIT), COMMIT)
     assert followed.kept == []
 
 
 def test_data_before_the_log_start_without_a_marker_has_none_behind_it() -> None:
     """Apache Kafka's cleaner has dropped the marker, and left the data."""
-    followed = CleanedTransactions([], log_start_offset=2)
-    assert not followed.data(header_of(0, 1))
-    assert followed.marker(header_of(5, 1, ABORT), ABORT)
+    followed = CleanedTransactionMetadata([], log_start_offset=2)
+    assert not followed.on_batch_read(header_of(0, 1))
+    assert followed.on_control_batch_read(header_of(5, 1, ABORT), ABORT)
 
 
 def test_a_transaction_that_ended_before_the_log_start_is_not_open_after_a_crash() -> None:
@@ -185,13 +185,13 @@ def test_a_transaction_that_ended_before_the_log_start_is_not_open_after_a_crash
     world.end(1, ABORT)
     world.log.delete_records_before(world.log.log_end_offset)
     world.config = world.log.config = world.config._replace(delete_retention_ms=0)
-    world.cleaner = Cleaner(world.manager, world.settings, world.host, world.disk)
+    world.cleaner = LogCleaner(world.manager, world.settings, world.host, world.disk)
     world.cleaner.start()
     for number in range(3):
         world.write(b"k", b"%d" % number)
         world.roll()
         world.pass_time()
-    assert world.cleaner.rounds == 3
+    assert world.cleaner.completed_cleanings == 3
     assert world.log.segments[0].base_offset == 0
     world.manager.write_checkpoints()
     world.cleaner.stop()
@@ -202,10 +202,10 @@ def test_a_transaction_that_ended_before_the_log_start_is_not_open_after_a_crash
 
 
 def test_an_abort_marker_that_the_indexes_do_not_know_of_stays_while_there_is_data() -> None:
-    followed = CleanedTransactions([], log_start_offset=0)
-    assert not followed.data(header_of(0, 1))
-    assert not followed.marker(header_of(1, 1, ABORT), ABORT)
-    assert followed.marker(header_of(2, 1, ABORT), ABORT)
+    followed = CleanedTransactionMetadata([], log_start_offset=0)
+    assert not followed.on_batch_read(header_of(0, 1))
+    assert not followed.on_control_batch_read(header_of(1, 1, ABORT), ABORT)
+    assert followed.on_control_batch_read(header_of(2, 1, ABORT), ABORT)
 
 
 def test_an_abort_marker_before_the_place_where_reading_begins_is_not_met() -> None:
@@ -224,9 +224,9 @@ def test_an_abort_marker_before_the_place_where_reading_begins_is_not_met() -> N
     world.roll()
     write_offsets(world.disk, f"/data/{CLEANED_OFFSETS}", {("t", 0): middle})
     world.cleaner.stop()
-    world.cleaner = Cleaner(world.manager, world.settings, world.host, world.disk)
+    world.cleaner = LogCleaner(world.manager, world.settings, world.host, world.disk)
     world.cleaner.start()
     world.pass_time()
-    assert world.cleaner.rounds == 1
+    assert world.cleaner.completed_cleanings == 1
     found = [(record.key, record.value) for record in committed(world.log) if record.key != b"filler"]
     assert found == [(b"k", b"old"), (b"other", b"new"), (b"k", b"new")]

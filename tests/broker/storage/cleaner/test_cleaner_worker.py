@@ -12,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from kwire.broker.storage.cleaner.child import ChildWorkers, InlineWorkers, Worker, workers_for
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
-from kwire.broker.storage.cleaner.worker import Courtesy, Pace
+from kwire.broker.storage.cleaner.worker import PriorityControl, Throttler
+from kwire.broker.storage.cleaner.worker_pool import (
+    InlineWorkerPool,
+    ProcessWorkerPool,
+    Worker,
+    worker_pool_for,
+)
 from kwire.broker.storage.disk import RealDisk
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import batches, build, records
@@ -24,8 +29,8 @@ WORKER = [sys.executable, "-m", "kwire.broker.storage.cleaner.worker"]
 
 
 @pytest.fixture
-def workers() -> Iterator[ChildWorkers]:
-    made = ChildWorkers()
+def workers() -> Iterator[ProcessWorkerPool]:
+    made = ProcessWorkerPool()
     yield made
     made.close()
 
@@ -60,7 +65,7 @@ def job(tmp_path: Path) -> Job:
     )
 
 
-def test_a_process_cleans(job: Job, workers: ChildWorkers) -> None:
+def test_a_process_cleans(job: Job, workers: ProcessWorkerPool) -> None:
     worker = workers.start(job)
     cleaned = worker.next_report()
     assert isinstance(cleaned, Cleaned)
@@ -78,7 +83,7 @@ def test_a_process_cleans(job: Job, workers: ChildWorkers) -> None:
     assert int(written.stat().st_mtime) == job.segments[-2][0]
 
 
-def test_a_worker_can_be_killed(job: Job, workers: ChildWorkers) -> None:
+def test_a_worker_can_be_killed(job: Job, workers: ProcessWorkerPool) -> None:
     worker = workers.start(job._replace(bytes_per_second=1.0))
     worker.kill()
     assert isinstance(worker.next_report(), Failed)
@@ -89,7 +94,7 @@ def test_a_worker_ends_with_the_broker(job: Job) -> None:
     slow = job._replace(bytes_per_second=1.0)
     with subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
-        process.stdin.write(slow.line().encode() + b"\n")
+        process.stdin.write(slow.to_line().encode() + b"\n")
         process.stdin.flush()
         process.stdin.close()
         assert process.wait(30) == 1
@@ -118,7 +123,7 @@ def processes() -> list[str]:
     return [line.split()[0] for line in children.stdout.splitlines() if "cleaner.worker" in line]
 
 
-def test_a_process_does_one_job_after_the_other(job: Job, workers: ChildWorkers) -> None:
+def test_a_process_does_one_job_after_the_other(job: Job, workers: ProcessWorkerPool) -> None:
     first = all_reports(workers.start(job))
     (used,) = processes()
     assert all_reports(workers.start(job)) == first
@@ -127,7 +132,7 @@ def test_a_process_does_one_job_after_the_other(job: Job, workers: ChildWorkers)
     assert processes() == []
 
 
-def test_a_process_that_has_gone_meanwhile_is_replaced(job: Job, workers: ChildWorkers) -> None:
+def test_a_process_that_has_gone_meanwhile_is_replaced(job: Job, workers: ProcessWorkerPool) -> None:
     first = all_reports(workers.start(job))
     (pid,) = processes()
     os.kill(int(pid), signal.SIGKILL)
@@ -136,17 +141,17 @@ def test_a_process_that_has_gone_meanwhile_is_replaced(job: Job, workers: ChildW
     assert again != pid
 
 
-def test_a_process_that_has_ended_is_forgotten(job: Job, workers: ChildWorkers) -> None:
+def test_a_process_that_has_ended_is_forgotten(job: Job, workers: ProcessWorkerPool) -> None:
     all_reports(workers.start(job))
     (pid,) = processes()
     os.kill(int(pid), signal.SIGKILL)
     os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
-    workers.tidy()
+    workers.reap_exited()
     assert processes() == []
 
 
 def test_a_job_that_ends_after_the_broker_has_stopped_leaves_no_process(
-    job: Job, workers: ChildWorkers
+    job: Job, workers: ProcessWorkerPool
 ) -> None:
     worker = workers.start(job)
     workers.close()
@@ -154,20 +159,20 @@ def test_a_job_that_ends_after_the_broker_has_stopped_leaves_no_process(
     assert processes() == []
 
 
-def test_a_log_that_went_away_is_not_held_against_it(job: Job, workers: ChildWorkers) -> None:
+def test_a_log_that_went_away_is_not_held_against_it(job: Job, workers: ProcessWorkerPool) -> None:
     Path(job.directory, "00000000000000000000.log").unlink()
     report = workers.start(job).next_report()
     assert isinstance(report, Failed)
-    assert not report.for_good
+    assert not report.is_permanent
 
 
 def test_a_disk_in_memory_has_its_workers_inside() -> None:
-    assert isinstance(workers_for(RealDisk()), ChildWorkers)
+    assert isinstance(worker_pool_for(RealDisk()), ProcessWorkerPool)
     disk = MemoryDisk()
     disk.make_directory("/data")
     job = Job("/data", [(0, 0)], 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1.0)
-    workers = workers_for(disk)
-    assert isinstance(workers, InlineWorkers)
+    workers = worker_pool_for(disk)
+    assert isinstance(workers, InlineWorkerPool)
     worker = workers.start(job)
     assert isinstance(worker.next_report(), Done)
     worker.kill()
@@ -182,7 +187,7 @@ def test_the_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.sleep", sleep)
-    pace = Pace(1000.0)
+    pace = Throttler(1000.0)
     rng = random.Random(0)
     told = 0
     for _ in range(200):
@@ -196,20 +201,20 @@ def test_the_worker_stands_back_once_the_broker_has_much_to_do(monkeypatch: pyte
     clock, used = [100.0], [1.0]
     stepped: list[float] = []
     monkeypatch.setattr("kwire.broker.storage.cleaner.worker.time.monotonic", lambda: clock[0])
-    courtesy = Courtesy(lambda: used[0], lambda: stepped.append(clock[0]))
+    courtesy = PriorityControl(lambda: used[0], lambda: stepped.append(clock[0]))
     for _ in range(10):  # a tenth of a core
         clock[0] += 0.2
         used[0] += 0.02
-        courtesy.look()
+        courtesy.check()
     assert stepped == []
     for _ in range(10):  # half of one
         clock[0] += 0.2
         used[0] += 0.1
-        courtesy.look()
+        courtesy.check()
     assert len(stepped) == 1
 
 
 def test_the_worker_stands_back_where_nothing_tells_what_the_broker_does() -> None:
     stepped: list[int] = []
-    Courtesy(lambda: None, lambda: stepped.append(1)).look()
+    PriorityControl(lambda: None, lambda: stepped.append(1)).check()
     assert stepped == [1]

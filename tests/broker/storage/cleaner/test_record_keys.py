@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from kwire.broker.storage.cleaner import record_keys
 from kwire.broker.storage.cleaner.offset_map import ENTRY_BYTES, OffsetMap, Survivors
-from kwire.broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY, RecordKeys, keys_of, offsets_of, short
+from kwire.broker.storage.cleaner.record_keys import (
+    LONGEST_PLAIN_KEY,
+    RecordKeys,
+    hash_key,
+    keys_of,
+    record_offsets,
+)
 from kwire.wire.batch import HEADER_BYTES, CorruptBatch, build, read_header, records
 
 SIZES = [
@@ -54,7 +60,7 @@ def test_what_is_read_is_that_of_the_records_one_by_one(
     found = keys_of(data, HEADER_BYTES, len(data), count)
     expected = [(record.offset, record.key, record.value is None) for record in records(data, 0, header)]
     assert len(found.starts) == count + 1
-    assert offsets_of(data, found.starts, 1000) == [offset for offset, _, _ in expected]
+    assert record_offsets(data, found.starts, 1000) == [offset for offset, _, _ in expected]
     assert found.keys == [None if key is None else shortened(key) for _, key, _ in expected]
     assert found.has_null == (None in found.keys)
     assert found.tombstones == [index for index, (_, _, is_tombstone) in enumerate(expected) if is_tombstone]
@@ -77,7 +83,7 @@ def test_what_is_read_is_that_of_the_records_one_by_one(
 
 
 def shortened(key: bytes) -> bytes:
-    return key if len(key) <= LONGEST_PLAIN_KEY else short(key)
+    return key if len(key) <= LONGEST_PLAIN_KEY else hash_key(key)
 
 
 def test_survivors_are_told_batch_by_batch() -> None:
@@ -103,8 +109,8 @@ def test_no_key_is_taken_for_another(length: int) -> None:
 def one_by_one(data: bytes, at: int, end: int, count: int) -> RecordKeys:
     """What `keys_of` finds when it takes no records in together."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_keys, "_take_alike", lambda *_: 0)
-        patch.setattr(record_keys, "_take_mixed", lambda *_: 0)
+        patch.setattr(record_keys, "_read_alike", lambda *_: 0)
+        patch.setattr(record_keys, "_read_mixed", lambda *_: 0)
         return keys_of(data, at, end, count)
 
 

@@ -84,12 +84,12 @@ def test_what_is_written_at_once_stays_whatever_is_under_way(bench: Bench, steps
         bench.work()
     bench.wanted = {"one": {T1: 5}, "two": {T1: 4}}
     bench.files.write_now()
-    assert bench.files.told == {T1}
+    assert bench.files.checkpointed == {T1}
     while bench.held:
         bench.work()
     assert bench.ends == [None]
     assert bench.said() == {"one": {T1: 5}, "two": {T1: 4}}
-    assert bench.files.told == {T1}
+    assert bench.files.checkpointed == {T1}
     bench.disk.power_cut()
     assert bench.said() == {"one": {T1: 5}, "two": {T1: 4}}
 
@@ -97,13 +97,13 @@ def test_what_is_written_at_once_stays_whatever_is_under_way(bench: Bench, steps
 def test_what_has_gone_may_be_told_of_until_a_loss_of_power_brings_nothing_back(bench: Bench) -> None:
     bench.files.write_now()
     bench.wanted = {"one": {T1: 5}, "two": {}}
-    assert bench.files.told == {T0}
+    assert bench.files.checkpointed == {T0}
     bench.write()
-    assert bench.files.told == {T0, T1}
+    assert bench.files.checkpointed == {T0, T1}
     bench.work()
-    assert bench.files.told == {T0, T1}
+    assert bench.files.checkpointed == {T0, T1}
     bench.work()
-    assert bench.files.told == {T1}
+    assert bench.files.checkpointed == {T1}
 
 
 def test_files_are_written_where_they_differ_or_are_gone(bench: Bench) -> None:

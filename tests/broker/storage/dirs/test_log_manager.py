@@ -16,7 +16,7 @@ from kwire.broker.storage.checkpoints import (
     read_offsets,
     read_topic_id,
 )
-from kwire.broker.storage.dirs.log_dir import DirectoryInUse, parse_name, set_aside_name
+from kwire.broker.storage.dirs.log_dir import DirectoryInUse, parse_dir_name, suffixed_dir_name
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, RealDisk, StorageError
 from kwire.broker.storage.log.log import Log
@@ -128,14 +128,14 @@ def test_the_volume_tells_its_size(disk: MemoryDisk, tmp_path: Path) -> None:
     ],
 )
 def test_directory_names_tell_the_partition(name: str, expected: tuple[str, int, str] | None) -> None:
-    parsed = parse_name(name)
+    parsed = parse_dir_name(name)
     assert (None if parsed is None else tuple(parsed[1:])) == expected
 
 
 def test_the_name_of_a_deleted_topic_fits_a_file_name() -> None:
-    name = set_aside_name("t" * 249, 12, "-delete", random.Random(0))
+    name = suffixed_dir_name("t" * 249, 12, "-delete", random.Random(0))
     assert len(name) == 255
-    parsed = parse_name(name)
+    parsed = parse_dir_name(name)
     assert parsed is not None
     assert parsed.topic.startswith("ttt")
 
@@ -190,7 +190,7 @@ def test_what_was_acknowledged_is_there_after_a_restart(disk: MemoryDisk, clean:
         logs.shutdown(NOW_MS, broker_epoch=7)
         assert disk.read("/a/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":7}'
     again = crash(disk)
-    assert again.directories()[0].was_clean == clean
+    assert again.directories()[0].had_clean_shutdown == clean
     assert not disk.exists("/a/.kafka_cleanshutdown")
     log = again.get("t", 0)
     assert log is not None
@@ -362,7 +362,7 @@ def test_a_new_topic_of_an_old_name_has_nothing_of_the_old_one(disk: MemoryDisk)
     new.append(batch(b"new"), leader_epoch=0, now_ms=NOW_MS)
     new.commit()
     placed: list[bool] = []
-    logs.placing.when_placed(new, host, lambda: placed.append(new.is_in_place))
+    logs.pending_logs.when_recoverable(new, host, lambda: placed.append(new.is_recoverable))
     for _ in ("written beside", "synced in their places", "named"):
         assert (placed, read_topic_id(disk, "/a/t-0")) == ([], None)
         held.pop(0).deliver()
@@ -391,7 +391,7 @@ def test_a_checkpoint_on_its_way_may_tell_of_an_old_name_too(disk: MemoryDisk) -
 def append_when_placed(
     logs: LogManager, log: Log, host: VirtualHost, held: list[WorkerTask], value: bytes
 ) -> None:
-    logs.placing.when_placed(log, host, lambda: append(log, value))
+    logs.pending_logs.when_recoverable(log, host, lambda: append(log, value))
     while held:
         held.pop(0).deliver()
         host.run_pending()
@@ -403,7 +403,7 @@ def test_a_metadata_log_that_was_only_begun_is_named_when_it_is_opened(disk: Mem
     logs.lock()
     disk.make_directory("/a/__cluster_metadata-0")
     log = logs.open_metadata_log(CONFIG, NOW_MS)
-    assert log.is_in_place
+    assert log.is_recoverable
     assert read_topic_id(disk, log.directory) == log.topic_id
 
 
@@ -431,7 +431,7 @@ def test_a_stray_log_is_kept_but_not_opened_again(disk: MemoryDisk) -> None:
     logs = opened(disk)
     log = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     append(log, b"a")
-    logs.set_stray(log)
+    logs.mark_stray(log)
     again = crash(disk)
     again.tick(NOW_MS)
     again.tick(NOW_MS + HOUR_MS)

@@ -196,10 +196,10 @@ def test_bytes_to_counts_within_a_segment(filled: Log) -> None:
     first, second = filled.segment_base_offsets[:2]
     last, end = filled.segment_base_offsets[-1], filled.log_end_offset
     before_second = filled.size_between(first, second - 1)
-    assert filled.bytes_to(first, 0, second) is None
-    assert filled.bytes_to(first, 0, second - 1) == before_second
-    assert filled.bytes_to(first, before_second, second - 1) == 0
-    assert filled.bytes_to(last, 0, end) == filled.size_between(last, end)
+    assert filled.bytes_from_position(first, 0, second) is None
+    assert filled.bytes_from_position(first, 0, second - 1) == before_second
+    assert filled.bytes_from_position(first, before_second, second - 1) == 0
+    assert filled.bytes_from_position(last, 0, end) == filled.size_between(last, end)
 
 
 def test_where_a_read_begins_is_known_from_it_in_the_active_segment(filled: Log) -> None:
@@ -208,12 +208,12 @@ def test_where_a_read_begins_is_known_from_it_in_the_active_segment(filled: Log)
     assert [filled.place(offset)[0] for offset in (0, second - 1, second, end)] == [0, 0, second, last]
     for offset in (last, last + 2, end):
         region = filled.read(offset, max_bytes=1 << 20, up_to_offset=end)
-        assert filled.place_of(region, offset) == filled.place(offset)
+        assert filled.known_position(region, offset) == filled.place(offset)
     for offset in (first, second):
         region = filled.read(offset, max_bytes=1 << 20, up_to_offset=end)
-        assert filled.place_of(region, offset) is None
+        assert filled.known_position(region, offset) is None
     cut = filled.read(last, max_bytes=1, up_to_offset=end, at_least_one=False)
-    assert filled.place_of(cut, last) is None, "there is more than was read"
+    assert filled.known_position(cut, last) is None, "there is more than was read"
 
 
 @pytest.mark.parametrize(

@@ -89,11 +89,11 @@ def test_old_segments_go_by_age_and_their_files_after_the_delay(
     assert filled.delete_old_segments(NOW_MS + 21 + DAY_MS) == 0
     assert filled.delete_old_segments(NOW_MS + 22 + DAY_MS) == 1
     assert filled.log_start_offset == 6
-    bench.trash.tick(1000)
+    bench.delayed_deletion.tick(1000)
     assert f"{0:020d}.log.deleted" in disk.names(bench.directory)
-    bench.trash.tick(1499)
+    bench.delayed_deletion.tick(1499)
     assert f"{0:020d}.log.deleted" in disk.names(bench.directory)
-    bench.trash.tick(1500)
+    bench.delayed_deletion.tick(1500)
     assert not [name for name in disk.names(bench.directory) if name.startswith(f"{0:020d}")]
 
 

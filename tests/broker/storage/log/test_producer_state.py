@@ -200,7 +200,7 @@ def test_markers_that_no_coordinator_writes(
 ) -> None:
     if known:
         producers.producers[1] = ProducerState()
-        producers.producers[1].enter_epoch(1)
+        producers.producers[1].set_epoch(1)
     elif epoch == 0:
         code = ErrorCode.UNKNOWN_SERVER_ERROR  # of any epoch, where none is known
     if code is None:
@@ -221,9 +221,9 @@ def test_a_transaction_is_unstable_until_its_marker_is_replicated(
     end_transaction(producers, 12, kind)
     assert producers.first_unstable_offset == 10
     assert next(iter(producers.unreplicated.values())).is_aborted == (kind == ABORT)
-    producers.replicated_up_to(12)
+    producers.on_high_watermark_updated(12)
     assert producers.first_unstable_offset == 10
-    producers.replicated_up_to(13)
+    producers.on_high_watermark_updated(13)
     assert producers.first_unstable_offset is None
 
 
@@ -233,7 +233,7 @@ def test_a_plain_batch_within_a_transaction_is_refused(producers: ProducerStateM
 
 
 def verify(producers: ProducerStateManager, sequence: int, *, epoch: int = 0, raises: bool = False) -> None:
-    producers.begin_verification(1, epoch, sequence, raises_epochs=raises, began_ms=0)
+    producers.begin_verification(1, epoch, sequence, supports_epoch_bump=raises, began_ms=0)
 
 
 def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: ProducerStateManager) -> None:
@@ -252,9 +252,9 @@ def test_what_was_sent_after_a_refused_batch_does_not_overtake_it(producers: Pro
 def test_an_answer_that_comes_after_the_end_of_its_transaction_is_not_current(
     producers: ProducerStateManager,
 ) -> None:
-    begun = producers.begin_verification(1, 0, -1, raises_epochs=False, began_ms=0)
+    begun = producers.begin_verification(1, 0, -1, supports_epoch_bump=False, began_ms=0)
     assert producers.verifications.is_current(1, begun)
-    producers.verifications.over(header(0, transactional=True))
+    producers.verifications.complete(header(0, transactional=True))
     assert not producers.verifications.is_current(1, begun)
 
 
@@ -337,7 +337,7 @@ def test_a_marker_of_version_2_is_of_a_newer_epoch(
 
 def test_a_transaction_that_began_before_the_log_start_is_still_open(producers: ProducerStateManager) -> None:
     producers.update(header(0, offset=10, transactional=True))
-    producers.log_starts_at(11)
+    producers.on_log_start_offset_incremented(11)
     assert producers.first_unstable_offset == 10
     assert refusal(producers, header(1)) == ErrorCode.INVALID_TXN_STATE
 

@@ -360,7 +360,7 @@ def open_as(bench: LogBench, topic_id: Uuid | None) -> Log:
         0,
         bench.config,
         clean=True,
-        trash=bench.trash,
+        delayed_deletion=bench.delayed_deletion,
         rng=random.Random(0),
         now_ms=NOW_MS,
         on_failure=lambda log, error: None,

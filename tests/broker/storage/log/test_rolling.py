@@ -57,10 +57,10 @@ def test_a_compacted_segment_rolls_in_time_for_its_cleaning(bench: LogBench) -> 
     bench.config = bench.config._replace(
         segment_ms=1000, max_compaction_lag_ms=100, cleanup_policy=frozenset({"compact"})
     )
-    assert bench.config.longest_segment_ms == 100
-    assert bench.config._replace(cleanup_policy=frozenset({"delete"})).longest_segment_ms == 1000
+    assert bench.config.max_segment_ms == 100
+    assert bench.config._replace(cleanup_policy=frozenset({"delete"})).max_segment_ms == 1000
     bench.config = bench.config._replace(cleanup_policy=frozenset({"compact", "delete"}), segment_ms=50)
-    assert bench.config.longest_segment_ms == 50
+    assert bench.config.max_segment_ms == 50
 
 
 def test_a_segment_rolls_when_timestamps_span_more_than_segment_ms(bench: LogBench) -> None:

@@ -14,7 +14,7 @@ from kwire.broker.storage.log import validator
 from kwire.broker.storage.log.log_config import AppendOrigin, LogConfig
 from kwire.broker.storage.log.validator import (
     RecordErrors,
-    Validated,
+    ValidatedBatch,
     check_produced,
     leading_header,
     validate,
@@ -32,7 +32,7 @@ APPEND_TIME = LogConfig(message_timestamp_type="LogAppendTime")
 
 def checked(
     sent: memoryview | bytearray, config: LogConfig = CONFIG, origin: AppendOrigin = AppendOrigin.CLIENT
-) -> Validated:
+) -> ValidatedBatch:
     return validate(sent, config, now_ms=NOW_MS, origin=origin, partition="t-0")
 
 
@@ -51,7 +51,7 @@ def changed(sent: memoryview, position: int, layout: str, *values: int) -> memor
     return sent
 
 
-def contents(validated: Validated) -> list[Record]:
+def contents(validated: ValidatedBatch) -> list[Record]:
     header = validated.header
     assert header == read_header(validated.data)
     return list(records(validated.data, 0, header))

@@ -6,11 +6,11 @@ from kwire.broker.storage.disk import Disk, FileMissing, StorageError
 from kwire.broker.storage.log.segment import DELETED_SUFFIX
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 
-REMOVALS_AT_ONCE = 8
+MAX_REMOVALS_PER_TICK = 8
 """A directory takes some milliseconds to remove, and the loop does nothing else meanwhile."""
 
 
-class Trash:
+class DelayedDeletion:
     """What is to be removed, and when. One for all logs of a broker."""
 
     def __init__(self, disk: Disk, logger: NodeLogger = STORAGE_LOGGER) -> None:
@@ -37,7 +37,7 @@ class Trash:
         """Have a directory removed, renamed by the caller."""
         self._arrived.append((delay_ms, path, True))
 
-    def moved(self, old: str, new: str) -> None:
+    def update_directory(self, old: str, new: str) -> None:
         """A directory was renamed, maybe with something in it that is on its way out."""
         for arrivals in (self._arrived, self._due):
             arrivals[:] = [
@@ -55,7 +55,7 @@ class Trash:
             self._arrived = []
         if not self._due:
             return False
-        left = REMOVALS_AT_ONCE
+        left = MAX_REMOVALS_PER_TICK
         more = False
         keep: list[tuple[int, str, bool]] = []
         for due_ms, path, is_directory in self._due:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from kwire.broker.storage.log.log import Log
-from kwire.broker.storage.log.segment import Segment
+from kwire.broker.storage.log.segment import LogSegment
 from kwire.wire.named_tuple import NamedTuple
 
 _NEVER: Final = (1 << 63) - 1
 
 
-class Candidate(NamedTuple):
+class LogToClean(NamedTuple):
     """A log with something to clean."""
 
     log: Log
@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
         return self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio
 
 
-def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> Candidate | None:
+def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> LogToClean | None:
     """What there is to clean of a log that was cleaned up to an offset; None for nothing at all.
 
     StorageError, Invalid: its segments cannot be read.
@@ -60,7 +60,7 @@ def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> Candidate | Non
     total_bytes = clean_bytes + cleanable_bytes
     if not total_bytes or upper_bound <= first_dirty:
         return None
-    return Candidate(
+    return LogToClean(
         log,
         first_dirty,
         upper_bound,
@@ -70,7 +70,7 @@ def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> Candidate | Non
     )
 
 
-def _from(segments: list[Segment], offset: int) -> list[Segment]:
+def _from(segments: list[LogSegment], offset: int) -> list[LogSegment]:
     """The segments that hold anything from `offset` on, or may do so."""
     first = 0
     for number, segment in enumerate(segments):
@@ -79,7 +79,7 @@ def _from(segments: list[Segment], offset: int) -> list[Segment]:
     return segments[first:]
 
 
-def _first_uncleanable(log: Log, segments: list[Segment], dirty: list[Segment], now_ms: int) -> int:
+def _first_uncleanable(log: Log, segments: list[LogSegment], dirty: list[LogSegment], now_ms: int) -> int:
     """Nothing from here on may be cleaned: the active segment, what is not stable, what is too young."""
     bounds = [log.last_stable_offset, segments[-1].base_offset]
     lag_ms = log.config.min_compaction_lag_ms
@@ -90,7 +90,7 @@ def _first_uncleanable(log: Log, segments: list[Segment], dirty: list[Segment], 
     return min(bounds)
 
 
-def _is_overdue(log: Log, dirty: list[Segment], now_ms: int) -> bool:
+def _is_overdue(log: Log, dirty: list[LogSegment], now_ms: int) -> bool:
     """Whether the oldest dirty record waits for longer than max.compaction.lag.ms."""
     lag_ms = log.config.max_compaction_lag_ms
     if lag_ms >= _NEVER:

@@ -15,13 +15,13 @@ from __future__ import annotations
 from kwire.broker.storage.cleaner.job import Cleaned
 from kwire.broker.storage.disk import Disk, FileMissing
 from kwire.broker.storage.log.log import Log
-from kwire.broker.storage.log.segment import CLEANED_SUFFIX, SUFFIXES, SWAP_SUFFIX, Segment
+from kwire.broker.storage.log.segment import CLEANED_SUFFIX, SUFFIXES, SWAP_SUFFIX, LogSegment
 
 
-class Swap:
+class SegmentSwap:
     """One exchange. Every step runs on the loop, but for `sync`; each may raise StorageError."""
 
-    def __init__(self, disk: Disk, log: Log, old: list[Segment], cleaned: Cleaned, now_ms: int) -> None:
+    def __init__(self, disk: Disk, log: Log, old: list[LogSegment], cleaned: Cleaned, now_ms: int) -> None:
         self._disk = disk
         self._log = log
         self._directory = log.directory
@@ -29,7 +29,7 @@ class Swap:
         self._sizes = [segment.size_bytes for segment in old]
         self._cleaned = cleaned
         self._now_ms = now_ms
-        self._installed: Segment | None = None
+        self._installed: LogSegment | None = None
 
     @property
     def is_possible(self) -> bool:
@@ -59,7 +59,7 @@ class Swap:
     def install(self) -> None:
         """Let the log read the new segment, and none of the old."""
         cleaned = self._cleaned
-        segment = Segment(
+        segment = LogSegment(
             self._disk,
             self._directory,
             cleaned.base_offset,
@@ -73,18 +73,18 @@ class Swap:
         self._log.replace_segments(self._old, segment)
         self._installed = segment
 
-    def settle(self) -> None:
+    def complete(self) -> None:
         """Give the new segment its final names, unless the log has dropped it by now."""
         segment = self._installed
         if segment is None or self._log.failure is not None:
             return
         self._installed = None
         if any(present is segment for present in self._log.segments):
-            segment.settle()
+            segment.remove_suffix()
 
     def undo(self) -> None:
         """Throw the new segment's files away; not after `install`."""
         prefix = f"{self._directory}/{self._cleaned.base_offset:020d}"
-        for way in (CLEANED_SUFFIX, SWAP_SUFFIX):
+        for file_suffix in (CLEANED_SUFFIX, SWAP_SUFFIX):
             for suffix in SUFFIXES:
-                self._disk.remove(prefix + suffix + way)
+                self._disk.remove(prefix + suffix + file_suffix)

@@ -33,13 +33,13 @@ from kwire.wire.compression import Codec, CompressionError, compress, decompress
 Range = tuple[int, int]
 """Records after each other: where the first one begins, and where the last one ends."""
 
-MOST_BATCH_BYTES: Final = 0x7FFFFFFF
+MAX_BATCH_BYTES: Final = 0x7FFFFFFF
 
-GONE: Final = b""
+REMOVED: Final = b""
 """Nothing stays of a batch."""
 
 
-def plain_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int]:
+def decompressed_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int]:
     """Where the records of a batch lie, not compressed: the bytes, start and end. CorruptBatch."""
     end = at + header.size_bytes
     if not crc_is_valid(data, at, header):
@@ -48,14 +48,14 @@ def plain_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int
         return data, at + HEADER_BYTES, end
     try:
         payload = decompress(
-            header.codec, memoryview(data)[at + HEADER_BYTES : end], max_bytes=MOST_BATCH_BYTES
+            header.codec, memoryview(data)[at + HEADER_BYTES : end], max_bytes=MAX_BATCH_BYTES
         )
     except CompressionError as error:
         raise CorruptBatch(f"the batch at offset {header.base_offset} does not decompress") from error
     return payload, 0, len(payload)
 
 
-def last_of_each(keys: Sequence[bytes | None], wanted: set[bytes | None]) -> list[int]:
+def last_index_of_each(keys: Sequence[bytes | None], wanted: set[bytes | None]) -> list[int]:
     """The last index of each key that is wanted, in order."""
     found = [index for index, key in enumerate(keys) if key in wanted]
     if len(found) > len(wanted):
@@ -142,7 +142,7 @@ def _batch(body: bytes, header: BatchHeader, count: int) -> bytearray:
     return out
 
 
-def emptied(header: BatchHeader) -> bytearray:
+def empty_batch(header: BatchHeader) -> bytearray:
     """The batch without any record: its offsets, its producer and its greatest timestamp stay."""
     return _batch(
         b"",
@@ -154,7 +154,7 @@ def emptied(header: BatchHeader) -> bytearray:
     )
 
 
-def with_horizon(
+def with_delete_horizon(
     data: bytes, ranges: list[Range], header: BatchHeader, count: int, horizon_ms: int
 ) -> bytearray:
     """The batch with what stays of it, and the time from which on its tombstones may go."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.wire.batch import ABORT, COMMIT, BatchHeader, control_type, records
 
 
@@ -20,7 +20,7 @@ def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:
     return None
 
 
-class CleanedTransactions:
+class CleanedTransactionMetadata:
     """Follows the transactions of a log from batch to batch, and says what may be discarded.
 
     It goes by Apache Kafka's rules also where these are peculiar, so that both leave the same to whoever
@@ -30,29 +30,29 @@ class CleanedTransactions:
     well. Without it the transaction would be open for ever once the state of producers is made anew.
     """
 
-    def __init__(self, aborted: Iterable[Aborted], log_start_offset: int) -> None:
+    def __init__(self, aborted: Iterable[AbortedTxn], log_start_offset: int) -> None:
         """`aborted`: what the indexes tell. Transactions that ended before the log start are no more."""
         self._log_start_offset = log_start_offset
         known = (entry for entry in aborted if entry.last_offset >= log_start_offset)
         self._aborted = sorted(known, key=lambda entry: entry.first_offset, reverse=True)
         """Those that did not begin yet, the next one last."""
-        self._ongoing_aborted: dict[int, Aborted] = {}
+        self._ongoing_aborted: dict[int, AbortedTxn] = {}
         self._seen_aborted: set[int] = set()
         """Producers whose ongoing transaction is aborted, and has left data."""
         self._ongoing_committed: set[int] = set()
         self._unended: dict[int, int] = {}
         """Where data that is not known to be aborted, and that no marker followed, ends; by its producer."""
-        self.kept: list[Aborted] = []
+        self.kept: list[AbortedTxn] = []
         """The aborted transactions whose marker stays because data was met, for the transaction index."""
 
-    def _begin(self, offset: int) -> None:
+    def _start_transactions(self, offset: int) -> None:
         while self._aborted and self._aborted[-1].first_offset <= offset:
             entry = self._aborted.pop()
             self._ongoing_aborted.setdefault(entry.producer_id, entry)
 
-    def data(self, header: BatchHeader) -> bool:
+    def on_batch_read(self, header: BatchHeader) -> bool:
         """A transactional batch of data: whether it was aborted."""
-        self._begin(header.last_offset)
+        self._start_transactions(header.last_offset)
         producer_id = header.producer_id
         if producer_id in self._ongoing_aborted:
             self._seen_aborted.add(producer_id)
@@ -61,9 +61,9 @@ class CleanedTransactions:
         self._unended[producer_id] = header.last_offset
         return False
 
-    def marker(self, header: BatchHeader, kind: int | None) -> bool:
+    def on_control_batch_read(self, header: BatchHeader, kind: int | None) -> bool:
         """A control batch: whether nothing is left that it says anything about."""
-        self._begin(header.last_offset)
+        self._start_transactions(header.last_offset)
         if kind not in (ABORT, COMMIT):
             return not header.records_count
         producer_id = header.producer_id

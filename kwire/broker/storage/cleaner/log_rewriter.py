@@ -10,35 +10,35 @@ from functools import cached_property
 from itertools import chain
 from typing import Final
 
-from kwire.broker.storage.cleaner.filtering import BatchFilter, LastOfProducer, Rules
-from kwire.broker.storage.cleaner.job import Cleaned, Done, Job
-from kwire.broker.storage.cleaner.newest_keys import NewestFilter, NewestKeys
-from kwire.broker.storage.cleaner.offset_map import MapFilter, OffsetMap
-from kwire.broker.storage.cleaner.reading import (
-    NOT_PLAIN,
-    Piece,
-    Read,
+from kwire.broker.storage.cleaner.backward_key_scan import BackwardKeyScan, BackwardScanFilter
+from kwire.broker.storage.cleaner.batch_filter import BatchFilter, CleaningRules, LastRecord
+from kwire.broker.storage.cleaner.batch_reader import (
+    TRANSACTIONAL_OR_CONTROL,
+    FileRange,
+    ReadBatch,
     Throttle,
-    batches_backwards,
+    batches_backward,
     batches_in,
-    plain_pieces,
-    unhurried,
+    no_throttle,
+    plain_ranges,
 )
-from kwire.broker.storage.cleaner.rebatching import GONE, plain_records
-from kwire.broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
+from kwire.broker.storage.cleaner.batch_rebuild import REMOVED, decompressed_records
+from kwire.broker.storage.cleaner.cleaned_transactions import CleanedTransactionMetadata, marker_kind
+from kwire.broker.storage.cleaner.job import Cleaned, Done, Job
+from kwire.broker.storage.cleaner.offset_map import OffsetMap, OffsetMapFilter
 from kwire.broker.storage.disk import Disk, DiskFile, FileMissing
 from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET, CorruptIndex, OffsetIndex
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.broker.storage.log.scan import Place
+from kwire.broker.storage.log.scan import BatchLocation
 from kwire.broker.storage.log.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    Segment,
+    LogSegment,
 )
-from kwire.broker.storage.log.transaction_index import Aborted, read_aborted
+from kwire.broker.storage.log.transaction_index import AbortedTxn, read_aborted_txns
 from kwire.wire.batch import BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.wire.primitives import Buffer
 
@@ -47,7 +47,7 @@ Sync = Callable[[Sequence[DiskFile]], Callable[[], None]]
 Source = tuple[int, int]
 """A segment of the log: base offset and size."""
 
-LEAST_RECORDS: Final = 4
+MIN_RECORDS_PER_BATCH: Final = 4
 """From so many records a batch, on average, reading from the end is faster."""
 PIECE_BYTES: Final = 200
 """What it costs to know where neighbouring batches lie."""
@@ -60,7 +60,7 @@ def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
     return lambda: None
 
 
-class LogCleaning:
+class LogRewriter:
     """One job, from beginning to end."""
 
     def __init__(
@@ -68,7 +68,7 @@ class LogCleaning:
         job: Job,
         disk: Disk,
         *,
-        throttle: Throttle = unhurried,
+        throttle: Throttle = no_throttle,
         set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
         sync: Sync = sync_at_once,
     ) -> None:
@@ -79,7 +79,7 @@ class LogCleaning:
         self._set_modified = set_modified
         self._sync = sync
         self._config = LogConfig(index_interval_bytes=job.index_interval_bytes)
-        self._indexes: dict[int, list[Aborted]] = {}
+        self._indexes: dict[int, list[AbortedTxn]] = {}
         """What transaction indexes tell, by the base offsets of their segments."""
         self.bytes_before = 0
         self.bytes_kept = 0
@@ -87,29 +87,31 @@ class LogCleaning:
     def run(self) -> Iterator[Cleaned | Done]:
         """Clean. What is given is complete on the disk. StorageError, CorruptBatch."""
         job = self._job
-        rules = Rules(
+        rules = CleaningRules(
             job.now_ms,
             job.delete_retention_ms,
             job.first_dirty_offset,
             job.upper_bound_offset,
             {
-                producer_id: LastOfProducer(last_offset, epoch)
-                for producer_id, last_offset, epoch in job.last_of_producers
+                producer_id: LastRecord(last_offset, epoch)
+                for producer_id, last_offset, epoch in job.last_records
             },
         )
         batches: BatchFilter
-        newest = self._newest_keys()
-        if newest is not None:
-            end_offset, keys = job.upper_bound_offset, len(newest.keys)
-            batches = NewestFilter(newest, rules, self._transactions)
+        key_scan = self._scan_backward()
+        if key_scan is not None:
+            end_offset, keys = job.upper_bound_offset, len(key_scan.keys)
+            batches = BackwardScanFilter(key_scan, rules, self._transactions)
         else:
             offset_map = OffsetMap(job.map_bytes)
-            self._fill(offset_map)
+            self._build_offset_map(offset_map)
             end_offset, keys = offset_map.latest_offset + 1, len(offset_map.latest)
-            batches = MapFilter(offset_map, rules, self._transactions)
+            batches = OffsetMapFilter(offset_map, rules, self._transactions)
         unsynced: tuple[Cleaned, Callable[[], None]] | None = None
-        for group in self._groups([source for source in self._cleanable if source[0] < end_offset]):
-            rewritten = self._rewrite(group, batches)
+        for group in self._group_segments_by_size(
+            [source for source in self._cleanable if source[0] < end_offset]
+        ):
+            rewritten = self._clean_group(group, batches)
             if unsynced is not None:
                 cleaned, synced = unsynced
                 synced()
@@ -126,7 +128,7 @@ class LogCleaning:
             batches.records_read,
             batches.records_kept,
             keys,
-            newest is not None,
+            key_scan is not None,
         )
 
     @property
@@ -142,7 +144,7 @@ class LogCleaning:
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self._job.directory}/{base_offset:020d}{suffix}"
 
-    def _batches(self, source: Source) -> Iterator[Read]:
+    def _batches(self, source: Source) -> Iterator[ReadBatch]:
         """The batches of a segment. CorruptBatch where one's offsets are not those that lie there.
 
         No checksum covers the base offset. One that is wrong would have other batches taken for superseded,
@@ -159,7 +161,7 @@ class LogCleaning:
                     f"a batch from {header.base_offset} to {header.last_offset}, where what comes lies "
                     f"from {next_offset} to {greatest_offset}"
                 )
-            unread = header.attributes & NOT_PLAIN or not header.records_count
+            unread = header.attributes & TRANSACTIONAL_OR_CONTROL or not header.records_count
             if unread and not crc_is_valid(data, at, header):
                 raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
             next_offset = header.next_offset
@@ -174,47 +176,47 @@ class LogCleaning:
             max((number for number, source in enumerate(sources) if source[0] <= start), default=0) :
         ]
 
-    def _newest_keys(self) -> NewestKeys | None:
+    def _scan_backward(self) -> BackwardKeyScan | None:
         """The keys, read from the end; None where the log has to be read from its beginning."""
         job = self._job
-        if not job.from_the_end:
+        if not job.scan_backward:
             return None
-        found: list[tuple[str, Piece]] = []
+        found: list[tuple[str, FileRange]] = []
         batches = records = 0
         try:
             for base_offset, size_bytes in self._dirty:
                 path = self._path(base_offset, LOG_SUFFIX)
                 file = self._disk.open(path)
-                divided = plain_pieces(
+                divided = plain_ranges(
                     file, base_offset, size_bytes, job.read_bytes, job.first_dirty_offset, self._throttle
                 )
                 if divided is None or divided.end_offset > self._next_base[base_offset]:
                     return None
-                found += [(path, piece) for piece in divided.pieces]
+                found += [(path, file_range) for file_range in divided.file_ranges]
                 batches += divided.batches
                 records += divided.records
-            if records < LEAST_RECORDS * batches:
+            if records < MIN_RECORDS_PER_BATCH * batches:
                 return None
-            return self._read_backwards(found)
+            return self._scan_ranges(found)
         except CorruptBatch:
             # It may lie where the map would be full before.
             return None
 
-    def _read_backwards(self, found: list[tuple[str, Piece]]) -> NewestKeys | None:
-        newest = NewestKeys(self._job.map_bytes - len(found) * PIECE_BYTES)
-        for path, piece in reversed(found):
-            self._throttle(piece[1] - piece[0])
-            for data, at, header in batches_backwards(self._disk.open(path), piece):
-                newest.add_before(data, at, header)
-                if newest.is_too_large:
+    def _scan_ranges(self, found: list[tuple[str, FileRange]]) -> BackwardKeyScan | None:
+        key_scan = BackwardKeyScan(self._job.map_bytes - len(found) * PIECE_BYTES)
+        for path, file_range in reversed(found):
+            self._throttle(file_range[1] - file_range[0])
+            for data, at, header in batches_backward(self._disk.open(path), file_range):
+                key_scan.add_previous_batch(data, at, header)
+                if key_scan.is_too_large:
                     return None
-        return newest
+        return key_scan
 
-    def _fill(self, offset_map: OffsetMap) -> None:
+    def _build_offset_map(self, offset_map: OffsetMap) -> None:
         """Take in the dirty part, as far as there is room."""
         job = self._job
         start = job.first_dirty_offset
-        transactions: CleanedTransactions | None = None
+        transactions: CleanedTransactionMetadata | None = None
         sources = self._dirty
         entered_at = self._position_of(sources[0], start)
         for source in sources:
@@ -225,21 +227,25 @@ class LogCleaning:
                 # What lies before the dirty part tells of transactions, from where its index is entered.
                 if not is_dirty and end <= entered_at:
                     continue
-                if header.attributes & NOT_PLAIN and transactions is None:
+                if header.attributes & TRANSACTIONAL_OR_CONTROL and transactions is None:
                     transactions = self._transactions(sources[0][0])
                     # A marker before the place where reading begins is not met, but its transaction is.
-                    offset_map.doubted_producers = {
+                    offset_map.uncertain_producers = {
                         entry.producer_id
                         for entry in self._aborted(sources[0][0])
                         if entry.last_offset < start
                     }
                 if header.is_control:
                     assert transactions is not None
-                    transactions.marker(header, marker_kind(data, at, header))
-                elif transactions is not None and header.is_transactional and transactions.data(header):
+                    transactions.on_control_batch_read(header, marker_kind(data, at, header))
+                elif (
+                    transactions is not None
+                    and header.is_transactional
+                    and transactions.on_batch_read(header)
+                ):
                     pass  # It was aborted, and supersedes nothing.
                 elif is_dirty:
-                    payload, begin, after = plain_records(data, at, header)
+                    payload, begin, after = decompressed_records(data, at, header)
                     offset_map.add(payload, begin, after, header.base_offset, header.records_count, start)
                     if offset_map.is_full:
                         return
@@ -257,7 +263,7 @@ class LogCleaning:
 
     # --- transactions
 
-    def _transactions(self, base_offset: int = 0) -> CleanedTransactions:
+    def _transactions(self, base_offset: int = 0) -> CleanedTransactionMetadata:
         """The transactions of the log, as the indexes from that of the segment of this base on know them.
 
         Those of segments that stay as they are are among them. What is cleaned has no open transaction; but
@@ -265,19 +271,19 @@ class LogCleaning:
         """
         bases = (base for base, _ in self._job.segments if base >= base_offset)
         known = chain.from_iterable(map(self._aborted, bases))
-        return CleanedTransactions(known, self._job.log_start_offset)
+        return CleanedTransactionMetadata(known, self._job.log_start_offset)
 
-    def _aborted(self, base_offset: int) -> list[Aborted]:
+    def _aborted(self, base_offset: int) -> list[AbortedTxn]:
         """What the transaction index of a segment tells, which is read once. StorageError."""
         known = self._indexes.get(base_offset)
         if known is None:
-            known = read_aborted(self._disk, self._path(base_offset, TRANSACTION_INDEX_SUFFIX))
+            known = read_aborted_txns(self._disk, self._path(base_offset, TRANSACTION_INDEX_SUFFIX))
             self._indexes[base_offset] = known
         return known
 
     # --- segments
 
-    def _groups(self, sources: list[Source]) -> Iterator[list[Source]]:
+    def _group_segments_by_size(self, sources: list[Source]) -> Iterator[list[Source]]:
         """Neighbours that fit into one segment together, by their sizes before and those of their indexes."""
         job = self._job
         group: list[Source] = []
@@ -309,14 +315,14 @@ class LogCleaning:
         except FileMissing:
             return 0
 
-    def _rewrite(
+    def _clean_group(
         self, group: list[Source], batches: BatchFilter
     ) -> tuple[Cleaned, Callable[[], None]] | None:
         """Write what stays of a group's segments, as one; None where nothing would change.
 
         What is given as well waits until it is durable.
         """
-        target = _Target(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
+        target = _CleanedSegment(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
         changed = len(group) > 1
         for source in group:
             chunk = b""
@@ -326,7 +332,7 @@ class LogCleaning:
                     target.copy(chunk, begin, end)
                     target.write()
                     chunk, begin, end = data, 0, 0
-                left = batches.filtered(data, at, header)
+                left = batches.filter_batch(data, at, header)
                 if left is None:
                     if at != end:
                         target.copy(chunk, begin, end)
@@ -337,8 +343,8 @@ class LogCleaning:
                     changed = True
                     target.copy(chunk, begin, end)
                     begin = end = at + header.size_bytes
-                    if left is not GONE:
-                        target.replaced(left)
+                    if left is not REMOVED:
+                        target.add_rewritten(left)
             target.copy(chunk, begin, end)
             target.write()
         target.transactions = batches.take_kept_transactions()
@@ -364,13 +370,13 @@ class LogCleaning:
         return cleaned, self._sync(files)
 
 
-class _Target:
+class _CleanedSegment:
     """A `.cleaned` segment in the making."""
 
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, config: LogConfig, throttle: Throttle
     ) -> None:
-        self.segment = Segment(
+        self.segment = LogSegment(
             disk,
             directory,
             base_offset,
@@ -380,7 +386,7 @@ class _Target:
             roll_jitter_ms=0,
             suffix=CLEANED_SUFFIX,
         )
-        self.transactions: list[Aborted] = []
+        self.transactions: list[AbortedTxn] = []
         self._disk = disk
         self._throttle = throttle
         self._file = disk.open(self.segment.log_path, create=True)
@@ -395,9 +401,9 @@ class _Target:
         return self.segment.paths[-1]
 
     def add(self, header: BatchHeader, size_bytes: int, max_timestamp: int) -> None:
-        """A batch that `copy` or `replaced` brings, for the indexes."""
+        """A batch that `copy` or `add_rewritten` brings, for the indexes."""
         self._indexes.add(
-            Place(
+            BatchLocation(
                 self._position,
                 size_bytes,
                 header.base_offset,
@@ -413,7 +419,7 @@ class _Target:
         if begin < end:
             self._buffers.append(memoryview(data)[begin:end])
 
-    def replaced(self, batch: Buffer) -> None:
+    def add_rewritten(self, batch: Buffer) -> None:
         """A batch that was made anew."""
         header = read_header(batch)
         self.add(header, len(batch), header.max_timestamp)

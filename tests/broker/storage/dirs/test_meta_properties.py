@@ -11,7 +11,12 @@ from kwire.broker.storage.checkpoints import (
     read_meta_properties,
     write_meta_properties,
 )
-from kwire.broker.storage.dirs.owners import StartRefused, give_directory_ids, may_start, read_owners
+from kwire.broker.storage.dirs.meta_properties import (
+    StartRefused,
+    assign_directory_ids,
+    load_meta_properties,
+    needs_format,
+)
 from kwire.broker.storage.disk import StorageError
 from kwire.host.loggers import STORAGE_LOGGER
 from kwire.testing.disk import MemoryDisk
@@ -35,7 +40,7 @@ def made(*files: str, formatted: str = "") -> MemoryDisk:
 
 
 def is_new(disk: MemoryDisk, *, home: str = "/a", node_id: int = 1, paths: tuple[str, ...] = PATHS) -> bool:
-    return may_start(disk, read_owners(disk, paths), home=home, node_id=node_id)
+    return needs_format(disk, load_meta_properties(disk, paths), metadata_dir=home, node_id=node_id)
 
 
 def refused(disk: MemoryDisk, *, home: str = "/a", node_id: int = 1, paths: tuple[str, ...] = PATHS) -> str:
@@ -183,7 +188,7 @@ def test_a_directory_that_cannot_be_read_is_done_without() -> None:
     disk = made(formatted="ab")
     disk.write("/b/meta.properties", b"version=2\n", sync=False)
     assert not is_new(disk)
-    assert list(read_owners(disk, PATHS).failures) == ["/b"]
+    assert list(load_meta_properties(disk, PATHS).failures) == ["/b"]
     told = refused(disk, home="/b")
     assert "/b, which holds the metadata log, cannot be used: /b/meta.properties is of version 2" in told
 
@@ -191,7 +196,7 @@ def test_a_directory_that_cannot_be_read_is_done_without() -> None:
 def test_a_file_in_place_of_a_directory_is_done_without() -> None:
     disk = made("/a/__cluster_metadata-0/x", formatted="a")
     disk.write("/b", b"no directory", sync=False)
-    assert list(read_owners(disk, PATHS).failures) == ["/b"]
+    assert list(load_meta_properties(disk, PATHS).failures) == ["/b"]
     assert not is_new(disk)
 
 
@@ -207,7 +212,7 @@ def test_a_file_that_names_nobody_is_an_error() -> None:
     disk.make_directory("/b")
     disk.write("/b/meta.properties", b"garbage", sync=False)
     with pytest.raises(StorageError, match=r"has no broker\.id and no cluster.id"):
-        read_owners(disk, PATHS)
+        load_meta_properties(disk, PATHS)
 
 
 # --- directory ids
@@ -219,6 +224,8 @@ def test_a_directory_without_an_id_gets_one_and_nothing_else_changes(version: in
     disk.make_directory("/b")
     write_meta_properties(disk, "/b", MetaProperties("c", 1, None, version))
     before, ids = disk.read("/a/meta.properties"), count(1)
-    give_directory_ids(disk, read_owners(disk, PATHS), lambda: Uuid(bytes([next(ids)]) * 16), STORAGE_LOGGER)
+    assign_directory_ids(
+        disk, load_meta_properties(disk, PATHS), lambda: Uuid(bytes([next(ids)]) * 16), STORAGE_LOGGER
+    )
     assert disk.read("/a/meta.properties") == before
     assert read_meta_properties(disk, "/b") == MetaProperties("c", 1, Uuid(b"\1" * 16), version)

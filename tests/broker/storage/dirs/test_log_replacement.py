@@ -7,9 +7,9 @@ import random
 import pytest
 
 from kwire.broker.storage.checkpoints import OffsetCheckpoints
-from kwire.broker.storage.dirs.arrival import Arrival
-from kwire.broker.storage.dirs.future import FutureLog
+from kwire.broker.storage.dirs.future_log import FutureLog
 from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.dirs.log_replacement import LogReplacement
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
@@ -40,10 +40,10 @@ class Bench:
         directory = self.logs.directory("/two")
         assert directory is not None
         self.future = FutureLog(self.logs, self.source, directory, NOW_MS)
-        while (piece := self.future.next_piece(NOW_MS)) is not None:
-            self.future.take(piece.read(), NOW_MS)
+        while (piece := self.future.next_region(NOW_MS)) is not None:
+            self.future.append(piece.read(), NOW_MS)
         self.copy = self.future.log
-        self.logs.placing.name(self.host)
+        self.logs.pending_logs.flush_partition_metadata(self.host)
         self.work()
         self.copy.flush()
 
@@ -51,12 +51,12 @@ class Bench:
         self.logs = LogManager(self.disk, ["/one", "/two"], rng=random.Random(0), logger=STORAGE_LOGGER)
         self.logs.open(NOW_MS)
 
-    def arrive(self, steps: int = 0) -> Arrival:
-        arrival = self.future.take_the_place(NOW_MS)
-        self.logs.placing.arrive(arrival, self.host)
+    def arrive(self, steps: int = 0) -> LogReplacement:
+        replacement = self.future.replace_source(NOW_MS)
+        self.logs.pending_logs.start_replacement(replacement, self.host)
         for _ in range(steps):
             self.work()
-        return arrival
+        return replacement
 
     def work(self) -> None:
         self.held.pop(0).deliver()
@@ -104,14 +104,14 @@ def test_it_serves_from_the_beginning_and_nobody_is_told_before_the_end(bench: B
     bench.arrive()
     log = bench.logs.get("t", 0)
     assert log is bench.copy
-    assert not log.awaits_place
-    bench.logs.placing.when_placed(log, bench.host, lambda: told.append(len(bench.held)))
+    assert not log.has_unrecoverable_records
+    bench.logs.pending_logs.when_recoverable(log, bench.host, lambda: told.append(len(bench.held)))
     for number in range(STEPS):
         append(log, b"v" * 3000)  # each in a segment of its own
-        assert (log.awaits_place, log.is_in_place, told) == (True, False, [])
+        assert (log.has_unrecoverable_records, log.is_recoverable, told) == (True, False, [])
         assert log.read(number, max_bytes=1, up_to_offset=log.log_end_offset).read()
         bench.work()
-    assert (log.awaits_place, log.is_in_place, told) == (False, True, [0])
+    assert (log.has_unrecoverable_records, log.is_recoverable, told) == (False, True, [0])
     append(log)
     log.close()
     bench.disk.kill()
@@ -143,7 +143,7 @@ def test_a_topic_that_is_deleted_takes_the_old_one_along(bench: Bench, steps: in
     told: list[str] = []
     bench.arrive(steps)
     if steps < STEPS:
-        bench.logs.placing.when_placed(bench.copy, bench.host, lambda: told.append("over"))
+        bench.logs.pending_logs.when_recoverable(bench.copy, bench.host, lambda: told.append("over"))
     bench.logs.delete(bench.copy, NOW_MS)
     while bench.held:
         bench.work()
@@ -161,7 +161,7 @@ def test_where_its_disk_fails_the_old_one_is_kept_while_it_can_be(
 ) -> None:
     told: list[str] = []
     bench.arrive(steps)
-    bench.logs.placing.when_placed(bench.copy, bench.host, lambda: told.append("over"))
+    bench.logs.pending_logs.when_recoverable(bench.copy, bench.host, lambda: told.append("over"))
     bench.disk.broken["/two"] = False
     while bench.held:
         bench.work()
@@ -189,14 +189,14 @@ def test_it_goes_on_where_the_disk_of_the_old_one_fails(bench: Bench, steps: int
     while bench.held:
         bench.work()
     assert [directory.offline for directory in bench.logs.directories()] == [True, False]
-    assert (bench.copy.directory, bench.copy.is_in_place) == ("/two/t-0", True)
+    assert (bench.copy.directory, bench.copy.is_recoverable) == ("/two/t-0", True)
 
 
 def test_a_copy_that_fails_before_leaves_all_as_it_was(bench: Bench) -> None:
     append(bench.source)
     bench.disk.broken["/two"] = False
     with pytest.raises((StorageError, ApiError)):
-        bench.future.take_the_place(NOW_MS)
+        bench.future.replace_source(NOW_MS)
     assert bench.logs.get("t", 0) is bench.source
     assert bench.source.failure is None
 
@@ -204,10 +204,10 @@ def test_a_copy_that_fails_before_leaves_all_as_it_was(bench: Bench) -> None:
 def test_what_is_on_its_way_out_of_the_copy_is_removed_where_it_lies_then(bench: Bench) -> None:
     for _ in range(3):
         append(bench.source, b"v" * 3000)
-    arrival = bench.arrive()
+    replacement = bench.arrive()
     bench.logs.tick(NOW_MS)
-    arrival.log.delete_records_before(4)
-    assert arrival.log.delete_old_segments(NOW_MS) == 2
+    replacement.log.delete_records_before(4)
+    assert replacement.log.delete_old_segments(NOW_MS) == 2
     while bench.held:
         bench.work()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.storage.log.leader_epochs import LeaderEpochs
+from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.testing.disk import MemoryDisk
 
 
-def epochs_of(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochs:
-    epochs = LeaderEpochs(disk or MemoryDisk(), "")
+def epochs_of(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochFileCache:
+    epochs = LeaderEpochFileCache(disk or MemoryDisk(), "")
     for epoch, start_offset in entries:
         epochs.assign(epoch, start_offset)
     return epochs
@@ -24,7 +24,7 @@ def test_the_file_is_a_checkpoint_of_epoch_and_start_offset() -> None:
 def test_it_reads_back_what_it_wrote() -> None:
     disk = MemoryDisk()
     epochs_of((0, 0), (3, 120), disk=disk)
-    again = LeaderEpochs(disk, "")
+    again = LeaderEpochFileCache(disk, "")
     again.load()
     assert again.entries == [(0, 0), (3, 120)]
 
@@ -32,7 +32,7 @@ def test_it_reads_back_what_it_wrote() -> None:
 def test_a_garbled_file_counts_as_empty() -> None:
     disk = MemoryDisk()
     disk.write("/leader-epoch-checkpoint", b"0\n2\n0 0\n", sync=False)
-    epochs = LeaderEpochs(disk, "")
+    epochs = LeaderEpochFileCache(disk, "")
     epochs.load()
     assert epochs.entries == []
 

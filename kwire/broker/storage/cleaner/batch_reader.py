@@ -22,12 +22,12 @@ from kwire.wire.named_tuple import NamedTuple
 
 Throttle = Callable[[int], None]
 """Told of every byte read or written; it waits where that was too fast."""
-Read = tuple[bytes, int, BatchHeader]
+ReadBatch = tuple[bytes, int, BatchHeader]
 """Bytes that were read, where in them a batch begins, its header."""
-Piece = tuple[int, int]
+FileRange = tuple[int, int]
 """Neighbouring batches in a file: where the first one begins, and where the last one ends."""
 
-NOT_PLAIN: Final = TRANSACTIONAL_MASK | CONTROL_MASK
+TRANSACTIONAL_OR_CONTROL: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 
 _HEADERS_BYTES: Final = 4096
 """What is read for the sake of headers at once: one of a large batch, or those of many small ones."""
@@ -36,11 +36,13 @@ _HEAD = Struct(">qi4xb4xhi30xi")
 _LENGTH = Struct(">i")
 
 
-def unhurried(size_bytes: int) -> None:
+def no_throttle(size_bytes: int) -> None:
     """A throttle that never waits."""
 
 
-def batches_in(file: DiskFile, end: int, read_bytes: int, throttle: Throttle = unhurried) -> Iterator[Read]:
+def batches_in(
+    file: DiskFile, end: int, read_bytes: int, throttle: Throttle = no_throttle
+) -> Iterator[ReadBatch]:
     """The batches of a segment. CorruptBatch for what is not a whole batch of format 2."""
     position = 0
     chunk_bytes = read_bytes
@@ -67,30 +69,30 @@ def batches_in(file: DiskFile, end: int, read_bytes: int, throttle: Throttle = u
         position += at
 
 
-class Pieces(NamedTuple):
+class PlainRanges(NamedTuple):
     """A segment's batches from some offset on, in pieces that are to be read at once."""
 
-    pieces: list[Piece]
+    file_ranges: list[FileRange]
     batches: int
     records: int
     end_offset: int
     """The offset after the last batch."""
 
 
-def plain_pieces(
+def plain_ranges(
     file: DiskFile,
     base_offset: int,
     end: int,
     read_bytes: int,
     first_offset: int,
-    throttle: Throttle = unhurried,
-) -> Pieces | None:
+    throttle: Throttle = no_throttle,
+) -> PlainRanges | None:
     """Divide what a segment, of this base, has from `first_offset` on; hardly more than headers is read.
 
     None where a batch is part of a transaction or ends one, lies on both sides of that offset, or does not
     follow the one before. CorruptBatch.
     """
-    pieces: list[Piece] = []
+    file_ranges: list[FileRange] = []
     begin = position = 0
     batches = total_records = 0
     next_offset = base_offset
@@ -111,23 +113,23 @@ def plain_pieces(
         next_offset = offset + delta + 1
         if next_offset <= first_offset:
             begin = after
-        elif attributes & NOT_PLAIN or offset < first_offset:
+        elif attributes & TRANSACTIONAL_OR_CONTROL or offset < first_offset:
             return None
         else:
             batches += 1
             total_records += count
             if after - begin > read_bytes and position > begin:
-                pieces.append((begin, position))
+                file_ranges.append((begin, position))
                 begin = position
         position = after
     if position > begin:
-        pieces.append((begin, position))
-    return Pieces(pieces, batches, total_records, next_offset)
+        file_ranges.append((begin, position))
+    return PlainRanges(file_ranges, batches, total_records, next_offset)
 
 
-def batches_backwards(file: DiskFile, piece: Piece) -> Iterator[Read]:
+def batches_backward(file: DiskFile, file_range: FileRange) -> Iterator[ReadBatch]:
     """The batches of a piece, the last one first. CorruptBatch."""
-    begin, end = piece
+    begin, end = file_range
     data = file.read_at(begin, end - begin)
     places: list[int] = []
     at = 0

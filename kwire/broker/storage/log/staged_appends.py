@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kwire.broker.storage.disk import StorageError
-from kwire.broker.storage.log.segment import Segment
-from kwire.broker.storage.log.validator import Validated
+from kwire.broker.storage.log.segment import LogSegment
+from kwire.broker.storage.log.validator import ValidatedBatch
 from kwire.wire.batch import BatchHeader, CorruptBatch, batches, crc_is_valid, stamp
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 
 
-class Appended(NamedTuple):
+class LogAppendInfo(NamedTuple):
     """What an append has become."""
 
     first_offset: int
@@ -22,7 +22,7 @@ class Appended(NamedTuple):
     """The producer had sent this batch before: the offsets are those of the first time."""
 
 
-class Incoming(NamedTuple):
+class IncomingBatches(NamedTuple):
     """The batches of one append."""
 
     data: bytearray | memoryview
@@ -40,19 +40,19 @@ class Incoming(NamedTuple):
     """Size, last offset, greatest timestamp and its offset of each batch, where there are several."""
 
 
-class Staged:
+class StagedAppends:
     """Appends that have their places, and are not in the file yet."""
 
     __slots__ = ("_incoming", "size_bytes")
 
     def __init__(self) -> None:
-        self._incoming: list[Incoming] = []
+        self._incoming: list[IncomingBatches] = []
         self.size_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._incoming)
 
-    def add(self, incoming: Incoming) -> None:
+    def add(self, incoming: IncomingBatches) -> None:
         """The next one."""
         self._incoming.append(incoming)
         self.size_bytes += incoming.size_bytes
@@ -62,7 +62,7 @@ class Staged:
         self._incoming = []
         self.size_bytes = 0
 
-    def write_to(self, segment: Segment) -> None:
+    def write_to(self, segment: LogSegment) -> None:
         """Write all of them with one call. StorageError: none of them is in the file."""
         incoming = self._incoming
         self.clear()
@@ -74,15 +74,15 @@ class Staged:
             raise
         for one in incoming:
             if one.parts is None:
-                segment.appended(
+                segment.update_after_append(
                     one.size_bytes, one.last_offset, one.max_timestamp, one.offset_of_max_timestamp
                 )
             else:  # as Kafka since 4.0: the indexes of a follower are those of its leader
                 for part in one.parts:
-                    segment.appended(*part)
+                    segment.update_after_append(*part)
 
 
-def with_offsets(validated: Validated, first_offset: int, leader_epoch: int) -> Incoming:
+def assign_offsets(validated: ValidatedBatch, first_offset: int, leader_epoch: int) -> IncomingBatches:
     """Stamp a checked batch with offsets and the leader's epoch."""
     data, header = validated
     stamp(data, 0, first_offset, leader_epoch)
@@ -91,7 +91,7 @@ def with_offsets(validated: Validated, first_offset: int, leader_epoch: int) -> 
     if header.producer_id >= 0:
         from_producers.append((0, BatchHeader(first_offset, header.batch_length, leader_epoch, *header[3:])))
     has_time = header.max_timestamp >= 0
-    return Incoming(
+    return IncomingBatches(
         data,
         len(data),
         first_offset,
@@ -103,14 +103,13 @@ def with_offsets(validated: Validated, first_offset: int, leader_epoch: int) -> 
     )
 
 
-def already_stamped(
-    records: memoryview, next_offset: int, *, fetched_in: int | None = None
-) -> Incoming | None:
+def check_stored_batches(
+    records: memoryview, next_offset: int, *, fetched_in_epoch: int | None = None
+) -> IncomingBatches | None:
     """Take whole batches as they are stored elsewhere.
 
-    `fetched_in` is the epoch of the leader that they were fetched from: the last one may be cut short then
-    and is left off, and so is what a later leader has appended, from which this log may differ in what comes
-    before. None where there is no other.
+    `fetched_in_epoch` is the epoch of the leader that they were fetched from. The last one may be cut short
+    then, and is left off, and so is what a later leader has appended. None where there is no other.
 
     Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets that do not follow `next_offset`.
     """
@@ -121,10 +120,10 @@ def already_stamped(
     epochs: list[tuple[int, int]] = []
     parts: list[tuple[int, int, int, int]] = []
     try:
-        for position, header in batches(records, allow_partial=fetched_in is not None):
+        for position, header in batches(records, allow_partial=fetched_in_epoch is not None):
             if not crc_is_valid(records, position, header):
                 raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
-            if fetched_in is not None and header.leader_epoch > fetched_in:
+            if fetched_in_epoch is not None and header.leader_epoch > fetched_in_epoch:
                 break
             last_offset = header.last_offset
             if header.base_offset < next_offset or last_offset < header.base_offset:
@@ -147,7 +146,7 @@ def already_stamped(
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if not size_bytes:
         return None
-    return Incoming(
+    return IncomingBatches(
         records[:size_bytes],
         size_bytes,
         first_offset,

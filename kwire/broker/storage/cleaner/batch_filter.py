@@ -9,24 +9,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-from kwire.broker.storage.cleaner.reading import NOT_PLAIN
-from kwire.broker.storage.cleaner.rebatching import (
-    GONE,
-    emptied,
-    plain_records,
+from kwire.broker.storage.cleaner.batch_reader import TRANSACTIONAL_OR_CONTROL
+from kwire.broker.storage.cleaner.batch_rebuild import (
+    REMOVED,
+    decompressed_records,
+    empty_batch,
     ranges_of,
-    with_horizon,
+    with_delete_horizon,
     with_records,
 )
+from kwire.broker.storage.cleaner.cleaned_transactions import CleanedTransactionMetadata, marker_kind
+from kwire.broker.storage.cleaner.key_reader import KeyReader
 from kwire.broker.storage.cleaner.record_keys import RecordKeys
-from kwire.broker.storage.cleaner.record_layouts import KeyReader
-from kwire.broker.storage.cleaner.transactions import CleanedTransactions, marker_kind
-from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.wire.batch import BatchHeader
 from kwire.wire.named_tuple import NamedTuple
 
 
-class LastOfProducer(NamedTuple):
+class LastRecord(NamedTuple):
     """What a log remembers of a producer that is still active."""
 
     last_offset: int | None
@@ -34,14 +34,14 @@ class LastOfProducer(NamedTuple):
     epoch: int
 
 
-class Rules(NamedTuple):
+class CleaningRules(NamedTuple):
     """What one cleaning goes by, beside the keys."""
 
     now_ms: int
     delete_retention_ms: int
     first_dirty_offset: int
     upper_bound_offset: int
-    last_of_producers: Mapping[int, LastOfProducer]
+    last_records: Mapping[int, LastRecord]
 
 
 class BatchFilter(ABC):
@@ -49,68 +49,70 @@ class BatchFilter(ABC):
 
     def __init__(
         self,
-        rules: Rules,
-        transactions_of_log: Callable[[], CleanedTransactions],
+        rules: CleaningRules,
+        transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
         """`transactions_of_log` is asked, at most once, when the first transactional batch is met."""
         self._rules = rules
         self._horizon_ms = rules.now_ms + rules.delete_retention_ms
         self._transactions_of_log = transactions_of_log
-        self._transactions: CleanedTransactions | None = None
+        self._transactions: CleanedTransactionMetadata | None = None
         self._keys_of = KeyReader().keys_of
         self.records_read = 0
         self.records_kept = 0
 
-    def filtered(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+    def filter_batch(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
         """None: the batch stays as it is. Otherwise what takes its place: GONE, or a batch. CorruptBatch."""
         count = header.records_count
         self.records_read += count
-        if header.attributes & NOT_PLAIN:
-            return self._in_transaction(data, at, header)
+        if header.attributes & TRANSACTIONAL_OR_CONTROL:
+            return self._filter_transactional(data, at, header)
         if not count:
-            return None if self._stays_empty(header) else GONE
-        return self._data(data, at, header)
+            return None if self._retains_empty(header) else REMOVED
+        return self._filter_data(data, at, header)
 
-    def take_kept_transactions(self) -> list[Aborted]:
+    def take_kept_transactions(self) -> list[AbortedTxn]:
         """The aborted transactions whose markers were kept since the last call, for a transaction index."""
         if self._transactions is None:
             return []
         kept, self._transactions.kept = self._transactions.kept, []
         return kept
 
-    def _in_transaction(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+    def _filter_transactional(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
         transactions = self._transactions
         if transactions is None:
             transactions = self._transactions = self._transactions_of_log()
         if header.is_control:
-            return self._control(data, at, header, transactions)
-        if transactions.data(header):
-            return self._nothing(header)
+            return self._filter_control(data, at, header, transactions)
+        if transactions.on_batch_read(header):
+            return self._emptied_or_removed(header)
         if not header.records_count:
-            return None if self._stays_empty(header) else GONE
-        return self._data(data, at, header)
+            return None if self._retains_empty(header) else REMOVED
+        return self._filter_data(data, at, header)
 
-    def _control(
-        self, data: bytes, at: int, header: BatchHeader, transactions: CleanedTransactions
+    def _filter_control(
+        self, data: bytes, at: int, header: BatchHeader, transactions: CleanedTransactionMetadata
     ) -> bytes | bytearray | None:
-        needless = transactions.marker(header, marker_kind(data, at, header))
+        needless = transactions.on_control_batch_read(header, marker_kind(data, at, header))
         if not header.records_count:
-            return None if self._stays_empty(header) else GONE
+            return None if self._retains_empty(header) else REMOVED
         if needless and header.has_delete_horizon and header.base_timestamp <= self._rules.now_ms:
-            return self._nothing(header)
+            return self._emptied_or_removed(header)
         self.records_kept += header.records_count
         if needless and not header.has_delete_horizon:
-            payload, start, end = plain_records(data, at, header)
-            return with_horizon(payload, [(start, end)], header, header.records_count, self._horizon_ms)
+            payload, start, end = decompressed_records(data, at, header)
+            return with_delete_horizon(
+                payload, [(start, end)], header, header.records_count, self._horizon_ms
+            )
         return None
 
-    def _stays_empty(self, header: BatchHeader) -> bool:
+    def _retains_empty(self, header: BatchHeader) -> bool:
         """Whether a batch is kept though none of its records is."""
         if header.next_offset == self._rules.upper_bound_offset:
             return True
         if not header.has_producer_id:
             return False
-        last = self._rules.last_of_producers.get(header.producer_id)
+        last = self._rules.last_records.get(header.producer_id)
         if last is None:
             return False
         if last.last_offset is not None:
@@ -120,11 +122,11 @@ class BatchFilter(ABC):
     # --- data
 
     @abstractmethod
-    def _data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
-        """What stays of a batch with records that were not aborted. As `filtered`."""
+    def _filter_data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+        """What stays of a batch with records that were not aborted. As `filter_batch`."""
 
-    def _nothing(self, header: BatchHeader) -> bytes | bytearray:
-        return emptied(header) if self._stays_empty(header) else GONE
+    def _emptied_or_removed(self, header: BatchHeader) -> bytes | bytearray:
+        return empty_batch(header) if self._retains_empty(header) else REMOVED
 
     def _without_old_tombstones(
         self, records: RecordKeys, chosen: list[int], header: BatchHeader
@@ -135,17 +137,17 @@ class BatchFilter(ABC):
             return [index for index in chosen if index not in tombstones]
         return chosen
 
-    def _left(
+    def _with_chosen(
         self, payload: bytes, records: RecordKeys, chosen: list[int], header: BatchHeader
     ) -> bytes | bytearray | None:
         """The batch with the chosen records, which are given by their indexes."""
         if not chosen:
-            return self._nothing(header)
+            return self._emptied_or_removed(header)
         kept = len(chosen)
         self.records_kept += kept
         ranges = ranges_of(records.starts, chosen)
         if not header.has_delete_horizon and not set(records.tombstones).isdisjoint(chosen):
-            return with_horizon(payload, ranges, header, kept, self._horizon_ms)
+            return with_delete_horizon(payload, ranges, header, kept, self._horizon_ms)
         if kept == header.records_count:
             return None
         return with_records(b"".join([payload[begin:stop] for begin, stop in ranges]), header, kept)

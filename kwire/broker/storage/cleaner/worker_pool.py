@@ -25,13 +25,13 @@ class Worker(Protocol):
         """End it, whatever it does, and wait for that; who waits for a report gets Failed."""
 
 
-class CleanerWorkers(Protocol):
+class WorkerPool(Protocol):
     """Whoever does jobs."""
 
     def start(self, job: Job) -> Worker:
         """Have a job done. May be called in any thread."""
 
-    def tidy(self) -> None:
+    def reap_exited(self) -> None:
         """Forget those that have ended for want of jobs."""
 
     def close(self) -> None:
@@ -61,13 +61,13 @@ class _Process:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def give(self, job: Job) -> None:
+    def send_job(self, job: Job) -> None:
         assert self._process.stdin is not None
         with suppress(OSError):  # If it is dead already, the first report will say so.
-            self._process.stdin.write(job.line().encode() + b"\n")
+            self._process.stdin.write(job.to_line().encode() + b"\n")
             self._process.stdin.flush()
 
-    def line(self) -> bytes:
+    def read_line(self) -> bytes:
         """The next line that it prints; none if it is dead."""
         assert self._process.stdout is not None
         with self._reading:
@@ -83,7 +83,7 @@ class _Process:
                     pipe.close()
 
 
-class ChildWorkers:
+class ProcessWorkerPool:
     """Processes that stay for a while when a job is done: starting one takes as long as cleaning 50 MB."""
 
     def __init__(self) -> None:
@@ -91,12 +91,12 @@ class ChildWorkers:
         self._changing = threading.Lock()
         self._closed = False
 
-    def start(self, job: Job) -> ChildWorker:
+    def start(self, job: Job) -> ProcessWorker:
         with self._changing:
             process = self._idle.pop() if self._idle else None
-        return ChildWorker(self, job, process)
+        return ProcessWorker(self, job, process)
 
-    def tidy(self) -> None:
+    def reap_exited(self) -> None:
         with self._changing:
             ended = [process for process in self._idle if not process.is_alive]
             self._idle = [process for process in self._idle if process not in ended]
@@ -110,7 +110,7 @@ class ChildWorkers:
         for process in idle:
             process.kill()
 
-    def take_back(self, process: _Process) -> None:
+    def release(self, process: _Process) -> None:
         """A job is done."""
         with self._changing:
             if not self._closed:
@@ -119,37 +119,37 @@ class ChildWorkers:
         process.kill()
 
 
-class ChildWorker:
+class ProcessWorker:
     """A job in a process of its own."""
 
-    def __init__(self, workers: ChildWorkers, job: Job, idle: _Process | None) -> None:
+    def __init__(self, workers: ProcessWorkerPool, job: Job, idle: _Process | None) -> None:
         """`idle` has done jobs before, and may be gone by now."""
         self._workers = workers
         self._job = job
-        self._is_doubtful = idle is not None
+        self._may_have_exited = idle is not None
         self._changing = threading.Lock()
         self._process: _Process | None = idle or _Process()
-        self._process.give(job)
+        self._process.send_job(job)
 
     def next_report(self) -> Report:
         process = self._process
-        line = process.line() if process is not None else b""
-        if not line and self._is_doubtful:
+        line = process.read_line() if process is not None else b""
+        if not line and self._may_have_exited:
             with self._changing:
                 if self._process is process and process is not None:
                     process.kill()
                     process = self._process = _Process()
-                    process.give(self._job)
-                    self._is_doubtful = False
-            line = process.line() if process is not None else b""
-        self._is_doubtful = False
+                    process.send_job(self._job)
+                    self._may_have_exited = False
+            line = process.read_line() if process is not None else b""
+        self._may_have_exited = False
         report = report_from_line(line)
         if not isinstance(report, Cleaned):
             with self._changing:
                 process, self._process = self._process, None
             if process is not None:
                 if line:
-                    self._workers.take_back(process)
+                    self._workers.release(process)
                 else:
                     process.kill()
         return report
@@ -161,7 +161,7 @@ class ChildWorker:
             process.kill()
 
 
-class InlineWorkers:
+class InlineWorkerPool:
     """Workers for a disk that no other process sees."""
 
     def __init__(self, disk: Disk) -> None:
@@ -170,7 +170,7 @@ class InlineWorkers:
     def start(self, job: Job) -> InlineWorker:
         return InlineWorker(job, self._disk)
 
-    def tidy(self) -> None:
+    def reap_exited(self) -> None:
         return
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class InlineWorker:
         # Imported here: a broker that has processes for it starts without what they do.
         from kwire.broker.storage.cleaner.worker import reports
 
-        self._reports: Iterator[Report] | None = reports(Job.from_line(job.line()), disk)
+        self._reports: Iterator[Report] | None = reports(Job.from_line(job.to_line()), disk)
 
     def next_report(self) -> Report:
         report = next(self._reports, None) if self._reports is not None else None
@@ -194,6 +194,6 @@ class InlineWorker:
         self._reports = None
 
 
-def workers_for(disk: Disk) -> CleanerWorkers:
+def worker_pool_for(disk: Disk) -> WorkerPool:
     """Who cleans logs on this disk."""
-    return ChildWorkers() if disk.is_shared else InlineWorkers(disk)
+    return ProcessWorkerPool() if disk.is_shared else InlineWorkerPool(disk)

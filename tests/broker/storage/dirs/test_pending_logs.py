@@ -36,7 +36,7 @@ class Bench:
 
     def create(self, partition: int = 0, topic_id: Uuid = FIRST) -> Log:
         log = self.logs.create("t", partition, topic_id, CONFIG, NOW_MS)
-        self.logs.placing.name(self.host)
+        self.logs.pending_logs.flush_partition_metadata(self.host)
         return log
 
     def work(self) -> None:
@@ -75,24 +75,24 @@ def test_who_waits_is_told_when_the_log_tells(bench: Bench, last: int) -> None:
     """A worker is on it already, and another one is sent: whichever is done first."""
     log = bench.create()
     append(log, b"a")
-    assert (log.is_in_place, log.needs_flush(0)) == (False, True)
+    assert (log.is_recoverable, log.needs_flush(0)) == (False, True)
     told: list[Uuid | None] = []
-    bench.logs.placing.when_placed(log, bench.host, lambda: told.append(bench.told()))
+    bench.logs.pending_logs.when_recoverable(log, bench.host, lambda: told.append(bench.told()))
     assert told == []
     bench.held.insert(0, bench.held.pop(last))
     bench.work()
     assert told == [FIRST]
-    assert (log.is_in_place, log.needs_flush(0)) == (True, False)
+    assert (log.is_recoverable, log.needs_flush(0)) == (True, False)
     bench.work()
     assert (told, bench.held, bench.is_online) == ([FIRST], [], True)
 
 
 def test_who_waits_does_not_wait_for_the_others(bench: Bench) -> None:
     logs = [bench.logs.create("t", partition, FIRST, CONFIG, NOW_MS) for partition in range(70)]
-    bench.logs.placing.name(bench.host)
+    bench.logs.pending_logs.flush_partition_metadata(bench.host)
     told: list[str] = []
     for log in logs[:49:-1]:
-        bench.logs.placing.when_placed(log, bench.host, partial(told.append, log.name))
+        bench.logs.pending_logs.when_recoverable(log, bench.host, partial(told.append, log.name))
     assert len(bench.held) == 1 + 8
     others = bench.held.pop(0)
     while bench.held:
@@ -102,13 +102,13 @@ def test_who_waits_does_not_wait_for_the_others(bench: Bench) -> None:
     bench.host.run_pending()
     while bench.held:
         bench.work()
-    assert [log.name for log in logs if not log.is_in_place] == []
+    assert [log.name for log in logs if not log.is_recoverable] == []
 
 
 def test_checkpoints_are_written_once_for_all_that_they_tell_of(bench: Bench) -> None:
     for generation in (FIRST, SECOND):
         logs = [bench.logs.create("t", partition, generation, CONFIG, NOW_MS) for partition in range(70)]
-        bench.logs.placing.name(bench.host)
+        bench.logs.pending_logs.flush_partition_metadata(bench.host)
         steps = 0
         while bench.held:
             bench.work()
@@ -118,7 +118,7 @@ def test_checkpoints_are_written_once_for_all_that_they_tell_of(bench: Bench) ->
         append(logs[0], b"a")
         bench.logs.write_checkpoints()
         for log in logs:
-            assert log.is_in_place
+            assert log.is_recoverable
             bench.logs.delete(log, NOW_MS)
 
 
@@ -126,7 +126,7 @@ def test_who_waits_for_a_log_that_goes_or_fails_is_told_too(bench: Bench) -> Non
     gone, failed = bench.create(), bench.create(1)
     told: list[str] = []
     for log in (gone, failed):
-        bench.logs.placing.when_placed(log, bench.host, partial(told.append, log.name))
+        bench.logs.pending_logs.when_recoverable(log, bench.host, partial(told.append, log.name))
     bench.logs.delete(gone, NOW_MS)
     bench.work()
     assert told == ["t-0"]
@@ -139,8 +139,8 @@ def test_who_waits_for_a_log_that_goes_or_fails_is_told_too(bench: Bench) -> Non
 def test_many_take_turns(bench: Bench) -> None:
     for partition in range(70):
         bench.logs.create("t", partition, FIRST, CONFIG, NOW_MS)
-    bench.logs.placing.name(bench.host)
-    bench.logs.placing.name(bench.host)
+    bench.logs.pending_logs.flush_partition_metadata(bench.host)
+    bench.logs.pending_logs.flush_partition_metadata(bench.host)
     for count in (32, 64, 70):
         bench.work()
         assert [bench.told(partition) is not None for partition in range(70)].count(True) == count

@@ -14,11 +14,16 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Final
 
-from kwire.broker.storage.cleaner.filtering import BatchFilter, Rules
+from kwire.broker.storage.cleaner.batch_filter import BatchFilter, CleaningRules
+from kwire.broker.storage.cleaner.batch_rebuild import (
+    decompressed_records,
+    last_index_of_each,
+    ranges_of,
+    with_records,
+)
+from kwire.broker.storage.cleaner.cleaned_transactions import CleanedTransactionMetadata
+from kwire.broker.storage.cleaner.key_reader import KeyReader
 from kwire.broker.storage.cleaner.offset_map import ENTRY_BYTES
-from kwire.broker.storage.cleaner.rebatching import last_of_each, plain_records, ranges_of, with_records
-from kwire.broker.storage.cleaner.record_layouts import KeyReader
-from kwire.broker.storage.cleaner.transactions import CleanedTransactions
 from kwire.wire.batch import BatchHeader
 
 KEPT_BYTES: Final = 200
@@ -31,12 +36,12 @@ Kept = tuple[int, "array[int] | None"]
 """How many records of a batch stay, and where: begin, end, begin, end, from the first one on; None: all."""
 
 
-class NewestKeys:
+class BackwardKeyScan:
     """What stays of the batches of the dirty part, which are taken in from the last one to the first."""
 
     def __init__(self, size_bytes: int) -> None:
         self.keys: set[bytes | None] = set()
-        """Those that were met, or what is `short` for them. None is not among them."""
+        """Those that were met, or what is `hash_key` for them. None is not among them."""
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
         self._size_bytes = size_bytes
@@ -52,9 +57,9 @@ class NewestKeys:
         """Whether it takes more memory than it may."""
         return len(self.keys) * ENTRY_BYTES + self._more_bytes > self._size_bytes
 
-    def add_before(self, data: bytes, at: int, header: BatchHeader) -> None:
+    def add_previous_batch(self, data: bytes, at: int, header: BatchHeader) -> None:
         """Take in the batch that lies before all the others. CorruptBatch."""
-        payload, start, end = plain_records(data, at, header)
+        payload, start, end = decompressed_records(data, at, header)
         records = self._keys_of(payload, start, end, header.records_count)
         self._taken.append(header.base_offset)
         self._more_bytes += TAKEN_BYTES
@@ -71,13 +76,13 @@ class NewestKeys:
         if len(new) == header.records_count:
             self._kept[header.base_offset] = header.records_count, None
             return
-        chosen = last_of_each(records.keys, new)
+        chosen = last_index_of_each(records.keys, new)
         ranges = ranges_of(records.starts, chosen)
         self._more_bytes += PLACE_BYTES * len(ranges)
         places = array("I", [place - start for place in chain.from_iterable(ranges)])
         self._kept[header.base_offset] = len(chosen), places
 
-    def takes_next(self, base_offset: int) -> bool:
+    def was_read(self, base_offset: int) -> bool:
         """Whether this batch was taken in. To be asked for one after the other, the oldest first."""
         taken = self._taken
         while taken and taken[-1] < base_offset:
@@ -89,42 +94,49 @@ class NewestKeys:
         return self._kept.get(base_offset)
 
 
-class NewestFilter(BatchFilter):
+class BackwardScanFilter(BatchFilter):
     """Goes by such keys."""
 
     def __init__(
-        self, newest: NewestKeys, rules: Rules, transactions_of_log: Callable[[], CleanedTransactions]
+        self,
+        key_scan: BackwardKeyScan,
+        rules: CleaningRules,
+        transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
         """The whole dirty part has to be taken in."""
         super().__init__(rules, transactions_of_log)
-        self._newest = newest
+        self._key_scan = key_scan
 
-    def _data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
+    def _filter_data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
         base_offset, count = header.base_offset, header.records_count
-        newest = self._newest
+        key_scan = self._key_scan
         if base_offset < self._rules.first_dirty_offset:
-            payload, start, end = plain_records(data, at, header)
+            payload, start, end = decompressed_records(data, at, header)
             records = self._keys_of(payload, start, end, count)
-            later = newest.keys
+            later = key_scan.keys
             chosen = [index for index, key in enumerate(records.keys) if key is not None and key not in later]
-            return self._left(payload, records, self._without_old_tombstones(records, chosen, header), header)
-        if not newest.takes_next(base_offset):
+            return self._with_chosen(
+                payload, records, self._without_old_tombstones(records, chosen, header), header
+            )
+        if not key_scan.was_read(base_offset):
             # Whatever that is, nothing is known of it.
             self.records_kept += count
             return None
-        kept = newest.kept_of(base_offset)
+        kept = key_scan.kept_of(base_offset)
         if kept is None:
-            return self._nothing(header)
+            return self._emptied_or_removed(header)
         left, places = kept
-        if base_offset in newest.with_tombstones:
-            payload, start, end = plain_records(data, at, header)
+        if base_offset in key_scan.with_tombstones:
+            payload, start, end = decompressed_records(data, at, header)
             records = self._keys_of(payload, start, end, count)
             chosen = list(range(count)) if places is None else _within(places, records.starts, start)
-            return self._left(payload, records, self._without_old_tombstones(records, chosen, header), header)
+            return self._with_chosen(
+                payload, records, self._without_old_tombstones(records, chosen, header), header
+            )
         self.records_kept += left
         if places is None:
             return None
-        payload, start, _ = plain_records(data, at, header)
+        payload, start, _ = decompressed_records(data, at, header)
         begins, ends = places[::2], places[1::2]
         body = b"".join(
             [payload[start + begin : start + end] for begin, end in zip(begins, ends, strict=True)]

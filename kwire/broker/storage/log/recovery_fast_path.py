@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from kwire.broker.storage.disk import DiskFile
 from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET
-from kwire.broker.storage.log.leader_epochs import LeaderEpochs
+from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.producer_state import ProducerStateManager
-from kwire.broker.storage.log.scan import Place
+from kwire.broker.storage.log.scan import BatchLocation
 from kwire.broker.storage.log.segment import IndexRebuild
 from kwire.wire.batch import (
     ATTRIBUTES_AT,
@@ -26,10 +26,10 @@ from kwire.wire.batch import (
 from kwire.wire.crc import crc32c
 
 _CHUNK_BYTES = 1 << 20
-_LEAST_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
+_MIN_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
-class SoundRun:
+class RecoveryFastPath:
     """The reading of one segment, which feeds its indexes, the epochs and the producers."""
 
     __slots__ = (
@@ -47,7 +47,7 @@ class SoundRun:
         file: DiskFile,
         end: int,
         rebuilding: IndexRebuild,
-        epochs: LeaderEpochs,
+        epochs: LeaderEpochFileCache,
         producers: ProducerStateManager,
         *,
         base_offset: int,
@@ -89,7 +89,7 @@ class SoundRun:
                 after = at + LOG_OVERHEAD_BYTES + length
                 last_offset = base_offset + delta
                 if (
-                    length < _LEAST_LENGTH
+                    length < _MIN_LENGTH
                     or after > len(chunk)
                     or magic != MAGIC
                     or not next_offset <= base_offset <= last_offset <= last_allowed
@@ -99,14 +99,14 @@ class SoundRun:
                 max_timestamp, producer_id = rest[1], rest[2]
                 if max_timestamp > largest_timestamp or position + at > index_from:
                     rebuilding.add(
-                        Place(
+                        BatchLocation(
                             position + at, after - at, base_offset, last_offset, max_timestamp, leader_epoch
                         )
                     )
                     largest_timestamp = rebuilding.largest_timestamp
                     index_from = rebuilding.indexed_position + interval_bytes
                 if leader_epoch > latest_epoch:
-                    self._epochs.note(leader_epoch, base_offset)
+                    self._epochs.assign_in_memory(leader_epoch, base_offset)
                     latest_epoch = leader_epoch
                 if last_offset >= log_start_offset:
                     if producer_id < 0:

@@ -1,6 +1,6 @@
 """A copy of a log in another directory, filled until it can take the log's place.
 
-It is filled piece by piece: the caller reads a piece of the source (in a thread, if it likes), and `take`
+It is filled piece by piece: the caller reads a piece of the source (in a thread, if it likes), and `append`
 appends what is whole of it. So the copy is at every moment a log like any other, and a restart goes on with
 it. What only the source's memory tells, the producers whose batches are gone by now, is handed over in the
 end.
@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from struct import Struct
 
-from kwire.broker.storage.dirs.arrival import Arrival
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
+from kwire.broker.storage.dirs.log_replacement import LogReplacement
 from kwire.broker.storage.disk import FileRegion
 from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError, ErrorCode
 
 _BASE_AND_LENGTH = Struct(">qi")
-_LEAST_BYTES = 16 * 1024
-_MOST_BYTES = 1024 * 1024
-_MOST_BATCHES = 256
+_MIN_READ_BYTES = 16 * 1024
+_MAX_READ_BYTES = 1024 * 1024
+_MAX_BATCHES = 256
 """How many batches are taken at once: each costs the loop some microseconds."""
 
 
@@ -35,27 +35,27 @@ class FutureLog:
         self.source = source
         self.directory = directory
         self._log_manager = log_manager
-        self._piece_bytes = _LEAST_BYTES
-        found = log_manager.future(source.topic, source.partition)
-        self.log = found if found is not None else self._begin(now_ms)
+        self._read_bytes = _MIN_READ_BYTES
+        found = log_manager.future_log(source.topic, source.partition)
+        self.log = found if found is not None else self._create(now_ms)
         if found is not None:
-            self.forget_what_differs(now_ms)
+            self.truncate_to_source(now_ms)
 
     def __repr__(self) -> str:
-        return f"FutureLog({self.source.name} to {self.directory.path}, {self.missing} offsets missing)"
+        return f"FutureLog({self.source.name} to {self.directory.path}, {self.offset_lag} offsets missing)"
 
     @property
-    def missing(self) -> int:
+    def offset_lag(self) -> int:
         """How many offsets it is behind."""
         return self.source.written_end_offset - self.log.log_end_offset
 
     @property
-    def missing_bytes(self) -> int:
+    def lag_bytes(self) -> int:
         """How many bytes it is behind."""
         return self.source.size_between(self.log.log_end_offset, self.source.written_end_offset)
 
-    def _begin(self, now_ms: int) -> Log:
-        return self._log_manager.create_future(self.source, self.directory, self._first_offset(), now_ms)
+    def _create(self, now_ms: int) -> Log:
+        return self._log_manager.create_future_log(self.source, self.directory, self._first_offset(), now_ms)
 
     def _first_offset(self) -> int:
         """Where a copy begins: a batch is copied whole, also where the log begins within it."""
@@ -65,11 +65,11 @@ class FutureLog:
         head = self._read_source(start_offset, 1).read()[: _BASE_AND_LENGTH.size]
         return min(start_offset, int(_BASE_AND_LENGTH.unpack(head)[0]))
 
-    def _begin_again(self, now_ms: int) -> None:
+    def _recreate(self, now_ms: int) -> None:
         self._log_manager.delete(self.log, now_ms, sync=False)
-        self.log = self._begin(now_ms)
+        self.log = self._create(now_ms)
 
-    def forget_what_differs(self, now_ms: int) -> None:
+    def truncate_to_source(self, now_ms: int) -> None:
         """Where the source was cut, or after a restart: it may have lost what was copied from it.
 
         It has gone on with something else then. KIP-101: two copies of a log are the same up to where they
@@ -83,13 +83,13 @@ class FutureLog:
         if log.log_end_offset <= same_up_to:
             return
         if same_up_to <= log.log_start_offset:
-            self._begin_again(now_ms)
+            self._recreate(now_ms)
         else:
             log.truncate_to(same_up_to)
 
     # --- filling
 
-    def next_piece(self, now_ms: int) -> FileRegion | None:
+    def next_region(self, now_ms: int) -> FileRegion | None:
         """What is to be read next of the source; None where it is copied as far as it is written."""
         self._raise_if_failed()
         source = self.source
@@ -97,12 +97,12 @@ class FutureLog:
             self.log.log_end_offset < self._first_offset()
         ):
             # The source has forgotten what comes next.
-            self._begin_again(now_ms)
-        if self.missing <= 0:
-            self._follow_start()
+            self._recreate(now_ms)
+        if self.offset_lag <= 0:
+            self._follow_source()
             return None
         next_offset = max(self.log.log_end_offset, source.log_start_offset)
-        return self._read_source(next_offset, min(self._piece_bytes, source.config.segment_bytes))
+        return self._read_source(next_offset, min(self._read_bytes, source.config.segment_bytes))
 
     def _read_source(self, offset: int, max_bytes: int) -> FileRegion:
         source = self.source
@@ -113,12 +113,12 @@ class FutureLog:
                 raise source.failure from error
             raise
 
-    def take(self, data: bytes, now_ms: int) -> int:
+    def append(self, data: bytes, now_ms: int) -> int:
         """Append what is whole of the bytes that were read; how many bytes that is."""
         self._raise_if_failed()
         view = memoryview(data)
         position = batches = 0
-        while batches < _MOST_BATCHES and position + _BASE_AND_LENGTH.size <= len(data):
+        while batches < _MAX_BATCHES and position + _BASE_AND_LENGTH.size <= len(data):
             _, length = _BASE_AND_LENGTH.unpack_from(data, position)
             end = position + _BASE_AND_LENGTH.size + length
             if length <= 0 or end > len(data):
@@ -130,12 +130,12 @@ class FutureLog:
         if not position:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.source.name} holds no whole batch there")
         self.log.commit()
-        self._follow_start()
-        grown = self._piece_bytes * 2 if batches < _MOST_BATCHES // 2 else position
-        self._piece_bytes = max(_LEAST_BYTES, min(grown, _MOST_BYTES))
+        self._follow_source()
+        grown = self._read_bytes * 2 if batches < _MAX_BATCHES // 2 else position
+        self._read_bytes = max(_MIN_READ_BYTES, min(grown, _MAX_READ_BYTES))
         return position
 
-    def _follow_start(self) -> None:
+    def _follow_source(self) -> None:
         source, log = self.source, self.log
         log.high_watermark = max(log.log_start_offset, min(source.high_watermark, log.log_end_offset))
         if log.log_start_offset < source.log_start_offset <= log.high_watermark:
@@ -148,26 +148,26 @@ class FutureLog:
 
     # --- taking the place of the source
 
-    def take_the_place(self, now_ms: int) -> Arrival:
+    def replace_source(self, now_ms: int) -> LogReplacement:
         """Copy the rest, and let the copy serve as the log from here on; on its way it is told to go.
 
         Both are in their places, and nothing is staged. A StorageError leaves the source in its place.
         """
         source = self.source
-        while (piece := self.next_piece(now_ms)) is not None:
-            self.take(piece.read(), now_ms)
+        while (piece := self.next_region(now_ms)) is not None:
+            self.append(piece.read(), now_ms)
         log = self.log
         theirs, ours = source.latest_epoch, log.latest_epoch
         if theirs is not None and (ours is None or theirs > ours):
             log.begin_leader_epoch(theirs)
         log.config = source.config
-        _hand_over(source, log)
+        _transfer_producers(source, log)
         log.high_watermark = max(log.log_start_offset, source.high_watermark)
         log.snapshot_producers()
-        return self._log_manager.promote(log)
+        return self._log_manager.replace_current_with_future_log(log)
 
 
-def _hand_over(source: Log, log: Log) -> None:
+def _transfer_producers(source: Log, log: Log) -> None:
     theirs, ours = source.producers, log.producers
     # Of an open transaction the copy tells: it begins with the first of its batches that are still there.
     for producer_id in list(theirs.ongoing):

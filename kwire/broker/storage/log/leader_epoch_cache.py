@@ -12,16 +12,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from kwire.broker.storage.checkpoints import LEADER_EPOCHS, GarbledCheckpoint, read_epochs, write_epochs
+from kwire.broker.storage.checkpoints import LEADER_EPOCHS, CorruptCheckpoint, read_epochs, write_epochs
 from kwire.broker.storage.disk import Disk, join
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET
 
 
-class LeaderEpochs:
+class LeaderEpochFileCache:
     """The epochs of one log, in its `leader-epoch-checkpoint`."""
 
-    __slots__ = ("_disk", "_entries", "_logger", "_path", "_written", "is_behind", "is_garbled", "needs_sync")
+    __slots__ = (
+        "_disk",
+        "_entries",
+        "_logger",
+        "_path",
+        "_written",
+        "is_corrupt",
+        "needs_save",
+        "needs_sync",
+    )
 
     def __init__(self, disk: Disk, directory: str, logger: NodeLogger = STORAGE_LOGGER) -> None:
         self._logger = logger
@@ -31,29 +40,29 @@ class LeaderEpochs:
         self._written: list[tuple[int, int]] = []
         self.needs_sync = False
         """Whether the file was replaced since it was last synced."""
-        self.is_behind = False
+        self.needs_save = False
         """Whether an epoch has begun that the file does not tell."""
-        self.is_garbled = False
+        self.is_corrupt = False
         """Whether the file was there and made no sense."""
 
     def load(self) -> None:
         """Read the file. A garbled one counts as empty: opening finds the epochs again. StorageError."""
         try:
             stored = read_epochs(self._disk, self._path)
-            self.is_garbled = False
-        except GarbledCheckpoint as error:
+            self.is_corrupt = False
+        except CorruptCheckpoint as error:
             self._logger.warning("%s: the leader epochs are read from the batches instead", error)
-            stored, self.is_garbled = [], True
+            stored, self.is_corrupt = [], True
         self._entries = []
         for epoch, start_offset in stored:
-            self.note(epoch, start_offset)
+            self.assign_in_memory(epoch, start_offset)
         self._written = stored
 
     @property
     def path(self) -> str:
         return self._path
 
-    def moved_to(self, directory: str) -> None:
+    def update_directory(self, directory: str) -> None:
         """The log's directory was renamed."""
         self._path = join(directory, LEADER_EPOCHS)
 
@@ -77,7 +86,7 @@ class LeaderEpochs:
         entries = self._entries
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
             return
-        self.note(epoch, start_offset)
+        self.assign_in_memory(epoch, start_offset)
         self.save()
 
     def begin(self, epoch: int, start_offset: int) -> None:
@@ -86,10 +95,10 @@ class LeaderEpochs:
         An epoch without a record need not be told: whoever loads the file forgets it. A broker with thousands
         of quiet logs leads them anew at each start, and would write each of their files.
         """
-        self.note(epoch, start_offset)
-        self.is_behind = True
+        self.assign_in_memory(epoch, start_offset)
+        self.needs_save = True
 
-    def note(self, epoch: int, start_offset: int) -> None:
+    def assign_in_memory(self, epoch: int, start_offset: int) -> None:
         """Assign an epoch without writing the file."""
         entries = self._entries
         if epoch < 0 or start_offset < 0:
@@ -100,11 +109,11 @@ class LeaderEpochs:
             entries.pop()
         entries.append((epoch, start_offset))
 
-    def note_later(self, epoch: int, start_offset: int) -> None:
+    def assign_if_newer(self, epoch: int, start_offset: int) -> None:
         """Note an epoch if it is newer than all that is known, as recovery does for each batch it reads."""
         latest = self.latest
         if epoch > (NO_LEADER_EPOCH if latest is None else latest):
-            self.note(epoch, start_offset)
+            self.assign_in_memory(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch that is at most `epoch`, and where it ended; -1, -1 when it cannot be told."""
@@ -143,28 +152,28 @@ class LeaderEpochs:
         entries[:count] = [(entries[count - 1][0], start_offset)]
         self.write()
 
-    def forget_from(self, offset: int) -> None:
+    def drop_from(self, offset: int) -> None:
         """Drop the epochs that start at `offset` or beyond, without writing the file."""
         while self._entries and self._entries[-1][1] >= offset:
             self._entries.pop()
 
-    def cut(self, start_offset: int, end_offset: int) -> None:
+    def restrict_to(self, start_offset: int, end_offset: int) -> None:
         """Keep what lies within the log.
 
         The file is left as it is: whoever loads it again cuts it again, and the next epoch is written with
         the rest. A broker with thousands of empty logs starts without thousands of writes. What recovery
         has read from the log itself is to be saved.
         """
-        self.forget_from(end_offset)
+        self.drop_from(end_offset)
         count = bisect_right(self._entries, start_offset, key=_start_offset)
         if count:
             self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
 
     def save(self) -> None:
         """Write the file if it says anything else, or nothing that makes sense. StorageError."""
-        if self.is_garbled or self._entries != self._written:
+        if self.is_corrupt or self._entries != self._written:
             self.write()
-        self.is_behind = self.is_garbled = False
+        self.needs_save = self.is_corrupt = False
 
     def clear(self) -> None:
         """Forget every epoch. StorageError."""
@@ -175,7 +184,7 @@ class LeaderEpochs:
         """Replace the file with what is known. StorageError."""
         write_epochs(self._disk, self._path, self._entries, sync=False)
         self._written = list(self._entries)
-        self.is_behind = False
+        self.needs_save = False
         self.needs_sync = True
 
 

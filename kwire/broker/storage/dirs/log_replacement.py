@@ -8,7 +8,7 @@ Only an old directory that fails just then cannot leave. Should its disk come ba
 of the two it is, as with Apache Kafka.
 
 Whoever dies before the old directory has left for good finds that one, without what was appended meanwhile:
-nobody is told of this before the end (`Log.awaits_place`).
+nobody is told of this before the end (`Log.has_unrecoverable_records`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Work = Callable[[], None]
 """What waits for a disk, in any thread. StorageError."""
 
 
-class Old(NamedTuple):
+class ReplacedLog(NamedTuple):
     """The log that is replaced."""
 
     log: Log
-    home: LogDirectory
-    aside: str
+    directory: LogDirectory
+    deleted_path: str
     """What its directory is to be called."""
 
 
-class Arrival:
+class LogReplacement:
     """One copy. Everything but the works runs on the loop; nothing raises."""
 
     def __init__(
@@ -42,12 +42,12 @@ class Arrival:
         log: Log,
         directory: LogDirectory,
         place: str,
-        old: Old | None,
+        old: ReplacedLog | None,
         *,
         on_failed: Callable[[LogDirectory, StorageError], None],
-        on_left: Callable[[Old], None],
+        on_old_removed: Callable[[ReplacedLog], None],
     ) -> None:
-        """`place` is the path it is to have. `on_left`: no start finds the old log from here on.
+        """`place` is the path it is to have. `on_old_removed`: no start finds the old log from here on.
 
         StorageError: the copy has failed.
         """
@@ -57,10 +57,10 @@ class Arrival:
         self._place = place
         self._old = old
         self._on_failed = on_failed
-        self._on_left = on_left
-        self._ticket = log.begin_arrival()
-        self._way: Generator[Work, StorageError | None] | None = self._steps()
-        self._work: Work | None = next(self._way)
+        self._on_old_removed = on_old_removed
+        self._ticket = log.begin_replacement()
+        self._generator: Generator[Work, StorageError | None] | None = self._steps()
+        self._work: Work | None = next(self._generator)
 
     def __repr__(self) -> str:
         return f"Arrival({self.log.directory} at {self._place})"
@@ -72,13 +72,13 @@ class Arrival:
 
     def done(self, error: StorageError | None) -> None:
         """The disk has done it, or has failed."""
-        if self._way is not None:
+        if self._generator is not None:
             try:
-                self._work = self._way.send(error)
+                self._work = self._generator.send(error)
             except StopIteration:
-                self._way = self._work = None
+                self._generator = self._work = None
 
-    def finish_now(self) -> None:
+    def finish(self) -> None:
         """Wait for the disks here, for all that is left to do."""
         while (work := self._work) is not None:
             try:
@@ -88,35 +88,35 @@ class Arrival:
             else:
                 self.done(None)
 
-    def take_along(self) -> None:
+    def abandon(self) -> None:
         """The log is deleted: so is the one that it replaces, if that is there. It goes no further."""
-        old, self._way, self._work = self._old, None, None
+        old, self._generator, self._work = self._old, None, None
         if old is not None:
-            self._leave(old)
-            self._on_left(old)
+            self._rename_old(old)
+            self._on_old_removed(old)
 
     def _steps(self) -> Generator[Work, StorageError | None]:
         old, log = self._old, self.log
         if self._has_failed(self._directory, (yield self._ticket.work)):
             return  # the next start finds the old one
         if old is not None:
-            self._leave(old)
+            self._rename_old(old)
             # A directory that fails is gone, as far as this life can tell.
-            self._has_failed(old.home, (yield old.home.sync))
+            self._has_failed(old.directory, (yield old.directory.sync))
         try:
             if log.failure is None:
                 self._disk.rename(log.directory, self._place)
-                log.moved_to(self._place)
+                log.update_directory(self._place)
         except StorageError as error:
             self._on_failed(self._directory, error)
         if log.failure is not None:
             if old is not None:
-                self._come_back(old)
-                self._has_failed(old.home, (yield old.home.sync))
+                self._restore_old(old)
+                self._has_failed(old.directory, (yield old.directory.sync))
             return
         if old is not None:
             self._old = None
-            self._on_left(old)
+            self._on_old_removed(old)
         if not self._has_failed(self._directory, (yield self._directory.sync)):
             self._ticket.finish()
 
@@ -125,17 +125,17 @@ class Arrival:
             self._on_failed(directory, error)
         return directory.offline or self.log.failure is not None
 
-    def _leave(self, old: Old) -> None:
-        if old.log.directory != old.aside and not old.home.offline:
-            self._rename(old, old.aside)
+    def _rename_old(self, old: ReplacedLog) -> None:
+        if old.log.directory != old.deleted_path and not old.directory.offline:
+            self._rename(old, old.deleted_path)
 
-    def _come_back(self, old: Old) -> None:
-        if old.log.directory == old.aside and not old.home.offline:
-            self._rename(old, join(old.home.path, old.log.name))
+    def _restore_old(self, old: ReplacedLog) -> None:
+        if old.log.directory == old.deleted_path and not old.directory.offline:
+            self._rename(old, join(old.directory.path, old.log.name))
 
-    def _rename(self, old: Old, path: str) -> None:
+    def _rename(self, old: ReplacedLog, path: str) -> None:
         try:
             self._disk.rename(old.log.directory, path)
             old.log.directory = path
         except StorageError as error:
-            self._on_failed(old.home, error)
+            self._on_failed(old.directory, error)

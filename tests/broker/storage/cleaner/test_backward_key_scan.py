@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from kwire.broker.storage.cleaner import rewriting
+from kwire.broker.storage.cleaner import log_rewriter
+from kwire.broker.storage.cleaner.backward_key_scan import BackwardKeyScan
+from kwire.broker.storage.cleaner.batch_reader import batches_in, plain_ranges
 from kwire.broker.storage.cleaner.job import Done, Job
-from kwire.broker.storage.cleaner.newest_keys import NewestKeys
-from kwire.broker.storage.cleaner.reading import batches_in, plain_pieces
-from kwire.broker.storage.cleaner.rewriting import LogCleaning
+from kwire.broker.storage.cleaner.log_rewriter import LogRewriter
 from kwire.broker.storage.disk import DiskFile
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.batch import CorruptBatch, build, read_header
@@ -101,15 +101,15 @@ def cleaned(
         first_dirty_offset=first_dirty,
         now_ms=now_ms,
         map_bytes=map_bytes,
-        last_of_producers=[(1, segments[-1][0] - 1, 0)],
+        last_records=[(1, segments[-1][0] - 1, 0)],
     )
-    *_, done = LogCleaning(job, disk).run()
+    *_, done = LogRewriter(job, disk).run()
     assert isinstance(done, Done)
-    return disk.tree(DIRECTORY), done._replace(from_the_end=False)
+    return disk.tree(DIRECTORY), done._replace(scan_backward=False)
 
 
 def by_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogCleaning, "_newest_keys", lambda self: None)
+    monkeypatch.setattr(LogRewriter, "_scan_backward", lambda self: None)
 
 
 def swapped(
@@ -129,8 +129,8 @@ def test_both_ways_leave_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     segments = segments_of(draw, 0, draw.randrange(2, 60), keys)
     segments.append((segments[-1][0] + 10_000, b""))
     with monkeypatch.context() as patched:
-        patched.setattr(LogCleaning, "_fill", None)
-        patched.setattr(rewriting, "LEAST_RECORDS", 0)
+        patched.setattr(LogRewriter, "_build_offset_map", None)
+        patched.setattr(log_rewriter, "MIN_RECORDS_PER_BATCH", 0)
         found, done = cleaned(segments)
     # Once more, when what the first one has left is clean, or is not known to be, and the tombstones may go.
     after = swapped(found, segments[:-1], done)
@@ -158,10 +158,10 @@ def test_without_room_for_all_keys_the_oldest_part_is_cleaned(monkeypatch: pytes
 
 
 def test_what_it_keeps_in_mind_is_bounded() -> None:
-    newest = NewestKeys(10_000)
+    newest = BackwardKeyScan(10_000)
     for offset in range(1000, 0, -1):
         batch = bytes(build([(NOW_MS, b"%d" % offset, b"", [])], base_offset=offset))
-        newest.add_before(batch, 0, read_header(batch))
+        newest.add_previous_batch(batch, 0, read_header(batch))
         if newest.is_too_large:
             break
     assert len(newest.keys) < 40
@@ -232,9 +232,9 @@ def test_files_are_opened_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -
         return file
 
     monkeypatch.setattr(disk, "open", open_file)
-    *_, done = LogCleaning(job, disk).run()
+    *_, done = LogRewriter(job, disk).run()
     assert isinstance(done, Done)
-    assert done.from_the_end
+    assert done.scan_backward
     assert most < 10
 
 
@@ -247,7 +247,7 @@ def test_a_file_that_ends_too_early_is_told() -> None:
     with pytest.raises(CorruptBatch):
         list(batches_in(file, file.size() + 3, 1 << 16))
     with pytest.raises(CorruptBatch):
-        plain_pieces(file, 0, file.size() + 100, 1 << 16, 0)
+        plain_ranges(file, 0, file.size() + 100, 1 << 16, 0)
 
 
 @pytest.mark.parametrize("place", range(6))
@@ -261,7 +261,7 @@ def test_an_offset_out_of_its_segment_is_refused(
     wrong = 5 * place ^ 1 << bit
     made[place] = wrong.to_bytes(8, "big") + made[place][8:]
     segments = [(5 * number, content) for number, content in enumerate(made)] + [(30, b"")]
-    monkeypatch.setattr(rewriting, "LEAST_RECORDS", 0)
+    monkeypatch.setattr(log_rewriter, "MIN_RECORDS_PER_BATCH", 0)
 
     def outcome() -> str:
         try:

@@ -18,10 +18,10 @@ from typing import Any, Final, TypeAlias
 
 _FAR: Final = 1 << 62
 """A step beyond all bytes."""
-_LEAST_OF_TWO_BYTES: Final = 0x40
+_MIN_OF_TWO_BYTES: Final = 0x40
 """A record that is shorter tells its length by one byte."""
-_MOST_TIMESTAMP_BYTES: Final = 10
-_MOST_DELTA_BYTES: Final = 5
+_MAX_TIMESTAMP_BYTES: Final = 10
+_MAX_DELTA_BYTES: Final = 5
 
 RunReader: TypeAlias = Callable[[bytes, int, int, int, list[int], list[bytes | None], list[int]], int]
 """(data, where the first record begins, where the last one ends, how many at most, starts, keys, tombstones):
@@ -29,12 +29,12 @@ records are added to the lists as long as they have the layout. Where the first 
 """
 
 
-Head: TypeAlias = tuple[int, int, int, int]
+RecordHead: TypeAlias = tuple[int, int, int, int]
 """How a record begins: how many bytes its length has, its timestamp delta and its offset delta, and the first
 byte of the size of its key."""
 
 
-def head_of(data: bytes, start: int) -> Head:
+def head_of(data: bytes, start: int) -> RecordHead:
     """How the record at `start` begins. IndexError where the data end."""
     at = start
     while data[at] > 0x7F:
@@ -50,7 +50,7 @@ def head_of(data: bytes, start: int) -> Head:
 
 
 @lru_cache(maxsize=1024)
-def run_reader(head: Head, longest_size: int, *, one_size: bool) -> RunReader | None:
+def run_reader(head: RecordHead, longest_size: int, *, one_size: bool) -> RunReader | None:
     """What reads records that begin like that. None if there is no such loop, or none would be right.
 
     With `one_size` all keys have the size that is in `head`, else any up to `longest_size`, of one byte.
@@ -58,8 +58,8 @@ def run_reader(head: Head, longest_size: int, *, one_size: bool) -> RunReader | 
     length_bytes, timestamp_bytes, delta_bytes, size = head
     if (
         length_bytes > 2
-        or timestamp_bytes > _MOST_TIMESTAMP_BYTES
-        or delta_bytes > _MOST_DELTA_BYTES
+        or timestamp_bytes > _MAX_TIMESTAMP_BYTES
+        or delta_bytes > _MAX_DELTA_BYTES
         or size & 1  # no key
         or size > longest_size
     ):
@@ -71,7 +71,7 @@ def run_reader(head: Head, longest_size: int, *, one_size: bool) -> RunReader | 
     if one_size:
         # What is shorter is cut in its key, or before its value.
         least = 1 + varint_bytes + 1 + (size >> 1) + 1
-        assert least <= _LEAST_OF_TWO_BYTES
+        assert least <= _MIN_OF_TWO_BYTES
         form += f"{size >> 1}sB"
     steps = _steps_of_one_byte(least) if length_bytes == 1 else _steps_of_two_bytes()
     made: RunReader = bind(Struct(form).unpack_from, steps, size if one_size else longest_size)

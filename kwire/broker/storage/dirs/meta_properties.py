@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kwire.broker.storage.checkpoints import (
+    IncompleteMetaProperties,
     MetaProperties,
-    NoOwner,
     read_meta_properties,
     read_topic_id,
     write_meta_properties,
 )
-from kwire.broker.storage.dirs.log_dir import FUTURE_SUFFIX, METADATA_TOPIC, parse_name
+from kwire.broker.storage.dirs.log_dir import FUTURE_SUFFIX, METADATA_TOPIC, parse_dir_name
 from kwire.broker.storage.disk import Disk, FileMissing, StorageError, join
 from kwire.host.loggers import NodeLogger
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid, uuid_to_text
 
-BOOTSTRAP = "bootstrap.checkpoint"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 """What formatting leaves in the directory of the metadata log, before anything else."""
 METADATA_LOG = f"{METADATA_TOPIC}-0"
 FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
@@ -39,7 +39,7 @@ class StartRefused(StorageError):
     """A broker must not start on these directories. The text says why, and what to do."""
 
 
-class Owners(NamedTuple):
+class MetaPropertiesEnsemble(NamedTuple):
     """What the directories say of themselves."""
 
     formatted: Mapping[str, MetaProperties]
@@ -49,17 +49,19 @@ class Owners(NamedTuple):
     """Those of which it cannot be told."""
 
 
-def read_owners(disk: Disk, directories: Sequence[str], otherwise: MetaProperties | None = None) -> Owners:
+def load_meta_properties(
+    disk: Disk, directories: Sequence[str], defaults: MetaProperties | None = None
+) -> MetaPropertiesEnsemble:
     """What each directory says. Never raises but NoOwner, for a file that names nobody: unless it is told
-    whose such a directory is `otherwise`.
+    whose such a directory is `defaults`.
     """
     formatted: dict[str, MetaProperties] = {}
     unformatted: list[str] = []
     failures: dict[str, StorageError] = {}
     for directory in directories:
         try:
-            properties = read_meta_properties(disk, directory, otherwise)
-        except NoOwner:
+            properties = read_meta_properties(disk, directory, defaults)
+        except IncompleteMetaProperties:
             raise
         except StorageError as error:
             failures[directory] = error
@@ -70,13 +72,13 @@ def read_owners(disk: Disk, directories: Sequence[str], otherwise: MetaPropertie
             unformatted.append(directory)
         else:
             formatted[directory] = properties
-    return Owners(formatted, unformatted, failures)
+    return MetaPropertiesEnsemble(formatted, unformatted, failures)
 
 
-def quarrel(owners: Owners, node_id: int, cluster_id: str | None) -> str | None:
+def find_mismatch(ensemble: MetaPropertiesEnsemble, node_id: int, cluster_id: str | None) -> str | None:
     """What is wrong with the directories for this node of that cluster (None: the same one for all)."""
     seen: dict[Uuid, str] = {}
-    for directory, properties in sorted(owners.formatted.items()):
+    for directory, properties in sorted(ensemble.formatted.items()):
         if properties.node_id != node_id:
             return (
                 f"{directory} belongs to node {properties.node_id}, and node.id is {node_id}: "
@@ -102,74 +104,80 @@ def quarrel(owners: Owners, node_id: int, cluster_id: str | None) -> str | None:
     return None
 
 
-def may_start(disk: Disk, owners: Owners, *, home: str, node_id: int) -> bool:
+def needs_format(disk: Disk, ensemble: MetaPropertiesEnsemble, *, metadata_dir: str, node_id: int) -> bool:
     """Whether the directories are to be formatted first. StartRefused where the broker must not start.
 
-    `home` is the one that holds the metadata log.
+    `metadata_dir` is the one that holds the metadata log.
     """
     # The first start may have been cut short in the middle: home gets its meta.properties last.
-    is_half_formatted = home in owners.unformatted and disk.exists(join(home, BOOTSTRAP))
-    if (is_half_formatted or not owners.formatted) and not owners.failures:
-        trace = next((found for path in _present(owners) for found in _traces(disk, path)), None)
+    is_half_formatted = metadata_dir in ensemble.unformatted and disk.exists(
+        join(metadata_dir, BOOTSTRAP_CHECKPOINT)
+    )
+    if (is_half_formatted or not ensemble.formatted) and not ensemble.failures:
+        trace = next((found for path in _usable(ensemble) for found in _partition_paths(disk, path)), None)
         if trace is None:
             return True
-        if not owners.formatted:
+        if not ensemble.formatted:
             raise StartRefused(
-                f"there is no meta.properties in {', '.join(owners.unformatted)}, though {trace} is there: "
+                f"there is no meta.properties in {', '.join(ensemble.unformatted)}, though {trace} is there: "
                 f"put the file back, or have it written anew with kwire format and the cluster's id"
             )
-    if not owners.formatted:
-        raise StartRefused(f"no meta.properties can be read: {next(iter(owners.failures.values()))}")
-    wrong = quarrel(owners, node_id, None)
+    if not ensemble.formatted:
+        raise StartRefused(f"no meta.properties can be read: {next(iter(ensemble.failures.values()))}")
+    wrong = find_mismatch(ensemble, node_id, None)
     if wrong is not None:
         raise StartRefused(wrong)
-    if home in owners.failures:
-        raise StartRefused(f"{home}, which holds the metadata log, cannot be used: {owners.failures[home]}")
-    _check_metadata(disk, owners, home)
-    if owners.unformatted:
+    if metadata_dir in ensemble.failures:
         raise StartRefused(
-            f"there is no meta.properties in {', '.join(owners.unformatted)}, and the other directories are "
-            f"formatted: mount what belongs there; or, if it is new, format it with "
-            f"kwire format --ignore-formatted --cluster-id {next(iter(owners.formatted.values())).cluster_id}"
+            f"{metadata_dir}, which holds the metadata log, cannot be used: {ensemble.failures[metadata_dir]}"
         )
-    _check_not_lost(disk, owners, home)
-    _check_not_doubled(disk, owners)
+    _check_metadata_log_dir(disk, ensemble, metadata_dir)
+    if ensemble.unformatted:
+        raise StartRefused(
+            f"there is no meta.properties in {', '.join(ensemble.unformatted)}, and the other directories "
+            f"are formatted: mount what belongs there; or, if it is new, format it with "
+            f"kwire format --ignore-formatted --cluster-id "
+            f"{next(iter(ensemble.formatted.values())).cluster_id}"
+        )
+    _check_metadata_log_exists(disk, ensemble, metadata_dir)
+    _check_no_duplicates(disk, ensemble)
     return False
 
 
-def _check_metadata(disk: Disk, owners: Owners, home: str) -> None:
-    for directory in _present(owners):
-        if directory != home and disk.exists(join(directory, METADATA_LOG)):
+def _check_metadata_log_dir(disk: Disk, ensemble: MetaPropertiesEnsemble, metadata_dir: str) -> None:
+    for directory in _usable(ensemble):
+        if directory != metadata_dir and disk.exists(join(directory, METADATA_LOG)):
             raise StartRefused(
                 f"{join(directory, METADATA_LOG)} is a metadata log, and by the configuration that is in "
-                f"{home}: set metadata.log.dir={directory}, or let {directory} be the first of log.dirs again"
+                f"{metadata_dir}: set metadata.log.dir={directory}, or let {directory} be the first of "
+                f"log.dirs again"
             )
 
 
-def _check_not_lost(disk: Disk, owners: Owners, home: str) -> None:
-    if not disk.exists(join(home, METADATA_LOG)):
+def _check_metadata_log_exists(disk: Disk, ensemble: MetaPropertiesEnsemble, metadata_dir: str) -> None:
+    if not disk.exists(join(metadata_dir, METADATA_LOG)):
         # Kafka begins an empty log there, and sets every partition aside as stray.
-        trace = next((found for path in _present(owners) for found in _traces(disk, path)), None)
+        trace = next((found for path in _usable(ensemble) for found in _partition_paths(disk, path)), None)
         if trace is not None:
             raise StartRefused(
-                f"{home} holds no metadata log, though {trace} is there: set metadata.log.dir to the "
+                f"{metadata_dir} holds no metadata log, though {trace} is there: set metadata.log.dir to the "
                 f"directory with {METADATA_LOG}, as it was when that was written"
             )
 
 
-def _check_not_doubled(disk: Disk, owners: Owners) -> None:
+def _check_no_duplicates(disk: Disk, ensemble: MetaPropertiesEnsemble) -> None:
     """One partition has one directory, and one copy on its way at most; as Kafka's LogManager.loadLog has it.
 
     Of two, either may hold what was written last. Those of another topic that had the name are not meant.
     """
     seen: dict[tuple[str, int, str], list[str]] = {}
-    for directory in owners.formatted:
+    for directory in ensemble.formatted:
         try:
             names = disk.names(directory)
         except StorageError:
             continue
         for name in names:
-            found = parse_name(name)
+            found = parse_dir_name(name)
             if found is not None and found.suffix in ("", FUTURE_SUFFIX):
                 paths = seen.setdefault((found.topic, found.partition, found.suffix), [])
                 paths.append(join(directory, name))
@@ -194,11 +202,11 @@ def _topic_id(disk: Disk, path: str) -> Uuid | None:
         return None
 
 
-def _present(owners: Owners) -> list[str]:
-    return [*owners.formatted, *owners.unformatted]
+def _usable(ensemble: MetaPropertiesEnsemble) -> list[str]:
+    return [*ensemble.formatted, *ensemble.unformatted]
 
 
-def _traces(disk: Disk, directory: str) -> Iterator[str]:
+def _partition_paths(disk: Disk, directory: str) -> Iterator[str]:
     """The partitions in a directory; of the metadata log, more than formatting leaves. StorageError."""
     try:
         names = disk.names(directory)
@@ -206,15 +214,17 @@ def _traces(disk: Disk, directory: str) -> Iterator[str]:
         return
     for name in names:
         path = join(directory, name)
-        if parse_name(name) is None or not disk.is_directory(path):
+        if parse_dir_name(name) is None or not disk.is_directory(path):
             continue
         if name != METADATA_LOG or any(not inner.startswith(FIRST_SNAPSHOT) for inner in disk.names(path)):
             yield path
 
 
-def give_directory_ids(disk: Disk, owners: Owners, new_id: Callable[[], Uuid], logger: NodeLogger) -> None:
+def assign_directory_ids(
+    disk: Disk, ensemble: MetaPropertiesEnsemble, new_id: Callable[[], Uuid], logger: NodeLogger
+) -> None:
     """Write a `directory.id` into each `meta.properties` without (KIP-858). StorageError."""
-    for directory, properties in owners.formatted.items():
+    for directory, properties in ensemble.formatted.items():
         if properties.directory_id is None:
             given = properties._replace(directory_id=new_id())
             logger.info("%s gets a directory.id, which it has none of yet", directory)

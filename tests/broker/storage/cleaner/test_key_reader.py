@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kwire.broker.storage.cleaner import record_layouts
+from kwire.broker.storage.cleaner import key_reader
+from kwire.broker.storage.cleaner.key_reader import KeyReader
 from kwire.broker.storage.cleaner.record_keys import RecordKeys, keys_of
-from kwire.broker.storage.cleaner.record_layouts import KeyReader
 from kwire.wire.batch import HEADER_BYTES, CorruptBatch, build
 
 Written = list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]
@@ -49,7 +49,7 @@ def read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(count)
         return keys_of(data, at, end, count)
 
-    monkeypatch.setattr(record_layouts, "keys_of", counted)
+    monkeypatch.setattr(key_reader, "keys_of", counted)
     return counts
 
 
@@ -119,14 +119,14 @@ def test_records_of_another_kind_in_as_many_bytes_are_noticed(which: int) -> Non
 
 def test_layouts_that_never_come_again_are_not_sought_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     sought = 0
-    layout_of = record_layouts._layout_of
+    layout_of = key_reader._layout_of
 
     def counted(data: bytes, at: int, records: RecordKeys) -> object:
         nonlocal sought
         sought += 1
         return layout_of(data, at, records)
 
-    monkeypatch.setattr(record_layouts, "_layout_of", counted)
+    monkeypatch.setattr(key_reader, "_layout_of", counted)
     reader = KeyReader()
     for number in range(200):
         data = body(alike(10, 16, 50 + number, 0, number))

@@ -13,26 +13,26 @@ from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 
 
-class Verification:
+class VerificationState:
     """The batches that one producer has sent, whatever became of them."""
 
-    __slots__ = ("began_ms", "epoch", "lowest_sequence", "raises_epochs")
+    __slots__ = ("began_ms", "epoch", "lowest_sequence", "supports_epoch_bump")
 
-    def __init__(self, epoch: int, sequence: int, *, raises_epochs: bool, began_ms: int) -> None:
+    def __init__(self, epoch: int, sequence: int, *, supports_epoch_bump: bool, began_ms: int) -> None:
         self.epoch = epoch
         self.lowest_sequence = sequence
-        self.raises_epochs = raises_epochs
+        self.supports_epoch_bump = supports_epoch_bump
         """Whether the producer follows version 2 of the protocol, in which each transaction begins at 0."""
         self.began_ms = began_ms
 
-    def tried(self, epoch: int, sequence: int) -> None:
+    def update_lowest_sequence(self, epoch: int, sequence: int) -> None:
         """A batch was sent. An older epoch says nothing of the newer one."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch = epoch
             self.lowest_sequence = sequence
 
 
-class _Turns:
+class _VerificationQueue:
     """Of a producer that sends more before it is told of the first: the answers may come from elsewhere."""
 
     __slots__ = ("is_calling", "is_taken", "waiting")
@@ -46,18 +46,18 @@ class _Turns:
 class Verifications:
     """Those of one log, by producer id."""
 
-    __slots__ = ("_begun", "_turns")
+    __slots__ = ("_begun", "_queues")
 
     def __init__(self) -> None:
-        self._begun: dict[int, Verification] = {}
-        self._turns: dict[int, _Turns] = {}
+        self._begun: dict[int, VerificationState] = {}
+        self._queues: dict[int, _VerificationQueue] = {}
 
     def __len__(self) -> int:
         return len(self._begun)
 
     def begin(
-        self, producer_id: int, epoch: int, sequence: int, *, raises_epochs: bool, began_ms: int
-    ) -> Verification:
+        self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, began_ms: int
+    ) -> VerificationState:
         """A batch is about to be appended that may begin its transaction here.
 
         What is returned is current until the transaction has begun here, or ended. `began_ms` is of the
@@ -65,31 +65,33 @@ class Verifications:
         """
         begun = self._begun.get(producer_id)
         if begun is None:
-            begun = Verification(epoch, sequence, raises_epochs=raises_epochs, began_ms=began_ms)
+            begun = VerificationState(
+                epoch, sequence, supports_epoch_bump=supports_epoch_bump, began_ms=began_ms
+            )
             self._begun[producer_id] = begun
-        begun.tried(epoch, sequence)
+        begun.update_lowest_sequence(epoch, sequence)
         return begun
 
-    def is_current(self, producer_id: int, begun: Verification) -> bool:
+    def is_current(self, producer_id: int, begun: VerificationState) -> bool:
         """Whether neither a batch of the transaction nor its end has come since this was begun."""
         return self._begun.get(producer_id) is begun
 
-    def has_turns(self, producer_id: int) -> bool:
+    def is_verifying(self, producer_id: int) -> bool:
         """Whether a batch of the producer is being verified, which others must not overtake."""
-        return producer_id in self._turns
+        return producer_id in self._queues
 
-    def take_turn(self, producer_id: int, go: Callable[[], None]) -> None:
+    def run_in_turn(self, producer_id: int, go: Callable[[], None]) -> None:
         """Call this now, or when it is its turn: it is over with `end_turn`."""
-        turns = self._turns.get(producer_id)
+        turns = self._queues.get(producer_id)
         if turns is not None:
             turns.waiting.append(go)
             return
-        self._turns[producer_id] = _Turns()
+        self._queues[producer_id] = _VerificationQueue()
         go()
 
     def end_turn(self, producer_id: int) -> None:
         """A batch is verified, or refused, and those behind it may go on."""
-        turns = self._turns[producer_id]
+        turns = self._queues[producer_id]
         turns.is_taken = False
         if turns.is_calling:
             return
@@ -103,7 +105,7 @@ class Verifications:
             if turns.waiting and not turns.is_taken:
                 self.end_turn(producer_id)  # one of them has failed, not those behind it
             elif not turns.is_taken:
-                del self._turns[producer_id]
+                del self._queues[producer_id]
 
     def check(self, header: BatchHeader, *, is_unknown: bool) -> None:
         """Whether a batch overtakes one that was refused. OUT_OF_ORDER_SEQUENCE_NUMBER.
@@ -114,14 +116,14 @@ class Verifications:
         if begun is None:
             return
         sequence = header.base_sequence
-        if (begun.raises_epochs and sequence != 0 and is_unknown) or sequence > begun.lowest_sequence:
+        if (begun.supports_epoch_bump and sequence != 0 and is_unknown) or sequence > begun.lowest_sequence:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Sequence {sequence} of producer {header.producer_id} comes before an earlier one that was "
                 f"refused.",
             )
 
-    def over(self, header: BatchHeader) -> None:
+    def complete(self, header: BatchHeader) -> None:
         """A batch of the transaction is in the log, or a marker.
 
         In version 2 the marker of a transaction has a later epoch than its batches. One of the same epoch
@@ -130,7 +132,7 @@ class Verifications:
         begun = self._begun.get(header.producer_id)
         if begun is None:
             return
-        if header.is_control and begun.raises_epochs and begun.epoch == header.producer_epoch:
+        if header.is_control and begun.supports_epoch_bump and begun.epoch == header.producer_epoch:
             return
         del self._begun[header.producer_id]
 

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
+from kwire.broker.storage.cleaner.compiled_readers import head_of
 from kwire.broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY, RecordKeys, keys_of
-from kwire.broker.storage.cleaner.record_runs import head_of
 from kwire.wire.named_tuple import NamedTuple
 
 _HIGH_BYTES: Final = bytes(range(0x80, 0x100))
 """With what a varint goes on."""
-_LEAST_RECORDS: Final = 6
-_MOST_RUNS: Final = 4
-_MOST_LAYOUTS: Final = 64
-_MOST_CREDIT: Final = 64
+_MIN_RECORDS: Final = 6
+_MAX_RUNS: Final = 4
+_MAX_LAYOUTS: Final = 64
+_MAX_CREDIT: Final = 64
 _PRICE: Final = 8
 
 
@@ -40,7 +40,7 @@ class _Run(NamedTuple):
     value_at: int
     keys: Struct
 
-    def reads(self, data: bytes, at: int) -> tuple[bytes, ...] | None:
+    def read_keys(self, data: bytes, at: int) -> tuple[bytes, ...] | None:
         """The keys of such records in a batch whose first one is at `at`. None if they are others."""
         start, stop, stride = at + self.start, at + self.stop, self.stride
         for place, same in self.fixed:
@@ -62,11 +62,11 @@ class _Layout(NamedTuple):
 
     runs: tuple[_Run, ...]
 
-    def reads(self, data: bytes, at: int) -> list[bytes | None] | None:
+    def read_keys(self, data: bytes, at: int) -> list[bytes | None] | None:
         """The keys of a batch like that, whose first record is at `at`. None if it is another."""
         keys: list[bytes | None] = []
         for run in self.runs:
-            found = run.reads(data, at)
+            found = run.read_keys(data, at)
             if found is None:
                 return None
             keys += found
@@ -88,7 +88,7 @@ class KeyReader:
         self._layouts: dict[tuple[int, int], _Layout] = {}
         """By how many bytes the records of a batch take, and how many there are."""
         self._before = 0, 0
-        self._credit = _MOST_CREDIT
+        self._credit = _MAX_CREDIT
         """Layouts that do not come again are not worth finding out: each use earns a part of the price."""
 
     def keys_of(self, data: bytes, at: int, end: int, count: int) -> RecordKeys:
@@ -96,9 +96,9 @@ class KeyReader:
         shape = end - at, count
         layout = self._layouts.get(shape)
         if layout is not None:
-            keys = layout.reads(data, at)
+            keys = layout.read_keys(data, at)
             if keys is not None:
-                if self._credit < _MOST_CREDIT:
+                if self._credit < _MAX_CREDIT:
                     self._credit += 1
                 return RecordKeys(keys, lambda: layout.starts(at))
         records = keys_of(data, at, end, count)
@@ -112,20 +112,20 @@ class KeyReader:
     def _learn(self, shape: tuple[int, int], data: bytes, at: int, records: RecordKeys) -> None:
         layout = _layout_of(data, at, records)
         # What it is to be right about in other batches, it has to be right about in its own.
-        if layout is not None and layout.reads(data, at) == records.keys:
-            if len(self._layouts) == _MOST_LAYOUTS:
+        if layout is not None and layout.read_keys(data, at) == records.keys:
+            if len(self._layouts) == _MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[shape] = layout
 
 
 def _layout_of(data: bytes, at: int, records: RecordKeys) -> _Layout | None:
     """How the records lie that begin at `at`; None if it would be of no use."""
-    if records.has_null or records.tombstones or len(records.keys) < _LEAST_RECORDS:
+    if records.has_null or records.tombstones or len(records.keys) < _MIN_RECORDS:
         return None
     runs: list[_Run] = []
     for start, stop, stride in _strides(records.starts):
         run = _run(data, at, start, stop, stride)
-        if run is None or len(runs) == _MOST_RUNS:
+        if run is None or len(runs) == _MAX_RUNS:
             return None
         runs.append(run)
     return _Layout(tuple(runs))

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, read_offsets, write_offsets
-from kwire.broker.storage.cleaner.cleaner import Cleaner
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report, report_from_line, report_line
-from kwire.broker.storage.dirs.future import FutureLog
+from kwire.broker.storage.cleaner.log_cleaner import LogCleaner
+from kwire.broker.storage.dirs.future_log import FutureLog
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
 from kwire.broker.storage.log.log import Log
@@ -71,12 +71,12 @@ class Bench:
             config_for=lambda topic: self.config,
         )
         self.manager.open(self.host.now_ms())
-        self.cleaner = Cleaner(self.manager, self.settings, self.host, self.disk)
+        self.cleaner = LogCleaner(self.manager, self.settings, self.host, self.disk)
         self.cleaner.start()
 
     def create(self, topic: str = "t", partition: int = 0) -> Log:
         log = self.manager.create(topic, partition, TOPIC_ID, self.config, self.host.now_ms())
-        self.manager.placing.name(self.host)
+        self.manager.pending_logs.flush_partition_metadata(self.host)
         self.host.run_pending()
         return log
 
@@ -136,7 +136,7 @@ def test_all_but_the_active_segment_is_compacted(bench: Bench) -> None:
     before = kept(bench.log)
     bench.pass_time()
     after = kept(bench.log)
-    assert bench.cleaner.rounds == 1
+    assert bench.cleaner.completed_cleanings == 1
     cleaned = {key: offset for offset, key, _ in before if offset < active}
     assert after == [each for each in before if each[0] >= active or cleaned[each[1]] == each[0]]
     assert bench.log.segment_base_offsets == bases  # no two of them fit into one, by their size before
@@ -172,14 +172,14 @@ def test_a_second_round_goes_on_where_the_first_ended(bench: Bench) -> None:
     fill(bench, 20)
     bench.pass_time()
     second = bench.cleaner.cleaned_offset(bench.log)
-    assert bench.cleaner.rounds == 2
+    assert bench.cleaner.completed_cleanings == 2
     assert first is not None
     assert second is not None
     assert second > first
     inactive = [key or b"" for offset, key, _ in kept(bench.log) if offset < second]
     assert sorted(inactive) == [b"k0", b"k1", b"k2", b"k3"]
     bench.pass_time()
-    assert bench.cleaner.rounds == 2
+    assert bench.cleaner.completed_cleanings == 2
 
 
 def test_nothing_that_is_not_replicated_is_cleaned(bench: Bench) -> None:
@@ -199,33 +199,33 @@ def test_a_log_that_is_not_dirty_enough_waits(bench: Bench) -> None:
     fill(bench)
     bench.log.config = COMPACT._replace(min_cleanable_dirty_ratio=0.5)
     bench.pass_time()
-    assert bench.cleaner.rounds == 1
+    assert bench.cleaner.completed_cleanings == 1
     for number in range(40):
         bench.send((b"unique%d" % number, b"x"))
     bench.log.config = COMPACT._replace(min_cleanable_dirty_ratio=0.99)
     bench.pass_time()
-    assert bench.cleaner.rounds == 1
+    assert bench.cleaner.completed_cleanings == 1
     # KIP-354
     bench.log.config = bench.log.config._replace(max_compaction_lag_ms=BACKOFF_MS)
     bench.pass_time()
-    assert bench.cleaner.rounds == 2
+    assert bench.cleaner.completed_cleanings == 2
 
 
 def test_young_segments_wait(bench: Bench) -> None:
     bench.log.config = COMPACT._replace(min_compaction_lag_ms=BACKOFF_MS * 3)
     fill(bench)
     bench.pass_time()
-    assert bench.cleaner.rounds == 0
+    assert bench.cleaner.completed_cleanings == 0
     for _ in range(3):
         bench.pass_time()
-    assert bench.cleaner.rounds == 1
+    assert bench.cleaner.completed_cleanings == 1
 
 
 def test_a_log_that_is_not_compacted_is_let_be(bench: Bench) -> None:
     bench.log.config = COMPACT._replace(cleanup_policy=frozenset({"delete"}))
     fill(bench)
     bench.pass_time()
-    assert bench.cleaner.rounds == 0
+    assert bench.cleaner.completed_cleanings == 0
 
 
 def test_what_is_compacted_and_deleted_grows_old_as_well(bench: Bench) -> None:
@@ -234,7 +234,7 @@ def test_what_is_compacted_and_deleted_grows_old_as_well(bench: Bench) -> None:
     )
     fill(bench)
     bench.pass_time()
-    assert bench.cleaner.rounds == 1
+    assert bench.cleaner.completed_cleanings == 1
     assert bench.log.log_start_offset == 0
     bench.pass_time()
     bench.pass_time()
@@ -297,7 +297,7 @@ def test_a_log_with_more_keys_than_the_buffer_holds_takes_several_rounds(bench: 
     fill(bench, 3)
     active = bench.log.segment_base_offsets[-1]
     bench.pass_time()
-    assert bench.cleaner.rounds > 3
+    assert bench.cleaner.completed_cleanings > 3
     assert bench.cleaner.cleaned_offset(bench.log) == active
     assert len([offset for offset, _, _ in kept(bench.log) if offset < active]) <= 33
 
@@ -334,7 +334,7 @@ def test_damage_is_not_touched(bench: Bench) -> None:
     bench.pass_time()
     assert bench.disk.tree("/data/t-0") == before
     bench.pass_time()
-    assert bench.cleaner.rounds == 0
+    assert bench.cleaner.completed_cleanings == 0
     assert bench.log.failure is None
 
 
@@ -347,7 +347,7 @@ class Reluctant:
         self.reports: list[Report] = []
 
     def next_report(self) -> Report:
-        return self.reports.pop(0) if self.reports else Failed("was killed", for_good=False)
+        return self.reports.pop(0) if self.reports else Failed("was killed", is_permanent=False)
 
     def kill(self) -> None:
         self.killed = True
@@ -367,7 +367,7 @@ def test_a_worker_that_dies_is_tried_again_later(bench: Bench) -> None:
     bench.pass_time()
     assert len(launched) == 1
     bench.host.advance(60_000)
-    assert (len(launched), bench.cleaner.rounds) == (2, 1)
+    assert (len(launched), bench.cleaner.completed_cleanings) == (2, 1)
 
 
 @pytest.mark.parametrize("event", ["truncated", "retention", "deleted", "failed"])
@@ -396,7 +396,7 @@ def test_a_log_that_changes_under_the_worker_is_let_be(bench: Bench, event: str)
     bench.cleaner.workers.start = launch  # type: ignore[assignment]
     log = bench.log
     bench.pass_time()
-    assert bench.cleaner.rounds == 0
+    assert bench.cleaner.completed_cleanings == 0
     assert bench.cleaner.cleaning == []
     if event in ("truncated", "retention"):
         assert not [name for name in bench.names() if name.endswith((".cleaned", ".swap"))]
@@ -411,7 +411,7 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_clean(bench: Bench) -> None
     fill(bench)
     assert bench.cleaner.cleaned_offset(bench.log) is None
     bench.pass_time()
-    assert bench.cleaner.rounds == 2
+    assert bench.cleaner.completed_cleanings == 2
 
 
 def checkpoints(bench: Bench) -> dict[str, dict[tuple[str, int], int]]:
@@ -447,10 +447,10 @@ def test_a_log_that_moves_takes_its_entry_along() -> None:
     bench.disk.rename = noted  # type: ignore[method-assign]
     copy = FutureLog(bench.manager, old, target, bench.host.now_ms())
     copy.log.flush()
-    arrival = copy.take_the_place(bench.host.now_ms())
+    arrival = copy.replace_source(bench.host.now_ms())
     new = arrival.log
-    bench.cleaner.moved(old, new)
-    arrival.finish_now()
+    bench.cleaner.handle_log_replaced(old, new)
+    arrival.finish()
     bench.host.run_pending()
     assert checkpoints(bench) == {"/one": {}, "/two": cleaned}
     # One that dies between the two leaves an entry too few: Kafka's cleaner dies of one too many.
@@ -462,7 +462,7 @@ def test_a_log_that_moves_takes_its_entry_along() -> None:
 def test_what_is_deleted_leaves_no_entry_behind() -> None:
     bench = in_two_directories()
     bench.manager.delete(bench.log, bench.host.now_ms())
-    bench.cleaner.logs_deleted()
+    bench.cleaner.handle_logs_deleted()
     bench.host.run_pending()
     assert checkpoints(bench) == {"/one": {}, "/two": {}}
 
@@ -523,7 +523,7 @@ def test_stopping_amid_a_swap_completes_it(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "report", [Cleaned(5, [5, 7], 100, 3, 6), Done(9, 1, 2, 3, 4, 5), Failed("why", for_good=True)]
+    "report", [Cleaned(5, [5, 7], 100, 3, 6), Done(9, 1, 2, 3, 4, 5), Failed("reason", is_permanent=True)]
 )
 def test_reports_travel_as_lines(report: Report) -> None:
     assert report_from_line(report_line(report)) == report

@@ -7,22 +7,22 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kwire.broker.storage.disk import FileRegion, StorageError
-from kwire.broker.storage.log.scan import Invalid
+from kwire.broker.storage.log.scan import InvalidBatch
 from kwire.broker.storage.log.segment import TimestampOffset
-from kwire.broker.storage.log.segments import Segments
-from kwire.broker.storage.log.transaction_index import Aborted
+from kwire.broker.storage.log.segments import LogSegments
+from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.wire.batch import CorruptBatch
 from kwire.wire.errors import ApiError, ErrorCode
 
 _Found = TypeVar("_Found")
 
 
-class Readable:
+class ReadableLog:
     """The half of a log that readers use."""
 
     __slots__ = ()
 
-    _segments: Segments
+    _segments: LogSegments
     failure: StorageError | None
     log_end_offset: int
     log_start_offset: int
@@ -54,10 +54,10 @@ class Readable:
             )
         try:
             return self._segments.region(offset, up_to_offset, max_bytes, at_least_one=at_least_one)
-        except (StorageError, Invalid) as error:
-            raise self._unreadable(error) from error
+        except (StorageError, InvalidBatch) as error:
+            raise self._read_error(error) from error
 
-    def aborted_transactions(self, offset: int, region: FileRegion) -> list[Aborted]:
+    def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTxn]:
         """What a read_committed reader of this region must leave out. ApiError: KAFKA_STORAGE_ERROR."""
         return self._look_up(lambda: self._segments.aborted(offset, region, self.last_stable_offset))
 
@@ -66,17 +66,17 @@ class Readable:
         start_offset = max(offset, self.log_start_offset)
         return self._look_up(lambda: self._segments.size_between(start_offset, up_to_offset))
 
-    def place_of(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
+    def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
         """Where a read from `offset` began that gave this region; None where that has to be looked for."""
-        return self._segments.place_of(region, offset)
+        return self._segments.known_position(region, offset)
 
     def place(self, offset: int) -> tuple[int, int]:
         """Where a read from `offset` begins: a segment's base offset, and the position in it.."""
         return self._look_up(lambda: self._segments.place(offset))
 
-    def bytes_to(self, base: int, position: int, up_to_offset: int) -> int | None:
+    def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
         """How many bytes lie between such a place and an offset; None if it is in another one. ApiError."""
-        return self._look_up(lambda: self._segments.bytes_to(base, position, up_to_offset))
+        return self._look_up(lambda: self._segments.bytes_from_position(base, position, up_to_offset))
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record that is not older than `timestamp`, in the first segment that ever had one.
@@ -94,10 +94,10 @@ class Readable:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         try:
             return find()
-        except (StorageError, Invalid, CorruptBatch) as error:
-            raise self._unreadable(error) from error
+        except (StorageError, InvalidBatch, CorruptBatch) as error:
+            raise self._read_error(error) from error
 
-    def _unreadable(self, error: Exception) -> ApiError:
+    def _read_error(self, error: Exception) -> ApiError:
         """What to tell whoever reads. A disk that fails takes the log offline; a damaged batch does not."""
         if isinstance(error, StorageError):
             self._fail(error)

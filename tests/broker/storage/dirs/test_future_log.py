@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from kwire.broker.storage.dirs.future import FutureLog
+from kwire.broker.storage.dirs.future_log import FutureLog
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import StorageError
@@ -24,12 +24,12 @@ TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABw")
 
 def moved(copy: FutureLog) -> Log:
     """The copy, in the place of its log."""
-    copy.next_piece(1000)
+    copy.next_region(1000)
     copy.log.flush()
-    arrival = copy.take_the_place(1000)
-    arrival.finish_now()
-    assert copy.log.is_in_place or copy.log.failure is not None
-    return arrival.log
+    replacement = copy.replace_source(1000)
+    replacement.finish()
+    assert copy.log.is_recoverable or copy.log.failure is not None
+    return replacement.log
 
 
 @pytest.mark.parametrize("index_interval_bytes", [0, 1024, 4096])
@@ -154,9 +154,9 @@ def test_its_source_may_forget_records_on_the_way(pieces: int, log_start_offset:
     source, target = batches_of_ten(manager, 10)
     copy = FutureLog(manager, source, target, 0)
     for _ in range(pieces):
-        piece = copy.next_piece(0)
+        piece = copy.next_region(0)
         if piece is not None:
-            copy.take(piece.read(), 0)
+            copy.append(piece.read(), 0)
     source.delete_records_before(log_start_offset)
     log = moved(copy)
     assert (log.log_start_offset, log.log_end_offset) == (log_start_offset, 100)

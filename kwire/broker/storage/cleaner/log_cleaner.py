@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, GarbledCheckpoint, read_offsets
-from kwire.broker.storage.cleaner.candidates import Candidate, assess
-from kwire.broker.storage.cleaner.child import CleanerWorkers, Worker, workers_for
+from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, CorruptCheckpoint, read_offsets
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
-from kwire.broker.storage.cleaner.swap import Swap
-from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, Then
+from kwire.broker.storage.cleaner.log_to_clean import LogToClean, assess
+from kwire.broker.storage.cleaner.segment_swap import SegmentSwap
+from kwire.broker.storage.cleaner.worker_pool import Worker, WorkerPool, worker_pool_for
+from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, OnWritten
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError, join
 from kwire.broker.storage.log.log import Log
-from kwire.broker.storage.log.scan import Invalid
-from kwire.broker.storage.log.segment import CLEANED_SUFFIX, Segment
+from kwire.broker.storage.log.scan import InvalidBatch
+from kwire.broker.storage.log.segment import CLEANED_SUFFIX, LogSegment
 from kwire.host.host import Host, T, Timer
 from kwire.wire.primitives import TopicPartition
 
-_LEAST_READ_BYTES = 64 * 1024
-_ROUNDS_WITHOUT = 7
+_MIN_READ_BYTES = 64 * 1024
+_FORWARD_SCANS = 7
 """For so many cleanings a log is read from its beginning that could not be read from its end."""
-_LATER_MS = 60_000
+_RETRY_MS = 60_000
 """When a log is tried again that could not be cleaned, for lack of a process say."""
 
 
@@ -42,7 +42,7 @@ class CleanerSettings(Protocol):
     log_cleaner_threads: int
 
 
-class Cleaner:
+class LogCleaner:
     """The cleaner of a broker."""
 
     def __init__(
@@ -52,27 +52,27 @@ class Cleaner:
         host: Host,
         disk: Disk,
         *,
-        workers: CleanerWorkers | None = None,
+        workers: WorkerPool | None = None,
     ) -> None:
         self.log_manager = log_manager
         self.config = config
         self.host = host
         self.logger = host.logger("kwire.cleaner")
         self.disk = disk
-        self.workers = workers_for(disk) if workers is None else workers
+        self.workers = worker_pool_for(disk) if workers is None else workers
         self.stopped = False
-        self._running: dict[Log, _Cleaning] = {}
+        self._running: dict[Log, _CleaningTask] = {}
         self._cleaned_offsets: dict[Log, int] = {}
-        self._has_read = False
+        self._has_read_checkpoints = False
         """Whether it is known what the checkpoints say."""
         self._files: dict[str, CheckpointFiles] = {}
         """How far logs are clean, on the disk: by directory."""
-        self._set_aside: dict[Log, int | None] = {}
+        self._uncleanable: dict[Log, int | None] = {}
         """Logs that could not be cleaned, and when to try again; None for never."""
-        self._from_the_beginning: dict[Log, int] = {}
+        self._forward_scans_left: dict[Log, int] = {}
         """Logs that could not be read from their ends, and how often that is not to be tried now."""
         self._timer: Timer | None = None
-        self.rounds = 0
+        self.completed_cleanings = 0
         """How many logs were cleaned, as far as they were to be."""
 
     # --- life
@@ -82,7 +82,7 @@ class Cleaner:
         if not self.config.log_cleaner_enable:
             return
         self._read_checkpoints()
-        self._timer = self.host.schedule_check(self.config.log_cleaner_backoff_ms, self._due)
+        self._timer = self.host.schedule_check(self.config.log_cleaner_backoff_ms, self._tick)
 
     def stop(self) -> None:
         """End every worker, before the logs are closed. What was not put in place is done again some day."""
@@ -94,22 +94,22 @@ class Cleaner:
         self._running.clear()
         self.workers.close()
 
-    def _due(self) -> None:
+    def _tick(self) -> None:
         if self.stopped:
             return
-        self._timer = self.host.schedule_check(self.config.log_cleaner_backoff_ms, self._due)
+        self._timer = self.host.schedule_check(self.config.log_cleaner_backoff_ms, self._tick)
         self._forget_logs()
-        self.workers.tidy()
-        self.look()
+        self.workers.reap_exited()
+        self.start_due_cleanings()
         self._apply_retention()
 
-    def look(self) -> None:
+    def start_due_cleanings(self) -> None:
         """Start cleaning what is due, as far as there are threads."""
         while not self.stopped and len(self._running) < self.config.log_cleaner_threads:
-            candidate = self._dirtiest()
-            if candidate is None:
+            log_to_clean = self._dirtiest()
+            if log_to_clean is None:
                 return
-            cleaning = self._running[candidate.log] = _Cleaning(self, candidate)
+            cleaning = self._running[log_to_clean.log] = _CleaningTask(self, log_to_clean)
             cleaning.begin()
 
     @property
@@ -126,42 +126,42 @@ class Cleaner:
             log
             for log in self.log_manager.logs()
             if log.failure is None
-            and log.is_in_place
+            and log.is_recoverable
             and log.config.compact
-            and self.log_manager.future(log.topic, log.partition) is None
+            and self.log_manager.future_log(log.topic, log.partition) is None
         ]
 
-    def _dirtiest(self) -> Candidate | None:
+    def _dirtiest(self) -> LogToClean | None:
         now_ms = self.host.now_ms()
-        found: Candidate | None = None
+        found: LogToClean | None = None
         for log in self._compacted():
-            if log in self._running or self._is_set_aside(log):
+            if log in self._running or self._is_uncleanable(log):
                 continue
             try:
-                candidate = assess(log, self._cleaned_offsets.get(log), now_ms)
-            except (StorageError, Invalid) as error:
-                self._set_log_aside(log, str(error), for_good=True)
+                log_to_clean = assess(log, self._cleaned_offsets.get(log), now_ms)
+            except (StorageError, InvalidBatch) as error:
+                self._mark_uncleanable(log, str(error), is_permanent=True)
                 continue
-            if candidate is None or not candidate.is_due:
+            if log_to_clean is None or not log_to_clean.is_due:
                 continue
-            if found is None or candidate.dirty_ratio > found.dirty_ratio:
-                found = candidate
+            if found is None or log_to_clean.dirty_ratio > found.dirty_ratio:
+                found = log_to_clean
         return found
 
-    def _is_set_aside(self, log: Log) -> bool:
-        if log not in self._set_aside:
+    def _is_uncleanable(self, log: Log) -> bool:
+        if log not in self._uncleanable:
             return False
-        until_ms = self._set_aside[log]
+        until_ms = self._uncleanable[log]
         if until_ms is None or self.host.monotonic_ms() < until_ms:
             return True
-        del self._set_aside[log]
+        del self._uncleanable[log]
         return False
 
-    def _set_log_aside(self, log: Log, why: str, *, for_good: bool) -> None:
+    def _mark_uncleanable(self, log: Log, reason: str, *, is_permanent: bool) -> None:
         self.logger.warning(
-            "%s cannot be cleaned%s: %s", log.name, " until a restart" if for_good else " for now", why
+            "%s cannot be cleaned%s: %s", log.name, " until a restart" if is_permanent else " for now", reason
         )
-        self._set_aside[log] = None if for_good else self.host.monotonic_ms() + _LATER_MS
+        self._uncleanable[log] = None if is_permanent else self.host.monotonic_ms() + _RETRY_MS
 
     def _apply_retention(self) -> None:
         """What lies before the start of a compacted log, and is too old where it is also to be deleted."""
@@ -178,7 +178,7 @@ class Cleaner:
         """Everything before it was cleaned; None for a log that never was."""
         return self._cleaned_offsets.get(log)
 
-    def moved(self, old: Log, new: Log) -> None:
+    def handle_log_replaced(self, old: Log, new: Log) -> None:
         """A log goes on as another one, in another directory, and is as clean as it was."""
         offset = self._cleaned_offsets.pop(old, None)
         if offset is None:
@@ -193,16 +193,16 @@ class Cleaner:
         # Kafka's cleaner dies of an entry that two directories have: the old one goes first.
         self._write_checkpoint(self.log_manager.directory_of(old), gone)
 
-    def logs_deleted(self) -> None:
+    def handle_logs_deleted(self) -> None:
         """Logs were set aside for good: nothing is said of them from now on, should the broker end next."""
-        if self._has_read:
+        if self._has_read_checkpoints:
             self._forget_logs()
 
     def _read_checkpoints(self) -> None:
         """Learn how far logs are clean; what is said of a log that is not in that directory goes."""
-        self._has_read = True
+        self._has_read_checkpoints = True
         for directory in self.log_manager.directories():
-            if directory.offline or directory.for_metadata:
+            if directory.offline or directory.holds_only_metadata:
                 continue
             path = join(directory.path, CLEANED_OFFSETS)
             files = self._files[directory.path] = CheckpointFiles(
@@ -215,7 +215,7 @@ class Cleaner:
                     self.disk.write(path, b"", sync=False)
                 offsets = read_offsets(self.disk, path)
                 files.read(CLEANED_OFFSETS, offsets)
-            except GarbledCheckpoint as error:
+            except CorruptCheckpoint as error:
                 self.logger.warning("%s; it is taken as empty", error)
             except StorageError as error:
                 self.logger.warning("%s; it is taken as empty", error)
@@ -227,14 +227,14 @@ class Cleaner:
             try:
                 files.write_now()
             except StorageError as error:
-                self._not_written(directory, error)
+                self._handle_write_failure(directory, error)
 
-    def _write_checkpoint(self, directory: LogDirectory, then: Then = lambda error: None) -> None:
+    def _write_checkpoint(self, directory: LogDirectory, then: OnWritten = lambda error: None) -> None:
         """Have a directory's file tell what is known of its logs, where it does not. Never raises."""
 
         def written(error: StorageError | None) -> None:
             if error is not None:
-                self._not_written(directory, error)
+                self._handle_write_failure(directory, error)
             then(error)
 
         if directory.offline or directory.path not in self._files:
@@ -242,9 +242,9 @@ class Cleaner:
         else:
             self._files[directory.path].write(self.host, written)
 
-    def _not_written(self, directory: LogDirectory, error: StorageError) -> None:
+    def _handle_write_failure(self, directory: LogDirectory, error: StorageError) -> None:
         self.logger.error("%s of %s cannot be written: %s", CLEANED_OFFSETS, directory.path, error)
-        self.log_manager.directory_failed(directory, error)
+        self.log_manager.handle_log_dir_failure(directory, error)
 
     def _cleaned_offsets_in(self, path: str) -> Mapping[str, Offsets]:
         offsets = {
@@ -260,32 +260,32 @@ class Cleaner:
         gone = [log for log in self._cleaned_offsets if log not in present]
         for log in gone:
             del self._cleaned_offsets[log]
-        for log in [log for log in self._set_aside if log not in present]:
-            del self._set_aside[log]
-        for log in [log for log in self._from_the_beginning if log not in present]:
-            del self._from_the_beginning[log]
+        for log in [log for log in self._uncleanable if log not in present]:
+            del self._uncleanable[log]
+        for log in [log for log in self._forward_scans_left if log not in present]:
+            del self._forward_scans_left[log]
         if gone:
             for directory in self.log_manager.directories():
                 self._write_checkpoint(directory)
 
-    def reads_from_the_end(self, log: Log) -> bool:
+    def scans_backward(self, log: Log) -> bool:
         """Whether that is worth trying with its keys."""
-        return not self._from_the_beginning.get(log)
+        return not self._forward_scans_left.get(log)
 
     # --- the end of a cleaning
 
-    def finished(self, log: Log, outcome: Done | Failed | None) -> None:
+    def handle_finished(self, log: Log, outcome: Done | Failed | None) -> None:
         """A cleaning has ended; None where it was given up because the log has changed under it."""
         self._running.pop(log, None)
         if isinstance(outcome, Done):
             self._cleaned_offsets[log] = outcome.end_offset
-            self.rounds += 1
-            if outcome.from_the_end:
-                self._from_the_beginning.pop(log, None)
-            elif not self.reads_from_the_end(log):
-                self._from_the_beginning[log] -= 1
+            self.completed_cleanings += 1
+            if outcome.scan_backward:
+                self._forward_scans_left.pop(log, None)
+            elif not self.scans_backward(log):
+                self._forward_scans_left[log] -= 1
             else:
-                self._from_the_beginning[log] = _ROUNDS_WITHOUT
+                self._forward_scans_left[log] = _FORWARD_SCANS
             self.logger.info(
                 "%s is clean up to offset %d: %d of %d bytes and %d of %d records stay, %d keys",
                 log.name,
@@ -298,40 +298,40 @@ class Cleaner:
             )
             self._write_checkpoint(self.log_manager.directory_of(log))
         elif isinstance(outcome, Failed):
-            self._set_log_aside(log, outcome.why, for_good=outcome.for_good)
+            self._mark_uncleanable(log, outcome.reason, is_permanent=outcome.is_permanent)
         if outcome is not None and not self.stopped:
-            self.host.call_soon(self.look)
+            self.host.call_soon(self.start_due_cleanings)
 
 
-class _Cleaning:
+class _CleaningTask:
     """One log on its way through a worker."""
 
-    def __init__(self, cleaner: Cleaner, candidate: Candidate) -> None:
+    def __init__(self, cleaner: LogCleaner, log_to_clean: LogToClean) -> None:
         self._cleaner = cleaner
         self._disk = cleaner.disk
-        self._log = candidate.log
-        self._directory = candidate.log.directory
-        self._sources: dict[int, Segment] = {
+        self._log = log_to_clean.log
+        self._directory = log_to_clean.log.directory
+        self._sources: dict[int, LogSegment] = {
             segment.base_offset: segment
-            for segment in candidate.log.segments
-            if segment.base_offset < candidate.upper_bound_offset
+            for segment in log_to_clean.log.segments
+            if segment.base_offset < log_to_clean.upper_bound_offset
         }
-        self._job = self._job_for(candidate)
+        self._job = self._job_for(log_to_clean)
         self._worker: Worker | None = None
-        self._swap: Swap | None = None
+        self._swap: SegmentSwap | None = None
         """What was prepared, and is not settled yet."""
         self._ended = False
 
-    def _job_for(self, candidate: Candidate) -> Job:
-        log, settings = candidate.log, self._cleaner.config
+    def _job_for(self, log_to_clean: LogToClean) -> Job:
+        log, settings = log_to_clean.log, self._cleaner.config
         config = log.config
         threads = max(1, settings.log_cleaner_threads)
         return Job(
             directory=log.directory,
             segments=[(segment.base_offset, segment.size_bytes) for segment in log.segments],
             log_start_offset=log.log_start_offset,
-            first_dirty_offset=candidate.first_dirty_offset,
-            upper_bound_offset=candidate.upper_bound_offset,
+            first_dirty_offset=log_to_clean.first_dirty_offset,
+            upper_bound_offset=log_to_clean.upper_bound_offset,
             now_ms=self._cleaner.host.now_ms(),
             delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes,
@@ -340,13 +340,13 @@ class _Cleaning:
             map_bytes=int(
                 settings.log_cleaner_dedupe_buffer_size / threads * settings.log_cleaner_io_buffer_load_factor
             ),
-            read_bytes=max(_LEAST_READ_BYTES, settings.log_cleaner_io_buffer_size // threads),
+            read_bytes=max(_MIN_READ_BYTES, settings.log_cleaner_io_buffer_size // threads),
             bytes_per_second=max(1.0, settings.log_cleaner_io_max_bytes_per_second / threads),
-            last_of_producers=[
+            last_records=[
                 (producer_id, state.batches[-1].last_offset if state.batches else None, state.epoch)
                 for producer_id, state in log.producers.producers.items()
             ],
-            from_the_end=self._cleaner.reads_from_the_end(log),
+            scan_backward=self._cleaner.scans_backward(log),
         )
 
     def begin(self) -> None:
@@ -359,18 +359,18 @@ class _Cleaning:
             self._worker.kill()
         if self._swap is not None:
             try:
-                self._swap.settle()
+                self._swap.complete()
             except StorageError as error:
-                self._cleaner.log_manager.log_failed(self._log, error)
+                self._cleaner.log_manager.handle_log_failure(self._log, error)
 
     def _in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Go on with what `work` gives; what it raises ends the cleaning."""
 
         def done(result: T | BaseException) -> None:
             if isinstance(result, StorageError):
-                self._broke(result)
+                self._handle_disk_failure(result)
             elif isinstance(result, BaseException):
-                self._end(Failed(f"{type(result).__name__}: {result}", for_good=False))
+                self._end(Failed(f"{type(result).__name__}: {result}", is_permanent=False))
             else:
                 self._guarded(lambda: then(result))
 
@@ -380,11 +380,11 @@ class _Cleaning:
         try:
             step()
         except StorageError as error:
-            self._broke(error)
+            self._handle_disk_failure(error)
 
-    def _broke(self, error: StorageError) -> None:
+    def _handle_disk_failure(self, error: StorageError) -> None:
         """The disk failed: who knows what is there now."""
-        self._cleaner.log_manager.log_failed(self._log, error)
+        self._cleaner.log_manager.handle_log_failure(self._log, error)
         self._end(None)
 
     # --- step by step
@@ -399,36 +399,36 @@ class _Cleaning:
     def _reported(self, report: Report) -> None:
         if self._ended:
             return
-        if isinstance(report, Failed) and report.is_of_disk and self._log.failure is None:
+        if isinstance(report, Failed) and report.is_disk_error and self._log.failure is None:
             # As any other write that fails, and as in Kafka: nothing in that directory is served any more.
-            self._broke(StorageError(f"{self._log.name} cannot be cleaned: {report.why}"))
+            self._handle_disk_failure(StorageError(f"{self._log.name} cannot be cleaned: {report.reason}"))
             return
         if not isinstance(report, Cleaned):
             self._end(report)
             return
         old = [self._sources[base_offset] for base_offset in report.replaced]
-        swap = Swap(self._disk, self._log, old, report, self._cleaner.host.now_ms())
+        swap = SegmentSwap(self._disk, self._log, old, report, self._cleaner.host.now_ms())
         if not self._still_possible(swap):
             return
         swap.prepare()
         self._in_thread(swap.sync, lambda _: self._prepared(swap))
 
-    def _prepared(self, swap: Swap) -> None:
+    def _prepared(self, swap: SegmentSwap) -> None:
         if self._ended or not self._still_possible(swap):
             return
         self._swap = swap
         swap.install()
         self._in_thread(swap.sync, lambda _: self._installed(swap))
 
-    def _installed(self, swap: Swap) -> None:
+    def _installed(self, swap: SegmentSwap) -> None:
         if self._ended:
             return
-        swap.settle()
+        swap.complete()
         self._swap = None
         assert self._worker is not None
         self._in_thread(self._worker.next_report, self._reported)
 
-    def _still_possible(self, swap: Swap) -> bool:
+    def _still_possible(self, swap: SegmentSwap) -> bool:
         if swap.is_possible:
             return True
         if self._log.failure is None and self._log.directory == self._directory:
@@ -441,12 +441,12 @@ class _Cleaning:
             return
         self._ended = True
         if isinstance(outcome, Done):
-            self._cleaner.finished(self._log, outcome)
+            self._cleaner.handle_finished(self._log, outcome)
             return
 
         def dead(_: object) -> None:
             self._remove_leftovers()
-            self._cleaner.finished(self._log, outcome if self._log.failure is None else None)
+            self._cleaner.handle_finished(self._log, outcome if self._log.failure is None else None)
 
         # Only a worker that is dead writes no more.
         self._cleaner.host.run_in_worker(
