@@ -1,1 +1,1 @@
-"""Coordinators: pure machines over the partitions of internal topics."""
+"""Group and transaction coordinators, as state machines over the partitions of internal topics."""

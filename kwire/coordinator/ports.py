@@ -1,4 +1,4 @@
-"""What the group coordinator asks of the broker that it runs in."""
+"""Interfaces of the broker that the group coordinator uses."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class StatePorts(Protocol):
-    """The topic that holds a coordinator's state, as the coordinator sees it."""
+    """The internal topic that stores a coordinator's state."""
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
         """Append one record batch to a partition of the topic.
 
         `on_committed` is called exactly once, never inside this call: with None when the batch is committed,
-        or with why it was lost. Raises ApiError where nothing was appended.
+        or with the reason for which it was lost. Raises ApiError if nothing was appended.
         """
 
     def max_batch_bytes(self, index: int) -> int:
-        """How large a batch may be that is appended now. Raises ApiError where any would be refused."""
+        """Return the largest batch that can be appended now. ApiError: no batch can."""
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
-        """Every batch of a partition of the topic, from its log start to its end, in offset order.
+        """Yield every batch of a partition from log start to log end, in offset order.
 
-        Raises ApiError where the partition is not led here or cannot be read.
+        ApiError: this broker does not lead the partition, or cannot read it.
         """
 
     def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Call, maybe at once, when all that a partition's log has now is committed, or why it was lost.
+        """Call `on_committed` when everything in a partition's log now is committed, or is known to be lost.
 
-        Raises ApiError where the partition is not led here.
+        The call may be immediate. ApiError: this broker does not lead the partition.
         """
 
     def partition_count(self) -> int | None:
-        """How many partitions the topic has; None while there is no such topic."""
+        """Return the topic's number of partitions, or None if the topic does not exist."""
 
     def leader(self, index: int) -> int | None:
-        """The id of the broker that leads a partition; None while there is none."""
+        """Return the broker id of a partition's leader, or None if it has none."""
 
     def create_topic(self) -> None:
-        """Ask for the topic to be created. Returns at once, and may be called again meanwhile."""
+        """Request the creation of the topic, without waiting for it. Repeated calls are harmless."""
 
 
 class Topic(NamedTuple):
-    """A topic as consumer groups see it."""
+    """A topic that consumer groups can subscribe to."""
 
     topic_id: bytes
     name: str
@@ -53,33 +53,33 @@ class Topic(NamedTuple):
 
 
 class TopicsView(Protocol):
-    """The topics of the cluster, as they are now."""
+    """The topics in the current cluster metadata."""
 
     @property
     def version(self) -> int:
-        """The version of the metadata; it only rises."""
+        """The version of the metadata, which only increases."""
 
     def by_name(self, name: str) -> Topic | None:
-        """The topic of this name, if there is one."""
+        """Return the topic with this name, or None."""
 
     def by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic with this id, if there is one."""
+        """Return the topic with this id, or None."""
 
     def names(self) -> Iterable[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
 
     def racks(self, topic: Topic) -> Sequence[Sequence[str]]:
-        """For each partition of a topic the racks that have a replica of it."""
+        """Return the racks of the replicas of each partition."""
 
 
 class GroupSettings(Protocol):
-    """What consumer groups go by: settings of their own, and for the others those of the broker."""
+    """Dynamic configurations of consumer groups. Unset ones default to the broker's."""
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """How long a member may be silent."""
+        """Return consumer.session.timeout.ms."""
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """How often a member is to be heard of."""
+        """Return consumer.heartbeat.interval.ms."""
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """How long a target assignment lasts at least."""
+        """Return consumer.assignment.interval.ms, the least time between two target assignments."""

@@ -1,17 +1,18 @@
-"""Runs a coordinator's machines: one shard for each partition of its topic that this broker leads.
+"""The runtime of a coordinator: one shard for each partition of its topic that this broker leads.
 
-A shard is loaded from its log, runs commands one at a time, appends their records, and tells whoever waits
-once everything appended until then is committed, what was loaded included: who has just been elected does not
-know how much of its log is. A shard whose append is lost knows more than its log does, so it is discarded; it
-comes back, loaded anew, when its partition does.
+A shard loads its partition's log into a state machine, runs commands one at a time, appends their records,
+and completes each command once everything appended before it is committed. This includes the loaded records,
+since a new leader does not know yet which part of its log is committed. A shard whose append was lost has
+state that its log lacks, so it is discarded. It is loaded again when this broker becomes leader of the
+partition again.
 
-Where the kind of coordinator `batches_commands`, commands of one turn of the loop share a batch, which is
-appended when the turn ends (Apache Kafka's group.coordinator.append.linger.ms=-1 does the same: no command
-waits for another that has not arrived). Their records are replayed when they are gathered, so what would
-refuse the batch is asked about before: how large it may be, and whether the partition takes any. A command
-whose records are large, many or part of a transaction has batches of its own, after what was gathered. Should
-gathered records be refused all the same, the shard is discarded as if they were lost, and loaded anew as soon
-as nothing of it is under way: its partition may be well.
+If the coordinator type `batches_commands`, the commands of one turn of the loop share a record batch, which
+is appended at the end of the turn. Apache Kafka does the same with group.coordinator.append.linger.ms=-1: no
+command waits for another one that has not arrived. Records are replayed when they are added to the batch, so
+the shard checks before that whether the partition accepts an append of this size. A command gets batches of
+its own, after the current batch, if its records are large, many, or part of a transaction. If the log refuses
+the batch all the same, the shard is discarded as if the batch were lost. It is loaded again as soon as no
+append of it is pending, since the partition itself may be healthy.
 """
 
 from __future__ import annotations
@@ -34,50 +35,50 @@ from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
 
 LOAD_STEP_BYTES = 1 << 20
-"""How much of a log is replayed before the loop gets to do something else."""
+"""The size of a log to replay in one turn of the loop."""
 
 RELOAD_DELAY_MS = 1000
-"""How long a shard that a fault of ours has ended stays away: the fault may come again."""
+"""The delay before a shard is loaded again after an internal error, which may recur."""
 
 PARTITION_CACHE_SIZE = 20_000
-"""Of how many groups and transactional ids the partition is remembered: each request asks for it."""
+"""Group ids and transactional ids for which the partition is cached, since every request needs it."""
 
 MAX_CACHED_NAME_LENGTH = 200
-"""Names may have 32 KiB, and what is remembered of them is to stay small."""
+"""The longest cached name. Names may have 32 KiB, which would make the cache too large."""
 
 MAX_PENDING_RESULTS = 10_000
-"""How many commands of a shard may wait for its replicas; what clients ask beyond that is refused."""
+"""Commands of a shard that may wait for replicas. Further requests of clients are refused."""
 
 RECORD_OVERHEAD_BYTES = 32
-"""More than a record needs beside its key and its value: lengths, deltas, attributes."""
+"""An upper bound of a record's size without key and value: lengths, deltas and attributes."""
 
 MAX_TOMBSTONES_PER_BATCH = 1000
-"""Tombstones need not survive together, so many of them go into several batches."""
+"""Tombstones need not be atomic, so a result with many of them is split into several batches."""
 
 
 class CoordinatorStateMachine(Protocol):
-    """What the runtime asks of a machine."""
+    """A coordinator's state machine, as the runtime drives it. Kafka: CoordinatorShard."""
 
     def replay(self, key: Message, value: Message | None) -> None:
-        """Take a record into account."""
+        """Apply a record to the state."""
 
     def record_pending(self, key: Message) -> None:
-        """A record of this key is about to be replayed, and is not committed yet."""
+        """Remember the state of this key before the next replay, whose record is not committed yet."""
 
     def record_committed(self, key: Message) -> None:
-        """The oldest of those that were pending is."""
+        """Forget the oldest state that was remembered for this key: its record is committed."""
 
     def transactional_record_written(self, key: Message) -> None:
-        """A record was written within a transaction."""
+        """Handle a record that was written within a transaction, and is held back until that commits."""
 
     def replay_transactional(self, key: Message, value: Message | None) -> None:
-        """A transaction has committed: take a record of it into account, which was `held` before."""
+        """Apply a record of a transaction that has committed."""
 
     def on_loaded(self) -> None:
-        """The log is read: from here on there are commands."""
+        """Start timers: the log is loaded, and commands follow."""
 
     def on_unloaded(self, code: ErrorCode) -> None:
-        """The machine is gone: tell whoever waits in it."""
+        """Complete all waiting requests with this error: the partition is unloaded."""
 
 
 M = TypeVar("M", bound=CoordinatorStateMachine)
@@ -86,26 +87,26 @@ DecodedRecord = tuple[Message, Message | None]
 
 
 class CoordinatorType(NamedTuple, Generic[M]):
-    """What makes one coordinator's runtime different from another's."""
+    """The parameters by which one coordinator's runtime differs from another's."""
 
     topic: str
     make_state_machine: Callable[[CoordinatorShard[M]], M]
     decode_batch: Callable[[memoryview], Iterator[DecodedRecord]]
-    """Decodes the records of one stored batch. CorruptBatch, WireError."""
+    """Decodes the records of a stored batch. CorruptBatch, WireError."""
     commit_timeout_ms: int
-    """How long an append may take before whoever waits is told REQUEST_TIMED_OUT."""
+    """The time after which a command whose records are not committed fails with REQUEST_TIMED_OUT."""
     batches_commands: bool = False
-    """Whether commands of one turn share a record batch."""
+    """Whether commands of one turn of the loop share a record batch."""
     transactional_key: Callable[[DecodedRecord], Hashable | None] = lambda record: None
-    """What tells which records of transactions overtake each other; None for one that no other does."""
+    """The key by which records of transactions supersede each other; None if no other record does."""
 
 
 EncodedRecord = tuple[bytes, bytes | None]
-"""A record's key and value as they are stored."""
+"""A record's serialized key and value."""
 
 
 class _PendingResult:
-    """A result on its way: appends that are not committed yet, gathered ones too, and who is to be told."""
+    """A command's result that waits for its appends, or for those of earlier commands, to be committed."""
 
     __slots__ = ("appends", "committed", "deadline_ms")
 
@@ -113,17 +114,17 @@ class _PendingResult:
         self.committed = committed
         self.appends = 0
         self.deadline_ms = deadline_ms
-        """Until when who waits does so; a moment of the monotonic clock."""
+        """The time of the internode clock at which the command times out."""
 
-    def tell(self, error: ApiError | None) -> None:
-        """Call back, unless that has happened."""
+    def complete(self, error: ApiError | None) -> None:
+        """Call `committed`, unless it was called before."""
         committed, self.committed = self.committed, None
         if committed is not None:
             committed(error)
 
 
 class CoordinatorShard(Generic[M]):
-    """The machine of one partition of the coordinator's topic, while this broker leads it."""
+    """A state machine and the appends of its partition, while this broker is the leader."""
 
     def __init__(
         self,
@@ -134,8 +135,8 @@ class CoordinatorShard(Generic[M]):
         ports: StatePorts,
         reload: Callable[[], None] = lambda: None,
     ) -> None:
-        """`reload` is called once if the log has refused what was gathered, and has all the rest."""
-        self._coordinator_type = coordinator_type
+        """`reload` is called once if the log refused an append, when no other append is pending."""
+        self._type = coordinator_type
         self._host = host
         self.index = index
         self.leader_epoch = leader_epoch
@@ -152,20 +153,20 @@ class CoordinatorShard(Generic[M]):
         self._pending_results: deque[_PendingResult] = deque()
         self._timeout_timer: Timer | None = None
         self.is_load_committed = False
-        """Whether all that was loaded is committed, so that reading answers need not wait for anything."""
+        """Whether all loaded records are committed, so that reads need not wait."""
         self._batch_encoded: list[EncodedRecord] = []
         self._batch_records: list[CoordinatorRecord] = []
         self._batch_results: list[_PendingResult] = []
         self._batch_bytes = 0
         self._pending_appends = 0
-        """Appends that are neither committed nor lost."""
+        """The number of appends that are neither committed nor lost."""
         self._reload = reload
         self._needs_reload = False
         self._reload_delay_ms = 0
         self._last_append_error: ErrorCode | None = None
-        """Why the log takes nothing just now, which was told."""
+        """The error of the last append if it was refused. It is logged once."""
 
-    # --- what the machine may ask
+    # --- CoordinatorContext
 
     def now_ms(self) -> int:
         return self._host.now_ms()
@@ -174,7 +175,7 @@ class CoordinatorShard(Generic[M]):
         return self._host.monotonic_ms()
 
     def new_uuid(self) -> str:
-        import uuid  # 3 ms that a start need not take
+        import uuid  # 3 ms at startup if it were imported at the top
 
         return str(uuid.UUID(int=self._host.random("member ids").getrandbits(128), version=4))
 
@@ -192,61 +193,57 @@ class CoordinatorShard(Generic[M]):
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether its replicas have been waited for by so many that nobody else should."""
+        """Whether so many commands wait for replicas that clients' requests are refused."""
         return len(self._pending_results) >= MAX_PENDING_RESULTS
 
     @property
     def all_committed(self) -> bool:
-        """Whether an answer that changes nothing need not wait for the records of earlier ones."""
+        """Whether no command is pending, so that a response without records need not wait."""
         return not self._pending_results and not self.is_closed
 
     def execute(self, result: CoordinatorResult) -> None:
-        """Append the records of a command, apply them, and tell when they are committed."""
+        """Append and replay the records of a command, and complete it when they are committed."""
         if self.is_closed:
-            # Whoever was told of the end may have had something to decide.
+            # A callback that `close` ran may have led to another command.
             result.committed(ApiError(ErrorCode.NOT_COORDINATOR))
             return
         records = result.records
         if not records and not self._pending_results:
             result.committed(None)
             return
-        deadline_ms = self._host.internode_clock.monotonic_ms() + self._coordinator_type.commit_timeout_ms
-        waiting = _PendingResult(result.committed, deadline_ms)
-        self._pending_results.append(waiting)
+        deadline_ms = self._host.internode_clock.monotonic_ms() + self._type.commit_timeout_ms
+        pending = _PendingResult(result.committed, deadline_ms)
+        self._pending_results.append(pending)
         try:
-            if not (
-                self._coordinator_type.batches_commands and records and self._add_to_batch(result, waiting)
-            ):
+            if not (self._type.batches_commands and records and self._add_to_batch(result, pending)):
                 for part in _batches(records):
                     self.flush_batch()
                     if self.is_closed:
                         return
-                    self._append(part, waiting, result.producer)
+                    self._append(part, pending, result.producer)
         except ApiError as error:
             if error.code is not self._last_append_error:
                 self._last_append_error = error.code
                 self.logger("kwire.coordinator").warning(
-                    "%s-%d: an append was refused: %s",
-                    self._coordinator_type.topic,
-                    self.index,
-                    error.code.name,
+                    "Append to %s-%d was refused: %s", self._type.topic, self.index, error.code.name
                 )
-            if not waiting.appends and not self.is_closed:  # its disk may have failed, which ends it
-                self._pending_results.remove(waiting)
-            waiting.tell(error)
+            if not pending.appends and not self.is_closed:  # a failed disk closes the shard
+                self._pending_results.remove(pending)
+            pending.complete(error)
             return
         except Exception:
-            self._append_failed((waiting,))
+            self._append_failed((pending,))
             return
         if self._timeout_timer is None and not self.is_closed:
             self._timeout_timer = self._host.internode_clock.schedule(
-                self._coordinator_type.commit_timeout_ms, self._time_out_results
+                self._type.commit_timeout_ms, self._time_out_results
             )
 
-    def _add_to_batch(self, result: CoordinatorResult, waiting: _PendingResult) -> bool:
-        """Keep the records for the end of the turn, and apply them. ApiError: refused, as an append would be.
+    def _add_to_batch(self, result: CoordinatorResult, pending: _PendingResult) -> bool:
+        """Add the records to the batch of this turn and replay them.
 
-        False, and nothing is done, where they need batches of their own.
+        Returns False, and does nothing, if they need batches of their own. ApiError: the log would refuse
+        the append.
         """
         records = result.records
         if result.producer is not None or len(records) > MAX_TOMBSTONES_PER_BATCH:
@@ -267,13 +264,13 @@ class CoordinatorShard(Generic[M]):
         self._batch_encoded += stored
         self._batch_records += records
         self._batch_bytes += size_bytes
-        self._batch_results.append(waiting)
-        waiting.appends += 1
+        self._batch_results.append(pending)
+        pending.appends += 1
         self._replay(records)
         return True
 
     def flush_batch(self) -> None:
-        """Append what the commands of this turn have left so far."""
+        """Append the current batch of this turn."""
         if self.is_closed or not self._batch_encoded:
             return
         stored, self._batch_encoded = self._batch_encoded, []
@@ -289,21 +286,19 @@ class CoordinatorShard(Generic[M]):
             self._append_failed(results)
 
     def _append_failed(self, results: Sequence[_PendingResult]) -> None:
-        """By a fault of ours. The machine may know what its log does not, and nobody behind is to wait."""
-        self.logger("kwire.coordinator").exception(
-            "%s-%d: an append failed", self._coordinator_type.topic, self.index
-        )
+        """Discard the shard after an internal error, since its state may not match its log."""
+        self.logger("kwire.coordinator").exception("Append to %s-%d failed", self._type.topic, self.index)
         self._needs_reload = True
         self._reload_delay_ms = RELOAD_DELAY_MS
         self._append_lost(results, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _append(
-        self, records: Sequence[CoordinatorRecord], waiting: _PendingResult, producer: tuple[int, int] | None
+        self, records: Sequence[CoordinatorRecord], pending: _PendingResult, producer: tuple[int, int] | None
     ) -> None:
-        """Append the records as a batch of their own, and apply them. ApiError: refused."""
+        """Append the records as one batch and replay them. ApiError: the log refused it."""
         replayed = records if producer is None else ()
-        self._write([_stored_bytes(record) for record in records], (waiting,), replayed, producer)
-        waiting.appends += 1
+        self._write([_stored_bytes(record) for record in records], (pending,), replayed, producer)
+        pending.appends += 1
         if producer is not None:
             self.transactional.hold(producer[0], [(record.key, record.value) for record in records])
         else:
@@ -335,7 +330,7 @@ class CoordinatorShard(Generic[M]):
                 self.machine.replay(record.key, record.value)
 
     def on_transaction_completed(self, producer_id: int, *, commit: bool) -> None:
-        """A marker is in this partition's log: what the producer wrote counts from now on, or never."""
+        """Apply or drop the records of a transaction whose marker is in this partition's log."""
         for key, value in self.transactional.end_transaction(producer_id, commit=commit):
             self.machine.replay_transactional(key, value)
 
@@ -353,33 +348,36 @@ class CoordinatorShard(Generic[M]):
             self._append_lost(results, error)
             return
         self._last_append_error = None
-        self.is_load_committed = True  # it comes before everything that was appended
+        self.is_load_committed = True  # the loaded records precede every append
         for record in replayed:
             if not record.applied:
                 self.machine.record_committed(record.key)
-        for waiting in results:
-            waiting.appends -= 1
+        for pending in results:
+            pending.appends -= 1
             if error is not None:
-                # It is committed, by fewer than were asked for: as if that had taken too long.
-                waiting.tell(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+                # The records are committed, but by fewer than min.insync.replicas, which counts as a timeout.
+                pending.complete(ApiError(ErrorCode.REQUEST_TIMED_OUT))
         queue = self._pending_results
         while queue and not queue[0].appends:
-            queue.popleft().tell(None)
+            queue.popleft().complete(None)
             if self.is_closed:
                 return
 
     def _append_lost(self, results: Sequence[_PendingResult], error: ApiError) -> None:
-        """The machine knows what its log will never hold."""
+        """Discard the shard: its state includes records that its log will never contain."""
         self.logger("kwire.coordinator").error(
-            "%s-%d: an append was lost: %s", self._coordinator_type.topic, self.index, error.code.name
+            "Append to %s-%d was lost, unloading its coordinator: %s",
+            self._type.topic,
+            self.index,
+            error.code.name,
         )
-        for waiting in results:
-            waiting.tell(error)
+        for pending in results:
+            pending.complete(error)
         self.close(ErrorCode.NOT_COORDINATOR)
         self._reload_if_needed()
 
     def _reload_if_needed(self) -> None:
-        # Not while something is under way: the log is read only as far as it is committed, without that.
+        # Not while an append is pending: its records may not be readable yet, so loading could miss them.
         if self._needs_reload and not self._pending_appends:
             self._needs_reload = False
             if self._reload_delay_ms:
@@ -388,37 +386,37 @@ class CoordinatorShard(Generic[M]):
                 self._host.call_soon(self._reload)
 
     def _time_out_results(self) -> None:
-        """Tell those whose time is over. There is one timer for all, which is due when the first one's is."""
+        """Fail the commands that have timed out. One timer serves all of them."""
         self._timeout_timer = None
         now_ms = self._host.internode_clock.monotonic_ms()
-        for waiting in list(self._pending_results):
-            if waiting.committed is None:
+        for pending in list(self._pending_results):
+            if pending.committed is None:
                 continue
-            if waiting.deadline_ms > now_ms:
+            if pending.deadline_ms > now_ms:
                 if not self.is_closed:
                     self._timeout_timer = self._host.internode_clock.schedule(
-                        waiting.deadline_ms - now_ms, self._time_out_results
+                        pending.deadline_ms - now_ms, self._time_out_results
                     )
                 return
-            waiting.tell(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+            pending.complete(ApiError(ErrorCode.REQUEST_TIMED_OUT))
 
-    # --- life
+    # --- loading and closing
 
     def finish_loading(self) -> None:
-        """The log is read. From here on there are commands, and answers when what was read is committed.
+        """Accept commands, whose responses wait until the loaded records are committed.
 
-        ApiError: the partition is not led here any more.
+        ApiError: this broker does not lead the partition any more.
         """
-        waiting = _PendingResult(None)
-        waiting.appends = self._pending_appends = 1
-        self._pending_results.append(waiting)
-        self._ports.when_committed(self.index, lambda error: self._committed((waiting,), error))
+        pending = _PendingResult(None)
+        pending.appends = self._pending_appends = 1
+        self._pending_results.append(pending)
+        self._ports.when_committed(self.index, lambda error: self._committed((pending,), error))
         self.is_loading = False
         if not self.is_closed:
             self.machine.on_loaded()
 
     def close(self, code: ErrorCode) -> None:
-        """Stop for good: whoever waits is told `code`."""
+        """Unload the state machine, and fail all pending commands with `code`."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -427,30 +425,30 @@ class CoordinatorShard(Generic[M]):
         self._batch_encoded = []
         self._batch_records = []
         self._batch_results = []
-        waiting, self._pending_results = self._pending_results, deque()
-        for one in waiting:
-            one.tell(ApiError(code))
+        results, self._pending_results = self._pending_results, deque()
+        for pending in results:
+            pending.complete(ApiError(code))
         self.machine.on_unloaded(code)
 
 
 class CoordinatorRuntime(Generic[M]):
-    """The shards of this broker, and which of them a group or a transactional id belongs to."""
+    """The shards of this broker, by the partition that a group id or transactional id hashes to."""
 
     def __init__(self, coordinator_type: CoordinatorType[M], host: Host, ports: StatePorts) -> None:
-        self._coordinator_type = coordinator_type
+        self._type = coordinator_type
         self._host = host
         self._ports = ports
         self._shards: dict[int, CoordinatorShard[M]] = {}
 
     def partition_for(self, name: str) -> int | None:
-        """The partition of the topic that holds this name's state; None while there is no such topic."""
+        """Return the partition that stores this name's state, or None if the topic does not exist."""
         count = self._ports.partition_count()
         return None if count is None else partition_of(name, count)
 
     def shard_for(self, name: str) -> CoordinatorShard[M]:
-        """The loaded shard of a name, which a client asks.
+        """Return the loaded shard of a name for a client's request.
 
-        ApiError: NOT_COORDINATOR; COORDINATOR_LOAD_IN_PROGRESS also where it is stuck.
+        ApiError: NOT_COORDINATOR; COORDINATOR_LOAD_IN_PROGRESS, also if the shard is overloaded.
         """
         index = self.partition_for(name)
         shard = None if index is None else self._shards.get(index)
@@ -462,34 +460,34 @@ class CoordinatorRuntime(Generic[M]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some shard is being loaded."""
+        """Whether any shard is loading."""
         return any(shard.is_loading and not shard.is_closed for shard in self._shards.values())
 
     def active_shards(self) -> list[CoordinatorShard[M]]:
-        """The shards that are loaded."""
+        """Return the loaded shards."""
         return [shard for shard in self._shards.values() if not shard.is_loading and not shard.is_closed]
 
     def elected(self, index: int, leader_epoch: int) -> None:
-        """This broker leads a partition now: load it, unless that was done for this epoch."""
+        """Load a partition, unless its shard is loading or loaded already."""
         known = self._shards.get(index)
         if known is not None and not known.is_closed:
             known.leader_epoch = max(known.leader_epoch, leader_epoch)
             return
         shard = CoordinatorShard(
-            index, leader_epoch, self._coordinator_type, self._host, self._ports, lambda: self._reload(shard)
+            index, leader_epoch, self._type, self._host, self._ports, lambda: self._reload(shard)
         )
         self._shards[index] = shard
         self._load(shard, self._ports.stored_batches(index))
 
     def _reload(self, shard: CoordinatorShard[M]) -> None:
-        """Take a discarded shard's place, unless this broker has resigned or was elected since."""
+        """Load a discarded shard again, unless this broker has resigned or was elected since."""
         if self._shards.get(shard.index) is shard:
             self.elected(shard.index, shard.leader_epoch)
 
     def resigned(self, index: int, leader_epoch: int) -> None:
-        """This broker does not lead a partition any more, as it did in this epoch.
+        """Unload a partition that this broker led in this epoch and leads no more.
 
-        Who hears of that after it was elected again, in a later one, goes on.
+        Does nothing if this broker was elected again in a later epoch.
         """
         shard = self._shards.get(index)
         if shard is not None and shard.leader_epoch <= leader_epoch:
@@ -497,25 +495,25 @@ class CoordinatorRuntime(Generic[M]):
             shard.close(ErrorCode.NOT_COORDINATOR)
 
     def flush_batch(self, index: int) -> None:
-        """Append now what the commands of this turn have left for a partition."""
+        """Append the current batch of a partition now."""
         shard = self._shards.get(index)
         if shard is not None:
             shard.flush_batch()
 
     def on_transaction_completed(self, index: int, producer_id: int, *, commit: bool) -> None:
-        """A marker is in the log of a partition. One that is still loading reads it there."""
+        """Handle a marker in a partition's log. A shard that is loading reads the marker from the log."""
         shard = self._shards.get(index)
         if shard is not None and not shard.is_loading and not shard.is_closed:
             shard.on_transaction_completed(producer_id, commit=commit)
 
     def shutdown(self) -> None:
-        """End all shards: whoever waits looks for another coordinator."""
+        """Close all shards. Waiting clients get NOT_COORDINATOR and look for the new coordinator."""
         shards, self._shards = self._shards, {}
         for shard in shards.values():
             shard.close(ErrorCode.NOT_COORDINATOR)
 
     def _load(self, shard: CoordinatorShard[M], batches: Iterator[memoryview]) -> None:
-        """Replay the next part of a log, and leave the rest for a later turn."""
+        """Replay the next part of a log, and continue in a later turn of the loop."""
         if shard.is_closed:
             return
         size_bytes = 0
@@ -531,33 +529,26 @@ class CoordinatorRuntime(Generic[M]):
         except Exception as error:
             is_known = isinstance(error, ApiError | WireError | batch.CorruptBatch)
             self._host.logger("kwire.coordinator").error(
-                "%s-%d cannot be loaded: %s",
-                self._coordinator_type.topic,
-                shard.index,
-                error,
-                exc_info=not is_known,
+                "Failed to load %s-%d: %s", self._type.topic, shard.index, error, exc_info=not is_known
             )
             shard.close(ErrorCode.NOT_COORDINATOR)
 
 
 def partition_of(name: str, count: int) -> int:
-    """The partition of a name: Java's hash of it, made positive as Kafka's `Utils.abs` does."""
-    return (
-        _known_partition_of(name, count)
-        if len(name) <= MAX_CACHED_NAME_LENGTH
-        else _partition_of(name, count)
-    )
+    """Return the partition of a name: Java's string hash, made positive as by Kafka's `Utils.abs`."""
+    is_cached = len(name) <= MAX_CACHED_NAME_LENGTH
+    return _cached_partition_of(name, count) if is_cached else _partition_of(name, count)
 
 
 def _partition_of(name: str, count: int) -> int:
     value = string_hash(name)
     if value >= 0x80000000:
         value = 0x100000000 - value
-    # The absolute value of the least int32 is not an int32; Kafka takes 0.
+    # The absolute value of the least int32 is not an int32. Kafka uses 0.
     return 0 if value == 0x80000000 else value % count
 
 
-_known_partition_of = lru_cache(PARTITION_CACHE_SIZE)(_partition_of)
+_cached_partition_of = lru_cache(PARTITION_CACHE_SIZE)(_partition_of)
 
 
 def _stored_bytes(record: CoordinatorRecord) -> EncodedRecord:

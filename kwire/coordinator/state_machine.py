@@ -1,12 +1,12 @@
-"""What every coordinator machine is: commands give records, and records are the state that survives.
+"""The contract of a coordinator's state machine: commands return records, and replaying them changes state.
 
-A machine has no clock loop, no log and no socket. A command reads the state and gives a
-`CoordinatorResult`: records to append to the machine's partition, and what to do when they are committed.
-Durable state changes only through `replay`, which is called for each record in the order of the log: when a
-partition is loaded, and for the records of a running machine as soon as they are appended. So later
-commands see them at once; but nobody is told, not even a reader, before everything that was appended until
-then is committed. Should it be lost, the whole machine is discarded. A record that describes what memory
-holds already (`applied`) is not replayed while the machine runs.
+A state machine has no thread, log or socket. A command reads the state and returns a `CoordinatorResult`:
+records to append to the machine's partition, and a callback for when they are committed. Durable state
+changes only in `replay`, which is called for each record in log order, both while a partition is loaded and
+as soon as a running machine's records are appended. So later commands see the records at once. Clients
+do not: the response to a command waits until everything appended before it is committed. If an append is
+lost, the whole machine is discarded. A record whose effect is already in memory
+(`applied`) is not replayed while the machine runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Committed = Callable[[ApiError | None], None]
 
 
 def ignore_outcome(_error: ApiError | None) -> None:
-    """For records that nobody waits for."""
+    """Do nothing: no client waits for these records."""
 
 
 class CoordinatorRecord(NamedTuple):
@@ -33,61 +33,64 @@ class CoordinatorRecord(NamedTuple):
     value: Message | None
     value_version: int = 0
     applied: bool = False
-    """Whether memory holds this already, so that replaying it would change nothing."""
+    """Whether its effect is already in memory, so that it need not be replayed."""
 
 
 class CoordinatorResult(NamedTuple):
     """The outcome of a command.
 
-    With no records, `committed` is called when those of all earlier commands are committed; at once, where
-    they are already.
+    If there are no records, `committed` is called when the records of all earlier commands are committed,
+    which may be at once.
     """
 
     records: Sequence[CoordinatorRecord] = ()
     committed: Committed = ignore_outcome
     producer: tuple[int, int] | None = None
-    """The producer (id, epoch) in whose transaction the records are written: they count if it commits."""
+    """The producer (id, epoch) of the transaction that the records belong to.
+
+    They take effect when it commits.
+    """
 
 
 EMPTY_RESULT: Final = CoordinatorResult()
-"""Of a command that changes nothing."""
+"""The result of a command that changes nothing."""
 
 
 HeartbeatFastPath = Callable[[], bool]
-"""Keeps a member's session alive, as its last heartbeat did.
+"""Renews a member's session like its last heartbeat did, without processing an identical request again.
 
-False, and nothing is done, where the same request might do something else by now.
+Returns False, and does nothing, if the request might have another effect now.
 """
 
 
 class TimerHandle(Protocol):
-    """A later call that can be called off."""
+    """A scheduled command."""
 
     def cancel(self) -> None:
-        """Do not make the call."""
+        """Cancel the command."""
 
     def postpone(self, delay_ms: int) -> bool:
-        """Make the call when `delay_ms` have passed from now, instead of before.
+        """Reschedule the command to `delay_ms` from now, and return whether that was possible.
 
-        As if it were called off and asked for again, but much cheaper. False, and nothing changes, where
-        there is nothing to postpone: the call was made or called off, or this would be sooner.
+        The effect is that of canceling and scheduling again, at a much lower cost. Returns False, and changes
+        nothing, if the command has run or was canceled, or if the new time would be earlier.
         """
 
 
 class CoordinatorContext(Protocol):
-    """What a machine may ask of its runtime."""
+    """The services of the runtime for a state machine."""
 
     def now_ms(self) -> int:
-        """Wall-clock time, for what is stored."""
+        """Return the wall-clock time, for stored timestamps."""
 
     def monotonic_ms(self) -> int:
-        """Time that no clock's setting moves, for durations."""
+        """Return the monotonic time, for durations."""
 
     def schedule(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
-        """Run a command of this machine when `delay_ms` have passed, unless the machine is gone by then."""
+        """Run a command of this state machine after `delay_ms`, unless it has been unloaded by then."""
 
     def new_uuid(self) -> str:
-        """A random UUID in its usual text form."""
+        """Return a random UUID in its usual text form."""
 
     def logger(self, name: str) -> NodeLogger:
-        """The logger of that name, for the node that the machine is on."""
+        """Return the logger of that name for this node."""

@@ -1,4 +1,4 @@
-"""Which records of a stored log count: those of transactions from their commit marker on (KIP-98)."""
+"""Records that a coordinator's log holds within transactions: they take effect when those commit (KIP-98)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class _HeldRecord(Generic[R]):
         self.record = record
         self.order = order
         self.superseded = False
-        """Whether a later record of its key counts by now, so that this one never will."""
+        """Whether a later record of its key is committed, so that this one will never take effect."""
 
 
 class TransactionalRecords(Generic[R]):
-    """Holds back what transactions have written and not ended yet.
+    """Holds back the records of open transactions.
 
-    Of one key the last record of the log counts, whichever transaction ends first. A tombstone outside of
-    transactions does away with what they hold for its key.
+    The last committed record of a key in the log takes effect, in whichever order the transactions end. A
+    tombstone outside of a transaction drops the held records of its key.
     """
 
     def __init__(
@@ -36,22 +36,23 @@ class TransactionalRecords(Generic[R]):
         key_of: Callable[[R], Hashable | None] = lambda record: None,
         is_tombstone: Callable[[R], bool] = lambda record: False,
     ) -> None:
-        """`decode_batch` decodes the records of one batch; `on_held` is told of each that is held back.
+        """`decode_batch` decodes the records of a batch. `on_held` is called for each record held back.
 
-        `key_of` says which records overtake each other; None for one that no other does.
+        `key_of` returns the key by which records supersede each other, or None for a record that no other
+        supersedes.
         """
         self._decode_batch = decode_batch
         self._on_held = on_held
         self._key_of = key_of
         self._is_tombstone = is_tombstone
         self._open: dict[int, dict[Hashable, _HeldRecord[R]]] = {}
-        """What each producer's open transaction has written so far."""
+        """The records of each producer's open transaction."""
         self._holders: dict[Hashable, set[int]] = {}
-        """The producers whose open transactions have a record of a key."""
+        """The producers whose open transactions contain a key."""
         self._order = 0
 
     def committed_by(self, data: memoryview) -> Iterator[R]:
-        """The records that take effect with this batch. CorruptBatch, and what `decode_batch` raises."""
+        """Yield the records that take effect with this batch. CorruptBatch, and errors of `decode_batch`."""
         header = batch.read_header(data)
         if not header.is_transactional:
             if not header.is_control:
@@ -68,7 +69,7 @@ class TransactionalRecords(Generic[R]):
                 yield from self.end_transaction(header.producer_id, commit=kind == batch.COMMIT)
 
     def hold(self, producer_id: int, records: Iterable[R]) -> None:
-        """Records that count if the producer's transaction commits."""
+        """Hold back records until the producer's transaction ends."""
         open_records = self._open.setdefault(producer_id, {})
         for record in records:
             self._order += 1
@@ -81,7 +82,7 @@ class TransactionalRecords(Generic[R]):
             self._on_held(record)
 
     def supersede_held(self, record: R) -> None:
-        """A record was written outside of transactions, and counts from now on."""
+        """Supersede held records by a record that was written outside of a transaction."""
         if not self._holders:
             return
         key = self._key_of(record)
@@ -94,7 +95,7 @@ class TransactionalRecords(Generic[R]):
             self._supersede(key, self._order + 1)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> list[R]:
-        """The producer's transaction ends: the records that take effect now."""
+        """End a producer's transaction and return its records that take effect now."""
         committed: list[R] = []
         for key, held in self._open.pop(producer_id, {}).items():
             holders = self._holders.get(key)
@@ -114,13 +115,13 @@ class TransactionalRecords(Generic[R]):
                 held.superseded = True
 
     def held(self) -> Iterator[R]:
-        """Everything that waits for a transaction to end."""
+        """Yield all records of open transactions."""
         for records in self._open.values():
             for held in records.values():
                 yield held.record
 
 
 class _UniqueKey:
-    """The key of a record that no other overtakes."""
+    """The key of a record that no other supersedes."""
 
     __slots__ = ()

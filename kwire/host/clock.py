@@ -115,7 +115,7 @@ class QueuedTimer:
 
 
 class TimerQueue:
-    """Timers by deadline. Those of equal deadlines run in the order in which they were scheduled.
+    """Timers by deadline. Timers of equal deadlines run in the order in which they were scheduled.
 
     Every heartbeat postpones a session timeout that rarely expires, so postponing must be cheap. A postponed
     timer keeps its entry in the heap, which is moved to the new deadline when it reaches the front and is

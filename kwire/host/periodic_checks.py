@@ -14,7 +14,7 @@ from typing import Final
 from kwire.host.clock import QueuedTimer, TimerQueue
 
 MAX_CHECKS_PER_ADVANCE: Final = 200
-"""How often one check may run while the clock is advanced once."""
+"""The most runs of one check while the clock is advanced once."""
 
 
 class DelayedCheck:

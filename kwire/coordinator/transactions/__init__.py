@@ -1,1 +1,1 @@
-"""The transaction coordinator: who may write as a transactional id, and how its transactions end."""
+"""The transaction coordinator: producer ids and epochs of transactional ids, and the end of transactions."""

@@ -1,4 +1,4 @@
-"""What the transaction coordinator asks of the broker that it runs in."""
+"""Interfaces of the broker that the transaction coordinator uses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kwire.wire.primitives import TopicPartition
 
 
 class TransactionPorts(StatePorts, Protocol):
-    """The broker as the transaction coordinator sees it. Implemented by `broker.transaction_ports`."""
+    """The broker as the transaction coordinator sees it, in `broker.node.transaction_ports`."""
 
     def next_producer_id(self) -> int:
-        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
+        """Return an unused producer id. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is available yet."""
 
     def transaction_version(self) -> int:
-        """The level of the feature transaction.version in the cluster."""
+        """Return the cluster's level of the feature transaction.version."""
 
     def write_markers(
         self,
@@ -27,8 +27,8 @@ class TransactionPorts(StatePorts, Protocol):
         coordinator_epoch: int,
         done: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """Write a marker into the log of each of these partitions.
+        """Write a marker to the log of each of these partitions.
 
-        Each broker that leads some of them is asked for all of those at once. `done` is called with what it
-        says of each, maybe inside this call; of every partition it hears exactly once.
+        Partitions with the same leader share one request. `done` is called with the error code of each
+        partition, in one or several calls, and possibly inside this call. Every partition is reported once.
         """

@@ -1,7 +1,8 @@
-"""The transaction coordinator as the broker's handlers use it: one method for each thing that clients ask.
+"""The transaction coordinator's interface for the broker's request handlers.
 
-Answers come through `done`, which is called exactly once, maybe inside the call. Besides the errors that each
-method names, any may be NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
+Results are passed to `done`, which is called exactly once, possibly inside the call. Besides the errors
+listed for each method, any method may return NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or
+COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from kwire.wire.registry import decode_version_prefixed
 
 MARKER_RETRY_MS = 100
 MAX_MARKER_RETRY_MS = 1_000
-"""Somebody waits for each transaction that has not ended, and the next leader of a partition may be there."""
+"""Kept short, since producers and consumers wait for the markers while a partition gets a new leader."""
 COMMIT_TIMEOUT_MS = 5_000
 
 FENCED_ERRORS = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-"""A log that has heard of a later epoch takes no marker of this one, however often it is sent."""
+"""Errors of a log that has seen a later epoch. It will never accept this marker, so a retry is useless."""
 
 
 class ServiceConfig(TransactionConfig, Protocol):
-    """The configuration keys that the transaction coordinator needs, dots as underscores."""
+    """The configuration keys that the transaction coordinator reads, with underscores for dots."""
 
     @property
     def transaction_max_timeout_ms(self) -> int: ...
@@ -51,7 +52,7 @@ class ServiceConfig(TransactionConfig, Protocol):
 
 
 class _ShardContext:
-    """What one machine may ask: of its shard, and of the coordinator."""
+    """The `TransactionContext` of one shard."""
 
     def __init__(
         self, shard: CoordinatorShard[TransactionStateMachine], service: TransactionCoordinatorService
@@ -88,7 +89,7 @@ class _ShardContext:
 
 
 class TransactionCoordinatorService:
-    """All transactional ids that this broker coordinates."""
+    """The transaction coordinator of this broker."""
 
     def __init__(self, config: ServiceConfig, host: Host, ports: TransactionPorts) -> None:
         self._config = config
@@ -116,29 +117,29 @@ class TransactionCoordinatorService:
             "expiry", config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire
         )
 
-    # --- what the broker tells
+    # --- events of the broker
 
     def elected(self, index: int, leader_epoch: int) -> None:
-        """This broker leads a partition of the state topic from now on."""
+        """Load a partition of `__transaction_state` that this broker leads now."""
         self._runtime.elected(index, leader_epoch)
 
     def resigned(self, index: int, leader_epoch: int) -> None:
-        """This broker does not lead a partition of the state topic any more, as it did in this epoch."""
+        """Unload a partition of `__transaction_state` that this broker led in this epoch."""
         self._runtime.resigned(index, leader_epoch)
 
     def shutdown(self) -> None:
-        """Answer everyone who waits, and do nothing more."""
+        """Complete all waiting requests and stop all timers."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
         self._runtime.shutdown()
 
     def transaction_version(self) -> int:
-        """The level of the feature transaction.version in the cluster."""
+        """Return the cluster's level of the feature transaction.version."""
         return self._ports.transaction_version()
 
     def next_producer_id(self) -> int:
-        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
+        """Return an unused producer id. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is available yet."""
         return self._ports.next_producer_id()
 
     def _schedule_repeatedly(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
@@ -149,13 +150,13 @@ class TransactionCoordinatorService:
 
         self._timers[name] = self._host.schedule_check(interval_ms, due)
 
-    # --- finding
+    # --- FindCoordinator
 
     def find_coordinator(self, transactional_id: str) -> int:
-        """The id of the broker that coordinates a transactional id.
+        """Return the broker id of a transactional id's coordinator.
 
-        ApiError COORDINATOR_NOT_AVAILABLE where nobody does; if that is for want of the state topic, its
-        creation is under way.
+        ApiError COORDINATOR_NOT_AVAILABLE: there is none. If `__transaction_state` does not exist, this call
+        requests its creation.
         """
         index = self._runtime.partition_for(transactional_id)
         if index is None:
@@ -166,15 +167,15 @@ class TransactionCoordinatorService:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return leader
 
-    # --- what producers ask
+    # --- producers
 
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, done: ProducerDone
     ) -> None:
-        """Who to write as.
+        """Assign a producer id and epoch.
 
-        INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-        UNKNOWN_SERVER_ERROR; COORDINATOR_LOAD_IN_PROGRESS also while there are no producer ids.
+        Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        UNKNOWN_SERVER_ERROR; COORDINATOR_LOAD_IN_PROGRESS also if no producer id is available.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
@@ -196,9 +197,9 @@ class TransactionCoordinatorService:
         client_version: int,
         done: Callable[[ErrorCode], None],
     ) -> None:
-        """Make partitions part of a transaction.
+        """Add partitions to a transaction.
 
-        INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
         """
         if not transactional_id:
             done(ErrorCode.INVALID_REQUEST)
@@ -218,9 +219,9 @@ class TransactionCoordinatorService:
         partitions: Collection[TopicPartition],
         done: Callable[[Mapping[TopicPartition, ErrorCode] | ApiError], None],
     ) -> None:
-        """Which partitions are part of a transaction, once all that shows that is committed.
+        """Check which partitions are in a transaction, and respond once its records are committed.
 
-        Errors of the whole are those of `add_partitions`.
+        Errors of the request are those of `add_partitions`.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
@@ -241,11 +242,11 @@ class TransactionCoordinatorService:
         client_version: int,
         done: ProducerDone,
     ) -> None:
-        """Commit or abort.
+        """Commit or abort a transaction.
 
-        INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-        INVALID_TXN_STATE, UNSUPPORTED_VERSION; COORDINATOR_LOAD_IN_PROGRESS also while there are no producer
-        ids.
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        INVALID_TXN_STATE, UNSUPPORTED_VERSION; COORDINATOR_LOAD_IN_PROGRESS also if no producer id
+        is available.
         """
         if not transactional_id:
             done(ApiError(ErrorCode.INVALID_REQUEST))
@@ -272,10 +273,10 @@ class TransactionCoordinatorService:
             return
         shard.execute(result)
 
-    # --- what administrators ask
+    # --- administration
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
-        """A transactional id. ApiError: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND."""
+        """Return the state of a transactional id. ApiError: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND."""
         if not transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         found = self._runtime.shard_for(transactional_id).machine.transactions.get(transactional_id)
@@ -284,7 +285,7 @@ class TransactionCoordinatorService:
         return found
 
     def list_transactions(self) -> Iterator[TransactionMetadata]:
-        """Every transactional id. ApiError COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
+        """Yield every transactional id. ApiError COORDINATOR_LOAD_IN_PROGRESS: some are not loaded yet."""
         if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         for shard in self._runtime.active_shards():
@@ -295,10 +296,10 @@ class TransactionCoordinatorService:
     def write_markers(
         self, shard: CoordinatorShard[TransactionStateMachine], marker: TransactionMarker
     ) -> None:
-        """Write a marker into every partition of a transaction, again where that fails, then end it.
+        """Write a marker to every partition of a transaction, retrying failures, then complete it.
 
-        They go in rounds, as the requests of Kafka's coordinator to a broker. If a log refuses its marker for
-        good, those that fail in the same round are not written either.
+        Markers are written in rounds, like the requests of Kafka's coordinator to a broker. If one log
+        refuses its marker permanently, the other failed markers of that round are not retried either.
         """
         if marker.partitions:
             self._write_round(shard, marker, marker.partitions, MARKER_RETRY_MS)
@@ -314,28 +315,28 @@ class TransactionCoordinatorService:
     ) -> None:
         if shard.is_closed:
             return
-        under_way, failed, refused = set(partitions), set[TopicPartition](), set[TopicPartition]()
+        pending, failed, refused = set(partitions), set[TopicPartition](), set[TopicPartition]()
 
         def written(codes: Mapping[TopicPartition, ErrorCode]) -> None:
-            under_way.difference_update(codes)
+            pending.difference_update(codes)
             for partition, code in codes.items():
                 if code in FENCED_ERRORS:
-                    self._log_marker("cannot be written", marker, partition, code)
+                    self._log_marker("was refused, giving up", marker, partition, code)
                     refused.add(partition)
-                # A partition that is deleted needs no marker.
+                # A deleted partition needs no marker.
                 elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     if retry_ms == MARKER_RETRY_MS:
-                        self._log_marker("waits", marker, partition, code)
+                        self._log_marker("was not written, retrying", marker, partition, code)
                     failed.add(partition)
-            if under_way or shard.is_closed:
+            if pending or shard.is_closed:
                 return
-            left = frozenset(failed)
+            remaining = frozenset(failed)
             if refused:
-                shard.machine.markers_fenced(marker, left | refused)
-            elif left:
-                again_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
+                shard.machine.markers_fenced(marker, remaining | refused)
+            elif remaining:
+                next_retry_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
                 self._host.internode_clock.schedule(
-                    retry_ms, lambda: self._write_round(shard, marker, left, again_ms)
+                    retry_ms, lambda: self._write_round(shard, marker, remaining, next_retry_ms)
                 )
             else:
                 self._all_written(shard, marker)
@@ -345,7 +346,7 @@ class TransactionCoordinatorService:
     def _log_marker(self, what: str, marker: TransactionMarker, partition: TopicPartition, code: int) -> None:
         name = ErrorCode(code).name
         self._logger.warning(
-            "the marker of %s for %s-%d %s: %s", marker.transactional_id, *partition, what, name
+            "Transaction marker of %s for %s-%d %s: %s", marker.transactional_id, *partition, what, name
         )
 
     def _all_written(
@@ -365,8 +366,10 @@ class TransactionCoordinatorService:
         try:
             result = shard.machine.abort_timed_out(transactional_id)
         except ApiError as error:
-            # The next time, there may be a producer id to go on with.
-            self._logger.warning("the transaction of %s is not aborted yet: %s", transactional_id, error)
+            # It is tried again at the next check, when a producer id may be available.
+            self._logger.warning(
+                "Timed-out transaction of %s was not aborted, retrying: %s", transactional_id, error
+            )
             return
         shard.execute(result)
 
@@ -378,7 +381,7 @@ class TransactionCoordinatorService:
 
 
 def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
-    """The records of one stored batch of `__transaction_state`. CorruptBatch, WireError."""
+    """Yield the records of a stored batch of `__transaction_state`. CorruptBatch, WireError."""
     for record in batch.records(data, 0, batch.read_header(data)):
         if record.key is not None:
             value = (

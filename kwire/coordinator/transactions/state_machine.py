@@ -1,11 +1,12 @@
-"""The transactions of one partition of `__transaction_state`: commands, replay, markers, timeouts, expiry.
+"""The transactional ids of one partition of `__transaction_state`: commands, replay, markers and timeouts.
 
-A transaction ends in two steps. The first record (prepare) decides: whatever happens later, its markers will
-be written. They go out once that record is committed, and when the last one is in its log the second record
-(complete) says so. A machine that is loaded goes on with what was prepared. KIP-98, KIP-588, KIP-890.
+A transaction ends in two steps. The first record (prepare) is the decision: whatever happens later, its
+markers will be written. They are sent once that record is committed. When every marker is in its log, the
+second record (complete) is written. A state machine that is loaded resumes prepared transactions. KIP-98,
+KIP-588, KIP-890.
 
-Commands see what earlier ones have decided, be it committed or not, so that CONCURRENT_TRANSACTIONS means
-only that markers are still being written. Kafka gives it for records on their way, too.
+Commands see the decisions of earlier commands, committed or not. So CONCURRENT_TRANSACTIONS means only that
+markers are still being written. Kafka also returns it while a record is not committed yet.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _MAY_BE_STORED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_COORDINATOR)
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who a client writes as."""
+    """A producer's id and epoch."""
 
     producer_id: int
     epoch: int
 
 
 class TransactionMarker(NamedTuple):
-    """A transaction whose markers are to be written."""
+    """A transaction's commit or abort marker, and the partitions to write it to."""
 
     transactional_id: str
     producer_id: int
@@ -62,49 +63,49 @@ class TransactionMarker(NamedTuple):
     commit: bool
     partitions: frozenset[TopicPartition]
     version: int
-    """Of the transaction protocol that its producer follows."""
+    """The transaction version of its producer."""
 
 
 class TransactionConfig(Protocol):
-    """The configuration keys that the machine needs, dots as underscores."""
+    """The configuration keys that the state machine reads, with underscores for dots."""
 
     @property
     def transactional_id_expiration_ms(self) -> int: ...
 
 
 class TransactionContext(CoordinatorContext, Protocol):
-    """What this machine asks of its runtime beyond what every machine may."""
+    """The services of the runtime and the coordinator for a `TransactionStateMachine`."""
 
     def run(self, result: CoordinatorResult) -> None:
-        """Do what a command of this machine has decided, without anybody having asked."""
+        """Execute a result of this state machine that no request caused."""
 
     def write_markers(self, marker: TransactionMarker) -> None:
-        """Write these markers, and call `markers_written` when all of them are in their logs."""
+        """Write this marker to its partitions, then call `markers_written`."""
 
     def transaction_version(self) -> int:
-        """The level of the feature transaction.version in the cluster."""
+        """Return the cluster's level of the feature transaction.version."""
 
     def next_producer_id(self) -> int:
-        """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
+        """Return an unused producer id. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is available yet."""
 
 
 ProducerDone = Callable[[ProducerIdAndEpoch | ApiError], None]
 
 
 class TransactionStateMachine:
-    """All transactional ids of one partition. Every command is one of the coordinator's APIs, or a timer."""
+    """All transactional ids of one partition. Its commands are the coordinator's APIs and timers."""
 
     def __init__(self, config: TransactionConfig, context: TransactionContext) -> None:
         self._config = config
         self._context = context
         self.transactions: dict[str, TransactionMetadata] = {}
         self._blocked_ids: set[str] = set()
-        """Ids whose last command has no record in this cluster: Kafka waits for ever to write it."""
+        """Ids blocked by a command whose record this cluster cannot store. Kafka waits for it forever."""
 
     # --- replay
 
     def replay(self, key: Message, value: Message | None) -> None:
-        """Take a record of the log into account."""
+        """Apply a record of the log."""
         assert isinstance(key, TransactionLogKey)
         if value is None:
             self.transactions.pop(key.transactional_id, None)
@@ -113,35 +114,36 @@ class TransactionStateMachine:
         self.transactions[key.transactional_id] = from_record_value(key.transactional_id, value)
 
     def record_pending(self, key: Message) -> None:
-        """Whoever reads a transaction waits until it is committed."""
+        """Do nothing: descriptions of transactions include uncommitted records."""
 
     def record_committed(self, key: Message) -> None:
-        """See `pending`."""
+        """Do nothing. See `record_pending`."""
 
     def transactional_record_written(self, key: Message) -> None:
-        """Nothing in this log is part of a transaction itself."""
+        """Do nothing: this log contains no transactional records."""
 
     def replay_transactional(self, key: Message, value: Message | None) -> None:
-        """Nothing in this log is part of a transaction itself."""
+        """Do nothing: this log contains no transactional records."""
 
     def on_loaded(self) -> None:
-        """The log is read: write the markers that were decided and maybe not written.
+        """Resume prepared transactions, whose markers may not be written.
 
-        Not before it is sure that the decision is committed: another coordinator may not know of it.
+        The markers wait until the prepare record is known to be committed, since another coordinator might
+        not have it otherwise.
         """
         for transaction in list(self.transactions.values()):
             if transaction.is_ending:
-                self._context.run(CoordinatorResult((), partial(self._prepared, transaction)))
+                self._context.run(CoordinatorResult((), partial(self._on_prepared, transaction)))
 
     def on_unloaded(self, code: ErrorCode) -> None:
-        """The machine is gone. Whoever waits is on_committed by its runtime."""
+        """Do nothing: the runtime completes all waiting requests."""
 
     # --- InitProducerId
 
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, done: ProducerDone
     ) -> CoordinatorResult:
-        """Give the epoch to write with, after fencing whoever wrote before.
+        """Assign a producer id and epoch, and fence the previous producer.
 
         ApiError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, COORDINATOR_LOAD_IN_PROGRESS,
         UNKNOWN_SERVER_ERROR.
@@ -156,14 +158,14 @@ class TransactionStateMachine:
         if expected is not None and not _is_expected_producer(before, expected):
             raise ApiError(ErrorCode.PRODUCER_FENCED)
         if before.state is TransactionState.ONGOING:
-            # Its end takes a moment: the client asks again, and is given the epoch after it.
+            # The client retries, and gets the next epoch once the transaction has been aborted.
             return self._abort(
                 before, lambda error: done(client_error(error, ErrorCode.CONCURRENT_TRANSACTIONS))
             )
         if before.is_epoch_exhausted:
             if expected is not None and expected.epoch != before.producer_epoch:
-                # There is no next epoch for it. Apache Kafka comes upon that before it compares epochs, and a
-                # producer that recovers is on_committed so.
+                # There is no next epoch. Kafka finds that out before it compares epochs, and returns this
+                # error to the recovering producer.
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
             fresh_id = self._context.next_producer_id()
             after = rotate_producer_id(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
@@ -187,7 +189,7 @@ class TransactionStateMachine:
         client_version: int,
         done: Callable[[ErrorCode], None],
     ) -> CoordinatorResult:
-        """Make partitions part of the transaction, which begins with the first ones.
+        """Add partitions to the transaction. The first ones start it.
 
         ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, UNSUPPORTED_VERSION.
         """
@@ -207,9 +209,9 @@ class TransactionStateMachine:
     def verify_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Which partitions are part of the transaction; TRANSACTION_ABORTABLE for the others (KIP-890).
+        """Return NONE for partitions in the transaction, and TRANSACTION_ABORTABLE for all others (KIP-890).
 
-        ApiError as `add_partitions`.
+        ApiError: as for `add_partitions`.
         """
         transaction = self._checked_transaction(transactional_id, producer)
         if transaction.is_ending:
@@ -242,7 +244,7 @@ class TransactionStateMachine:
         client_version: int,
         done: ProducerDone,
     ) -> CoordinatorResult:
-        """Decide how a transaction ends. `done` is on_committed who to go on as.
+        """Commit or abort a transaction. `done` gets the producer id and epoch to continue with.
 
         ApiError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
         COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION, INVALID_REQUEST.
@@ -260,12 +262,13 @@ class TransactionStateMachine:
         self._check_no_concurrent_transaction(transaction)
         state = transaction.state
         if state is TransactionState.ONGOING or (
-            # Version 2: an abort of nothing raises the epoch, so that the producer knows where it stands.
+            # Version 2: an abort without an open transaction bumps the epoch, so that the producer can be
+            # sure of its state.
             not commit and client_version >= 2 and not is_retry
         ):
             next_id = self._next_producer_id(transaction, client_version)
             if commit and client_version >= 2 and transaction.producer_epoch == MAX_PRODUCER_EPOCH:
-                # No client is given this epoch, which none follows.
+                # The last epoch has no successor, and is never assigned to a client.
                 raise ApiError(ErrorCode.INVALID_REQUEST)
             self._check_is_storable(transactional_id, client_version)
             after = prepare_end(
@@ -290,20 +293,20 @@ class TransactionStateMachine:
         )
 
     def _next_producer_id(self, transaction: TransactionMetadata, client_version: int) -> int:
-        """Which producer id comes after this end, where it uses up the last epoch. ApiError."""
+        """Return the next producer id if this end exhausts the epochs, else NO_PRODUCER_ID. ApiError."""
         if client_version >= 2 and transaction.is_epoch_exhausted:
             return self._context.next_producer_id()
         return NO_PRODUCER_ID
 
     def _abort(
-        self, transaction: TransactionMetadata, on_committed: Committed = ignore_outcome
+        self, transaction: TransactionMetadata, committed: Committed = ignore_outcome
     ) -> CoordinatorResult:
-        """Fence a transaction's producer, and end it without anybody having asked.
+        """Fence a transaction's producer and abort the transaction.
 
-        The end goes by the cluster's version, whatever its producer follows. In version 2 the end itself
-        raises the epoch, so a producer that asks to abort what has timed out is told that it is done, and
-        which epoch to go on in, under another producer id where that was the last one. ApiError where there
-        is none.
+        The abort uses the cluster's transaction version, whichever version the producer uses. In version 2,
+        the end of a transaction bumps the epoch. So a producer that then aborts a timed-out transaction gets
+        a successful response with the epoch to continue with, or with another producer id if that was the
+        last epoch. ApiError: no producer id is available.
         """
         version = self._context.transaction_version()
         return self._prepare_end(
@@ -314,22 +317,22 @@ class TransactionStateMachine:
                 next_producer_id=self._next_producer_id(transaction, version),
                 now_ms=self._context.now_ms(),
             ),
-            on_committed,
+            committed,
         )
 
-    def _prepare_end(self, after: TransactionMetadata, on_committed: Committed) -> CoordinatorResult:
-        def committed(error: ApiError | None) -> None:
-            self._prepared(after, error)
-            on_committed(error)
+    def _prepare_end(self, after: TransactionMetadata, committed: Committed) -> CoordinatorResult:
+        def stored(error: ApiError | None) -> None:
+            self._on_prepared(after, error)
+            committed(error)
 
-        return self._apply(after, committed)
+        return self._apply(after, stored)
 
-    def _prepared(self, transaction: TransactionMetadata, error: ApiError | None) -> None:
+    def _on_prepared(self, transaction: TransactionMetadata, error: ApiError | None) -> None:
         if error is None:
             self._write_markers(transaction)
         elif error.code == ErrorCode.REQUEST_TIMED_OUT:
-            # Whoever asked waits no longer. The record may still be committed, and the markers follow it.
-            self._context.schedule(0, lambda: CoordinatorResult((), partial(self._prepared, transaction)))
+            # The client got an error, but the record may still be committed, and then the markers follow.
+            self._context.schedule(0, lambda: CoordinatorResult((), partial(self._on_prepared, transaction)))
 
     def _write_markers(self, transaction: TransactionMetadata) -> None:
         self._context.write_markers(
@@ -344,22 +347,22 @@ class TransactionStateMachine:
         )
 
     def markers_written(self, marker: TransactionMarker) -> CoordinatorResult:
-        """Every marker is in its log: the transaction is over."""
+        """Complete a transaction whose markers are in their logs."""
         transaction = self._transaction_ended_by(marker)
         if transaction is None:
             return CoordinatorResult()
 
         def stored(error: ApiError | None) -> None:
             if error is not None and error.code not in _MAY_BE_STORED:
-                # As while too few replicas are in sync.
+                # For example, too few replicas are in sync.
                 self._context.schedule(COMPLETION_RETRY_MS, lambda: self.markers_written(marker))
 
         return self._apply(complete(transaction, self._context.now_ms()), stored)
 
     def markers_fenced(self, marker: TransactionMarker, partitions: frozenset[TopicPartition]) -> None:
-        """One of these logs has heard of a later epoch: the transaction is ending until it is loaded again.
+        """Keep a transaction in its prepared state, since logs with a later epoch refused its marker.
 
-        They are all that is left of it; the others have their markers.
+        `partitions` are those without a marker. Their markers are tried again when the partition is loaded.
         """
         transaction = self._transaction_ended_by(marker)
         if transaction is not None:
@@ -378,13 +381,13 @@ class TransactionStateMachine:
     # --- timers
 
     def timed_out_ids(self) -> list[str]:
-        """Whose transactions have been going on for longer than their timeouts."""
+        """Return the transactional ids whose open transactions have timed out."""
         return [name for name in self.transactions if self._is_timed_out(name)]
 
     def abort_timed_out(self, transactional_id: str) -> CoordinatorResult:
-        """Fence and abort such a transaction, unless it has ended meanwhile.
+        """Fence the producer of a timed-out transaction and abort it, unless it has ended meanwhile.
 
-        ApiError COORDINATOR_LOAD_IN_PROGRESS: there is no producer id for it to go on with.
+        ApiError COORDINATOR_LOAD_IN_PROGRESS: the producer needs a new producer id, and none is available.
         """
         if not self._is_timed_out(transactional_id):
             return CoordinatorResult()
@@ -400,7 +403,7 @@ class TransactionStateMachine:
         )
 
     def expire(self) -> list[CoordinatorRecord]:
-        """Tombstones for the ids that nobody has used for transactional.id.expiration.ms."""
+        """Return tombstones for ids that were not used for transactional.id.expiration.ms."""
         oldest_ms = self._context.now_ms() - self._config.transactional_id_expiration_ms
         return [
             CoordinatorRecord(TransactionLogKey(transactional_id=transaction.transactional_id), None)
@@ -414,16 +417,17 @@ class TransactionStateMachine:
     # --- records
 
     def _check_is_storable(self, transactional_id: str, client_version: int) -> None:
-        """ApiError UNSUPPORTED_VERSION: a cluster at transaction.version 0 has no record for such a client.
+        """Check that the cluster's transaction version has a record for this client version.
 
-        Apache Kafka finds that out while it writes, and goes on waiting for what was not written.
+        ApiError UNSUPPORTED_VERSION: it is 0. Kafka fails while writing the record, and blocks the id since
+        it waits for the write forever.
         """
         if client_version >= 2 and self._context.transaction_version() == 0:
             self._blocked_ids.add(transactional_id)
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
 
     def _check_no_concurrent_transaction(self, transaction: TransactionMetadata | None) -> None:
-        """ApiError CONCURRENT_TRANSACTIONS: markers, or a record, have to be written first."""
+        """Check that no markers of the previous transaction are pending. ApiError CONCURRENT_TRANSACTIONS."""
         if transaction is not None and (
             transaction.is_ending or transaction.transactional_id in self._blocked_ids
         ):
@@ -439,26 +443,26 @@ class TransactionStateMachine:
         )
 
     def _apply(self, after: TransactionMetadata, committed: Committed) -> CoordinatorResult:
-        # Applied here rather than by replay, since the epoch before is not stored.
+        # Applied here rather than by replay, since last_producer_epoch is not stored.
         name = after.transactional_id
         before = self.transactions.get(name)
         self.transactions[name] = after
 
-        def on_committed(error: ApiError | None) -> None:
+        def stored(error: ApiError | None) -> None:
             is_refused = error is not None and error.code != ErrorCode.REQUEST_TIMED_OUT
             if is_refused and self.transactions.get(name) is after:
-                # The log does not have it, and never will.
+                # The record was refused and will never be in the log.
                 if before is None:
                     del self.transactions[name]
                 else:
                     self.transactions[name] = before
             committed(error)
 
-        return CoordinatorResult([self._record(after)], on_committed)
+        return CoordinatorResult([self._record(after)], stored)
 
 
 def client_error(error: ApiError | None, otherwise: ErrorCode = ErrorCode.NONE) -> ApiError:
-    """Why a record was not stored, in terms of a coordinator; `otherwise` if it was."""
+    """Translate the error of an append to a coordinator's error, or return `otherwise` if there is none."""
     if error is None:
         return ApiError(otherwise)
     return ApiError(_CLIENT_ERRORS.get(ErrorCode(error.code), ErrorCode(error.code)))
@@ -477,7 +481,7 @@ _CLIENT_ERRORS = {
 
 
 def _is_expected_producer(transaction: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
-    """Whether a producer that says who it was can be this one. KIP-360."""
+    """Whether the producer id and epoch of a recovering producer can be those of this id. KIP-360."""
     return (
         transaction.producer_epoch == NO_PRODUCER_EPOCH
         or expected.producer_id == transaction.producer_id
@@ -486,7 +490,7 @@ def _is_expected_producer(transaction: TransactionMetadata, expected: ProducerId
 
 
 def _is_retry(transaction: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
-    """Whether a version 2 producer ends a transaction again, whose end it was not on_committed of."""
+    """Whether a version 2 producer repeats EndTxn because it missed the response."""
     if transaction.producer_id == producer.producer_id and transaction.producer_epoch == producer.epoch + 1:
         return True
     return (

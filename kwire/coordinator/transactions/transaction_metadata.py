@@ -1,4 +1,4 @@
-"""One transactional id as it is stored: its producer, and how far its transaction has come.
+"""The state of one transactional id: its producer, and the state of its transaction.
 
 `TransactionMetadata` is immutable. Each function here returns the next one. The state machine decides when to
 call them, and `VALID_TRANSITIONS` checks every change of state. KIP-98, KIP-360 (the epoch that a producer
@@ -16,11 +16,11 @@ from kwire.wire.primitives import TopicPartition
 from kwire.wire.records.transactions import PartitionsSchema, TransactionLogValue
 
 LAST_CLIENT_EPOCH: Final = MAX_PRODUCER_EPOCH - 1
-"""The last epoch that a client is given: the coordinator must be able to raise it once more, to fence it."""
+"""The last epoch for clients. The coordinator must be able to bump it once more, to fence the producer."""
 
 
 class TransactionState(IntEnum):
-    """A transaction's state, by the numbers of `__transaction_state`."""
+    """A transaction's state, with its number in `__transaction_state`."""
 
     EMPTY = 0
     ONGOING = 1
@@ -33,7 +33,7 @@ class TransactionState(IntEnum):
 
     @property
     def title(self) -> str:
-        """The state's name, as clients know it."""
+        """The state's name in responses, such as PrepareCommit."""
         return "".join(part.capitalize() for part in self.name.split("_"))
 
 
@@ -61,14 +61,14 @@ VALID_TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = 
     TransactionState.DEAD: frozenset(),
     TransactionState.PREPARE_EPOCH_FENCE: frozenset(),
 }
-"""From each state, where a command may take it.
+"""The states that may follow each state.
 
-An ended transaction can be aborted once more: version 2 raises the epoch for it.
+A completed transaction can be aborted once more: in version 2, that bumps the epoch.
 """
 
 
 class TransactionMetadata(NamedTuple):
-    """The state of one transactional id. Not to be changed."""
+    """The state of one transactional id."""
 
     transactional_id: str
     producer_id: int
@@ -76,15 +76,15 @@ class TransactionMetadata(NamedTuple):
     last_update_ms: int
     producer_epoch: int = NO_PRODUCER_EPOCH
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before the current one, if its producer asked for the current one. Not stored."""
+    """The epoch before the current one, if its producer requested the bump. Not stored."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """Who the producer goes on as once this transaction is ended: its epochs are used up."""
+    """The producer id after this transaction, if the epochs of the current one are exhausted."""
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIMESTAMP
     client_version: int = 0
-    """The transaction protocol that the client used last: 0, or 2 where every end raises the epoch."""
+    """The transaction version that the client used last: 0, or 2 if every end bumps the epoch."""
 
     @property
     def is_epoch_exhausted(self) -> bool:
@@ -92,16 +92,16 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def supports_epoch_bump(self) -> bool:
-        """Whether the client follows version 2."""
+        """Whether the client uses transaction version 2."""
         return self.client_version >= 2
 
     @property
     def is_ending(self) -> bool:
-        """Whether markers are being written."""
+        """Whether transaction markers are being written."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     def transition_to(self, state: TransactionState, now_ms: int) -> TransactionMetadata:
-        """In another state. An illegal move is our bug."""
+        """Return this transaction in another state. An invalid transition is an internal error."""
         assert state in VALID_TRANSITIONS[self.state], (
             f"{self.transactional_id}: {self.state.name} to {state.name}"
         )
@@ -111,9 +111,9 @@ class TransactionMetadata(NamedTuple):
 def increment_producer_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected_epoch: int | None, now_ms: int
 ) -> TransactionMetadata | None:
-    """With the next epoch, for a producer that begins; None where `expected_epoch` is not the producer's.
+    """Bump the epoch for InitProducerId. Returns None if `expected_epoch` is not the producer's.
 
-    A producer that names the epoch before the current one has missed its answer, and gets it again (KIP-360).
+    KIP-360: a producer that expects the previous epoch has missed a response, and gets the current epoch.
     """
     epoch, last = transaction.producer_epoch, transaction.last_producer_epoch
     if expected_epoch is None:
@@ -136,7 +136,7 @@ def increment_producer_epoch(
 def rotate_producer_id(
     transaction: TransactionMetadata, producer_id: int, timeout_ms: int, now_ms: int, *, remember: bool
 ) -> TransactionMetadata:
-    """With a new producer id, since the epochs of the old one are used up."""
+    """Assign a new producer id, since the epochs of the old one are exhausted."""
     return transaction.transition_to(TransactionState.EMPTY, now_ms)._replace(
         producer_id=producer_id,
         producer_epoch=0,
@@ -152,7 +152,7 @@ def rotate_producer_id(
 def add_partitions_to(
     transaction: TransactionMetadata, partitions: frozenset[TopicPartition], client_version: int, now_ms: int
 ) -> TransactionMetadata:
-    """With more partitions that it writes to; the first ones begin the transaction."""
+    """Add partitions to the transaction. The first ones start it."""
     return transaction.transition_to(TransactionState.ONGOING, now_ms)._replace(
         partitions=transaction.partitions | partitions,
         start_ms=now_ms if transaction.state in _NOT_ONGOING else transaction.start_ms,
@@ -162,7 +162,7 @@ def add_partitions_to(
 
 
 def fence_producer(transaction: TransactionMetadata) -> TransactionMetadata:
-    """With the next epoch, so that whoever uses this one writes no more; the greatest one stays."""
+    """Bump the epoch, so that the current producer is fenced. The greatest epoch is kept."""
     epoch = min(transaction.producer_epoch + 1, MAX_PRODUCER_EPOCH)
     return transaction._replace(producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
 
@@ -170,7 +170,7 @@ def fence_producer(transaction: TransactionMetadata) -> TransactionMetadata:
 def prepare_end(
     transaction: TransactionMetadata, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int
 ) -> TransactionMetadata:
-    """About to end: its markers may be written once this is stored. The greatest epoch stays."""
+    """Prepare the end. Once this is committed, markers may be written. The greatest epoch is kept."""
     epoch, last = transaction.producer_epoch, transaction.last_producer_epoch
     if client_version >= 2 and epoch < MAX_PRODUCER_EPOCH:
         epoch, last = epoch + 1, epoch
@@ -181,14 +181,14 @@ def prepare_end(
         last_producer_epoch=last,
         previous_producer_id=transaction.producer_id,
         next_producer_id=next_producer_id,
-        # An abort without anything to abort begins and ends here.
+        # An abort without an open transaction starts here, too.
         start_ms=now_ms if transaction.state in _NOT_ONGOING else transaction.start_ms,
         client_version=client_version,
     )
 
 
 def complete(transaction: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-    """Ended: all markers are written. Where the epochs are used up the next producer id takes over."""
+    """Complete the transaction. If the epochs are exhausted, switch to the next producer id."""
     commit = transaction.state is TransactionState.PREPARE_COMMIT
     producer_id, epoch = transaction.producer_id, transaction.producer_epoch
     if transaction.supports_epoch_bump and transaction.next_producer_id != NO_PRODUCER_ID:
@@ -204,11 +204,11 @@ def complete(transaction: TransactionMetadata, now_ms: int) -> TransactionMetada
     )
 
 
-# --- as it is stored
+# --- records
 
 
 def to_record_value(transaction: TransactionMetadata, version: int) -> TransactionLogValue:
-    """The record that says this, as far as its version can."""
+    """Return the record value, as far as this version of the schema can express the state."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(transaction.partitions):
         by_topic.setdefault(topic, []).append(index)
@@ -230,7 +230,7 @@ def to_record_value(transaction: TransactionMetadata, version: int) -> Transacti
 
 
 def from_record_value(transactional_id: str, value: TransactionLogValue) -> TransactionMetadata:
-    """What a record says. ValueError for a state that nobody knows."""
+    """Return the state in a record value. ValueError: unknown transaction state."""
     return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=value.producer_id,
