@@ -128,7 +128,7 @@ def test_supported_page_lists_exactly_the_served_apis() -> None:
     table = (ROOT / "docs" / "supported.md").read_text().partition("| Group | APIs |")[2].partition("\n\n")[0]
     cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
     named = {re.sub(r"\(.*?\)", "", name).strip() for cell in cells for name in cell.split(",")}
-    table = ast.parse((ROOT / "kwire" / "broker" / "api" / "request" / "table.py").read_text())
+    table = ast.parse((ROOT / "kwire" / "broker" / "api" / "request" / "supported_apis.py").read_text())
     served = {
         "".join(word.capitalize() for word in ast.unparse(key).partition(".")[2].split("_"))
         for node in ast.walk(table)

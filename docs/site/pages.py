@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from kwire import wire
-from kwire.broker.api.request.table import SERVED, By, Served
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, HandledBy, SupportedApi
 from kwire.broker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from kwire.broker.config.client_metrics_keys import CLIENT_METRICS_KEYS
 from kwire.broker.config.definition import REQUIRED, Key, UpdateMode
@@ -24,10 +24,10 @@ from kwire.broker.config.topic_keys import TOPIC_KEYS
 from kwire.wire.registry import API_VERSIONS
 
 WHO = {
-    By.BROKER: "broker",
-    By.EACH: "broker, controller",
-    By.CONTROLLER: "controller; brokers forward it",
-    By.CONTROLLER_ALONE: "controller, for other nodes",
+    HandledBy.BROKER: "broker",
+    HandledBy.EACH_NODE: "broker, controller",
+    HandledBy.CONTROLLER: "controller; brokers forward it",
+    HandledBy.CONTROLLER_ONLY: "controller, for other nodes",
 }
 CHANGES = {
     UpdateMode.READ_ONLY: "no",
@@ -119,10 +119,10 @@ def _keys_table(keys: Iterable[Key], dynamic: Mapping[str, Key] | None = None) -
 def apis_page() -> str:
     """Every API of Kafka's protocol, what kwire has of it, and the KIPs that it goes by."""
     rows = [
-        f"| {key} | {api.name} | {_versions(served)} | {WHO[served.by] if served is not None else ''} "
-        f"| {', '.join(_kips_of(api.name))} |"
+        f"| {key} | {api.name} | {_versions(served)} | "
+        f"{WHO[served.handled_by] if served is not None else ''} | {', '.join(_kips_of(api.name))} |"
         for key, api in sorted(API_VERSIONS.items())
-        for served in [SERVED.get(key)]
+        for served in [SUPPORTED_APIS.get(key)]
     ]
     rows += [f"| {keys} | {names} | not served | | {kips} |" for keys, names, kips in NOT_SERVED]
     return "\n".join(
@@ -179,9 +179,9 @@ def _numbers(text: str) -> set[int]:
     return {int(number) for number in KIP.findall(text)}
 
 
-def _versions(served: Served | None) -> str:
+def _versions(served: SupportedApi | None) -> str:
     if served is None:
         return "not served"
-    lowest = max(served.min_version, served.refused_below)
+    lowest = max(served.min_version, served.rejected_below)
     versions = f"{lowest}" if lowest == served.max_version else f"{lowest} to {served.max_version}"
-    return f"{versions}, with an HTTP port" if served.for_receiver else versions
+    return f"{versions}, with an HTTP port" if served.needs_telemetry_receiver else versions

@@ -71,7 +71,7 @@ def set_password(
         mechanism=scram.code,
         iterations=iterations,
         salt=salt,
-        salted_password=scram.salted(password, salt, iterations),
+        salted_password=scram.salt_password(password, salt, iterations),
     )
     _alter(cluster, AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion]))
 

@@ -81,7 +81,7 @@ class Interceptor:
         return channel.id in self._stuck or self._inner.must_wait(channel, frame)
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
-        if channel.authentication is not None and channel.authentication.takes_bare_tokens:
+        if channel.authentication is not None and channel.authentication.expects_raw_tokens:
             self._pass_on(channel, frame)
             return
         header, position = decode_request_header(frame)
@@ -147,7 +147,7 @@ class Interceptor:
 
     def _pass_on(self, channel: Channel, frame: memoryview) -> None:
         self._inner.handle_frame(channel, frame)
-        channel.repeated = None  # or the next heartbeats would be answered without coming by
+        channel.repeated_request = None  # or the next heartbeats would be answered without coming by
 
     def _handle(self, channel: Channel, frame: memoryview, exchange: Exchange, fault: Fault | None) -> None:
         count = len(channel.slots)

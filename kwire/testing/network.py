@@ -25,7 +25,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, cast
 
 from kwire.broker.api.request.context import Channel
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.peer_link import TransportEvents
 from kwire.broker.net.receiver import ServedNode
 from kwire.broker.storage.disk import FileRegion

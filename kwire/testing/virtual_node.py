@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any, cast
 
 from kwire.broker.api.request.context import Channel
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config import BrokerConfig, load
 from kwire.broker.net.peer_links import PeerLinks, peer_authentication
 from kwire.broker.node.node import Node, new_node

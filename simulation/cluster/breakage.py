@@ -47,8 +47,8 @@ def _yes(*arguments: object, **named: object) -> bool:
 
 
 def _leader_epochs_are_not_compared(replace: SetAttribute) -> None:
-    replace(follower_fetch, "divergence", _nothing)
-    replace(consumers_fetch, "divergence", _nothing)
+    replace(follower_fetch, "find_divergence", _nothing)
+    replace(consumers_fetch, "find_divergence", _nothing)
 
 
 def _followers_cut_nothing(replace: SetAttribute) -> None:

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from kwire.broker.observe.ring import MEMORY
+from kwire.broker.observe.ring_file import MEMORY
 from tests.docker.client import exchange, is_ready
 from tests.docker.compose import OURS, THEIRS, Service, read
 from tests.docker.container import Container, make_network, running

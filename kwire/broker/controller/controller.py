@@ -54,7 +54,7 @@ from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
 from kwire.broker.metadata.features import registered_features
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
-from kwire.broker.security.tokens import NO_TOKENS, TokenHmacs, TokenTerms
+from kwire.broker.security.delegation_tokens import NO_TOKENS, DelegationTokenSettings, TokenHmacs
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.records.metadata import ProducerIdsRecord
 
@@ -71,7 +71,7 @@ class Controller:
         rules: ConfigRules,
         defaults: topics.TopicDefaults,
         voter_ids: Collection[int] = (),
-        token_terms: TokenTerms = NO_TOKENS,
+        token_settings: DelegationTokenSettings = NO_TOKENS,
         token_hmacs: TokenHmacs | None = None,
     ) -> None:
         """Take the settings. `voter_ids` are those of controller.quorum.voters."""
@@ -79,8 +79,8 @@ class Controller:
         self._quorum = features.QuorumFeatures(node_id, registered_features(), voter_ids)
         self._rules = rules
         self.defaults = defaults
-        self._token_terms = token_terms
-        self._token_hmacs = TokenHmacs(token_terms.secret) if token_hmacs is None else token_hmacs
+        self._token_settings = token_settings
+        self._token_hmacs = TokenHmacs(token_settings.secret) if token_hmacs is None else token_hmacs
 
     def handle(
         self,
@@ -142,11 +142,11 @@ class Controller:
 
                 return alter_scram_credentials(command, image)
             case CreateToken():
-                return delegation_tokens.create_token(command, image, self._token_terms, rng)
+                return delegation_tokens.create_token(command, image, self._token_settings, rng)
             case RenewToken():
-                return delegation_tokens.renew_token(command, image, self._token_terms, self._token_hmacs)
+                return delegation_tokens.renew_token(command, image, self._token_settings, self._token_hmacs)
             case ExpireToken():
-                return delegation_tokens.expire_token(command, image, self._token_terms, self._token_hmacs)
+                return delegation_tokens.expire_token(command, image, self._token_settings, self._token_hmacs)
             case RemoveExpiredTokens():
                 return delegation_tokens.remove_expired_tokens(command, image)
 

@@ -21,8 +21,8 @@ from kwire.broker.controller.commands import (
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.security.delegation_tokens import DelegationTokenSettings, TokenHmacs, is_owner_or_renewer
 from kwire.broker.security.principal import USER
-from kwire.broker.security.tokens import TokenHmacs, TokenTerms, is_owner_or_renewer
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import uuid_to_text
 from kwire.wire.records.metadata import DelegationTokenRecord, RemoveDelegationTokenRecord
@@ -33,7 +33,7 @@ MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
 
 def create_token(
-    command: CreateToken, image: MetadataImage, terms: TokenTerms, rng: random.Random
+    command: CreateToken, image: MetadataImage, terms: DelegationTokenSettings, rng: random.Random
 ) -> ControllerResult[DelegationTokenRecord | Fault]:
     """Create a token."""
     fault = _fault(image, terms)
@@ -51,14 +51,14 @@ def create_token(
         renewers=[str(renewer) for renewer in command.renewers],
         issue_timestamp=command.now_ms,
         max_timestamp=max_ms,
-        expiration_timestamp=min(max_ms, _add_ms(command.now_ms, terms.renewed_ms)),
+        expiration_timestamp=min(max_ms, _add_ms(command.now_ms, terms.expiry_time_ms)),
         token_id=uuid_to_text(new_uuid(rng)),
     )
     return ControllerResult([StoredRecord(record)], record)
 
 
 def renew_token(
-    command: RenewToken, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
+    command: RenewToken, image: MetadataImage, terms: DelegationTokenSettings, hmacs: TokenHmacs
 ) -> ControllerResult[int | Fault]:
     """Renew a token, up to its max timestamp."""
     token = _find_token(command.hmac, image, terms, hmacs)
@@ -68,14 +68,14 @@ def renew_token(
         return ControllerResult([], Fault(ErrorCode.DELEGATION_TOKEN_EXPIRED))
     if not is_owner_or_renewer(token, command.principal):
         return ControllerResult([], Fault(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH))
-    period_ms = terms.renewed_ms
+    period_ms = terms.expiry_time_ms
     if command.period_ms > 0:
         period_ms = min(period_ms, command.period_ms)
     return _set_expiration(token, min(token.max_timestamp, _add_ms(command.now_ms, period_ms)))
 
 
 def expire_token(
-    command: ExpireToken, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
+    command: ExpireToken, image: MetadataImage, terms: DelegationTokenSettings, hmacs: TokenHmacs
 ) -> ControllerResult[int | Fault]:
     """Set when a token expires; a negative period deletes it at once, even if it has expired."""
     token = _find_token(command.hmac, image, terms, hmacs)
@@ -97,14 +97,14 @@ def remove_expired_tokens(command: RemoveExpiredTokens, image: MetadataImage) ->
     return ControllerResult(expired, None, atomic=False)
 
 
-def _fault(image: MetadataImage, terms: TokenTerms) -> Fault | None:
+def _fault(image: MetadataImage, terms: DelegationTokenSettings) -> Fault | None:
     if not terms.secret:
         return Fault(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     return None if image.metadata_version >= TOKENS_LEVEL else Fault(ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _find_token(
-    hmac: bytes, image: MetadataImage, terms: TokenTerms, hmacs: TokenHmacs
+    hmac: bytes, image: MetadataImage, terms: DelegationTokenSettings, hmacs: TokenHmacs
 ) -> DelegationTokenRecord | Fault:
     fault = _fault(image, terms)
     if fault is not None:

@@ -73,7 +73,7 @@ def parse_credential(text: str, rng: random.Random) -> UserScramCredentialRecord
             f"iterations is {iterations}: expected {MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     if password is not None:
-        salted = mechanism.salted(password, salt, iterations)
+        salted = mechanism.salt_password(password, salt, iterations)
     else:
         salted = _decoded("saltedpassword", given_salted or "")
     if password == "" or not salted:

@@ -7,7 +7,7 @@ from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import TYPE_CHECKING, Protocol, cast
 
 from kwire.broker.api.request.context import Channel, size_of
-from kwire.broker.api.request.request_metrics import Answered
+from kwire.broker.api.request.request_metrics import RequestMetrics
 from kwire.broker.net.receiver import ConnectionPorts, Receiver, ServedNode
 from kwire.broker.net.send_queue import ALL_SENT, RegionTruncated, Sent
 from kwire.host.loggers import NodeLogger
@@ -28,7 +28,7 @@ class ConnectionServer(ConnectionPorts, Protocol):
     @property
     def requests_logger(self) -> NodeLogger: ...
     @property
-    def answered(self) -> Answered: ...
+    def request_metrics(self) -> RequestMetrics: ...
     def look_at(self, connection: Connection) -> None: ...
     def close(self, connection: Connection, reason: str) -> None: ...
     def refuse(self, connection: Connection, reason: str) -> None: ...
@@ -56,7 +56,7 @@ class Connection(Receiver):
             on_ready=self._reply_ready,
             logger=server.requests_logger,
             role=listener.role,
-            answered=server.answered,
+            request_metrics=server.request_metrics,
         )
         super().__init__(server, sock, channel)
         server.node.channel_opened(channel)

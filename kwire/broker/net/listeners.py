@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config.listeners import MAX_PORT
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
 

@@ -36,7 +36,7 @@ from kwire.wire.errors import WireError
 from kwire.wire.primitives import Buffer
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.repeated import Repeated
+    from kwire.broker.api.request.repeated_request import RepeatedRequest
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.socket_settings import SocketSettings
 
@@ -178,7 +178,7 @@ class Receiver(ABC):
             return
         partial = self._partial
         if partial is None:
-            repeated = self.channel.repeated
+            repeated = self.channel.repeated_request
             if (
                 repeated is not None
                 and count == _PREFIX_BYTES + repeated.size_bytes
@@ -203,7 +203,7 @@ class Receiver(ABC):
             self._partial = None
         self._take_frames(received, 0)
 
-    def _repeat(self, repeated: Repeated) -> bool:
+    def _repeat(self, repeated: RepeatedRequest) -> bool:
         """Answer at once if what was received is the one request again; False where it is anything else.
 
         It goes without a slot, and does not wait for the end of the turn: nothing is before it, and it
@@ -217,7 +217,7 @@ class Receiver(ABC):
         size_bytes = repeated.size_bytes
         if _SIZE.unpack_from(scratch)[0] != size_bytes:
             return False
-        answer = repeated.answer(scratch[_PREFIX_BYTES : _PREFIX_BYTES + size_bytes])
+        answer = repeated.respond(scratch[_PREFIX_BYTES : _PREFIX_BYTES + size_bytes])
         if not answer:
             return False
         try:
@@ -230,13 +230,13 @@ class Receiver(ABC):
         if sent < len(answer):
             queue.extend([answer[sent:]], len(answer) - sent)
             self.look_again()
-        answered = self.channel.answered
-        if answered is not None:
+        request_metrics = self.channel.request_metrics
+        if request_metrics is not None:
             began = around.loop.turn_began
             header, channel = repeated.header_of(scratch[_PREFIX_BYTES:]), self.channel
-            channel.began = began
-            number = channel.note(answered, header, size_bytes)
-            answered.note(number, header, channel, size_bytes, len(answer), began, False)
+            channel.received_s = began
+            number = channel.log_request(request_metrics, header, size_bytes)
+            request_metrics.record(number, header, channel, size_bytes, len(answer), began, False)
         return True
 
     def _received_own(self, own: bytearray, count: int) -> None:
@@ -269,8 +269,8 @@ class Receiver(ABC):
         view = memoryview(received)
         end = len(received)
         frames = False
-        channel.began = around.loop.turn_began
-        deadline = channel.began + TURN_BUDGET_SECONDS
+        channel.received_s = around.loop.turn_began
+        deadline = channel.received_s + TURN_BUDGET_SECONDS
         self._need = _PREFIX_BYTES
         while end - position >= _PREFIX_BYTES:
             size: int = _SIZE.unpack_from(received, position)[0]
@@ -315,7 +315,7 @@ class Receiver(ABC):
         limit = "negative" if size < 0 else f"above {channel.max_frame_bytes}"
         reason = f"a frame's size is {size}, which is {limit}"
         authentication, now_ms = channel.authentication, self._around.loop.now_ms()
-        if authentication is None or not authentication.fails_by_size(channel, reason, now_ms):
+        if authentication is None or not authentication.fail_invalid_size(channel, reason, now_ms):
             self._refuse(reason if size < 0 else f"{reason} (socket.request.max.bytes)")
 
     def _refuse(self, reason: str) -> None:

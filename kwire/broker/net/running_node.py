@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.listeners import BindError, Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait

@@ -14,8 +14,8 @@ from select import EPOLLIN
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.request_metrics import Answered
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.request_metrics import RequestMetrics
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.connection import Connection
 from kwire.broker.net.connection_quotas import ConnectionQuotas
 from kwire.broker.net.listeners import BindError, Listener, bind
@@ -58,7 +58,7 @@ class SocketServer:
         self.settings = settings
         self.logger = loop.logger("kwire.net")
         self.requests_logger = loop.logger("kwire.dispatch")
-        self.answered = Answered(perf_counter)
+        self.request_metrics = RequestMetrics(perf_counter)
         """What this node has answered: by the clock of the loop's turns."""
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """Where every connection receives; copied from before the next one does."""

@@ -42,8 +42,8 @@ from kwire.host.host import Host
 from kwire.host.loggers import known_loggers
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import BothRoles
-    from kwire.broker.api.security.session import Sessions
+    from kwire.broker.api.request.ports import CombinedRole
+    from kwire.broker.api.security.sasl_session import SaslSessions
     from kwire.broker.metadata.delta import MetadataDelta
     from kwire.broker.security.image_users import ImageUsers
 
@@ -94,7 +94,7 @@ class NodeBase(ABC):
         self.controller = self._metadata.controller
         """The way to the active controller."""
         self.forwarding = self._metadata.remote
-        self.sessions: Sessions | None = None
+        self.sessions: SaslSessions | None = None
         """Of connections on listeners with SASL, once there has been one."""
         self.quorum = self._metadata.quorum
         self.life = self._metadata.life
@@ -148,7 +148,7 @@ class NodeBase(ABC):
         """Let everyone go who waits, so that connections can drain."""
         self.stopping = True
         if self.sessions is not None:
-            self.sessions.tell_all()
+            self.sessions.send_delayed_failures()
 
     @abstractmethod
     def abandon(self) -> None:
@@ -164,7 +164,7 @@ class NodeBase(ABC):
 
     @property
     @abstractmethod
-    def as_served(self) -> BothRoles:
+    def as_served(self) -> CombinedRole:
         """Itself, as handlers of requests see it."""
 
     @abstractmethod
@@ -184,9 +184,11 @@ class NodeBase(ABC):
         security = listener_security(self.config, channel.listener)
         if security is not None:
             if self.sessions is None:
-                from kwire.broker.api.security.session import Sessions  # without which most nodes start
+                from kwire.broker.api.security.sasl_session import (
+                    SaslSessions,
+                )  # without which most nodes start
 
-                self.sessions = Sessions(self.as_served)
+                self.sessions = SaslSessions(self.as_served)
             self.sessions.begin(channel, security)
 
     def channel_closed(self, channel: Channel) -> None:
@@ -212,21 +214,21 @@ class NodeBase(ABC):
     def users(self) -> ImageUsers:
         """Whose passwords and tokens are known."""
         # Imported here, with OpenSSL: nobody asks for them where no listener has SASL.
+        from kwire.broker.security.delegation_tokens import token_settings
         from kwire.broker.security.image_users import ImageUsers
-        from kwire.broker.security.tokens import token_terms
 
         return ImageUsers(
             lambda: self.image,
-            token_terms(self.config).secret,
+            token_settings(self.config).secret,
             self.host,
             lambda: scram_mechanisms(self.config),
-            goes_on=lambda: not self.stopping,
+            is_running=lambda: not self.stopping,
         )
 
     def _follow_tokens(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if image.delegation_tokens or delta.image.delegation_tokens:
-            self.token_hmacs.follow(image.delegation_tokens)
-            self.users.follow(image.delegation_tokens)
+            self.token_hmacs.update_tokens(image.delegation_tokens)
+            self.users.update_tokens(image.delegation_tokens)
 
     @property
     def image(self) -> MetadataImage:

@@ -16,7 +16,7 @@ from kwire.broker.storage.disk import Disk, StorageError
 from kwire.host.host import Host
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import BothRoles
+    from kwire.broker.api.request.ports import CombinedRole
 
 
 class ControllerNode(NodeBase):
@@ -57,8 +57,8 @@ class ControllerNode(NodeBase):
         pass  # it has none
 
     @property
-    def as_served(self) -> BothRoles:
-        return cast("BothRoles", self)  # handlers of brokers' APIs have no listener here
+    def as_served(self) -> CombinedRole:
+        return cast("CombinedRole", self)  # handlers of brokers' APIs have no listener here
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         """Nothing is staged by a controller."""

@@ -37,7 +37,7 @@ from kwire.broker.raft.endpoints import (
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.snapshotter import Snapshotter
-from kwire.broker.security.tokens import TokenHmacs, token_terms
+from kwire.broker.security.delegation_tokens import TokenHmacs, token_settings
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
@@ -85,7 +85,7 @@ class NodeMetadata:
             on_restarted=self.publisher.handle_snapshot,
             on_failed=self._failed,
         )
-        self.token_hmacs = TokenHmacs(token_terms(config).secret)
+        self.token_hmacs = TokenHmacs(token_settings(config).secret)
         self.runtime = self._made_runtime() if config.is_controller else None
         """The controller of this node, if it is one: it decides while it is the active one."""
         self.remote: RemoteController | None = None
@@ -141,7 +141,7 @@ class NodeMetadata:
                 BrokerConfigRules(config),
                 defaults,
                 quorum_addresses(config).voters.keys(),
-                token_terms(config),
+                token_settings(config),
                 self.token_hmacs,
             ),
             self.quorum,
@@ -280,6 +280,6 @@ def _periods(config: BrokerConfig) -> TaskPeriods:
         preferred_election_ms=rebalance_ms if config.auto_leader_rebalance_enable else None,
         unclean_election_ms=config.unclean_leader_election_interval_ms,
         token_expiry_ms=config.delegation_token_expiry_check_interval_ms
-        if token_terms(config).secret
+        if token_settings(config).secret
         else None,
     )

@@ -45,7 +45,7 @@ from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.host.host import Host, Timer
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import BothRoles
+    from kwire.broker.api.request.ports import CombinedRole
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.node.controller_node import ControllerNode
 
@@ -248,7 +248,7 @@ class Node(NodeBase):
             self._timers["more housekeeping"] = self.host.schedule(HOUSEKEEPING_PAUSE_MS, self._keep_house)
 
     @property
-    def as_served(self) -> BothRoles:
+    def as_served(self) -> CombinedRole:
         return self
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kwire.broker.api.request.ports import Asked
+from kwire.broker.api.request.ports import ControllerRequestContext
 from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.commands import Command, OnDone
 from kwire.broker.controller.port import ControllerPort
@@ -129,11 +129,16 @@ class RemoteController:
     # --- what clients ask
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """See `Forwards`."""
+        """See `ForwardingManager`."""
         address = self._quorum.leader_address()
         return {} if address is None else self._host.peers.api_versions(address)
 
-    def forward(self, asked: Asked, request: Message, locally: Callable[[Asked], None]) -> None:
+    def forward(
+        self,
+        asked: ControllerRequestContext,
+        request: Message,
+        locally: Callable[[ControllerRequestContext], None],
+    ) -> None:
         """Have the active controller answer a client's request, however often it takes to find it.
 
         `locally` has this node answer it, while it leads.
@@ -174,7 +179,7 @@ class RemoteController:
 
         ask()
 
-    def _pass_on(self, asked: Asked, answer: EnvelopeResponse) -> None:
+    def _pass_on(self, asked: ControllerRequestContext, answer: EnvelopeResponse) -> None:
         header = asked.header
         try:
             _, response = decode_response(
@@ -190,7 +195,7 @@ class RemoteController:
 class _LocalRequest:
     """A request of a client that this node answers itself, unless it turns out not to lead any more."""
 
-    def __init__(self, asked: Asked, on_refused: Callable[[ApiError], None]) -> None:
+    def __init__(self, asked: ControllerRequestContext, on_refused: Callable[[ApiError], None]) -> None:
         self._asked = asked
         self._on_refused = on_refused
 

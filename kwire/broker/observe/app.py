@@ -21,13 +21,13 @@ from starlette.types import ASGIApp
 from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition
 from kwire.broker.observe.health import why_not_alive, why_not_ready
 from kwire.broker.observe.metrics import metrics
-from kwire.broker.observe.ports import Running
+from kwire.broker.observe.ports import RunningNode
 from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_local_name
 
 SERVICE_UNAVAILABLE = 503
 
 
-def pages(running: Running, *, only_local_names: bool, beside: Sequence[str] = ()) -> ASGIApp:
+def pages(running: RunningNode, *, only_local_names: bool, beside: Sequence[str] = ()) -> ASGIApp:
     """The application. With `only_local_names` requests to another name than a local one are refused.
 
     `beside` are addresses that somebody else answers; they are listed.

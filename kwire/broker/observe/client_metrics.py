@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
-from kwire.broker.api.telemetry.received import Pushed, Series
+from kwire.broker.api.telemetry.pushed_metrics import InstanceMetrics, Series
 from kwire.broker.observe.exposition import Exposition, labels
 from kwire.wire.primitives import Uuid, uuid_to_text
 
@@ -30,7 +30,7 @@ RESERVED: Final = re.compile("^__+")
 
 def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None]:
     """Write what clients have pushed, and yield where others may go on."""
-    received = telemetry.received
+    received = telemetry.pushed_metrics
     out.gauge(f"{PREFIX}_instance_count", len(telemetry.instances))
     out.counter(f"{PREFIX}_dropped_points_total", received.dropped_points)
     told = 0
@@ -50,20 +50,20 @@ def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None
         )
         names: set[str] = set()
         for series, value in pushed.values.items():
-            _tell(series, value, identity, names, out)
+            _write(series, value, identity, names, out)
             told += 1
             if not told % SLICE:
                 yield
 
 
-def _identity(instance_id: Uuid, pushed: Pushed) -> dict[str, object]:
+def _identity(instance_id: Uuid, pushed: InstanceMetrics) -> dict[str, object]:
     return {
         "client_instance_id": uuid_to_text(instance_id),
         "client_id": pushed.client.client_id[:LONGEST_TEXT],
     }
 
 
-def _tell(
+def _write(
     series: Series, value: float, identity: dict[str, object], names: set[str], out: Exposition
 ) -> None:
     """Tell a number, unless another one of its client has come out with the same name."""

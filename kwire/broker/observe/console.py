@@ -20,18 +20,18 @@ from typing import Final
 
 import trio
 
-from kwire.broker.api.request.table import ListenerRole
-from kwire.broker.observe.ports import Running
-from kwire.broker.observe.turns import READER_ID
+from kwire.broker.api.request.supported_apis import ListenerRole
+from kwire.broker.observe.console_rate_limit import READER_ID
+from kwire.broker.observe.ports import RunningNode
 from kwire.broker.raft.endpoints import broker_endpoints
 from kwire.broker.security.settings import Credentials, listener_security, peer_credentials
 from kwire.host.loggers import NodeLogger
 
 CONSOLE: Final = "/console/"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
-NOT_YET: Final = "the broker does not serve yet: ask again in a moment"
-TOO_MUCH: Final = "the console has too much to do: ask again later"
-NO_CONSOLE: Final = "the console has ended as it was started: the broker's output may say why"
+NOT_SERVING_YET: Final = "the broker does not serve yet: ask again in a moment"
+OVERLOADED: Final = "the console has too much to do: ask again later"
+CONSOLE_FAILED: Final = "the console has ended as it was started: the broker's output may say why"
 START_SECONDS: Final = 3.0
 """One that has ended sooner is not started again until then."""
 
@@ -41,41 +41,41 @@ class ConsoleProcess:
 
     def __init__(
         self,
-        running: Running,
+        running: RunningNode,
         *,
         may_write: bool,
-        is_told_to_write: bool = False,
+        writes_as_broker: bool = False,
         only_local_names: bool = True,
     ) -> None:
-        """`may_write`: it changes things as anybody may; `is_told_to_write`: as the broker itself, too.
+        """`may_write`: it changes things as anybody may; `writes_as_broker`: as the broker itself, too.
 
         With `only_local_names` requests to another name than a local one are refused.
         """
         self._running = running
         self._may_write = may_write
-        self._is_told_to_write = is_told_to_write
+        self._writes_as_broker = writes_as_broker
         self._only_local_names = only_local_names
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._started_s = -math.inf
 
-    def take(self, fd: int) -> str:
+    def hand_over(self, fd: int) -> str:
         """Hand a connection over, of which the caller closes its descriptor; or say why that cannot be."""
         if not self._running.bootstrap:
-            return NOT_YET
+            return NOT_SERVING_YET
         for _ in range(2):  # it may have ended since
             try:
-                channel = self._started()
+                channel = self._ensure_started()
                 if channel is None:
                     break
                 socket.send_fds(channel, [b"."], [fd])
                 return ""
             except BlockingIOError:  # nobody takes the ones before
-                return TOO_MUCH
+                return OVERLOADED
             except OSError as error:
                 self._logger.warning("the console takes no connection: %s", error)
                 self.close()
-        return NO_CONSOLE
+        return CONSOLE_FAILED
 
     def close(self) -> None:
         """End the process; it holds nothing that would be lost."""
@@ -87,7 +87,7 @@ class ConsoleProcess:
             process.kill()
             process.wait()
 
-    def _started(self) -> socket.socket | None:
+    def _ensure_started(self) -> socket.socket | None:
         """The way to a process, which is started where there is none, but not again at once. OSError."""
         if self._process is not None:
             if self._process.poll() is None:
@@ -103,7 +103,7 @@ class ConsoleProcess:
             ours.setblocking(False)
             self._channel = ours
             command = [sys.executable, "-P", "-m", "kwire.console", "--fd", str(theirs.fileno())]
-            servers, credentials = self._way()
+            servers, credentials = self._connection_settings()
             command += ["--bootstrap-server", servers]
             command += ["--client-id", READER_ID]
             command += ["--node-id", str(config.node_id)]
@@ -113,14 +113,14 @@ class ConsoleProcess:
                 command += ["--host", endpoint.host]
             if self._only_local_names:
                 command.append("--only-local-names")
-            if not (self._may_write if credentials is None else self._is_told_to_write):
+            if not (self._may_write if credentials is None else self._writes_as_broker):
                 command.append("--read-only")
             environment = dict(os.environ)
             # The console finds the same modules as this process, installed or not.
             environment["PYTHONPATH"] = os.pathsep.join(
                 [str(SOURCE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
             )
-            with _pipe_of(json.dumps(credentials)) as fd:
+            with _pipe_with(json.dumps(credentials)) as fd:
                 self._process = subprocess.Popen(
                     [*command, "--credentials-fd", str(fd)],
                     stdin=subprocess.DEVNULL,
@@ -134,7 +134,7 @@ class ConsoleProcess:
     def _logger(self) -> NodeLogger:
         return self._running.loop.logger("kwire.http")
 
-    def _way(self) -> tuple[str, Credentials | None]:
+    def _connection_settings(self) -> tuple[str, Credentials | None]:
         """Where the console asks, and as whom: nobody where a listener takes everyone, else the broker."""
         config, listeners = self._running.node.config, self._running.server.listeners
         listeners = [one for one in listeners if one.role is ListenerRole.BROKER] or listeners
@@ -146,7 +146,7 @@ class ConsoleProcess:
 
 
 @contextmanager
-def _pipe_of(text: str) -> Iterator[int]:
+def _pipe_with(text: str) -> Iterator[int]:
     """A descriptor that gives the text to a child; arguments and the environment are seen by others."""
     reader, writer = os.pipe()
     try:

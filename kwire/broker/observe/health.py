@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import trio
 
-from kwire.broker.observe.ports import Running
+from kwire.broker.observe.ports import RunningNode
 
 TURN_TIMEOUT_SECONDS = 5.0
 """How long a loop may take to turn before it is said not to."""
 
 
-async def why_not_alive(running: Running, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> str:
+async def why_not_alive(running: RunningNode, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> str:
     """Why the node should be started again; empty where its loop turns.
 
     The loop and whoever asks share a thread: where that is held up, no answer comes at all.
@@ -24,7 +24,7 @@ async def why_not_alive(running: Running, timeout_seconds: float = TURN_TIMEOUT_
     return "" if turned.is_set() else f"the loop has not turned in {timeout_seconds:g} s"
 
 
-def why_not_ready(running: Running) -> str:
+def why_not_ready(running: RunningNode) -> str:
     """Why clients should not come to this node; empty where they may."""
     node = running.node
     if running.failure.reason:

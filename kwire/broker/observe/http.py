@@ -18,11 +18,11 @@ import trio
 
 from kwire.broker.net.listeners import bind
 from kwire.broker.net.socket_settings import SocketSettings
-from kwire.broker.observe.ports import Running
-from kwire.broker.security.settings import asks_everyone
+from kwire.broker.observe.ports import RunningNode
+from kwire.broker.security.settings import requires_authentication
 
-MADE_OF: Final = ("hypercorn", "starlette")
-OF_CONSOLE: Final = ("jinja2",)
+PACKAGES: Final = ("hypercorn", "starlette")
+CONSOLE_PACKAGES: Final = ("jinja2",)
 LOOPBACK: Final = "127.0.0.1"
 OPEN_CONSOLE: Final = (
     "it asks nobody who he is, and shows records as the broker itself, whose listeners ask everyone: "
@@ -32,7 +32,7 @@ BACKLOG: Final = 100
 ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})")
 
 
-class NoHttp(Exception):
+class HttpUnavailable(Exception):
     """What an HTTP port is made of is not installed. The message says what to do."""
 
 
@@ -52,17 +52,17 @@ class HttpPort:
     def __init__(
         self, address: str, settings: SocketSettings, *, console: bool = False, console_writes: bool = False
     ) -> None:
-        """Bind to `[HOST:]PORT`. ValueError, BindError, NoHttp.
+        """Bind to `[HOST:]PORT`. ValueError, BindError, HttpUnavailable.
 
         `console`: with the console, which changes things on loopback, and elsewhere where `console_writes`.
         """
-        made_of = (*MADE_OF, *OF_CONSOLE) if console else MADE_OF
+        made_of = (*PACKAGES, *CONSOLE_PACKAGES) if console else PACKAGES
         missing = [name for name in made_of if find_spec(name) is None]
         if missing:
             option = "--console" if console else "--http"
             *others, last = missing
             names = f"{', '.join(others)} and {last}" if others else last
-            raise NoHttp(f"{option} needs {names}: pip install 'kwire[console]'")
+            raise HttpUnavailable(f"{option} needs {names}: pip install 'kwire[console]'")
         host, port = http_address(address)
         self._listener = bind("--http", host, port, settings)
         self.url = f"http://{self._listener.address}"
@@ -70,12 +70,12 @@ class HttpPort:
         self.console_url = f"{self.url}/console/" if console else ""
         self._console_writes = console_writes
 
-    async def serve(self, running: Running) -> None:
+    async def serve(self, running: RunningNode) -> None:
         """Answer until cancelled. Gives the socket back at the end."""
         from kwire.broker.observe.app import pages
+        from kwire.broker.observe.connection_router import ConnectionRouter
         from kwire.broker.observe.console import CONSOLE, ConsoleProcess
-        from kwire.broker.observe.entrance import Entrance
-        from kwire.broker.observe.turns import Turns
+        from kwire.broker.observe.console_rate_limit import ConsoleRateLimit
         from kwire.http.connections import ConnectionServer
 
         if running.broker is not None:
@@ -85,20 +85,20 @@ class HttpPort:
         running.loop.logger("kwire.http").info("answering on %s", self.url)
         console = None
         if self.console_url:
-            if not self._is_local and asks_everyone(running.node.config):
+            if not self._is_local and requires_authentication(running.node.config):
                 running.loop.logger("kwire.http").warning("%s is open: %s", self.console_url, OPEN_CONSOLE)
             console = ConsoleProcess(
                 running,
                 may_write=self._console_writes or self._is_local,
-                is_told_to_write=self._console_writes,
+                writes_as_broker=self._console_writes,
                 only_local_names=self._is_local,
             )
         app = pages(running, only_local_names=self._is_local, beside=[CONSOLE] if console is not None else [])
         connections = ConnectionServer(running.loop.logger("kwire.http"))
-        entrance = Entrance(connections, app, console, Turns(running))
+        router = ConnectionRouter(connections, app, console, ConsoleRateLimit(running))
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.sock))
         try:
-            await trio.serve_listeners(entrance.take, [listener])
+            await trio.serve_listeners(router.route, [listener])
         finally:
             if console is not None:
                 console.close()

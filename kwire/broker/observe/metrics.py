@@ -18,7 +18,7 @@ from typing import Final
 from kwire.broker.metadata.image import NO_LEADER
 from kwire.broker.observe.client_metrics import client_metrics
 from kwire.broker.observe.exposition import Exposition, labels
-from kwire.broker.observe.ports import ObservedBroker, ObservedNode, Running
+from kwire.broker.observe.ports import ObservedBroker, ObservedNode, RunningNode
 from kwire.broker.observe.process import process_metrics
 from kwire.broker.observe.requests import request_metrics
 from kwire.broker.replication.partition import Partition
@@ -27,7 +27,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError
 
 SLICE: Final = 50
-"""How many partitions are told at once."""
+"""How many partitions are series_labels at once."""
 
 TRAFFIC: Final = {
     "messagesin": "messages_in",
@@ -51,11 +51,11 @@ AUTHENTICATIONS: Final = (
 GROUP_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 
 
-def metrics(running: Running, out: Exposition) -> Iterator[None]:
+def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
     """Write all metrics of a node, and yield where others may go on."""
     node = running.node
     process_metrics(out)
-    request_metrics(running.server.answered, out)
+    request_metrics(running.server.request_metrics, out)
     _connections(running, out)
     _quorum(node, out)
     if (broker := running.broker) is not None:
@@ -69,20 +69,20 @@ def metrics(running: Running, out: Exposition) -> Iterator[None]:
     yield from _logs(node, out)
 
 
-def _connections(running: Running, out: Exposition) -> None:
+def _connections(running: RunningNode, out: Exposition) -> None:
     counts = Counter({listener.name: 0 for listener in running.server.listeners})
     counts.update(connection.listener for connection in running.server.connections.values())
     sessions = running.node.sessions
     known = {} if sessions is None else sessions.counts
     prefix, expired = "kafka_server_socket_server_metrics", 0
     for listener, count in counts.items():
-        told = labels(listener=listener, networkProcessor=0)  # Kafka's name of a thread: here is one
-        out.gauge(f"{prefix}_connection_count", count, told)
+        series_labels = labels(listener=listener, networkProcessor=0)  # Kafka's name of a thread: here is one
+        out.gauge(f"{prefix}_connection_count", count, series_labels)
         of = known.get(listener)
         for name in AUTHENTICATIONS:
-            out.counter(f"{prefix}_{name}_total", 0 if of is None else getattr(of, name), told)
+            out.counter(f"{prefix}_{name}_total", 0 if of is None else getattr(of, name), series_labels)
         killed = 0 if of is None else of.expired_connections_killed
-        out.gauge(f"{prefix}_expired_connections_killed_count", killed, told)
+        out.gauge(f"{prefix}_expired_connections_killed_count", killed, series_labels)
         expired += killed
     out.gauge("kafka_network_socketserver_expiredconnectionskilledcount", expired)
 
@@ -104,9 +104,9 @@ def _traffic(node: ObservedBroker, out: Exposition) -> None:
     for name, count in {**TRAFFIC, **REPLICATION_TRAFFIC}.items():
         out.counter(f"kafka_server_brokertopicmetrics_{name}_total", getattr(total, count))
     for topic, known in traffic.topics.items():
-        told = labels(topic=topic)
+        series_labels = labels(topic=topic)
         for name, count in TRAFFIC.items():
-            out.counter(f"kafka_server_brokertopicmetrics_{name}_total", getattr(known, count), told)
+            out.counter(f"kafka_server_brokertopicmetrics_{name}_total", getattr(known, count), series_labels)
 
 
 def _groups(node: ObservedBroker, out: Exposition) -> None:
@@ -169,12 +169,12 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
     most = 0
     for fetcher, follower in node.fetchers.following():
         most = max(most, follower.lag)
-        told = labels(
+        series_labels = labels(
             clientId=f"{fetcher.purpose}-{fetcher.leader_id}",
             topic=follower.partition.topic,
             partition=follower.partition.index,
         )
-        out.gauge("kafka_server_fetcherlagmetrics_consumerlag", follower.lag, told)
+        out.gauge("kafka_server_fetcherlagmetrics_consumerlag", follower.lag, series_labels)
     out.gauge("kafka_server_replicafetchermanager_maxlag", most, labels(clientId="Replica"))
 
 
@@ -193,15 +193,15 @@ def _partition(partition: Partition, counts: _Counts, out: Exposition) -> None:
     counts.at_min_isr += leads and in_sync == needed
     counts.waiting_appends += partition.waiting_appends
     counts.waiting_fetches.update(partition.waiters)
-    told = labels(topic=partition.topic, partition=partition.index)
+    series_labels = labels(topic=partition.topic, partition=partition.index)
     prefix = "kafka_cluster_partition"
-    out.gauge(f"{prefix}_replicascount", replicas, told)
-    out.gauge(f"{prefix}_insyncreplicascount", in_sync, told)
-    out.gauge(f"{prefix}_underreplicated", int(is_under_replicated), told)
-    out.gauge(f"{prefix}_underminisr", int(is_under_min_isr), told)
-    out.gauge(f"{prefix}_atminisr", int(leads and in_sync == needed), told)
+    out.gauge(f"{prefix}_replicascount", replicas, series_labels)
+    out.gauge(f"{prefix}_insyncreplicascount", in_sync, series_labels)
+    out.gauge(f"{prefix}_underreplicated", int(is_under_replicated), series_labels)
+    out.gauge(f"{prefix}_underminisr", int(is_under_min_isr), series_labels)
+    out.gauge(f"{prefix}_atminisr", int(leads and in_sync == needed), series_labels)
     lag = log.high_watermark - log.last_stable_offset if leads else 0
-    out.gauge(f"{prefix}_laststableoffsetlag", lag, told)
+    out.gauge(f"{prefix}_laststableoffsetlag", lag, series_labels)
 
 
 def _controller(node: ObservedNode, out: Exposition) -> Iterator[None]:
@@ -230,8 +230,8 @@ def _logs(node: ObservedNode, out: Exposition) -> Iterator[None]:
     offline = 0
     for directory in node.log_manager.directories():
         offline += directory.offline
-        told = labels(logDirectory=directory.path)
-        out.gauge("kafka_log_logmanager_logdirectoryoffline", int(directory.offline), told)
+        series_labels = labels(logDirectory=directory.path)
+        out.gauge("kafka_log_logmanager_logdirectoryoffline", int(directory.offline), series_labels)
     out.gauge("kafka_log_logmanager_offlinelogdirectorycount", offline)
     for number, log in enumerate(list(node.log_manager.logs()), 1):
         if log.failure is None:
@@ -241,8 +241,8 @@ def _logs(node: ObservedNode, out: Exposition) -> Iterator[None]:
 
 
 def _log(log: Log, out: Exposition) -> None:
-    told = labels(topic=log.topic, partition=log.partition)
-    out.gauge("kafka_log_log_size", log.size_bytes, told)
-    out.gauge("kafka_log_log_logstartoffset", log.log_start_offset, told)
-    out.gauge("kafka_log_log_logendoffset", log.log_end_offset, told)
-    out.gauge("kafka_log_log_numlogsegments", len(log.segment_base_offsets), told)
+    series_labels = labels(topic=log.topic, partition=log.partition)
+    out.gauge("kafka_log_log_size", log.size_bytes, series_labels)
+    out.gauge("kafka_log_log_logstartoffset", log.log_start_offset, series_labels)
+    out.gauge("kafka_log_log_logendoffset", log.log_end_offset, series_labels)
+    out.gauge("kafka_log_log_numlogsegments", len(log.segment_base_offsets), series_labels)

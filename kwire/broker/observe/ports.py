@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kwire.broker.api.security.session import Sessions
+    from kwire.broker.api.security.sasl_session import SaslSessions
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.config import BrokerConfig
     from kwire.broker.metadata.image import MetadataImage
@@ -52,14 +52,14 @@ class ObservedNode(Protocol):
     @property
     def log_manager(self) -> LogManager: ...
     @property
-    def sessions(self) -> Sessions | None:
+    def sessions(self) -> SaslSessions | None:
         """Of connections on listeners with SASL, once there has been one."""
 
     @property
     def stopping(self) -> bool: ...
 
 
-class Life(Protocol):
+class BrokerLifecycle(Protocol):
     """The life of a broker in its cluster."""
 
     @property
@@ -80,7 +80,7 @@ class ObservedBroker(ObservedNode, Protocol):
     @property
     def node_id(self) -> int: ...
     @property
-    def life(self) -> Life: ...
+    def life(self) -> BrokerLifecycle: ...
     @property
     def replicas(self) -> ReplicaManager: ...
     @property
@@ -95,7 +95,7 @@ class ObservedBroker(ObservedNode, Protocol):
     def telemetry(self) -> ClientTelemetry: ...
 
 
-class Running(Protocol):
+class RunningNode(Protocol):
     """A process of a node that is served, see `broker.net.running_node`."""
 
     @property

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kwire.broker.api.request.request_metrics import FROM_FOLLOWERS, Answered, Times
+from kwire.broker.api.request.request_metrics import FETCH_FOLLOWER, ApiTimes, RequestMetrics
 from kwire.broker.observe.exposition import Exposition, labels
-from kwire.broker.observe.slow import api_name
+from kwire.broker.observe.slow_requests import api_name
 from kwire.wire.api_keys import ApiKey
 
 QUANTILES: Final = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
 """As the exporter writes Kafka's percentiles."""
 
 
-def request_metrics(answered: Answered, out: Exposition) -> None:
-    """Kafka's RequestMetrics. Fetch is told thrice, as there: all, consumers', followers'."""
-    for name, versions in _by_name(answered.apis).items():
+def request_metrics(request_metrics: RequestMetrics, out: Exposition) -> None:
+    """Kafka's RequestMetrics. Fetch is series_labels thrice, as there: all, consumers', followers'."""
+    for name, versions in _by_name(request_metrics.apis).items():
         for version, count in sorted(
             (version, sum(one.count for one in times)) for version, times in versions.items()
         ):
-            told = labels(request=name, version=version)
-            out.counter("kafka_network_requestmetrics_requests_total", count, told)
+            series_labels = labels(request=name, version=version)
+            out.counter("kafka_network_requestmetrics_requests_total", count, series_labels)
         of_all = [one for times in versions.values() for one in times]
         count = sum(one.count for one in of_all)
         out.counter("kafka_network_requestmetrics_totaltimems_count", count, labels(request=name))
@@ -34,12 +34,12 @@ def request_metrics(answered: Answered, out: Exposition) -> None:
             )
 
 
-def _by_name(apis: Mapping[tuple[int, int], Times]) -> dict[str, dict[int, list[Times]]]:
+def _by_name(apis: Mapping[tuple[int, int], ApiTimes]) -> dict[str, dict[int, list[ApiTimes]]]:
     """What is known of each version, by the names of Kafka's metrics."""
-    named: dict[str, dict[int, list[Times]]] = {}
+    named: dict[str, dict[int, list[ApiTimes]]] = {}
     for (key, version), times in sorted(apis.items()):
         names = [api_name(key)]
-        if key == FROM_FOLLOWERS:
+        if key == FETCH_FOLLOWER:
             names = ["Fetch", "FetchFollower"]
         elif key == ApiKey.FETCH:
             names.append("FetchConsumer")

@@ -13,14 +13,14 @@ from typing import Final
 import trio
 
 from kwire.broker.observe.health import why_not_alive
-from kwire.broker.observe.ports import Running
+from kwire.broker.observe.ports import RunningNode
 
 READY: Final = "READY=1"
 STOPPING: Final = "STOPPING=1"
 WATCHDOG: Final = "WATCHDOG=1"
 
 
-class Notifier:
+class SystemdNotifier:
     """The way to systemd, where there is one; else nothing is told to nobody."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -33,7 +33,7 @@ class Notifier:
         if address and told.isdigit() and environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
             self.watchdog_seconds = int(told) / 1_000_000
 
-    def tell(self, *states: str) -> None:
+    def notify(self, *states: str) -> None:
         """Tell systemd. Never raises: a service that cannot be heard serves all the same."""
         if not self._address:
             return
@@ -44,7 +44,7 @@ class Notifier:
         except OSError:
             pass
 
-    async def keep_watchdog(self, running: Running) -> None:
+    async def run_watchdog(self, running: RunningNode) -> None:
         """Tell that the node lives as long as its loop turns, twice in the time that systemd gives it.
 
         Where it does not turn systemd ends the process with SIGABRT, and starts it again.
@@ -53,5 +53,5 @@ class Notifier:
             return
         while True:
             if not await why_not_alive(running, self.watchdog_seconds / 2):
-                self.tell(WATCHDOG)
+                self.notify(WATCHDOG)
             await trio.sleep(self.watchdog_seconds / 2)

@@ -7,7 +7,7 @@ import random
 from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.plain import PlainClient, PlainServer
 from kwire.broker.security.sasl import SaslClient, SaslServer
-from kwire.broker.security.scram import ScramClient, ScramServer, fresh_nonce
+from kwire.broker.security.scram import ScramClient, ScramServer, new_nonce
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
 from kwire.broker.security.settings import Credentials
 from kwire.broker.security.users import Users
@@ -18,7 +18,7 @@ def sasl_server(mechanism: str, security: ListenerSasl, users: Users, rng: rando
     """The server's side of a mechanism that the listener has enabled."""
     if mechanism == PLAIN:
         return PlainServer(security.plain_users)
-    return ScramServer(SCRAM_MECHANISMS[mechanism], users, fresh_nonce(rng))
+    return ScramServer(SCRAM_MECHANISMS[mechanism], users, new_nonce(rng))
 
 
 def sasl_client(credentials: Credentials, rng: random.Random) -> SaslClient:
@@ -26,4 +26,4 @@ def sasl_client(credentials: Credentials, rng: random.Random) -> SaslClient:
     mechanism, username, password, is_token = credentials
     if mechanism == PLAIN:
         return PlainClient(username, password)
-    return ScramClient(SCRAM_MECHANISMS[mechanism], username, password, fresh_nonce(rng), is_token=is_token)
+    return ScramClient(SCRAM_MECHANISMS[mechanism], username, password, new_nonce(rng), is_token=is_token)

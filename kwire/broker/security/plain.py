@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kwire.broker.security.principal import USER, Principal
-from kwire.broker.security.sasl import Authenticated, AuthenticationFailed
+from kwire.broker.security.sasl import AuthenticationFailed, AuthenticationResult
 from kwire.wire.mechanisms import PLAIN
 
 
@@ -16,10 +16,10 @@ class PlainServer:
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
-        self._outcome: Authenticated | None = None
+        self._outcome: AuthenticationResult | None = None
 
     @property
-    def outcome(self) -> Authenticated | None:
+    def outcome(self) -> AuthenticationResult | None:
         """Set when the client has said its password."""
         return self._outcome
 
@@ -40,7 +40,7 @@ class PlainServer:
             raise _failed(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
-        self._outcome = Authenticated(Principal(USER, name))
+        self._outcome = AuthenticationResult(Principal(USER, name))
         return b""
 
 

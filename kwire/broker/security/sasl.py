@@ -20,12 +20,12 @@ class AuthenticationFailed(Exception):
     are invalid. The text is for the log.
     """
 
-    def __init__(self, reason: str, told: str | None = None) -> None:
+    def __init__(self, reason: str, client_message: str | None = None) -> None:
         super().__init__(reason)
-        self.told = told
+        self.client_message = client_message
 
 
-class Authenticated(NamedTuple):
+class AuthenticationResult(NamedTuple):
     """What an exchange has come to."""
 
     principal: Principal
@@ -40,7 +40,7 @@ class SaslServer(Protocol):
         """What the client says, and what it is answered. AuthenticationFailed, WireError."""
 
     @property
-    def outcome(self) -> Authenticated | None:
+    def outcome(self) -> AuthenticationResult | None:
         """Set when the last answer was the last one, and the client is who it says."""
 
 

@@ -6,7 +6,7 @@
     server   v=SIGNATURE                        that it knows what is kept of the password
 
 With `tokenauth=true` behind its nonce, a client shows a delegation token: its id is the name, and its HMAC in
-base64 the password (KIP-48). Whoever fails is told the same, whether the name or the password was wrong.
+base64 the password (KIP-48). Whoever fails is message the same, whether the name or the password was wrong.
 Which names there are can be found out all the same, as in Kafka: an unknown one fails at the first message.
 
 Kafka neither normalizes names and passwords (SASLprep) nor takes names beyond ASCII, and does not look into
@@ -23,7 +23,7 @@ from base64 import b64decode, b64encode
 from typing import Final
 
 from kwire.broker.security.principal import USER, Principal
-from kwire.broker.security.sasl import Authenticated, AuthenticationFailed
+from kwire.broker.security.sasl import AuthenticationFailed, AuthenticationResult
 from kwire.broker.security.scram_credentials import MIN_ITERATIONS, ScramMechanism
 from kwire.broker.security.users import ScramCredential, Users
 from kwire.wire.errors import WireError
@@ -53,12 +53,12 @@ _CLIENT_FINAL: Final = re.compile(
 _SERVER_FINAL: Final = re.compile(rf"(?:e=(?P<error>{_VALUE})|v=(?P<signature>{_BASE64}){_EXTENSIONS})\Z")
 
 
-def escaped(name: str) -> str:
+def escape_name(name: str) -> str:
     """A name as SCRAM's messages have it."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
-def unescaped(name: str) -> str:
+def unescape_name(name: str) -> str:
     """A name of SCRAM's messages."""
     return name.replace("=2C", ",").replace("=3D", "=")
 
@@ -79,7 +79,7 @@ def _xor(one: bytes, other: bytes) -> bytes:
     return bytes(left ^ right for left, right in zip(one, other, strict=True))
 
 
-def fresh_nonce(rng: random.Random) -> str:
+def new_nonce(rng: random.Random) -> str:
     """A nonce that nobody has seen."""
     return b64encode(rng.randbytes(_NONCE_BYTES)).decode()
 
@@ -93,15 +93,15 @@ class ScramServer:
         self._own_nonce = nonce
         self._awaits_first = True
         self._credential: ScramCredential | None = None
-        self._authenticated: Authenticated | None = None
+        self._authenticated: AuthenticationResult | None = None
         """What is reached when the client's proof holds."""
-        self._said = ""
+        self._first_messages = ""
         """The first messages of both, which are signed."""
         self._nonce = ""
-        self._outcome: Authenticated | None = None
+        self._outcome: AuthenticationResult | None = None
 
     @property
-    def outcome(self) -> Authenticated | None:
+    def outcome(self) -> AuthenticationResult | None:
         """Set when the client has proved that it knows the password."""
         return self._outcome
 
@@ -117,25 +117,25 @@ class ScramServer:
 
     def _first(self, response: bytes) -> bytes:
         match = _read(_CLIENT_FIRST, response, "client first")
-        name = unescaped(match["name"])
+        name = unescape_name(match["name"])
         if _is_token(match["extensions"]):
             token = self._users.token(self._mechanism.name, name)
             if token is None:
                 raise AuthenticationFailed(f"Token Authentication failed: Invalid tokenId : {name}")
             credential = token.credential
             owner = Principal(token.owner.type, token.owner.name, token_authenticated=True)
-            self._authenticated = Authenticated(owner, token.expires_ms)
+            self._authenticated = AuthenticationResult(owner, token.expires_ms)
         else:
             known = self._users.scram_credential(self._mechanism.name, name)
             if known is None:
                 raise AuthenticationFailed("Authentication failed: Invalid user credentials")
             credential = known
-            self._authenticated = Authenticated(Principal(USER, name))
+            self._authenticated = AuthenticationResult(Principal(USER, name))
         if match["authorization"] not in (None, name):
-            told = (
+            message = (
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
-            raise AuthenticationFailed(told, told)
+            raise AuthenticationFailed(message, message)
         if credential.iterations < MIN_ITERATIONS:
             raise AuthenticationFailed(
                 f"Iterations {credential.iterations} is less than the minimum {MIN_ITERATIONS} "
@@ -145,14 +145,14 @@ class ScramServer:
         self._nonce = match["nonce"] + self._own_nonce
         salt = b64encode(credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={credential.iterations}"
-        self._said = f"{match['bare']},{answer}"
+        self._first_messages = f"{match['bare']},{answer}"
         return answer.encode()
 
     def _final(self, response: bytes, credential: ScramCredential) -> bytes:
         match = _read(_CLIENT_FINAL, response, "client final")
         if match["nonce"] != self._nonce:
             raise AuthenticationFailed("Invalid client nonce in the final client message.")
-        signed = f"{self._said},{match['bare']}".encode()
+        signed = f"{self._first_messages},{match['bare']}".encode()
         signature = self._mechanism.hmac(credential.stored_key, signed)
         proof = b64decode(match["proof"])
         if len(proof) != len(signature):
@@ -198,14 +198,14 @@ class ScramClient:
         return self._is_complete
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """What the server says, and what it is told. AuthenticationFailed."""
+        """What the server says, and what it is message. AuthenticationFailed."""
         return self._step(challenge)
 
     def _first(self, challenge: bytes) -> bytes | None:
         if challenge:
             raise AuthenticationFailed("Expected empty challenge")
         extensions = f",{TOKEN_EXTENSION}=true" if self._is_token else ""
-        self._bare = f"n={escaped(self._username)},r={self._nonce}{extensions}"
+        self._bare = f"n={escape_name(self._username)},r={self._nonce}{extensions}"
         self._step = self._final
         return f"n,,{self._bare}".encode()
 
@@ -225,7 +225,7 @@ class ScramClient:
                 f"for {self.mechanism}"
             )
         scram = self._scram
-        salted = scram.salted(self._password, b64decode(match["salt"]), iterations)
+        salted = scram.salt_password(self._password, b64decode(match["salt"]), iterations)
         without_proof = f"c=biws,r={match['nonce']}"
         signed = f"{self._bare},{challenge.decode()},{without_proof}".encode()
         key = scram.client_key(salted)
@@ -242,9 +242,9 @@ class ScramClient:
             )
         if not hmac.compare_digest(b64decode(match["signature"]), self._signature):
             raise AuthenticationFailed("Invalid server signature in server final message")
-        self._step = self._nothing
+        self._step = self._finished
         self._is_complete = True
         return None
 
-    def _nothing(self, challenge: bytes) -> bytes | None:
+    def _finished(self, challenge: bytes) -> bytes | None:
         return None

@@ -32,8 +32,8 @@ class ScramMechanism(NamedTuple):
         """The hash of a text."""
         return hashlib.new(self.digest, text).digest()
 
-    def salted(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """The password, salted: RFC 5802's Hi(). Kafka does not normalize it."""
+    def salt_password(self, password: str, salt: bytes, iterations: int) -> bytes:
+        """The password, salt_password: RFC 5802's Hi(). Kafka does not normalize it."""
         return hashlib.pbkdf2_hmac(self.digest, password.encode(), salt, iterations)
 
     def client_key(self, salted_password: bytes) -> bytes:
@@ -45,7 +45,7 @@ class ScramMechanism(NamedTuple):
         return self.hmac(salted_password, b"Server Key")
 
     def credential(self, salt: bytes, iterations: int, salted_password: bytes) -> ScramCredential:
-        """What is kept of a password that was salted already."""
+        """What is kept of a password that was salt_password already."""
         return ScramCredential(
             salt,
             self.hash(self.client_key(salted_password)),
@@ -53,17 +53,17 @@ class ScramMechanism(NamedTuple):
             iterations,
         )
 
-    def credential_of(
+    def derive_credential(
         self, password: str, rng: random.Random, iterations: int = MIN_ITERATIONS
     ) -> ScramCredential:
         """What is kept of a password, with a salt of its own. A delegation token's is its HMAC in base64."""
-        return self.credential_with(password, rng.randbytes(SALT_BYTES), iterations)
+        return self.derive_credential_with_salt(password, rng.randbytes(SALT_BYTES), iterations)
 
-    def credential_with(
+    def derive_credential_with_salt(
         self, password: str, salt: bytes, iterations: int = MIN_ITERATIONS
     ) -> ScramCredential:
         """What is kept of a password, with this salt."""
-        return self.credential(salt, iterations, self.salted(password, salt, iterations))
+        return self.credential(salt, iterations, self.salt_password(password, salt, iterations))
 
 
 SCRAM_MECHANISMS: Final = {

@@ -37,7 +37,7 @@ def listener_security(config: BrokerConfig, listener: str) -> ListenerSasl | Non
     return sasl
 
 
-def asks_everyone(config: BrokerConfig) -> bool:
+def requires_authentication(config: BrokerConfig) -> bool:
     """Whether clients have to say who they are, by whatever listener they come."""
     endpoints = config.listener_endpoints()
     return bool(endpoints) and all(config.listener_sasl(one.name) is not None for one in endpoints)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
-from kwire.broker.security.settings import asks_everyone, listener_security, peer_credentials
+from kwire.broker.security.settings import listener_security, peer_credentials, requires_authentication
 from kwire.cli.doctor import directories, machine
 from kwire.cli.doctor.finding import OK, PROBLEM, WARNING, Finding, ok, problem, warning
 from kwire.cli.shared.client_settings import pairs
@@ -190,7 +190,7 @@ def console_findings(config: BrokerConfig, environ: Mapping[str, str]) -> Iterat
     where = environ.get("KWIRE_HTTP", "")
     host = where.rpartition(":")[0].strip("[]")
     is_open = host and not host.startswith(LOOPBACK)
-    if is_open and environ.get("KWIRE_CONSOLE") == "true" and asks_everyone(config):
+    if is_open and environ.get("KWIRE_CONSOLE") == "true" and requires_authentication(config):
         yield warning(
             _CONFIGURATION,
             f"the console at {where} (KWIRE_HTTP) asks nobody who he is, and every listener does",

@@ -27,8 +27,8 @@ from kwire.broker.net.running_node import RunningNode
 from kwire.broker.net.serve import serve, wait_any
 from kwire.broker.net.socket_settings import read_socket_settings
 from kwire.broker.node.format import FormatError
-from kwire.broker.observe.flight import FlightRecorder
-from kwire.broker.observe.systemd import READY, STOPPING, Notifier
+from kwire.broker.observe.flight_recorder import FlightRecorder
+from kwire.broker.observe.systemd import READY, STOPPING, SystemdNotifier
 from kwire.broker.storage.checkpoints import IncompleteMetaProperties
 from kwire.broker.storage.dirs.meta_properties import StartRefused
 from kwire.broker.storage.disk import StorageError
@@ -94,7 +94,7 @@ def _configure_logging(options: argparse.Namespace) -> None:
     level = _choose(options.log_level, "KWIRE_LOG_LEVEL", LOG_LEVELS, "info")
     handler = logging.StreamHandler(sys.stderr)
     if _choose(options.log_format, "KWIRE_LOG_FORMAT", LOG_FORMATS, "text") == "json":
-        from kwire.broker.observe.logs import JsonFormatter
+        from kwire.broker.observe.json_logs import JsonFormatter
 
         handler.setFormatter(JsonFormatter())
     else:
@@ -131,7 +131,7 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
         return None
     if has_console and not config.is_broker:
         raise CommandError("--console needs a broker: give it to a node that has broker in its process.roles")
-    from kwire.broker.observe.http import HttpPort, NoHttp
+    from kwire.broker.observe.http import HttpPort, HttpUnavailable
 
     try:
         return HttpPort(
@@ -142,7 +142,7 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
-    except NoHttp as error:
+    except HttpUnavailable as error:
         raise CommandError(str(error)) from error
 
 
@@ -152,19 +152,19 @@ async def _serve(
     """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
     stop = _StopSignals(LoopEvent(), trio.lowlevel.current_trio_token())
     beside: list[Callable[[RunningNode], Awaitable[None]]] = [] if http is None else [http.serve]
-    service = Notifier(os.environ)
+    service = SystemdNotifier(os.environ)
     if service.watchdog_seconds:
-        beside.append(service.keep_watchdog)
+        beside.append(service.run_watchdog)
     async with serve(config, alone=True, stop=stop.asked, beside=beside) as broker:
         if stop.asked.has_come or broker.failure.reason:
             return broker.failure.reason
         crash.watch(broker)
         if slow_seconds < math.inf:
-            from kwire.broker.observe.slow import SlowRequests
+            from kwire.broker.observe.slow_requests import SlowRequests
 
             logger = broker.loop.logger("kwire.dispatch")
-            broker.server.answered.watch_slow(slow_seconds, SlowRequests(logger, perf_counter))
-        service.tell(READY, f"STATUS=serves on {broker.bootstrap}")
+            broker.server.request_metrics.watch_slow(slow_seconds, SlowRequests(logger, perf_counter))
+        service.notify(READY, f"STATUS=serves on {broker.bootstrap}")
         message = (
             f"kwire serves on {broker.bootstrap}, its data is in {', '.join(config.log_dirs)}; "
             f"Ctrl-C or SIGTERM stops it"
@@ -183,7 +183,7 @@ async def _serve(
         await wait_any(stop.asked, broker.failure.happened)
         if broker.failure.reason:
             crash.write(broker.failure.reason)
-        service.tell(STOPPING)
+        service.notify(STOPPING)
         broker.loop.logger("kwire.node").info("stopping")
         return broker.failure.reason
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kwire.broker.api.request.context import Channel
-from kwire.broker.api.request.table import SERVED, By, ListenerRole, served_by
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, HandledBy, ListenerRole, apis_for
 from kwire.testing.virtual_node import VirtualNode, take_ready_bytes
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import HEADER_BYTES, build, read_header, records, update_crc
@@ -45,10 +45,10 @@ SOUND_CONFIGS = {"max.message.bytes": "1048588", "min.insync.replicas": "1", "cl
 
 SERVED_VERSIONS = [
     (key, version)
-    for key, served in SERVED.items()
-    for version in range(max(served.min_version, served.refused_below), served.max_version + 1)
+    for key, served in SUPPORTED_APIS.items()
+    for version in range(max(served.min_version, served.rejected_below), served.max_version + 1)
 ]
-OF_BROKERS = served_by(ListenerRole.BROKER).keys()
+OF_BROKERS = apis_for(ListenerRole.BROKER).keys()
 
 
 class Recorded(NamedTuple):
@@ -364,7 +364,7 @@ class Rig:
         logger.addHandler(self._listener)
         self._listener.heard.clear()
         key = int.from_bytes(frames[0][:2], "big") if frames else 0
-        if key in SERVED and SERVED[key].by is By.CONTROLLER_ALONE:
+        if key in SUPPORTED_APIS and SUPPORTED_APIS[key].handled_by is HandledBy.CONTROLLER_ONLY:
             client = self.around.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
         else:
             client = self.around.connect()
@@ -438,7 +438,10 @@ def check_replies(channel: Channel, asked: Sequence[bytes]) -> None:
             raise Broken(f"a reply to no request: {frame[:100]!r}")
         header = waiting.popleft()
         version = header.api_version
-        if header.api_key == ApiKey.API_VERSIONS and not 0 <= version <= SERVED[header.api_key].max_version:
+        if (
+            header.api_key == ApiKey.API_VERSIONS
+            and not 0 <= version <= SUPPORTED_APIS[header.api_key].max_version
+        ):
             version = 0  # KIP-511
         try:
             decode_response(API_VERSIONS[header.api_key].response_class, version, frame)

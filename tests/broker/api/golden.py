@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kwire.broker.api.request.table import SERVED
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
 from kwire.wire.codegen import encode
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kwire.wire.registry import API_VERSIONS
@@ -29,7 +29,7 @@ def questions() -> list[str]:
     for line in MESSAGES.read_text(encoding="ascii").splitlines():
         case = json.loads(line)
         key, version = keys.get(case["name"]), case["version"]
-        served = None if key is None else SERVED.get(key)
+        served = None if key is None else SUPPORTED_APIS.get(key)
         if served is not None and version in range(served.min_version, served.max_version + 1):
             found.append(f"{key} {version} {case['bytes']}")
     return found

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.table import SERVED, By, ListenerRole, served_by
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, HandledBy, ListenerRole, apis_for
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -75,19 +75,23 @@ def rig() -> Roles:
 
 
 def test_every_api_has_its_role() -> None:
-    assert {key for key, served in SERVED.items() if served.by is By.CONTROLLER} == FORWARDED
-    assert {key for key, served in SERVED.items() if served.by is By.EACH} == OF_EACH
-    alone = {key for key, served in SERVED.items() if served.by is By.CONTROLLER_ALONE}
-    assert served_by(ListenerRole.BROKER).keys() == SERVED.keys() - alone
-    assert served_by(ListenerRole.CONTROLLER).keys() >= FORWARDED | OF_EACH | alone
+    assert {
+        key for key, served in SUPPORTED_APIS.items() if served.handled_by is HandledBy.CONTROLLER
+    } == FORWARDED
+    assert {
+        key for key, served in SUPPORTED_APIS.items() if served.handled_by is HandledBy.EACH_NODE
+    } == OF_EACH
+    alone = {key for key, served in SUPPORTED_APIS.items() if served.handled_by is HandledBy.CONTROLLER_ONLY}
+    assert apis_for(ListenerRole.BROKER).keys() == SUPPORTED_APIS.keys() - alone
+    assert apis_for(ListenerRole.CONTROLLER).keys() >= FORWARDED | OF_EACH | alone
 
 
 def test_api_versions_tells_those_of_the_listener(rig: Roles) -> None:
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     told = {one.api_key for one in rig.ask_controller(4, request).api_keys}
-    assert told == served_by(ListenerRole.CONTROLLER).keys()
+    assert told == apis_for(ListenerRole.CONTROLLER).keys()
     rig.node.has_telemetry_receiver = True
-    assert {one.api_key for one in rig.call(4, request).api_keys} == served_by(ListenerRole.BROKER).keys()
+    assert {one.api_key for one in rig.call(4, request).api_keys} == apis_for(ListenerRole.BROKER).keys()
 
 
 def test_what_is_the_brokers_alone_closes_a_controllers_connection(rig: Roles) -> None:

@@ -15,14 +15,14 @@ from kwire.broker.controller.commands import (
 )
 from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.topics import TopicDefaults
+from kwire.broker.security.delegation_tokens import NO_TOKENS, DelegationTokenSettings, token_hmac
 from kwire.broker.security.principal import Principal
-from kwire.broker.security.tokens import NO_TOKENS, TokenTerms, token_hmac
 from kwire.wire.records.metadata import DelegationTokenRecord
 from tests.broker.controller.conftest import Rules
 
 SECRET = b"secret"
 DAY_MS = 86_400_000
-TERMS = TokenTerms(SECRET, max_lifetime_ms=7 * DAY_MS, renewed_ms=DAY_MS)
+TERMS = DelegationTokenSettings(SECRET, max_lifetime_ms=7 * DAY_MS, expiry_time_ms=DAY_MS)
 NOW_MS = 1_700_000_000_000
 ALICE, BOB, ZOE = (Principal("User", name) for name in ("alice", "bob", "zoe"))
 FOR_EVER = 2**63 - 1
@@ -34,8 +34,8 @@ def tokens(cluster: Any) -> Any:
     return under(cluster, TERMS)
 
 
-def under(cluster: Any, terms: TokenTerms) -> Any:
-    cluster.controller = Controller(1, Rules(), TopicDefaults(1, 1), token_terms=terms)  # type: ignore[arg-type]
+def under(cluster: Any, terms: DelegationTokenSettings) -> Any:
+    cluster.controller = Controller(1, Rules(), TopicDefaults(1, 1), token_settings=terms)  # type: ignore[arg-type]
     return cluster
 
 
@@ -75,7 +75,7 @@ def test_a_token_lives_as_long_as_the_cluster_allows(
 
 
 def test_times_stop_where_numbers_do(cluster: Any) -> None:
-    made = create(under(cluster, TokenTerms(SECRET, FOR_EVER, FOR_EVER)))
+    made = create(under(cluster, DelegationTokenSettings(SECRET, FOR_EVER, FOR_EVER)))
     assert (made.max_timestamp, made.expiration_timestamp) == (FOR_EVER, FOR_EVER)
 
 
@@ -132,7 +132,9 @@ def test_who_may_not(tokens: Any, command: Any) -> None:
         (30, NO_TOKENS, "DELEGATION_TOKEN_AUTH_DISABLED"),
     ],
 )
-def test_there_may_be_no_tokens(bare_cluster: Any, level: int, terms: TokenTerms, told: str) -> None:
+def test_there_may_be_no_tokens(
+    bare_cluster: Any, level: int, terms: DelegationTokenSettings, told: str
+) -> None:
     cluster = under(bare_cluster([("metadata.version", level)]), terms)
     assert code(cluster.run(CreateToken(ALICE, ALICE, [], -1, NOW_MS))) == told
     assert code(cluster.run(RenewToken(ALICE, b"", -1, NOW_MS))) == told
@@ -150,4 +152,4 @@ def test_what_has_run_out_is_forgotten(tokens: Any) -> None:
 @pytest.mark.parametrize("kind", [RenewToken, ExpireToken])
 def test_what_proves_a_token_is_not_shown_with_its_command(kind: Any) -> None:
     assert repr(kind(ALICE, b"proof", 1, 2)) == f"{kind.__name__}(User:alice, [hidden], 1, 2)"
-    assert repr(TERMS) == f"TokenTerms([hidden], {7 * DAY_MS}, {DAY_MS})"
+    assert repr(TERMS) == f"DelegationTokenSettings([hidden], {7 * DAY_MS}, {DAY_MS})"

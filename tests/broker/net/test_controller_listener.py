@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kwire.broker.api.request.table import ListenerRole, served_by
+from kwire.broker.api.request.supported_apis import ListenerRole, apis_for
 from kwire.broker.config import load
 from kwire.broker.net.listeners import BindError, bind
 from kwire.broker.net.serve import serve, wait_any
@@ -66,7 +66,7 @@ async def test_a_node_is_asked_as_a_controller_where_its_controller_listens(tmp_
             asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
             await client.send_raw(encode_request(asked, 4, 1, "test"))
             _, answer = decode_response(ApiVersionsResponse, 4, await client.receive())
-            offered = {key for key, served in served_by(role).items() if not served.for_receiver}
+            offered = {key for key, served in apis_for(role).items() if not served.needs_telemetry_receiver}
             assert {one.api_key for one in answer.api_keys} == offered
             wanted = DescribeClusterRequest(endpoint_type=2 if role is ListenerRole.CONTROLLER else 1)
             await client.send_raw(encode_request(wanted, 1, 2, "test"))

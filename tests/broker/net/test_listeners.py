@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config import load
 from kwire.broker.config.listeners import ListenerEndpoint
 from kwire.broker.net.running_node import RunningNode

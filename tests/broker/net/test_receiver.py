@@ -51,7 +51,7 @@ async def test_many_pipelined_requests_all_answered_in_order(rig: Rig) -> None:
 class Asks:
     """Takes no longer frame than this of a connection, before which it is known who asks."""
 
-    takes_bare_tokens = may_end = False
+    expects_raw_tokens = session_expires = False
     MOST_BYTES = 16
 
     def __init__(self, channel: Channel) -> None:
@@ -60,10 +60,10 @@ class Asks:
         channel.authentication = self
         channel.max_frame_bytes = self.MOST_BYTES
 
-    def takes(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
+    def handle_frame(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
         return False
 
-    def fails_by_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
+    def fail_invalid_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
         if channel.max_frame_bytes == self.after:
             return False
         channel.ending = True

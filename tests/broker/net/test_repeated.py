@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kwire.broker.api.request.repeated import Repeated
+from kwire.broker.api.request.repeated_request import RepeatedRequest
 from kwire.broker.net import receiver as receiving_module
 from tests.broker.net.conftest import HEADER
 
@@ -40,7 +40,7 @@ async def repeating(rig: Rig, answer: bytes = b"fine") -> tuple[Client, Beats]:
     assert await client.ask(FRAME) == FRAME[1:]
     beats = Beats()
     reply = struct.pack(">ii", 4 + len(answer), 7) + answer
-    rig.node.channels[-1].repeated = Repeated(HEADER, FRAME, reply, beats.again)
+    rig.node.channels[-1].repeated_request = RepeatedRequest(HEADER, FRAME, reply, beats.again)
     return client, beats
 
 
@@ -50,7 +50,7 @@ async def test_the_same_again_is_answered_without_the_node(rig: Rig) -> None:
         assert await client.ask(numbered(number)) == struct.pack(">i", number) + b"fine"
     assert beats.times == 3
     assert rig.node.frames == [FRAME]
-    noted = rig.server.answered.last.all()[1:]  # those behind the first one
+    noted = rig.server.request_metrics.log.all()[1:]  # those behind the first one
     assert [one.correlation_id for one in noted] == [8, 9, -1]
     assert {(one.client_id, one.size_bytes, one.reply_bytes) for one in noted} == {
         (HEADER.client_id, len(FRAME), 4 + 4 + len(b"fine"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.table import ListenerRole, served_by
+from kwire.broker.api.request.supported_apis import ListenerRole, apis_for
 from kwire.broker.config import load
 from kwire.broker.node.broker_lifecycle import LifecycleStage
 from kwire.broker.node.format import InitialMetadata, format_directories, standalone_voter
@@ -153,7 +153,7 @@ def test_a_broker_knows_what_its_controller_serves(cluster: Cluster) -> None:
     for node_id in (2, 3):
         forwarding = cluster.nodes[node_id].node.forwarding
         assert forwarding is not None
-        assert forwarding.versions().keys() == served_by(ListenerRole.CONTROLLER).keys()
+        assert forwarding.versions().keys() == apis_for(ListenerRole.CONTROLLER).keys()
     controller = cluster.nodes[1].node.forwarding
     assert controller is None or not controller.versions()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.metadata.features import registered_features
 from kwire.broker.metadata.image import PartitionImage
 from kwire.wire.errors import ErrorCode

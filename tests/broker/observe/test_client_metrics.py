@@ -9,7 +9,7 @@ import trio
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from kwire.broker.api.telemetry.instances import Client
+from kwire.broker.api.telemetry.client_instances import ClientMetadata
 from kwire.broker.metadata.image import RESOURCE_CLIENT_METRICS
 from kwire.broker.node.node import Node
 from kwire.broker.observe.client_metrics import LONGEST_TEXT, SLICE, client_metrics
@@ -24,15 +24,15 @@ from tests.rig import Rig
 
 ID = Uuid(bytes(range(16)))
 TOLD = {"client_instance_id": "AAECAwQFBgcICQoLDA0ODw", "client_id": 'a "client"'}
-CLIENT = Client('a "client"', "python", "3.11", "127.0.0.1", 50_000, 1)
+CLIENT = ClientMetadata('a "client"', "python", "3.11", "127.0.0.1", 50_000, 1)
 LATER_MS = 900_000
 
 
-def page(*points: Point, instances: int = 1, client: Client = CLIENT) -> str:
+def page(*points: Point, instances: int = 1, client: ClientMetadata = CLIENT) -> str:
     telemetry = Rig().node.telemetry
     for number in range(instances):
         instance_id = Uuid((int.from_bytes(ID, "big") + number).to_bytes(16, "big"))
-        telemetry.received.take(instance_id, client, points, until_ms=LATER_MS)
+        telemetry.pushed_metrics.take(instance_id, client, points, until_ms=LATER_MS)
     out = Exposition()
     for _ in client_metrics(telemetry, out):
         pass
@@ -91,7 +91,9 @@ def test_a_series_is_told_once() -> None:
 def test_what_a_client_says_of_itself_is_not_told_at_any_length() -> None:
     """For it stands in each of its series."""
     said = "x" * 32_767
-    told = page(*(gauge(f"m{number}", 1) for number in range(10)), client=Client(said, said, said, "", 1, 1))
+    told = page(
+        *(gauge(f"m{number}", 1) for number in range(10)), client=ClientMetadata(said, said, said, "", 1, 1)
+    )
     assert len(told) < len(said)
     assert told.count("x" * LONGEST_TEXT) == 10 + 3
 
@@ -100,7 +102,9 @@ def test_a_long_page_is_written_in_slices() -> None:
     telemetry = Rig().node.telemetry
     points = [gauge(f"org.apache.kafka.m{number}", number) for number in range(3 * SLICE // 2)]
     for number in range(2):
-        telemetry.received.take(Uuid(bytes(15) + bytes([number + 2])), CLIENT, points, until_ms=LATER_MS)
+        telemetry.pushed_metrics.take(
+            Uuid(bytes(15) + bytes([number + 2])), CLIENT, points, until_ms=LATER_MS
+        )
     out = Exposition()
     assert len(list(client_metrics(telemetry, out))) == 3
     assert out.text().count("\norg_apache_kafka_m") == 2 * len(points)

@@ -16,9 +16,9 @@ import httpx
 import pytest
 import trio
 
-from kwire.broker.observe.console import NO_CONSOLE, TOO_MUCH, ConsoleProcess
+from kwire.broker.observe.console import CONSOLE_FAILED, OVERLOADED, ConsoleProcess
+from kwire.broker.observe.console_rate_limit import ConsoleRateLimit
 from kwire.broker.observe.http import OPEN_CONSOLE
-from kwire.broker.observe.turns import Turns
 from kwire.cli.main import main
 from tests.broker.observe.conftest import Observed, observed
 
@@ -202,7 +202,7 @@ ODD = (
 async def test_nothing_that_a_client_sends_ends_the_port_or_the_console(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kwire.broker.observe.entrance.FIRST_BYTES_SECONDS", 0.5)
+    monkeypatch.setattr("kwire.broker.observe.connection_router.FIRST_BYTES_SECONDS", 0.5)
     monkeypatch.setattr("kwire.http.connections.REQUEST_TIMEOUT_SECONDS", 0.5)
     async with observed(console=True) as node:
         await node.text("/console/")
@@ -235,28 +235,28 @@ async def test_one_that_cannot_be_started_is_told_of_and_not_tried_without_end(
             while len(answers) < 5:
                 with suppress(httpx.TransportError):
                     answers.append(await node.text("/console/", 503))
-        assert set(answers) == {f"{NO_CONSOLE}\n"}
+        assert set(answers) == {f"{CONSOLE_FAILED}\n"}
 
 
 async def test_one_that_takes_nothing_is_not_handed_more_than_is_kept_for_it() -> None:
     async with observed(console=True) as node:
         console = ConsoleProcess(node.running, may_write=False)
         with socket.socket() as sock:
-            assert not console.take(sock.fileno())
+            assert not console.hand_over(sock.fileno())
             (pid,) = consoles()
             os.kill(pid, signal.SIGSTOP)
-            while not (refusal := console.take(sock.fileno())):
+            while not (refusal := console.hand_over(sock.fileno())):
                 pass
-        assert refusal == TOO_MUCH
+        assert refusal == OVERLOADED
         console.close()
         assert not consoles()
 
 
 async def test_who_would_wait_long_for_his_turn_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(turns: Turns) -> bool:
+    async def never(turns: ConsoleRateLimit) -> bool:
         return False
 
-    monkeypatch.setattr(Turns, "wait", never)
+    monkeypatch.setattr(ConsoleRateLimit, "acquire", never)
     async with observed(console=True) as node:
         assert "ask again later" in await node.text("/console/", 503)
         assert not consoles()

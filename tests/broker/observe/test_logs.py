@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kwire.broker.api.request.request_metrics import Answered
-from kwire.broker.observe.logs import JsonFormatter
-from kwire.broker.observe.slow import MAX_A_SECOND, SlowRequests
+from kwire.broker.api.request.request_metrics import RequestMetrics
+from kwire.broker.observe.json_logs import JsonFormatter
+from kwire.broker.observe.slow_requests import MAX_PER_SECOND, SlowRequests
 from kwire.cli.main import main
 from kwire.host.loggers import NodeLogger
 from kwire.wire.api_keys import ApiKey
@@ -56,9 +56,9 @@ class Clock:
         return self.now
 
 
-def note(answered: Answered, api: ApiKey, *, by_follower: bool = False) -> None:
+def note(request_metrics: RequestMetrics, api: ApiKey, *, by_follower: bool = False) -> None:
     asker = SimpleNamespace(id=3, peer_host="10.0.0.9")
-    answered.note(1, RequestHeader(api, 9, 17, "shop"), asker, 100, 20, 0.0, by_follower)
+    request_metrics.record(1, RequestHeader(api, 9, 17, "shop"), asker, 100, 20, 0.0, by_follower)
 
 
 @pytest.fixture
@@ -67,21 +67,21 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def answered(clock: Clock) -> Answered:
+def request_metrics(clock: Clock) -> RequestMetrics:
     """Requests are slow from 500 ms on, of the time that the clock says."""
-    answered = Answered(clock)
-    answered.watch_slow(0.5, SlowRequests(NodeLogger("kwire.dispatch", "node 7"), clock))
-    return answered
+    request_metrics = RequestMetrics(clock)
+    request_metrics.watch_slow(0.5, SlowRequests(NodeLogger("kwire.dispatch", "node 7"), clock))
+    return request_metrics
 
 
 def test_a_slow_request_is_told_with_all_that_finds_it(
-    answered: Answered, clock: Clock, caplog: pytest.LogCaptureFixture
+    request_metrics: RequestMetrics, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.now = 0.4
-    note(answered, ApiKey.PRODUCE)
+    note(request_metrics, ApiKey.PRODUCE)
     assert caplog.messages == []
     clock.now = 0.6
-    note(answered, ApiKey.PRODUCE)
+    note(request_metrics, ApiKey.PRODUCE)
     assert caplog.messages == [
         "[node 7] slow request: Produce version 9 of client shop at 10.0.0.9 took 600.0 ms, "
         "100 bytes asked, 20 answered"
@@ -90,28 +90,28 @@ def test_a_slow_request_is_told_with_all_that_finds_it(
 
 
 def test_requests_that_are_meant_to_wait_are_not_slow(
-    answered: Answered, clock: Clock, caplog: pytest.LogCaptureFixture
+    request_metrics: RequestMetrics, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.now = 30
     for api in (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP):
-        note(answered, api)
-    note(answered, ApiKey.FETCH, by_follower=True)
+        note(request_metrics, api)
+    note(request_metrics, ApiKey.FETCH, by_follower=True)
     assert caplog.messages == []
-    note(answered, ApiKey.METADATA)
+    note(request_metrics, ApiKey.METADATA)
     assert len(caplog.messages) == 1
 
 
 def test_of_many_slow_requests_a_few_are_told_and_the_others_counted(
-    answered: Answered, clock: Clock, caplog: pytest.LogCaptureFixture
+    request_metrics: RequestMetrics, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.now = 1.5
-    for _ in range(MAX_A_SECOND + 7):
-        note(answered, ApiKey.PRODUCE)
-    assert len(caplog.messages) == MAX_A_SECOND
+    for _ in range(MAX_PER_SECOND + 7):
+        note(request_metrics, ApiKey.PRODUCE)
+    assert len(caplog.messages) == MAX_PER_SECOND
     clock.now = 2.5
-    note(answered, ApiKey.PRODUCE)
-    assert caplog.messages[MAX_A_SECOND] == "[node 7] 7 more requests were slow"
-    assert len(caplog.messages) == MAX_A_SECOND + 2
+    note(request_metrics, ApiKey.PRODUCE)
+    assert caplog.messages[MAX_PER_SECOND] == "[node 7] 7 more requests were slow"
+    assert len(caplog.messages) == MAX_PER_SECOND + 2
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_what_is_wrong_with_logging_is_one_line(
     assert told.startswith("kwire: ")
     assert said in told
     assert told.count("\n") == 1
-    assert "kwire.broker.observe.logs" in sys.modules
+    assert "kwire.broker.observe.json_logs" in sys.modules

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from kwire.broker.api.request.request_log import who
-from kwire.broker.api.request.request_metrics import KEPT_TIMES, Answered
+from kwire.broker.api.request.request_log import client_bytes
+from kwire.broker.api.request.request_metrics import RESERVOIR_SIZE, RequestMetrics
 from kwire.broker.node.node import Node
 from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition, labels
 from kwire.broker.observe.metrics import SLICE, metrics
@@ -246,7 +246,7 @@ async def test_appends_are_counted_as_failed_where_kafka_counts_them(
 
 def test_a_controller_alone_tells_of_no_partitions() -> None:
     out = Exposition()
-    request_metrics(Answered(lambda: 0.0), out)
+    request_metrics(RequestMetrics(lambda: 0.0), out)
     assert out.text() == ""
 
 
@@ -265,17 +265,17 @@ def test_labels_are_escaped_and_families_stand_together() -> None:
     assert first.samples[0].labels == {"path": 'C:\\ "x"\ny'}
 
 
-def note(answered: Answered, header: RequestHeader, *, by_follower: bool = False) -> None:
+def note(answered: RequestMetrics, header: RequestHeader, *, by_follower: bool = False) -> None:
     asker = SimpleNamespace(id=7, peer_host="10.0.0.9")
-    number = answered.last.take_up(header, who("client", asker.peer_host), asker.id, 10, 0.0)
-    answered.note(number, header, asker, 10, 20, 0.0, by_follower)
+    number = answered.log.begin(header, client_bytes("client", asker.peer_host), asker.id, 10, 0.0)
+    answered.record(number, header, asker, 10, 20, 0.0, by_follower)
 
 
 @pytest.fixture
-def answered() -> Answered:
+def answered() -> RequestMetrics:
     """Requests that took 1 to 100 ms, and fetches: 10 of a follower, 1 of a consumer."""
     now = [0.0]
-    answered = Answered(lambda: now[0])
+    answered = RequestMetrics(lambda: now[0])
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
     for number in range(1, 101):
         now[0] = number / 1000
@@ -285,7 +285,7 @@ def answered() -> Answered:
     return answered
 
 
-def test_quantiles_are_those_of_the_last_requests(answered: Answered) -> None:
+def test_quantiles_are_those_of_the_last_requests(answered: RequestMetrics) -> None:
     out = Exposition()
     request_metrics(answered, out)
     told = Series(out.text())
@@ -299,17 +299,17 @@ def test_quantiles_are_those_of_the_last_requests(answered: Answered) -> None:
 
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
-    answered = Answered(lambda: 0.0)
+    answered = RequestMetrics(lambda: 0.0)
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
-    for _ in range(3 * KEPT_TIMES):
+    for _ in range(3 * RESERVOIR_SIZE):
         note(answered, header)
     [times] = answered.apis.values()
-    assert times.count == 3 * KEPT_TIMES
-    assert len(times.recent) == KEPT_TIMES
+    assert times.count == 3 * RESERVOIR_SIZE
+    assert len(times.recent) == RESERVOIR_SIZE
 
 
 def running(broker: Node) -> Any:
-    server = SimpleNamespace(answered=Answered(lambda: 0.0), listeners=[], connections={})
+    server = SimpleNamespace(request_metrics=RequestMetrics(lambda: 0.0), listeners=[], connections={})
     return SimpleNamespace(node=broker, broker=broker, server=server)
 
 

@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from kwire.broker.observe.systemd import READY, STOPPING, WATCHDOG, Notifier
+from kwire.broker.observe.systemd import READY, STOPPING, WATCHDOG, SystemdNotifier
 
 UNIT = Path(__file__).resolve().parents[3] / "docker" / "kwire.service"
 
@@ -57,30 +57,30 @@ def test_a_socket_may_be_abstract() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(f"\0kwire-test-{os.getpid()}")
         sock.settimeout(10)
-        Notifier({"NOTIFY_SOCKET": f"@kwire-test-{os.getpid()}"}).tell(READY, "STATUS=well")
+        SystemdNotifier({"NOTIFY_SOCKET": f"@kwire-test-{os.getpid()}"}).notify(READY, "STATUS=well")
         assert sock.recv(1000) == b"READY=1\nSTATUS=well"
 
 
 def test_without_systemd_nothing_is_told_and_nobody_watches() -> None:
     for environ in ({}, {"WATCHDOG_USEC": "1000000"}, {"NOTIFY_SOCKET": "/no/such/socket"}):
-        notifier = Notifier(environ)
+        notifier = SystemdNotifier(environ)
         assert notifier.watchdog_seconds == 0
-        notifier.tell(READY)
+        notifier.notify(READY)
 
 
 def test_a_watchdog_of_another_process_is_not_ours() -> None:
     environ = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "1500000"}
-    assert Notifier({**environ, "WATCHDOG_PID": str(os.getpid())}).watchdog_seconds == 1.5
-    assert Notifier({**environ, "WATCHDOG_PID": "1"}).watchdog_seconds == 0
-    assert Notifier({**environ, "WATCHDOG_USEC": "soon"}).watchdog_seconds == 0
+    assert SystemdNotifier({**environ, "WATCHDOG_PID": str(os.getpid())}).watchdog_seconds == 1.5
+    assert SystemdNotifier({**environ, "WATCHDOG_PID": "1"}).watchdog_seconds == 0
+    assert SystemdNotifier({**environ, "WATCHDOG_USEC": "soon"}).watchdog_seconds == 0
 
 
 async def test_a_loop_that_does_not_turn_is_not_said_to_live(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = []
-    notifier = Notifier({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000"})
-    monkeypatch.setattr(notifier, "tell", told.append)
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000"})
+    monkeypatch.setattr(notifier, "notify", told.append)
     turns = [True]
 
     class Loop:
@@ -90,7 +90,7 @@ async def test_a_loop_that_does_not_turn_is_not_said_to_live(
 
     running: Any = type("Running", (), {"loop": Loop(), "failure": type("Failure", (), {"reason": ""})})
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(notifier.keep_watchdog, running)
+        nursery.start_soon(notifier.run_watchdog, running)
         await trio.sleep(31)
         assert told == [WATCHDOG] * 3
         turns[0] = False

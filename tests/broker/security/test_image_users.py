@@ -9,9 +9,9 @@ import pytest
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.security import image_users
+from kwire.broker.security.delegation_tokens import token_hmac
 from kwire.broker.security.image_users import ImageUsers
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
-from kwire.broker.security.tokens import token_hmac
 from kwire.broker.security.users import ScramCredential
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.records.metadata import (
@@ -70,7 +70,7 @@ def test_a_token_is_proved_by_its_hmac(mechanism: str) -> None:
     assert (str(found.owner), found.owner.token_authenticated, found.expires_ms) == ("User:alice", True, 5)
     password = b64encode(token_hmac(SECRET, "t")).decode()
     salt, _, _, iterations = found.credential
-    salted = SCRAM_MECHANISMS[mechanism].salted(password, salt, iterations)
+    salted = SCRAM_MECHANISMS[mechanism].salt_password(password, salt, iterations)
     assert SCRAM_MECHANISMS[mechanism].credential(salt, iterations, salted) == found.credential
     known.write(token_record("t", expires_ms=9))
     again = known.users.token(mechanism, "t")
@@ -95,7 +95,7 @@ def test_without_a_secret_nobody_has_a_token() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_users, "MOST_KEPT", 2)
+    monkeypatch.setattr(image_users, "MAX_CACHED", 2)
     known = Known()
     known.write(*map(token_record, "abc"))
     first = [known.users.token(SHA_256, name) for name in "ab"]
@@ -110,19 +110,19 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, str]] = []
-        make = image_users._made
+        make = image_users._derive
 
         def counted(secret: bytes, mechanism: str, token_id: str, salt: bytes) -> ScramCredential:
             self.made.append((mechanism, token_id))
             return make(secret, mechanism, token_id, salt)
 
-        monkeypatch.setattr(image_users, "_made", counted)
+        monkeypatch.setattr(image_users, "_derive", counted)
 
 
 def test_credentials_are_made_in_workers_as_tokens_come(monkeypatch: pytest.MonkeyPatch) -> None:
     known, counted = Known(), Counted(monkeypatch)
     known.write(*map(token_record, "abc"))
-    known.users.follow(known.image.delegation_tokens)
+    known.users.update_tokens(known.image.delegation_tokens)
     assert (len(known.work), counted.made) == (1, []), "one at a time"
     known.work.pop().deliver()
     known.host.run_pending()
@@ -131,19 +131,19 @@ def test_credentials_are_made_in_workers_as_tokens_come(monkeypatch: pytest.Monk
     assert len(counted.made) == 1, "it is there"
     known.users.token(SHA_512, "c")
     known.write(RemoveDelegationTokenRecord(token_id="a"))
-    known.users.follow(known.image.delegation_tokens)
+    known.users.update_tokens(known.image.delegation_tokens)
     while known.work:
         known.work.pop().deliver()
         known.host.run_pending()
     assert counted.made == [(SHA_512, "a"), (SHA_512, "c"), (SHA_512, "b")], "each once, whoever made it"
-    assert {key[1] for key in known.users._made} == {"b", "c"}
+    assert {key[1] for key in known.users._cached} == {"b", "c"}
 
 
 def test_no_more_is_made_ahead_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_users, "MOST_KEPT", 2)
+    monkeypatch.setattr(image_users, "MAX_CACHED", 2)
     known, counted = Known(), Counted(monkeypatch)
     known.write(*map(token_record, "abc"))
-    known.users.follow(known.image.delegation_tokens)
+    known.users.update_tokens(known.image.delegation_tokens)
     while known.work:
         known.work.pop().deliver()
         known.host.run_pending()
@@ -154,9 +154,9 @@ def test_no_more_is_made_ahead_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
 def test_of_what_a_worker_could_not_make_the_next_is_made() -> None:
     known = Known()
     known.write(*map(token_record, "ab"))
-    known.users.follow(known.image.delegation_tokens)
-    known.users._take(known.work.pop() and (SHA_512, "a"), MemoryError())
+    known.users.update_tokens(known.image.delegation_tokens)
+    known.users._cache(known.work.pop() and (SHA_512, "a"), MemoryError())
     known.host.run_pending()
     known.work.pop().deliver()
     known.host.run_pending()
-    assert [key[1] for key in known.users._made] == ["b"]
+    assert [key[1] for key in known.users._cached] == ["b"]

@@ -49,7 +49,7 @@ def test_the_others(message: bytes, told: str) -> None:
     server = PlainServer(PASSWORDS)
     with pytest.raises(AuthenticationFailed) as failed:
         server.evaluate(message)
-    assert (str(failed.value), failed.value.told) == (told, told)
+    assert (str(failed.value), failed.value.client_message) == (told, told)
     assert server.outcome is None
 
 

@@ -70,7 +70,7 @@ def test_both_sides_say_what_the_rfc_has(vector: tuple[ScramMechanism, str, str,
     assert client.is_complete
     assert client.mechanism == mechanism.name
 
-    salted = mechanism.salted(password, b64decode(salt[2:]), 4096)
+    salted = mechanism.salt_password(password, b64decode(salt[2:]), 4096)
     credential = mechanism.credential(b64decode(salt[2:]), 4096, salted)
     server = ScramServer(mechanism, Known({name: credential}), nonce[2:].removeprefix(client_nonce))
     assert server.evaluate(first.encode()) == answer.encode()
@@ -91,7 +91,7 @@ def exchange(client: ScramClient, server: ScramServer) -> None:
 @pytest.mark.parametrize("name", ["alice", "a=b,c", "=2C", "=3D=2C,", " "])
 def test_a_password_lets_in_and_another_does_not(mechanism: ScramMechanism, name: str) -> None:
     rng = random.Random(name)
-    users = Known({name: mechanism.credential_of("secret \N{EURO SIGN}", rng, 8192)})
+    users = Known({name: mechanism.derive_credential("secret \N{EURO SIGN}", rng, 8192)})
     client = ScramClient(mechanism, name, "secret \N{EURO SIGN}", "c")
     server = ScramServer(mechanism, users, "s")
     exchange(client, server)
@@ -102,12 +102,12 @@ def test_a_password_lets_in_and_another_does_not(mechanism: ScramMechanism, name
     wrong = ScramServer(mechanism, users, "s")
     with pytest.raises(AuthenticationFailed, match="Invalid client credentials") as failed:
         exchange(ScramClient(mechanism, name, "secret", "c"), wrong)
-    assert failed.value.told is None
+    assert failed.value.client_message is None
     assert wrong.outcome is None
 
 
 def test_extensions_are_ignored() -> None:
-    users = Known({"user": SHA_256.credential_of("secret", random.Random(1))})
+    users = Known({"user": SHA_256.derive_credential("secret", random.Random(1))})
     client, server = ScramClient(SHA_256, "user", "secret", "c"), ScramServer(SHA_256, users, "s")
     first = client.evaluate(b"")
     assert first is not None
@@ -119,8 +119,8 @@ def test_extensions_are_ignored() -> None:
 
 def test_a_token_is_its_owners() -> None:
     rng = random.Random(1)
-    token = TokenCredential(Principal("User", "owner"), 5000, SHA_256.credential_of("aG1hYw==", rng))
-    users = Known({"id": SHA_256.credential_of("mine", rng)}, {"id": token})
+    token = TokenCredential(Principal("User", "owner"), 5000, SHA_256.derive_credential("aG1hYw==", rng))
+    users = Known({"id": SHA_256.derive_credential("mine", rng)}, {"id": token})
     server = ScramServer(SHA_256, users, "s")
     exchange(ScramClient(SHA_256, "id", "aG1hYw==", "c", is_token=True), server)
     assert server.outcome is not None
@@ -132,7 +132,7 @@ def test_a_token_is_its_owners() -> None:
         exchange(
             ScramClient(SHA_256, "other", "aG1hYw==", "c", is_token=True), ScramServer(SHA_256, users, "s")
         )
-    assert failed.value.told is None
+    assert failed.value.client_message is None
 
 
 @pytest.mark.parametrize(
@@ -151,29 +151,29 @@ def test_a_token_is_its_owners() -> None:
 )
 def test_first_messages_that_fail(message: str, reason: str) -> None:
     rng = random.Random(2)
-    server = ScramServer(SHA_256, Known({"user": SHA_256.credential_of("pencil", rng)}), "s")
+    server = ScramServer(SHA_256, Known({"user": SHA_256.derive_credential("pencil", rng)}), "s")
     with pytest.raises(AuthenticationFailed) as failed:
         server.evaluate(message.encode())
     assert str(failed.value) == reason
-    assert failed.value.told is None
+    assert failed.value.client_message is None
     with pytest.raises(AuthenticationFailed, match="had failed already"):
         server.evaluate(b"n,,n=user,r=x")
 
 
 def test_an_identity_that_is_asked_for_is_the_users_own() -> None:
     rng = random.Random(3)
-    users = Known({"user": SHA_256.credential_of("pencil", rng)})
+    users = Known({"user": SHA_256.derive_credential("pencil", rng)})
     assert ScramServer(SHA_256, users, "s").evaluate(b"n,a=user,n=user,r=x").startswith(b"r=xs")
     with pytest.raises(AuthenticationFailed) as failed:
         ScramServer(SHA_256, users, "s").evaluate(b"n,a=admin,n=user,r=x")
-    assert failed.value.told == (
+    assert failed.value.client_message == (
         "Authentication failed: Client requested an authorization id that is different from username"
     )
 
 
 def test_a_credential_of_too_few_iterations_lets_nobody_in() -> None:
     rng = random.Random(4)
-    users = Known({"user": SHA_256.credential_of("pencil", rng, 4095)})
+    users = Known({"user": SHA_256.derive_credential("pencil", rng, 4095)})
     with pytest.raises(AuthenticationFailed, match="Iterations 4095 is less than the minimum 4096"):
         ScramServer(SHA_256, users, "s").evaluate(b"n,,n=user,r=x")
 
@@ -189,16 +189,16 @@ def test_a_credential_of_too_few_iterations_lets_nobody_in() -> None:
 )
 def test_final_messages_that_fail(final: str, reason: str) -> None:
     rng = random.Random(5)
-    server = ScramServer(SHA_256, Known({"user": SHA_256.credential_of("pencil", rng)}), "s")
+    server = ScramServer(SHA_256, Known({"user": SHA_256.derive_credential("pencil", rng)}), "s")
     assert server.evaluate(b"n,,n=user,r=x").startswith(b"r=xs,s=")
     with pytest.raises(AuthenticationFailed, match=reason) as failed:
         server.evaluate(final.encode())
-    assert failed.value.told is None
+    assert failed.value.client_message is None
     assert server.outcome is None
 
 
 def test_an_exchange_takes_one_proof() -> None:
-    users = Known({"user": SHA_256.credential_of("pencil", random.Random(9))})
+    users = Known({"user": SHA_256.derive_credential("pencil", random.Random(9))})
     client, server = ScramClient(SHA_256, "user", "pencil", "x"), ScramServer(SHA_256, users, "s")
     proof = client.evaluate(server.evaluate(client.evaluate(b"") or b"")) or b""
     wrong = proof[:-44] + b64encode(bytes(32))
@@ -211,7 +211,7 @@ def test_an_exchange_takes_one_proof() -> None:
 
 
 def test_a_proof_of_another_length_ends_the_connection() -> None:
-    users = Known({"user": SHA_256.credential_of("pencil", random.Random(8))})
+    users = Known({"user": SHA_256.derive_credential("pencil", random.Random(8))})
     server = ScramServer(SHA_256, users, "s")
     server.evaluate(b"n,,n=user,r=x")
     with pytest.raises(WireError):

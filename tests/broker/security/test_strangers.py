@@ -23,7 +23,7 @@ def server_of(mechanism: str) -> SaslServer:
     rng = random.Random(mechanism)
     security = ListenerSasl(MECHANISMS, {"alice": "secret"}, 1 << 19, {})
     scram = SCRAM_MECHANISMS.get(mechanism)
-    users = Known({"alice": scram.credential_of("secret", rng)} if scram is not None else {})
+    users = Known({"alice": scram.derive_credential("secret", rng)} if scram is not None else {})
     return sasl_server(mechanism, security, users, rng)
 
 

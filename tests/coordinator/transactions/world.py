@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kwire.broker.api.transactions.checks import check_transaction
+from kwire.broker.api.transactions.verification import verify_transaction
 from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from kwire.broker.node.node import Node
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
@@ -259,13 +259,13 @@ class World:
             else:
                 done(ErrorCode.NONE)
 
-        check_transaction(
+        verify_transaction(
             self._node,
             name,
             producer,
             partition,
             adds=version >= 2,
-            knows_abortable=True,
+            supports_abortable=True,
             done=checked,
             header=read_header(data),
         )

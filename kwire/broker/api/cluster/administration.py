@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked
+from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.broker.controller.commands import Fault, FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -22,12 +22,19 @@ from kwire.wire.messages.update_features import (
 if TYPE_CHECKING:
     from kwire.broker.api.request.context import RequestContext
     from kwire.broker.api.request.forwarding import Forward
-    from kwire.broker.api.request.ports import Asked, BrokerRole, ClusterView, ControllerRole
+    from kwire.broker.api.request.ports import (
+        BrokerRole,
+        ClusterView,
+        ControllerRequestContext,
+        ControllerRole,
+    )
 
 LAST_WITH_RESULTS = 1
 
 
-def update_features(node: ControllerRole, context: Asked, request: UpdateFeaturesRequest) -> Parked:
+def update_features(
+    node: ControllerRole, context: ControllerRequestContext, request: UpdateFeaturesRequest
+) -> Delayed:
     """All levels are set or none; version 0 allows no downgrade, whatever it asks, as in Apache Kafka."""
 
     def done(reply: Fault | ApiError | None) -> None:
@@ -54,21 +61,23 @@ def update_features(node: ControllerRole, context: Asked, request: UpdateFeature
     }
     command = UpdateFeatures(updates, request.validate_only, node.quorum.kraft_version)
     node.own_controller.submit(command, done)
-    return PARKED
+    return DELAYED
 
 
-def spare_this_broker(
+def check_not_this_broker(
     node: BrokerRole, context: RequestContext, request: UnregisterBrokerRequest, forward: Forward
-) -> Parked:
+) -> Delayed:
     """The broker that is asked is not forgotten."""
-    _spare(node, request)
+    _check_not_this_broker(node, request)
     return forward(context, request)
 
 
-def unregister_broker(node: ControllerRole, context: Asked, request: UnregisterBrokerRequest) -> Parked:
+def unregister_broker(
+    node: ControllerRole, context: ControllerRequestContext, request: UnregisterBrokerRequest
+) -> Delayed:
     """Whether the broker is forgotten; not if it is this very node, which is a broker, too."""
     if request.broker_id in node.image.brokers:
-        _spare(node, request)
+        _check_not_this_broker(node, request)
 
     def done(reply: ApiError | None) -> None:
         response = UnregisterBrokerResponse()
@@ -77,10 +86,10 @@ def unregister_broker(node: ControllerRole, context: Asked, request: UnregisterB
         context.complete(response)
 
     node.own_controller.submit(UnregisterBroker(request.broker_id), done)
-    return PARKED
+    return DELAYED
 
 
-def _spare(node: ClusterView, request: UnregisterBrokerRequest) -> None:
+def _check_not_this_broker(node: ClusterView, request: UnregisterBrokerRequest) -> None:
     if request.broker_id == node.node_id:
         text = f"Broker {node.node_id} runs, and is the one that was asked to forget it."
         raise ApiError(ErrorCode.INVALID_REQUEST, text)

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import RequestContext
-from kwire.broker.api.request.table import SERVED, ListenerRole, served_by
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, apis_for
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import (
@@ -23,7 +23,7 @@ from kwire.wire.messages.api_versions import (
 from kwire.wire.registry import encode_response
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import BothRoles
+    from kwire.broker.api.request.ports import CombinedRole
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3
@@ -31,7 +31,7 @@ FIRST_VERSION_WITH_ZERO_MINIMUM = 4
 
 
 def api_versions(
-    node: BothRoles, context: RequestContext, request: ApiVersionsRequest
+    node: CombinedRole, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
     """All APIs that are served on this listener, and the feature levels of its cluster."""
     version = context.api_version
@@ -60,16 +60,16 @@ def api_versions(
     )
 
 
-def _offered(node: BothRoles, role: ListenerRole) -> dict[int, tuple[int, int]]:
+def _offered(node: CombinedRole, role: ListenerRole) -> dict[int, tuple[int, int]]:
     """The versions of each API that whoever answers it serves: the active controller may know fewer."""
     offered = {
         key: (served.min_version, served.max_version)
-        for key, served in served_by(role).items()
-        if not served.for_receiver or node.has_telemetry_receiver
+        for key, served in apis_for(role).items()
+        if not served.needs_telemetry_receiver or node.has_telemetry_receiver
     }
     answers = node.forwarding.versions() if node.forwarding is not None else {}
     if answers and role is ListenerRole.BROKER:
-        for key in [key for key in offered if SERVED[key].by.value.is_forwarded]:
+        for key in [key for key in offered if SUPPORTED_APIS[key].handled_by.value.is_forwarded]:
             low, high = offered.pop(key)
             least, most = answers.get(key, (0, -1))
             if max(low, least) <= min(high, most):
@@ -79,7 +79,7 @@ def _offered(node: BothRoles, role: ListenerRole) -> dict[int, tuple[int, int]]:
 
 def complete_unsupported(context: RequestContext) -> None:
     """Answer an ApiVersions request of a version that is not ours."""
-    served = SERVED[ApiKey.API_VERSIONS]
+    served = SUPPORTED_APIS[ApiKey.API_VERSIONS]
     response = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[

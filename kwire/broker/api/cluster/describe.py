@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.authorized_operations import CLUSTER_OPERATIONS
 from kwire.broker.api.request.context import RequestContext
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
 from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
 from kwire.wire.errors import ApiError, ErrorCode
@@ -17,7 +17,7 @@ from kwire.wire.messages.describe_cluster import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import BothRoles, BrokerRole, ControllerRole
+    from kwire.broker.api.request.ports import BrokerRole, CombinedRole, ControllerRole
 
 ENDPOINTS = {1: "BROKER", 2: "CONTROLLER"}
 BROKERS, CONTROLLERS = ENDPOINTS
@@ -27,7 +27,7 @@ TOO_EARLY = "Direct-to-controller communication is not supported with the curren
 
 
 def describe_cluster(
-    node: BothRoles, context: RequestContext, request: DescribeClusterRequest
+    node: CombinedRole, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """Of a broker the brokers, of a controller the controllers: each is asked on its own listeners."""
     own = CONTROLLERS if context.channel.role is ListenerRole.CONTROLLER else BROKERS

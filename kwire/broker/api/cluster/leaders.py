@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked
+from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.broker.controller.commands import AlterPartitionReassignments, Election, ElectLeaders, Fault
 from kwire.broker.controller.partition_change_builder import find_partition, is_reassigning
 from kwire.wire.errors import ApiError, ErrorCode
@@ -32,14 +32,14 @@ from kwire.wire.messages.list_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole
 
 ELECTIONS = {int(one): one for one in (Election.PREFERRED, Election.UNCLEAN)}
 
 
 def elect_leaders(
-    node: ControllerRole, context: Asked, request: ElectLeadersRequest
-) -> ElectLeadersResponse | Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: ElectLeadersRequest
+) -> ElectLeadersResponse | Delayed:
     """One outcome a partition; what concerns the whole request is said for each of them, too."""
     if request.topic_partitions == []:
         return ElectLeadersResponse(replica_election_results=[])
@@ -59,12 +59,12 @@ def elect_leaders(
     topics = request.topic_partitions
     asked = None if topics is None else [(topic.topic, topic.partitions) for topic in topics]
     node.own_controller.submit(ElectLeaders(election, asked), done)
-    return PARKED
+    return DELAYED
 
 
 def alter_partition_reassignments(
-    node: ControllerRole, context: Asked, request: AlterPartitionReassignmentsRequest
-) -> AlterPartitionReassignmentsResponse | Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse | Delayed:
     """One outcome a partition, in the order asked."""
     asked = [
         (topic.name, partition.partition_index, partition.replicas)
@@ -87,7 +87,7 @@ def alter_partition_reassignments(
     node.own_controller.submit(
         AlterPartitionReassignments(asked, request.allow_replication_factor_change), done
     )
-    return PARKED
+    return DELAYED
 
 
 def _response(
@@ -114,7 +114,7 @@ def _response(
 
 
 def list_partition_reassignments(
-    node: ControllerRole, _context: Asked, request: ListPartitionReassignmentsRequest
+    node: ControllerRole, _context: ControllerRequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """The moves under way among the partitions asked for; a null list asks for all."""
     image = node.image

@@ -20,7 +20,7 @@ from kwire.wire.messages.describe_client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole, ControllerRequestContext
     from kwire.broker.metadata.image import QuotaEntity
 
 IP: Final = "ip"
@@ -36,7 +36,7 @@ class Match(IntEnum):
 
 
 def describe_client_quotas(
-    node: BrokerRole, _context: Asked, request: DescribeClientQuotasRequest
+    node: BrokerRole, _context: ControllerRequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
     """Of every entity that names each kind asked for and, where it is strict, no other."""
     wanted: dict[str, ComponentData] = {}

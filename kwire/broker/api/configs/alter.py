@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.configs.checks import ALTERABLE, faults
 from kwire.broker.api.configs.loggers import alter_loggers
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
-from kwire.broker.api.request.forwarding import Forward, Part
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.forwarding import Forward, PartialRequest
 from kwire.broker.controller.commands import (
     AlterOperation,
     ConfigChange,
@@ -30,16 +30,21 @@ from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, BrokerRole, ClusterView, ControllerRole
+    from kwire.broker.api.request.ports import (
+        BrokerRole,
+        ClusterView,
+        ControllerRequestContext,
+        ControllerRole,
+    )
 
 Request = incremental.IncrementalAlterConfigsRequest | legacy.AlterConfigsRequest
 Response = incremental.IncrementalAlterConfigsResponse | legacy.AlterConfigsResponse
-REPEATED = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
+DUPLICATE_RESOURCE = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
 
 
 def alter_configs(
     node: BrokerRole, context: RequestContext, request: Request, forward: Forward
-) -> Response | Parked:
+) -> Response | Delayed:
     """One outcome a resource. What this broker refuses, or does itself, is not forwarded."""
     changes = _changes(request)
     rules = BrokerConfigRules(node.config)
@@ -63,10 +68,12 @@ def alter_configs(
             own[at] = Fault(ErrorCode(one.error_code), one.error_message) if one.error_code else None
         context.complete(_response(request, [own[at] for at in range(len(changes))]))
 
-    return forward(Part(context, rest, answered), rest)
+    return forward(PartialRequest(context, rest, answered), rest)
 
 
-def decide_configs(node: ControllerRole, context: Asked, request: Request) -> Parked:
+def alter_configs_on_controller(
+    node: ControllerRole, context: ControllerRequestContext, request: Request
+) -> Delayed:
     """What the controller makes of it, which may have been asked by somebody else than a broker."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     # What is named twice is answered once.
@@ -74,7 +81,7 @@ def decide_configs(node: ControllerRole, context: Asked, request: Request) -> Pa
     request.resources = list(named.values())  # type: ignore[assignment]
     changes = _changes(request)
     outcomes = [
-        REPEATED
+        DUPLICATE_RESOURCE
         if times[change.resource_type, change.resource_name] > 1
         else _type_fault(change.resource_type)
         for change in changes
@@ -98,7 +105,7 @@ def decide_configs(node: ControllerRole, context: Asked, request: Request) -> Pa
 
     command = IncrementalAlterConfigs if _is_incremental(request) else LegacyAlterConfigs
     node.own_controller.submit(command([changes[at] for at in left], request.validate_only), done)
-    return PARKED
+    return DELAYED
 
 
 def _is_incremental(request: Request) -> bool:

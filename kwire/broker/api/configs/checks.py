@@ -25,7 +25,7 @@ from kwire.wire.errors import ErrorCode
 
 ALTERABLE: Final = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 _OPERATIONS: Final = tuple(AlterOperation)
-_REPEATED: Final = Fault(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+_DUPLICATE_RESOURCE: Final = Fault(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 
 def faults(
@@ -39,7 +39,7 @@ def faults(
     """What is wrong with each resource, as far as this broker can tell. Only the increments know loggers."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     return [
-        _REPEATED
+        _DUPLICATE_RESOURCE
         if times[resource.resource_type, resource.resource_name] > 1
         else _fault(resource, image, rules, node_id, incremental=incremental)
         for resource in resources

@@ -1,6 +1,6 @@
 """From a frame to the handler of its API, and from what went wrong to an answer.
 
-Handlers are imported when their API is first called.
+Handlers are import_handler when their API is first called.
 """
 
 from __future__ import annotations
@@ -8,21 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kwire.broker.api.dispatch.handlers import AS_CONTROLLER, FIRST, HANDLERS, imported
-from kwire.broker.api.request.context import PARKED, Channel, Parked, RequestContext
-from kwire.broker.api.request.repeated import LONGEST_REPEATED_BYTES, Repeated
-from kwire.broker.api.request.table import SERVED, ListenerRole, Served, served_by
+from kwire.broker.api.dispatch.handlers import (
+    BEFORE_FORWARDING,
+    CONTROLLER_HANDLERS,
+    HANDLERS,
+    import_handler,
+)
+from kwire.broker.api.request.context import DELAYED, Channel, Delayed, RequestContext
+from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi, apis_for
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.registry import decode_request, decode_request_header
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, BothRoles
+    from kwire.broker.api.request.ports import CombinedRole, ControllerRequestContext
 
-Handler = Callable[["BothRoles", RequestContext, Any], Message | Parked]
-Routes = tuple[dict[int, Served], dict[int, Handler]]
-"""What a role serves, and the handlers of what it was asked so far."""
+Handler = Callable[["CombinedRole", RequestContext, Any], Message | Delayed]
+Routes = tuple[dict[int, SupportedApi], dict[int, Handler]]
+"""What a role serves, and the handlers of what it was context so far."""
 
 _CONTROLLER = ListenerRole.CONTROLLER
 _PRODUCE = ApiKey.PRODUCE
@@ -32,13 +37,13 @@ _PRODUCE = ApiKey.PRODUCE
 class Dispatcher:
     """Sends each frame of a node's connections to the handler of its API."""
 
-    def __init__(self, node: BothRoles) -> None:
+    def __init__(self, node: CombinedRole) -> None:
         self._node = node
-        self._as_broker: Routes = served_by(ListenerRole.BROKER), {}
-        self._as_controller: Routes = served_by(ListenerRole.CONTROLLER), {}
+        self._as_broker: Routes = apis_for(ListenerRole.BROKER), {}
+        self._as_controller: Routes = apis_for(ListenerRole.CONTROLLER), {}
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
-        """Whether a frame has to wait until what its connection has asked before is answered.
+        """Whether a frame has to wait until what its connection has context before is answered.
 
         Apache Kafka takes a connection's requests one at a time, so that each sees what those before it did.
         Not so behind a long poll, which ends with it; nor Produce behind Produce: they are written in their
@@ -57,21 +62,21 @@ class Dispatcher:
         authentication = channel.authentication
         if authentication is not None:
             interrupt = channel.interrupt
-            if authentication.takes(channel, frame, now_ms):
+            if authentication.handle_frame(channel, frame, now_ms):
                 if interrupt is not None:
                     interrupt()
                 return
-        repeated = channel.repeated
+        repeated = channel.repeated_request
         # What waits is answered first, and an answer behind a long poll ends that.
         if repeated is not None and not channel.slots:
-            answer = repeated.answer(frame)
+            answer = repeated.respond(frame)
             if answer:
                 header = repeated.header_of(frame)
                 channel.open_slot(header, now_ms, len(frame)).complete_encoded([answer])
                 return
             if answer is not None:
                 # It holds on to what its coordinator knew, who may be gone. The next one is remembered again.
-                channel.repeated = None
+                channel.repeated_request = None
         header, position = decode_request_header(frame)
         role = channel.role
         apis, handlers = self._as_controller if role is _CONTROLLER else self._as_broker
@@ -79,7 +84,7 @@ class Dispatcher:
         if served is None:
             raise WireError(f"API {header.api_key} is not served by a {role.value}")
         version = header.api_version
-        if not served.min_version <= version <= served.max_version or version < served.refused_below:
+        if not served.min_version <= version <= served.max_version or version < served.rejected_below:
             if header.api_key != ApiKey.API_VERSIONS:
                 raise WireError(
                     f"{ApiKey(header.api_key).name} version {version} is not served "
@@ -112,50 +117,50 @@ class Dispatcher:
                 extra={"request": context.request_id},
             )
             reply = context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
-        if not isinstance(reply, Parked):
+        if not isinstance(reply, Delayed):
             context.complete(reply)
         if (
-            context.again is not None
+            context.fast_path is not None
             and context.reply is not None
-            and len(frame) <= LONGEST_REPEATED_BYTES
-            and (authentication is None or not authentication.may_end)
+            and len(frame) <= MAX_REPEATED_BYTES
+            and (authentication is None or not authentication.session_expires)
         ):
             (piece,) = context.reply
             assert isinstance(piece, bytearray)
-            channel.repeated = Repeated(header, frame, piece, context.again)
+            channel.repeated_request = RepeatedRequest(header, frame, piece, context.fast_path)
         if interrupt is not None:
             # This reply waits behind a long poll of the same connection: end that poll now.
             interrupt()
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
         """What answers an API on a listener of this role, directly or by forwarding it."""
-        if role is _CONTROLLER and api_key in AS_CONTROLLER:
-            return imported(AS_CONTROLLER[api_key])
-        handler = imported(HANDLERS[api_key])
+        if role is _CONTROLLER and api_key in CONTROLLER_HANDLERS:
+            return import_handler(CONTROLLER_HANDLERS[api_key])
+        handler = import_handler(HANDLERS[api_key])
         if api_key == ApiKey.ENVELOPE:
-            return lambda node, context, request: handler(node, context, request, self._decide)
-        if role in SERVED[api_key].by.value.roles:
+            return lambda node, context, request: handler(node, context, request, self._handle_as_controller)
+        if role in SUPPORTED_APIS[api_key].handled_by.value.roles:
             return handler
-        if api_key not in FIRST:
+        if api_key not in BEFORE_FORWARDING:
             return lambda _node, context, request: self._forward(context, request)
-        first = imported(FIRST[api_key])
+        first = import_handler(BEFORE_FORWARDING[api_key])
         return lambda node, context, request: first(node, context, request, self._forward)
 
-    def _forward(self, asked: Asked, request: Any) -> Parked:
+    def _forward(self, context: ControllerRequestContext, request: Any) -> Delayed:
         """Have the active controller answer a request, be it this node or another."""
         way = self._node.forwarding
         if way is None:
-            self._decide(asked, request)
+            self._handle_as_controller(context, request)
         else:
-            way.forward(asked, request, lambda here: self._decide(here, request))
-        return PARKED
+            way.forward(context, request, lambda here: self._handle_as_controller(here, request))
+        return DELAYED
 
-    def _decide(self, asked: Asked, request: Any) -> None:
+    def _handle_as_controller(self, context: ControllerRequestContext, request: Any) -> None:
         """Answer a request that is forwarded, as the controller of this node does."""
         try:
-            reply = imported(HANDLERS[asked.header.api_key])(self._node, asked, request)
+            reply = import_handler(HANDLERS[context.header.api_key])(self._node, context, request)
         except ApiError as error:
-            asked.refuse(error)
+            context.refuse(error)
         else:
-            if not isinstance(reply, Parked):
-                asked.complete(reply)
+            if not isinstance(reply, Delayed):
+                context.complete(reply)

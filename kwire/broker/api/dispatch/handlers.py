@@ -1,4 +1,4 @@
-"""Where each API is answered: its handlers by name, each imported when its API is first called.
+"""Where each API is answered: its handlers by name, each import_handler when its API is first called.
 
 Most never are. Whatever handlers need of what is served stands in `table`: dispatch alone knows them.
 """
@@ -38,27 +38,27 @@ HANDLERS: Final[dict[int, str]] = {
     ApiKey.WRITE_TXN_MARKERS: "..transactions.markers.write_txn_markers",
     ApiKey.TXN_OFFSET_COMMIT: "..transactions.offsets.txn_offset_commit",
     ApiKey.DESCRIBE_CONFIGS: "..configs.describe.describe_configs",
-    ApiKey.ALTER_CONFIGS: "..configs.alter.decide_configs",
+    ApiKey.ALTER_CONFIGS: "..configs.alter.alter_configs_on_controller",
     ApiKey.ALTER_REPLICA_LOG_DIRS: "..cluster.log_dirs.alter_replica_log_dirs",
     ApiKey.DESCRIBE_LOG_DIRS: "..cluster.log_dirs.describe_log_dirs",
     ApiKey.SASL_AUTHENTICATE: "..security.handshake.sasl_authenticate",
     ApiKey.CREATE_PARTITIONS: "..topics.changes.create_partitions",
-    ApiKey.CREATE_DELEGATION_TOKEN: "..security.tokens.create_delegation_token",
-    ApiKey.RENEW_DELEGATION_TOKEN: "..security.tokens.move_end",
-    ApiKey.EXPIRE_DELEGATION_TOKEN: "..security.tokens.move_end",
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: "..security.tokens.describe_delegation_token",
+    ApiKey.CREATE_DELEGATION_TOKEN: "..security.delegation_tokens.create_delegation_token",
+    ApiKey.RENEW_DELEGATION_TOKEN: "..security.delegation_tokens.change_expiry",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "..security.delegation_tokens.change_expiry",
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: "..security.delegation_tokens.describe_delegation_token",
     ApiKey.DELETE_GROUPS: "..groups.administration.delete_groups",
     ApiKey.ELECT_LEADERS: "..cluster.leaders.elect_leaders",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "..configs.alter.decide_configs",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "..configs.alter.alter_configs_on_controller",
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: "..cluster.leaders.alter_partition_reassignments",
     ApiKey.LIST_PARTITION_REASSIGNMENTS: "..cluster.leaders.list_partition_reassignments",
     ApiKey.OFFSET_DELETE: "..groups.offsets.offset_delete",
     ApiKey.DESCRIBE_CLIENT_QUOTAS: "..cluster.quotas.describe_client_quotas",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "..security.scram.describe_user_scram_credentials",
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "..security.scram.alter_user_scram_credentials",
-    ApiKey.VOTE: "..quorum.changes.handle",
-    ApiKey.BEGIN_QUORUM_EPOCH: "..quorum.changes.handle",
-    ApiKey.END_QUORUM_EPOCH: "..quorum.changes.handle",
+    ApiKey.VOTE: "..quorum.raft_requests.handle",
+    ApiKey.BEGIN_QUORUM_EPOCH: "..quorum.raft_requests.handle",
+    ApiKey.END_QUORUM_EPOCH: "..quorum.raft_requests.handle",
     ApiKey.DESCRIBE_QUORUM: "..quorum.describe.describe_quorum",
     ApiKey.ALTER_PARTITION: "..nodes.replicas.alter_partition",
     ApiKey.UPDATE_FEATURES: "..cluster.administration.update_features",
@@ -66,48 +66,48 @@ HANDLERS: Final[dict[int, str]] = {
     ApiKey.DESCRIBE_CLUSTER: "..cluster.describe.describe_cluster",
     ApiKey.FETCH_SNAPSHOT: "..quorum.fetch_snapshot.fetch_snapshot",
     ApiKey.DESCRIBE_PRODUCERS: "..transactions.describe.describe_producers",
-    ApiKey.BROKER_REGISTRATION: "..nodes.lives.broker_registration",
-    ApiKey.BROKER_HEARTBEAT: "..nodes.lives.broker_heartbeat",
+    ApiKey.BROKER_REGISTRATION: "..nodes.registration.broker_registration",
+    ApiKey.BROKER_HEARTBEAT: "..nodes.registration.broker_heartbeat",
     ApiKey.UNREGISTER_BROKER: "..cluster.administration.unregister_broker",
     ApiKey.DESCRIBE_TRANSACTIONS: "..transactions.describe.describe_transactions",
     ApiKey.LIST_TRANSACTIONS: "..transactions.describe.list_transactions",
-    ApiKey.ALLOCATE_PRODUCER_IDS: "..nodes.lives.allocate_producer_ids",
+    ApiKey.ALLOCATE_PRODUCER_IDS: "..nodes.registration.allocate_producer_ids",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "..groups.membership.consumer_group_heartbeat",
     ApiKey.CONSUMER_GROUP_DESCRIBE: "..groups.administration.consumer_group_describe",
-    ApiKey.CONTROLLER_REGISTRATION: "..nodes.lives.controller_registration",
+    ApiKey.CONTROLLER_REGISTRATION: "..nodes.registration.controller_registration",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "..telemetry.push.get_telemetry_subscriptions",
     ApiKey.PUSH_TELEMETRY: "..telemetry.push.push_telemetry",
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: "..nodes.replicas.assign_replicas_to_dirs",
     ApiKey.LIST_CONFIG_RESOURCES: "..configs.describe.list_config_resources",
-    ApiKey.ADD_RAFT_VOTER: "..quorum.changes.handle",
-    ApiKey.REMOVE_RAFT_VOTER: "..quorum.changes.handle",
-    ApiKey.UPDATE_RAFT_VOTER: "..quorum.changes.handle",
+    ApiKey.ADD_RAFT_VOTER: "..quorum.raft_requests.handle",
+    ApiKey.REMOVE_RAFT_VOTER: "..quorum.raft_requests.handle",
+    ApiKey.UPDATE_RAFT_VOTER: "..quorum.raft_requests.handle",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "..topics.describe.describe_topic_partitions",
 }
 """The function of each API."""
 
-FIRST: Final[dict[int, str]] = {
+BEFORE_FORWARDING: Final[dict[int, str]] = {
     ApiKey.ALTER_CONFIGS: "..configs.alter.alter_configs",
-    ApiKey.CREATE_DELEGATION_TOKEN: "..security.tokens.check_create",
-    ApiKey.RENEW_DELEGATION_TOKEN: "..security.tokens.check_end",
-    ApiKey.EXPIRE_DELEGATION_TOKEN: "..security.tokens.check_end",
+    ApiKey.CREATE_DELEGATION_TOKEN: "..security.delegation_tokens.check_create_delegation_token",
+    ApiKey.RENEW_DELEGATION_TOKEN: "..security.delegation_tokens.check_change_expiry",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "..security.delegation_tokens.check_change_expiry",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "..configs.alter.alter_configs",
-    ApiKey.UNREGISTER_BROKER: "..cluster.administration.spare_this_broker",
+    ApiKey.UNREGISTER_BROKER: "..cluster.administration.check_not_this_broker",
 }
 """What a broker does with a request before it forwards it, if anything."""
 
-AS_CONTROLLER: Final[dict[int, str]] = {
+CONTROLLER_HANDLERS: Final[dict[int, str]] = {
     ApiKey.FETCH: "..quorum.fetch.fetch",
-    ApiKey.CREATE_DELEGATION_TOKEN: "..security.tokens.create_directly",
-    ApiKey.RENEW_DELEGATION_TOKEN: "..security.tokens.move_end_directly",
-    ApiKey.EXPIRE_DELEGATION_TOKEN: "..security.tokens.move_end_directly",
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: "..security.controllers.describe_in_vain",
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "..security.controllers.describe_in_vain",
+    ApiKey.CREATE_DELEGATION_TOKEN: "..security.delegation_tokens.create_delegation_token_directly",
+    ApiKey.RENEW_DELEGATION_TOKEN: "..security.delegation_tokens.change_expiry_directly",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "..security.delegation_tokens.change_expiry_directly",
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: "..security.unsupported_on_controller.describe_unsupported",
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "..security.unsupported_on_controller.describe_unsupported",
 }
 """The function for the controller's listener, where it is another one."""
 
 
-def imported(name: str) -> Callable[..., Any]:
+def import_handler(name: str) -> Callable[..., Any]:
     """A handler by its name in these tables."""
     module, _, function = name.rpartition(".")
     handler: Callable[..., Any] = getattr(import_module(module, __package__), function)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.groups.membership import consumer_groups_enabled
 from kwire.broker.api.request.authorized_operations import GROUP_OPERATIONS
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -67,7 +67,7 @@ def _described(node: BrokerRole, context: RequestContext, group_id: str) -> Desc
 
 def consumer_group_describe(
     node: BrokerRole, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> ConsumerGroupDescribeResponse | Parked:
+) -> ConsumerGroupDescribeResponse | Delayed:
     """Answer for each group once all that is shown is stored."""
     if not consumer_groups_enabled(node):
         return ConsumerGroupDescribeResponse(
@@ -90,10 +90,10 @@ def consumer_group_describe(
 
     for at, group_id in enumerate(asked):
         node.groups.describe_consumer_group(group_id, lambda group, at=at: described(at, group))  # type: ignore[misc]
-    return PARKED
+    return DELAYED
 
 
-def delete_groups(node: BrokerRole, context: RequestContext, request: DeleteGroupsRequest) -> Parked:
+def delete_groups(node: BrokerRole, context: RequestContext, request: DeleteGroupsRequest) -> Delayed:
     """Answer for each group once all of them are gone or refused."""
 
     def done(outcome: dict[str, ErrorCode]) -> None:
@@ -107,4 +107,4 @@ def delete_groups(node: BrokerRole, context: RequestContext, request: DeleteGrou
         )
 
     node.groups.delete_groups(request.groups_names, done)
-    return PARKED
+    return DELAYED

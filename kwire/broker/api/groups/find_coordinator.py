@@ -23,7 +23,7 @@ from kwire.wire.named_tuple import NamedTuple
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
 
-RECORD_TYPES = GROUP, TRANSACTION, SHARE
+COORDINATOR_TYPES = GROUP, TRANSACTION, SHARE
 FIRST_VERSION_WITH_KEYS = 4
 
 NO_NODE = -1
@@ -59,7 +59,7 @@ def find_coordinator(
             port=found.port,
         )
     # From v4 on a message comes only with what is wrong with the whole request.
-    message = "" if request.key_type in RECORD_TYPES else MESSAGES[ErrorCode.INVALID_REQUEST]
+    message = "" if request.key_type in COORDINATOR_TYPES else MESSAGES[ErrorCode.INVALID_REQUEST]
     coordinators = []
     for key in request.coordinator_keys:
         code, found = _find(node, context, request.key_type, key)

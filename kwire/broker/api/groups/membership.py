@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.coordinator.groups.classic.rebalance import JoinRequest, SyncRequest
 from kwire.coordinator.groups.consumer.requests import ClientIdentity
 from kwire.wire.errors import ErrorCode
@@ -30,7 +30,7 @@ from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
-    from kwire.broker.api.request.repeated import Again
+    from kwire.broker.api.request.repeated_request import FastPath
 
 FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 FIRST_VERSION_WITH_MEMBER_ID_FIRST = 4
@@ -41,7 +41,7 @@ FIRST_VERSION_WITH_MEMBERS = 3
 CONSUMER_PROTOCOL = "consumer"
 
 
-def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequest) -> Parked:
+def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequest) -> Delayed:
     """Answer when the join ends, or at once where it is refused."""
     version = context.api_version
     rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -73,12 +73,12 @@ def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequ
         ),
         done,
     )
-    return PARKED
+    return DELAYED
 
 
 def sync_group(
     node: BrokerRole, context: RequestContext, request: SyncGroupRequest
-) -> SyncGroupResponse | Parked:
+) -> SyncGroupResponse | Delayed:
     """Answer when the assignment is stored. From v5 on the protocol must be named (KIP-559)."""
     if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
@@ -96,7 +96,7 @@ def sync_group(
         ),
         context.complete,
     )
-    return PARKED
+    return DELAYED
 
 
 def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
@@ -105,13 +105,13 @@ def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatReque
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
     if code == ErrorCode.NONE:
-        context.again = node.groups.heartbeat_fast_path(
+        context.fast_path = node.groups.heartbeat_fast_path(
             request.group_id, request.generation_id, request.member_id
         )
     return HeartbeatResponse(error_code=code)
 
 
-def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRequest) -> Parked:
+def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRequest) -> Delayed:
     """Answer for each member, or before v3 for the one that leaves."""
     many = context.api_version >= FIRST_VERSION_WITH_MEMBERS
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
@@ -123,31 +123,31 @@ def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRe
         context.complete(response)
 
     node.groups.leave(request.group_id, members, done)
-    return PARKED
+    return DELAYED
 
 
 def consumer_group_heartbeat(
     node: BrokerRole, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse | Parked:
+) -> ConsumerGroupHeartbeatResponse | Delayed:
     """Answer once what the heartbeat changed is stored."""
     if not consumer_groups_enabled(node):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     client = ClientIdentity(context.client_id, f"/{context.channel.peer_host}")
     node.groups.consumer_heartbeat(request, client, context.api_version, context.complete)
     if context.completed:
-        again = node.groups.consumer_heartbeat_fast_path(request, client)
-        if again is not None:
-            context.again = _while_configured_so(node, again)
-    return PARKED
+        fast_path = node.groups.consumer_heartbeat_fast_path(request, client)
+        if fast_path is not None:
+            context.fast_path = _until_reconfigured(node, fast_path)
+    return DELAYED
 
 
-def _while_configured_so(node: BrokerRole, again: Again) -> Again:
+def _until_reconfigured(node: BrokerRole, fast_path: FastPath) -> FastPath:
     image = node.image
     configs, features = image.configs, image.features
 
     def so_far() -> bool:
         image = node.image
-        return image.configs is configs and image.features is features and again()
+        return image.configs is configs and image.features is features and fast_path()
 
     return so_far
 

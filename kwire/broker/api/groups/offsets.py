@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, PartitionCommit
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from kwire.wire.errors import ErrorCode
@@ -59,7 +59,7 @@ NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_TIMESTAMP
 
 def offset_commit(
     node: BrokerRole, context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse | Parked:
+) -> OffsetCommitResponse | Delayed:
     """Answer for each partition once the offsets are committed."""
     version = context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
@@ -118,10 +118,10 @@ def offset_commit(
         version,
     )
     node.groups.commit_offsets(commit, done)
-    return PARKED
+    return DELAYED
 
 
-class _Wanted(NamedTuple):
+class _RequestedTopic(NamedTuple):
     """A topic that is asked for; its name is None where no topic has the id."""
 
     name: str | None
@@ -131,11 +131,11 @@ class _Wanted(NamedTuple):
 
 def offset_fetch(
     node: BrokerRole, context: RequestContext, request: OffsetFetchRequest
-) -> OffsetFetchResponse | Parked:
+) -> OffsetFetchResponse | Delayed:
     """Answer for one group, or from v8 on for each of several."""
     if context.api_version < FIRST_VERSION_WITH_GROUPS:
         _one_group(node, context, request)
-        return PARKED
+        return DELAYED
     response = OffsetFetchResponse(topics=[], groups=[])
     if not request.groups:
         return response
@@ -148,11 +148,11 @@ def offset_fetch(
             context.complete(response)
 
     for group in request.groups:
-        _Group(node, context, group, response, answered, require_stable=request.require_stable)
-    return PARKED
+        _GroupOffsets(node, context, group, response, answered, require_stable=request.require_stable)
+    return DELAYED
 
 
-class _Group:
+class _GroupOffsets:
     """One of the groups of a request: its place in the response, and what fills it."""
 
     def __init__(
@@ -203,19 +203,21 @@ class _Group:
             )
         return answers
 
-    def _wanted(self, stored: Stored) -> Iterable[_Wanted]:
+    def _wanted(self, stored: Stored) -> Iterable[_RequestedTopic]:
         topics = self._node.image.topics
         if self._group.topics is None:
             for name, partitions in stored.items():
                 topic = topics.get(name)
                 # From v10 on a topic without an id, which is deleted, cannot be named.
                 if topic is not None or not self._by_id:
-                    yield _Wanted(name, ZERO_UUID if topic is None else topic.topic_id, list(partitions))
+                    yield _RequestedTopic(
+                        name, ZERO_UUID if topic is None else topic.topic_id, list(partitions)
+                    )
             return
         name_of = self._node.image.name_of
         for asked in self._group.topics:
             asked_name = name_of(asked.topic_id) if self._by_id else asked.name
-            yield _Wanted(asked_name, asked.topic_id, asked.partition_indexes)
+            yield _RequestedTopic(asked_name, asked.topic_id, asked.partition_indexes)
 
     def _done(self, code: ErrorCode, topics: list[OffsetFetchResponseTopics] | None) -> None:
         self._answer.error_code = code
@@ -226,9 +228,13 @@ class _Group:
 def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRequest) -> None:
     def read(stored: Stored) -> list[OffsetFetchResponseTopic]:
         if request.topics is None:
-            wanted = [_Wanted(name, ZERO_UUID, list(partitions)) for name, partitions in stored.items()]
+            wanted = [
+                _RequestedTopic(name, ZERO_UUID, list(partitions)) for name, partitions in stored.items()
+            ]
         else:
-            wanted = [_Wanted(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
+            wanted = [
+                _RequestedTopic(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics
+            ]
         unstable = _unstable(node, request.group_id, request.require_stable)
         return [
             OffsetFetchResponseTopic(
@@ -260,7 +266,7 @@ def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRe
 
 
 def _offsets(
-    stored: Stored, wanted: _Wanted, unstable: Collection[TopicPartition]
+    stored: Stored, wanted: _RequestedTopic, unstable: Collection[TopicPartition]
 ) -> Iterable[tuple[int, CommittedOffset, ErrorCode]]:
     of_topic = stored.get(wanted.name, {}) if wanted.name is not None else {}
     for index in wanted.partitions:
@@ -275,7 +281,7 @@ def _unstable(node: BrokerRole, group_id: str, require_stable: bool) -> Collecti
     return node.groups.unstable_offsets(group_id) if require_stable else ()
 
 
-def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDeleteRequest) -> Parked:
+def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDeleteRequest) -> Delayed:
     """Answer for each partition once the offsets are gone."""
     named = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
 
@@ -303,4 +309,4 @@ def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDele
     node.groups.delete_offsets(
         request.group_id, [partition for partition in named if node.partition_exists(*partition)], done
     )
-    return PARKED
+    return DELAYED

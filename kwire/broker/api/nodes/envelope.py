@@ -11,9 +11,9 @@ import ipaddress
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.error_responses import error_response
-from kwire.broker.api.request.table import SERVED, By
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, HandledBy
 from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.default_principal import DefaultPrincipalData
@@ -28,16 +28,16 @@ from kwire.wire.registry import (
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole
 
 
 def envelope(
     node: ControllerRole,
     context: RequestContext,
     request: EnvelopeRequest,
-    decide: Callable[[Asked, Message], None],
-) -> Parked:
-    """Have `decide` answer what is in it as if its client had asked. ApiError in Apache Kafka's order."""
+    handle: Callable[[ControllerRequestContext, Message], None],
+) -> Delayed:
+    """Have `handle` answer what is in it as if its client had asked. ApiError in Apache Kafka's order."""
     principal = _principal(request)
     try:
         peer_host = str(ipaddress.ip_address(bytes(request.client_host_address)))
@@ -48,8 +48,8 @@ def envelope(
         header, position = decode_request_header(frame)
     except WireError:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION) from None
-    served = SERVED.get(header.api_key)
-    if served is None or served.by is not By.CONTROLLER:
+    served = SUPPORTED_APIS.get(header.api_key)
+    if served is None or served.handled_by is not HandledBy.CONTROLLER:
         raise ApiError(ErrorCode.INVALID_REQUEST)
     if not served.min_version <= header.api_version <= served.max_version:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
@@ -59,8 +59,8 @@ def envelope(
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION) from None
     if not node.quorum.leads:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
-    decide(Enveloped(context, header, inner, principal, peer_host), inner)
-    return PARKED
+    handle(EnvelopedRequest(context, header, inner, principal, peer_host), inner)
+    return DELAYED
 
 
 def _principal(request: EnvelopeRequest) -> Principal:
@@ -73,7 +73,7 @@ def _principal(request: EnvelopeRequest) -> Principal:
     raise ApiError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
 
 
-class Enveloped:
+class EnvelopedRequest:
     """A request that came in an envelope."""
 
     def __init__(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked
+from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.broker.controller.commands import (
     AlteredPartition,
     AlterPartition,
@@ -35,12 +35,14 @@ from kwire.wire.messages.assign_replicas_to_dirs import ResponseTopicData as Ass
 from kwire.wire.primitives import Uuid
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole
 
 FIRST_WITH_BROKER_EPOCHS = 3
 
 
-def alter_partition(node: ControllerRole, context: Asked, request: AlterPartitionRequest) -> Parked:
+def alter_partition(
+    node: ControllerRole, context: ControllerRequestContext, request: AlterPartitionRequest
+) -> Delayed:
     """One outcome a partition, in the order asked."""
     has_epochs = context.api_version >= FIRST_WITH_BROKER_EPOCHS
 
@@ -76,7 +78,7 @@ def alter_partition(node: ControllerRole, context: Asked, request: AlterPartitio
         for partition in topic.partitions
     ]
     node.own_controller.submit(AlterPartition(request.broker_id, request.broker_epoch, partitions), done)
-    return PARKED
+    return DELAYED
 
 
 def _altered(outcome: AlteredPartition) -> ResponsePartitionData:
@@ -92,8 +94,8 @@ def _altered(outcome: AlteredPartition) -> ResponsePartitionData:
 
 
 def assign_replicas_to_dirs(
-    node: ControllerRole, context: Asked, request: AssignReplicasToDirsRequest
-) -> Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: AssignReplicasToDirsRequest
+) -> Delayed:
     """Whether it is noted where each replica lies. One that is named twice lies where it is named last."""
     if node.image.metadata_version < DIRECTORIES_LEVEL:
         text = "Directory assignment is not supported yet."
@@ -133,4 +135,4 @@ def assign_replicas_to_dirs(
         for partition in topic.partitions
     }
     node.own_controller.submit(AssignReplicasToDirs(request.broker_id, request.broker_epoch, places), done)
-    return PARKED
+    return DELAYED

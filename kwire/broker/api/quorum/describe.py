@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.quorum.leaders import when_kept
-from kwire.broker.api.request.context import Parked
+from kwire.broker.api.quorum.leader import respond_when_durable
+from kwire.broker.api.request.context import Delayed
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_quorum import (
@@ -21,20 +21,22 @@ from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole
     from kwire.broker.raft.leading import ReplicaProgress
 
 METADATA_PARTITION = 0
 FIRST_WITH_DIRECTORIES = 2
 
 
-def describe_quorum(node: ControllerRole, context: Asked, request: DescribeQuorumRequest) -> Message | Parked:
+def describe_quorum(
+    node: ControllerRole, context: ControllerRequestContext, request: DescribeQuorumRequest
+) -> Message | Delayed:
     """How all of them do, who keep it."""
-    return when_kept(node, context, lambda: _describe_quorum(node, context, request))
+    return respond_when_durable(node, context, lambda: _describe_quorum(node, context, request))
 
 
 def _describe_quorum(
-    node: ControllerRole, context: Asked, request: DescribeQuorumRequest
+    node: ControllerRole, context: ControllerRequestContext, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     """There is one quorum: who asks for anything else, or for anything beside it, is told of nothing."""
     asked = [

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.quorum.leaders import leader_endpoint, unfit, when_kept
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.quorum.leader import leader_endpoint, leader_error, respond_when_durable
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
@@ -41,12 +41,12 @@ FIRST_WITH_ENDPOINTS: Final = 17
 FIRST_WITH_REPLICA_STATE: Final = 15
 
 
-def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> Message | Parked:
-    """Answer at once, or park until there is more or the wait is over."""
-    return when_kept(node, context, lambda: _fetch(node, context, request))
+def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> Message | Delayed:
+    """Answer at once, or wait until there is more or the wait is over."""
+    return respond_when_durable(node, context, lambda: _fetch(node, context, request))
 
 
-def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
+def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Delayed:
     if request.cluster_id not in (None, node.cluster_id):
         return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
     asked = _partition(request)
@@ -62,8 +62,8 @@ def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest)
     response, is_enough = fetching.read()
     if is_enough or request.max_wait_ms == 0:
         return response
-    fetching.park()
-    return PARKED
+    fetching.wait()
+    return DELAYED
 
 
 def _partition(request: FetchRequest) -> FetchPartition | None:
@@ -90,7 +90,7 @@ class _Fetch:
     def read(self) -> tuple[FetchResponse, bool]:
         """What there is now, and whether that is reason enough to answer at once."""
         quorum, asked, log = self._node.quorum, self._asked, self._node.quorum.log
-        code = unfit(quorum, asked.current_leader_epoch)
+        code = leader_error(quorum, asked.current_leader_epoch)
         if code != ErrorCode.NONE:
             return self.refusal(code), True
         other = answer_to_fetch(log, asked.fetch_offset, asked.last_fetched_epoch)
@@ -105,7 +105,7 @@ class _Fetch:
             # What it says to have may commit what follows: that is answered, too.
             if replica_id >= 0:
                 quorum.is_fetched(key, asked.fetch_offset)
-                if unfit(quorum, asked.current_leader_epoch) != ErrorCode.NONE:
+                if leader_error(quorum, asked.current_leader_epoch) != ErrorCode.NONE:
                     return self.read()
             data = self._data(quorum.high_watermark)
             try:
@@ -156,7 +156,7 @@ class _Fetch:
         data.error_code = code
         return self._response(data)
 
-    def park(self) -> None:
+    def wait(self) -> None:
         """Wait until there is more, up to max_wait_ms."""
         self._node.quorum.wait(self.complete, for_written=self._is_voter)
         self._timer = self._node.host.internode_clock.schedule(self._request.max_wait_ms, self.complete)

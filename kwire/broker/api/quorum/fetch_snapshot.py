@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.quorum.fetch import MAX_BYTES
-from kwire.broker.api.quorum.leaders import leader_endpoint, unfit, when_kept
-from kwire.broker.api.request.context import Parked, RequestContext
+from kwire.broker.api.quorum.leader import leader_endpoint, leader_error, respond_when_durable
+from kwire.broker.api.request.context import Delayed, RequestContext
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
@@ -35,9 +35,9 @@ FIRST_WITH_ENDPOINTS = 1
 
 def fetch_snapshot(
     node: ControllerRole, context: RequestContext, request: FetchSnapshotRequest
-) -> Message | Parked:
+) -> Message | Delayed:
     """Answer with the next bytes, up to max_bytes."""
-    return when_kept(node, context, lambda: _fetch_snapshot(node, context, request))
+    return respond_when_durable(node, context, lambda: _fetch_snapshot(node, context, request))
 
 
 def _fetch_snapshot(
@@ -76,7 +76,7 @@ def _fill(
     data: ResponsePartitionSnapshot,
 ) -> ErrorCode:
     """Put the bytes that are asked for into the answer; why they are not there, if they are not."""
-    code = unfit(node.quorum, asked.current_leader_epoch)
+    code = leader_error(node.quorum, asked.current_leader_epoch)
     if code != ErrorCode.NONE:
         return code
     snapshots = node.quorum.log.snapshots

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.metadata.topic_names import is_internal
 from kwire.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
@@ -30,7 +30,7 @@ INVALID_LOW_WATERMARK = -1
 
 def handle(
     node: BrokerRole, context: RequestContext, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse | Parked:
+) -> DeleteRecordsResponse | Delayed:
     """Delete what lies before each offset; answer when all replicas that live have, or the time is over."""
     # What is named twice has one answer, to what was asked last; a topic without partitions has none.
     asked = {
@@ -38,7 +38,7 @@ def handle(
         for topic in request.topics
         for partition in topic.partitions
     }
-    deletion = _Deletion(node, context)
+    deletion = _DelayedDeleteRecords(node, context)
     topics: dict[str, DeleteRecordsTopicResult] = {}
     for (name, index), offset in asked.items():
         answer = DeleteRecordsPartitionResult(partition_index=index, low_watermark=INVALID_LOW_WATERMARK)
@@ -53,7 +53,7 @@ def handle(
     return response if deletion.is_over else deletion.wait(response, request.timeout_ms)
 
 
-class _Deletion:
+class _DelayedDeleteRecords:
     """One request under way."""
 
     def __init__(self, node: BrokerRole, context: RequestContext) -> None:
@@ -86,15 +86,15 @@ class _Deletion:
         if answer.low_watermark < offset and partition.led is not None:
             self._deleted.append((partition, partition.led, offset, answer))
 
-    def wait(self, response: DeleteRecordsResponse, timeout_ms: int) -> Parked:
+    def wait(self, response: DeleteRecordsResponse, timeout_ms: int) -> Delayed:
         """Answer later."""
         self._response = response
         for _, led, _, _ in self._deleted:
-            led.deletions[self._look] = None
+            led.deletions[self._check] = None
         self._timer = self._host.internode_clock.schedule(max(0, timeout_ms), self._timed_out)
-        return PARKED
+        return DELAYED
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Some log may begin later than it did, or not be led here any more."""
         if self._response is None:
             return
@@ -108,18 +108,18 @@ class _Deletion:
             else:
                 left.append((partition, led, offset, answer))
                 continue
-            led.deletions.pop(self._look, None)
+            led.deletions.pop(self._check, None)
         self._deleted = left
         if not left:
-            self._answer()
+            self._complete()
 
     def _timed_out(self) -> None:
         for _, led, _, answer in self._deleted:
-            led.deletions.pop(self._look, None)
+            led.deletions.pop(self._check, None)
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-        self._answer()
+        self._complete()
 
-    def _answer(self) -> None:
+    def _complete(self) -> None:
         response, self._response = self._response, None
         assert response is not None
         assert self._timer is not None

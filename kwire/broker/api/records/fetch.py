@@ -14,15 +14,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kwire.broker.api.records import follower_fetch
-from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, found, refused, response
+from kwire.broker.api.records.fetch_responses import (
+    FetchedPartitions,
+    build_response,
+    find_divergence,
+    partition_error,
+    partition_refusal,
+    replica_to_fetch,
+)
 from kwire.broker.api.records.fetch_sessions import (
     FetchContext,
     FetchSessionCache,
     FetchTarget,
     replica_id_of,
 )
-from kwire.broker.api.records.preferred_replica import preferred_replica
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.records.preferred_read_replica import preferred_read_replica
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.ports import BrokerRole
 from kwire.broker.replication.roles import LEADER, Role
 from kwire.broker.storage.disk import FileRegion
@@ -51,15 +58,15 @@ QUIET: Final = FileRegion(EMPTY.file, 0, 0)
 """What there is of a partition of which there is nothing to tell."""
 
 
-class FetchedFrom(BrokerRole, Protocol):
+class FetchBroker(BrokerRole, Protocol):
     """A broker, with its sessions."""
 
     @property
     def fetch_sessions(self) -> FetchSessionCache: ...
 
 
-def handle(node: FetchedFrom, context: RequestContext, request: FetchRequest) -> FetchResponse | Parked:
-    """Answer at once, or park until the partitions have grown or the wait is over.
+def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) -> FetchResponse | Delayed:
+    """Answer at once, or wait until the partitions have grown or the wait is over.
 
     ApiError INVALID_REQUEST: there is no such isolation level.
     """
@@ -72,14 +79,14 @@ def handle(node: FetchedFrom, context: RequestContext, request: FetchRequest) ->
     except ApiError as error:
         return FetchResponse(error_code=error.code)
     if session.follower is not None:
-        context.by_follower = True
+        context.from_follower = True
         return follower_fetch.handle(node, context, request, session)
     fetch = _Fetch(node, context, request, session)
     fetched, enough = fetch.read()
-    if enough or request.max_wait_ms <= 0 or fetch.finds_enough():
+    if enough or request.max_wait_ms <= 0 or fetch.is_satisfied():
         return fetch.response(fetched)
-    fetch.park()
-    return PARKED
+    fetch.wait()
+    return DELAYED
 
 
 class _Fetch:
@@ -88,19 +95,19 @@ class _Fetch:
     __slots__ = (
         "_committed",
         "_context",
-        "_erroneous",
         "_from_leader",
         "_max_bytes",
         "_min_bytes",
         "_node",
-        "_places",
+        "_positions",
         "_reads_all",
         "_request",
-        "_selects",
+        "_selects_replica",
         "_session",
         "_skips_quiet",
         "_targets",
         "_timer",
+        "_unknown",
         "_watched",
     )
 
@@ -115,7 +122,7 @@ class _Fetch:
         self._reads_all = replica_id_of(request, version) == FUTURE_REPLICA_ID
         self._committed = request.isolation_level == READ_COMMITTED and not self._reads_all
         self._from_leader = version < FIRST_VERSION_FROM_FOLLOWERS and not self._reads_all
-        self._selects = (
+        self._selects_replica = (
             version >= FIRST_VERSION_FROM_FOLLOWERS and node.config.replica_selector_class is not None
         )
         """Whether it may be sent to a follower instead."""
@@ -123,20 +130,20 @@ class _Fetch:
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
         """Partitions that could be read, and what there was."""
-        self._places: list[tuple[int, int] | None] = []
+        self._positions: list[tuple[int, int] | None] = []
         """Where the read of each of them began: the segment's base offset, and the position in it.
 
         None where that is to be looked for once there is something to read.
         """
-        self._skips_quiet = session.tells_news and not self._selects and not self._reads_all
+        self._skips_quiet = session.is_incremental and not self._selects_replica and not self._reads_all
         self._timer: Timer | None = None
         # What does not exist when the request comes does not for as long as it waits; it is told of last.
-        self._erroneous: Fetched = []
+        self._unknown: FetchedPartitions = []
         self._targets: list[tuple[FetchTarget, Partition | PartitionData]] = []
         """What is to be read, or the refusal of what exists and this broker has none of."""
         for target in session.targets.values():
             if target.topic is None:
-                self._erroneous.append((target, failed(target, ErrorCode.UNKNOWN_TOPIC_ID)))
+                self._unknown.append((target, partition_error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
                 continue
             partition = node.partition(target.topic, target.index)
             if partition is not None:
@@ -144,13 +151,13 @@ class _Fetch:
                 continue
             code = node.absence(target.topic, target.index).code
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._erroneous.append((target, failed(target, code)))
+                self._unknown.append((target, partition_error(target, code)))
             else:
-                self._targets.append((target, refused(node, context.api_version, target, code)))
+                self._targets.append((target, partition_refusal(node, context.api_version, target, code)))
 
-    def read(self) -> tuple[Fetched, bool]:
+    def read(self) -> tuple[FetchedPartitions, bool]:
         """What there is now, and whether it is reason enough to answer at once."""
-        fetched: Fetched = []
+        fetched: FetchedPartitions = []
         watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
         left_bytes = self._max_bytes
         total_bytes = 0
@@ -167,10 +174,12 @@ class _Fetch:
                 continue
             try:
                 if partition.role is not LEADER:
-                    partition = found(self._node, target, from_leader=self._from_leader)
+                    partition = replica_to_fetch(self._node, target, from_leader=self._from_leader)
                 data, region = self._read_one(partition, target, left_bytes, at_least_one)
             except ApiError as error:
-                fetched.append((target, refused(self._node, self._context.api_version, target, error.code)))
+                fetched.append(
+                    (target, partition_refusal(self._node, self._context.api_version, target, error.code))
+                )
                 urgent = True
                 continue
             if data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
@@ -184,7 +193,7 @@ class _Fetch:
                 left_bytes = max(0, left_bytes - size_bytes)
         self._watched = watched
         enough = urgent or not self._targets or total_bytes >= self._min_bytes
-        return fetched + self._erroneous, enough
+        return fetched + self._unknown, enough
 
     def _is_quiet(self, partition: Partition, target: FetchTarget) -> bool:
         """Whether a reading would find nothing that the session has not told, and no fault."""
@@ -193,8 +202,8 @@ class _Fetch:
         start_offset = log.log_start_offset
         return (
             offset == (log.last_stable_offset if self._committed else high_watermark)
-            and target.told_high_watermark == high_watermark
-            and target.told_log_start_offset == start_offset <= offset
+            and target.sent_high_watermark == high_watermark
+            and target.sent_log_start_offset == start_offset <= offset
             and target.current_leader_epoch in (partition.leader_epoch, NO_LEADER_EPOCH)
             and target.last_fetched_epoch < 0
             and partition.role is LEADER
@@ -218,8 +227,8 @@ class _Fetch:
             records=b"",
             aborted_transactions=None,
         )
-        if self._selects and partition.led is not None:
-            preferred = preferred_replica(
+        if self._selects_replica and partition.led is not None:
+            preferred = preferred_read_replica(
                 self._node,
                 partition.led,
                 target.fetch_offset,
@@ -229,7 +238,7 @@ class _Fetch:
             if preferred is not None:
                 data.preferred_read_replica = preferred
                 return data, EMPTY
-        diverging = divergence(log, target)
+        diverging = find_divergence(log, target)
         if diverging is not None:
             data.diverging_epoch = diverging
             return data, EMPTY
@@ -254,21 +263,21 @@ class _Fetch:
             return log.last_stable_offset
         return log.written_end_offset if self._reads_all else log.high_watermark
 
-    def response(self, fetched: Fetched) -> FetchResponse:
+    def response(self, fetched: FetchedPartitions) -> FetchResponse:
         """The response to these readings, trimmed to what the session has not been told."""
         try:
-            return response(self._node, self._context, self._session, fetched)
+            return build_response(self._node, self._context, self._session, fetched)
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
 
-    def finds_enough(self) -> bool:
+    def is_satisfied(self) -> bool:
         """Whether there is nothing to wait for, after a reading that did not say so by itself."""
         known = True
         counts = self._min_bytes > 1
         try:
             for partition, target, region in self._watched:
                 if region is QUIET and not counts:
-                    self._places.append(None)
+                    self._positions.append(None)
                     continue
                 log, offset = partition.log, target.fetch_offset
                 place = log.known_position(region, offset)
@@ -277,12 +286,12 @@ class _Fetch:
                     place = log.place(offset)
                 elif offset > self._end_offset(log):
                     return True
-                self._places.append(place)
+                self._positions.append(place)
         except ApiError:
             return True
         return not known and self._has_enough()
 
-    def park(self) -> None:
+    def wait(self) -> None:
         """Wait for the partitions to grow, up to max_wait_ms."""
         for partition, _, _ in self._watched:
             partition.waiters[self] = None
@@ -297,7 +306,7 @@ class _Fetch:
     def _has_enough(self) -> bool:
         """Whether a wait is over: where a partition can be read no further, too, or not in this segment."""
         total_bytes = 0
-        for (partition, target, _), place in zip(self._watched, self._places, strict=True):
+        for (partition, target, _), place in zip(self._watched, self._positions, strict=True):
             role = partition.role
             if role is not LEADER and (self._from_leader or role is not Role.FOLLOWER):
                 return True

@@ -36,8 +36,8 @@ class FetchTarget:
         "index",
         "last_fetched_epoch",
         "max_bytes",
-        "told_high_watermark",
-        "told_log_start_offset",
+        "sent_high_watermark",
+        "sent_log_start_offset",
         "topic",
         "topic_id",
     )
@@ -52,8 +52,8 @@ class FetchTarget:
         self.current_leader_epoch = -1
         """-1 where it is not known, which all epochs below 0 mean here; to other requests only -1 does."""
         self.last_fetched_epoch = -1
-        self.told_high_watermark = -1
-        self.told_log_start_offset = -1
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
 
 
 class FollowerTarget(FetchTarget):
@@ -77,9 +77,9 @@ class FollowerTarget(FetchTarget):
         session = self.session
         key = _key(self, session.uses_topic_ids)
         if session.targets.get(key) is self:  # else it was forgotten, and perhaps asked for again
-            session.lively[key] = self
-            if wake and session.waiting is not None:
-                session.waiting.wake()
+            session.maybe_changed[key] = self
+            if wake and session.waiting_fetch is not None:
+                session.waiting_fetch.wake()
 
 
 NameOf = Callable[[Uuid], str | None]
@@ -92,7 +92,7 @@ class FetchSession:
     __slots__ = (
         "created_ms",
         "epoch",
-        "has_unknown",
+        "has_unknown_topics",
         "id",
         "last_used_ms",
         "privileged",
@@ -117,23 +117,23 @@ class FetchSession:
         self.created_ms = now_ms
         self.last_used_ms = now_ms
         self.epoch = 1
-        self.has_unknown = _any_unknown(targets)
+        self.has_unknown_topics = _has_unknown_topics(targets)
         """Whether the names of some topics are not known to this broker."""
 
     def to_read(self) -> Iterable[FetchTarget]:
         """What a fetch in this session looks at, in this order."""
         return self.targets.values()
 
-    def was_read(self, target: FetchTarget) -> None:
+    def record_read(self, target: FetchTarget) -> None:
         """It had data, and goes to the back, so that busy partitions do not starve the others."""
         self.targets.move_to_end(_key(target, self.uses_topic_ids))
 
 
-def _any_unknown(targets: Mapping[TargetKey, FetchTarget]) -> bool:
+def _has_unknown_topics(targets: Mapping[TargetKey, FetchTarget]) -> bool:
     return any(target.topic is None for target in targets.values())
 
 
-class Waiting(Protocol):
+class WaitingFetch(Protocol):
     """A follower's fetch that waits."""
 
     def wake(self) -> None:
@@ -143,32 +143,32 @@ class Waiting(Protocol):
 class FollowerSession(FetchSession):
     """A follower's; also what a fetch without a session knows of its partitions, with no id."""
 
-    __slots__ = ("lively", "waiting")
+    __slots__ = ("maybe_changed", "waiting_fetch")
 
     def __init__(self, *, uses_topic_ids: bool, now_ms: int) -> None:
         super().__init__(
             INVALID_SESSION_ID, OrderedDict(), uses_topic_ids=uses_topic_ids, privileged=True, now_ms=now_ms
         )
-        self.lively: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
+        self.maybe_changed: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
         """Those of the targets that may have news."""
-        self.waiting: Waiting | None = None
+        self.waiting_fetch: WaitingFetch | None = None
 
     def begin(self, targets: OrderedDict[TargetKey, FetchTarget]) -> None:
         """These are its targets; nothing has been told of any."""
-        self.targets, self.lively = targets, targets.copy()
-        self.has_unknown = _any_unknown(targets)
+        self.targets, self.maybe_changed = targets, targets.copy()
+        self.has_unknown_topics = _has_unknown_topics(targets)
 
     def to_read(self) -> Iterable[FetchTarget]:
-        return self.lively.values()
+        return self.maybe_changed.values()
 
-    def was_read(self, target: FetchTarget) -> None:
+    def record_read(self, target: FetchTarget) -> None:
         key = _key(target, self.uses_topic_ids)
-        if key in self.lively:
-            self.lively.move_to_end(key)
+        if key in self.maybe_changed:
+            self.maybe_changed.move_to_end(key)
 
-    def is_quiet(self, target: FetchTarget) -> None:
+    def mark_quiet(self, target: FetchTarget) -> None:
         """There is no news of it before its partition says so."""
-        self.lively.pop(_key(target, self.uses_topic_ids), None)
+        self.maybe_changed.pop(_key(target, self.uses_topic_ids), None)
 
 
 def next_epoch(epoch: int) -> int:
@@ -201,7 +201,7 @@ class FetchContext:
         self._uses_topic_ids = uses_topic_ids
 
     @property
-    def tells_news(self) -> bool:
+    def is_incremental(self) -> bool:
         """Whether the response tells of what has changed alone."""
         return self._session is not None
 
@@ -216,17 +216,17 @@ class FetchContext:
         if session is not None:
             if session.epoch != self._epoch:
                 raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-            told = [pair for pair in fetched if _is_news(*pair)]
+            told = [pair for pair in fetched if _update_sent(*pair)]
             for target, data in told:
                 if data.records is not None and size_of(data.records):
-                    session.was_read(target)
+                    session.record_read(target)
             return session.id, told
         if self._creates is None:
             return INVALID_SESSION_ID, fetched
         # The session has them in the order of this answer, where those that cannot be looked up come last.
         targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
         for target, data in fetched:
-            _is_news(target, data)
+            _update_sent(target, data)
             targets[_key(target, self._uses_topic_ids)] = target
         created: FetchSession
         if self.follower is not None:
@@ -256,20 +256,20 @@ def size_of(records: object) -> int:
     return size if isinstance(size, int) else len(records)  # type: ignore[arg-type]
 
 
-def _is_news(target: FetchTarget, data: PartitionData) -> bool:
+def _update_sent(target: FetchTarget, data: PartitionData) -> bool:
     """Whether an incremental response must carry this partition; notes what the client now knows."""
     news = data.records is not None and size_of(data.records) > 0
-    if target.told_high_watermark != data.high_watermark:
+    if target.sent_high_watermark != data.high_watermark:
         news = True
-        target.told_high_watermark = data.high_watermark
-    if target.told_log_start_offset != data.log_start_offset:
+        target.sent_high_watermark = data.high_watermark
+    if target.sent_log_start_offset != data.log_start_offset:
         news = True
-        target.told_log_start_offset = data.log_start_offset
+        target.sent_log_start_offset = data.log_start_offset
     diverges = data.diverging_epoch.epoch >= 0
     if data.error_code or diverges:
         # So that the partition is sent again when the error goes away, or the follower has cut its log: it
         # does not take the high watermark before.
-        target.told_high_watermark = -1
+        target.sent_high_watermark = -1
         news = True
     return news or data.preferred_read_replica >= 0
 
@@ -302,7 +302,7 @@ def replica_id_of(request: FetchRequest, version: int) -> int:
     return request.replica_id
 
 
-def _worth(session: FetchSession) -> tuple[bool, int, int]:
+def _eviction_key(session: FetchSession) -> tuple[bool, int, int]:
     """What a session is measured by: a newcomer evicts one that is worth less than itself."""
     return (session.privileged, len(session.targets), session.id)
 
@@ -375,12 +375,12 @@ class FetchSessionCache:
         name_of: NameOf,
     ) -> None:
         targets = session.targets
-        if session.has_unknown:
+        if session.has_unknown_topics:
             for target in targets.values():
                 if target.topic is None:
                     target.topic = name_of(target.topic_id)
-            session.has_unknown = _any_unknown(targets)
-        session.has_unknown |= _any_unknown(asked)
+            session.has_unknown_topics = _has_unknown_topics(targets)
+        session.has_unknown_topics |= _has_unknown_topics(asked)
         for key, wanted in asked.items():
             known = targets.get(key)
             if known is None:
@@ -394,17 +394,17 @@ class FetchSessionCache:
                 assert isinstance(known, FollowerTarget)
                 assert isinstance(wanted, FollowerTarget)
                 known.log_start_offset = wanted.log_start_offset
-                session.lively.setdefault(key, known)
+                session.maybe_changed.setdefault(key, known)
         for forgotten in request.forgotten_topics_data:
             topic: str | Uuid = forgotten.topic_id if by_id else forgotten.topic
             for index in forgotten.partitions:
                 targets.pop((topic, index), None)
                 if isinstance(session, FollowerSession):
-                    session.lively.pop((topic, index), None)
+                    session.maybe_changed.pop((topic, index), None)
 
     def admit(self, session: FetchSession, now_ms: int) -> int:
         """Keep this new session; its id, or 0 where there is no room."""
-        if not self._make_room(privileged=session.privileged, size=len(session.targets), now_ms=now_ms):
+        if not self._try_evict(privileged=session.privileged, size=len(session.targets), now_ms=now_ms):
             return INVALID_SESSION_ID
         while (session_id := self._rng.randrange(1, 1 << 31)) in self._sessions:
             pass
@@ -412,7 +412,7 @@ class FetchSessionCache:
         self._sessions[session_id] = session
         return session_id
 
-    def _make_room(self, *, privileged: bool, size: int, now_ms: int) -> bool:
+    def _try_evict(self, *, privileged: bool, size: int, now_ms: int) -> bool:
         """Whether there is a slot for a session of `size` partitions, once another has been evicted for it.
 
         That is the one unused for longest, if for more than `eviction_ms`; or else the one worth least of
@@ -425,16 +425,16 @@ class FetchSessionCache:
             return False
         evicted = next(iter(sessions.values()))
         if now_ms - evicted.last_used_ms <= self._eviction_ms:
-            evictable = [session for session in sessions.values() if self._may_yield(session, privileged)]
+            evictable = [session for session in sessions.values() if self._is_evictable(session, privileged)]
             if not evictable:
                 return False
-            evicted = min(evictable, key=_worth)
-            if (privileged, size, INVALID_SESSION_ID) < _worth(evicted):
+            evicted = min(evictable, key=_eviction_key)
+            if (privileged, size, INVALID_SESSION_ID) < _eviction_key(evicted):
                 return False
         del sessions[evicted.id]
         return True
 
-    def _may_yield(self, session: FetchSession, to_privileged: bool) -> bool:
+    def _is_evictable(self, session: FetchSession, to_privileged: bool) -> bool:
         if to_privileged and not session.privileged:
             return True
         # Its age is the one that it had when it was last used: one that is not used again does not get older.

@@ -1,4 +1,4 @@
-"""Fetch v4–18 of followers. KIP-227 (sessions), KIP-595 (divergence), KIP-903 (broker epochs).
+"""Fetch v4–18 of followers. KIP-227 (sessions), KIP-595 (find_divergence), KIP-903 (broker epochs).
 
 A follower reads what is written, up to the end of the log. Its fetch from an offset says that it has all
 before, which may raise the high watermark, and may bring it into the ISR.
@@ -11,13 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.records.fetch_answers import Fetched, divergence, failed, found, refused, response
+from kwire.broker.api.records.fetch_responses import (
+    FetchedPartitions,
+    build_response,
+    find_divergence,
+    partition_error,
+    partition_refusal,
+    replica_to_fetch,
+)
 from kwire.broker.api.records.fetch_sessions import (
     FetchContext,
     FollowerTarget,
     size_of,
 )
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
@@ -38,14 +45,14 @@ _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PAR
 
 def handle(
     node: BrokerRole, context: RequestContext, request: FetchRequest, session: FetchContext
-) -> FetchResponse | Parked:
-    """Answer at once, or park until a partition has grown or the wait is over."""
+) -> FetchResponse | Delayed:
+    """Answer at once, or wait until a partition has grown or the wait is over."""
     fetch = _FollowerFetch(node, context, request, session)
     fetched, enough = fetch.read(is_new=True)
     if enough or request.max_wait_ms <= 0:
         return fetch.response(fetched)
-    fetch.park()
-    return PARKED
+    fetch.wait()
+    return DELAYED
 
 
 class _FollowerFetch:
@@ -60,8 +67,8 @@ class _FollowerFetch:
         "_min_bytes",
         "_node",
         "_request",
+        "_sends_high_watermark_at_once",
         "_session",
-        "_tells_at_once",
         "_timer",
         "_unknown",
     )
@@ -80,22 +87,22 @@ class _FollowerFetch:
             self._broker_id, self._broker_epoch = request.replica_id, -1
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        self._tells_at_once = node.config.replica_selector_class is not None
+        self._sends_high_watermark_at_once = node.config.replica_selector_class is not None
         """Whether consumers may wait for the high watermark at the follower. KIP-392."""
         self._timer: Timer | None = None
         self._is_woken = False
         self._unknown: set[FollowerTarget] = set()
         """What did not exist when the request came: no reason to answer at once."""
 
-    def read(self, *, is_new: bool = False) -> tuple[Fetched, bool]:
+    def read(self, *, is_new: bool = False) -> tuple[FetchedPartitions, bool]:
         """What there is now, and whether it is reason enough to answer at once.
 
         Of a request that `is_new`, partitions take note.
         """
         node, session = self._node, self._session.follower
         assert session is not None
-        fetched: Fetched = []
-        unknown: Fetched = []
+        fetched: FetchedPartitions = []
+        unknown: FetchedPartitions = []
         left_bytes = self._max_bytes
         total_bytes = 0
         urgent = False
@@ -104,24 +111,26 @@ class _FollowerFetch:
             try:
                 if target.topic is None:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-                partition = found(node, target, from_leader=True)
+                partition = replica_to_fetch(node, target, from_leader=True)
                 data, size_bytes = self._read_one(
                     partition, target, left_bytes, at_least_one=not total_bytes, is_new=is_new
                 )
             except ApiError as error:
                 if error.code in _UNKNOWN:
-                    unknown.append((target, failed(target, error.code)))
+                    unknown.append((target, partition_error(target, error.code)))
                     if is_new:
                         self._unknown.add(target)
                     elif target not in self._unknown:
                         urgent = True
                 else:
-                    fetched.append((target, refused(node, self._context.api_version, target, error.code)))
+                    fetched.append(
+                        (target, partition_refusal(node, self._context.api_version, target, error.code))
+                    )
                     urgent = True
                 continue
             if data.diverging_epoch.epoch >= 0:
                 urgent = True
-            if self._tells_at_once and data.high_watermark > target.told_high_watermark >= 0:
+            if self._sends_high_watermark_at_once and data.high_watermark > target.sent_high_watermark >= 0:
                 urgent = True
             fetched.append((target, data))
             total_bytes += size_bytes
@@ -152,7 +161,7 @@ class _FollowerFetch:
         size_bytes = 0
         throttle = self._node.leader_throttle
         is_throttled = throttle.covers(partition.topic, partition.index)
-        diverging = divergence(log, target)
+        diverging = find_divergence(log, target)
         if diverging is not None:
             data.diverging_epoch = diverging
         else:
@@ -179,10 +188,10 @@ class _FollowerFetch:
         data.last_stable_offset = log.last_stable_offset
         return data, size_bytes
 
-    def response(self, fetched: Fetched) -> FetchResponse:
+    def response(self, fetched: FetchedPartitions) -> FetchResponse:
         """The response to these readings, trimmed to what the session has not been told."""
         try:
-            answer = response(self._node, self._context, self._session, fetched)
+            answer = build_response(self._node, self._context, self._session, fetched)
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
         session = self._session.follower
@@ -197,14 +206,14 @@ class _FollowerFetch:
                 self._node.leader_throttle.record(size_bytes)
             partition = self._node.partition(target.topic, target.index)
             if partition is not None and partition.is_quiet_for(self._broker_id, target.fetch_offset, target):
-                session.is_quiet(target)
+                session.mark_quiet(target)
         return answer
 
-    def park(self) -> None:
+    def wait(self) -> None:
         """Wait for the partitions to grow, up to max_wait_ms."""
         session = self._session.follower
         assert session is not None
-        session.waiting = self
+        session.waiting_fetch = self
         self._timer = self._node.host.internode_clock.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
@@ -212,9 +221,9 @@ class _FollowerFetch:
         """Something has grown, or is not led here any more: look at the end of the turn."""
         if not self._is_woken:
             self._is_woken = True
-            self._node.host.call_soon(self._look)
+            self._node.host.call_soon(self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._is_woken = False
         if not self._context.completed and not self._context.channel.closed:
             self._finish(only_with_enough=True)
@@ -238,8 +247,8 @@ class _FollowerFetch:
             answer = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         session = self._session.follower
         assert session is not None
-        if session.waiting is self:
-            session.waiting = None
+        if session.waiting_fetch is self:
+            session.waiting_fetch = None
         if self._timer is not None:
             self._timer.cancel()
         if channel.interrupt == self.complete:

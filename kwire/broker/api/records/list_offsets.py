@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.records.fetch_answers import replica
+from kwire.broker.api.records.fetch_responses import find_replica
 from kwire.broker.api.request.context import RequestContext
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import (
@@ -92,7 +92,7 @@ def _look_up(
     timestamp = asked.timestamp
     if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    partition = replica(
+    partition = find_replica(
         node,
         topic,
         asked.partition_index,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.records.fetch_answers import replica
+from kwire.broker.api.records.fetch_responses import find_replica
 from kwire.broker.api.request.context import RequestContext
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.offset_for_leader_epoch import (
@@ -36,7 +36,7 @@ def handle(
 
 def _look_up(node: BrokerRole, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = replica(node, topic, asked.partition, asked.current_leader_epoch)
+        partition = find_replica(node, topic, asked.partition, asked.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(partition=asked.partition, error_code=error.code)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)

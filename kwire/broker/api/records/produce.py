@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
-from kwire.broker.api.transactions.checks import ToldError, check_transaction
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.transactions.verification import ErrorWithMessage, verify_transaction
 from kwire.broker.metadata.topic_names import is_internal
 from kwire.broker.storage.log.validator import RecordErrors, check_produced, leading_header
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
@@ -42,7 +42,7 @@ ADMIN_CLIENT_ID = "__admin_client"
 """The client id that may write internal topics, as Kafka's own tools do."""
 
 
-def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Parked:
+def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Delayed:
     """Append to each partition; the reply follows when what `acks` asks for is so of all of them."""
     produce = _Produce(node, context, request)
     try:
@@ -62,9 +62,9 @@ def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -
         if in_transaction and request.transactional_id is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     except ApiError as error:
-        return produce.refuse_all(error)
+        return produce.fail_request(error)
     produce.append_all(headers)
-    return PARKED
+    return DELAYED
 
 
 def _check_named_once(request: ProduceRequest, count: int) -> None:
@@ -126,15 +126,15 @@ class _Produce:
                             raise partition
                     self._append(name, partition, data, header, partition_answer)
                 except ApiError as error:
-                    self._refuse(name or "", partition_answer, error)
+                    self._fail_partition(name or "", partition_answer, error)
         self.all_sent = True
         self.maybe_finish()
 
-    def refuse_all(self, error: ApiError) -> ProduceResponse | Parked:
+    def fail_request(self, error: ApiError) -> ProduceResponse | Delayed:
         """The response that refuses every partition; with acks=0 a closed connection."""
         if self._request.acks == 0:
             self._context.close_connection()
-            return PARKED
+            return DELAYED
         self._response.responses = [
             TopicProduceResponse(
                 name=topic.name,
@@ -193,17 +193,17 @@ class _Produce:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 self._append_to_log(topic, led, records, header, answer)
             except ApiError as refused:
-                self._refuse(topic, answer, refused)
+                self._fail_partition(topic, answer, refused)
             self._waiting -= 1
             self.maybe_finish()
 
-        check_transaction(
+        verify_transaction(
             self._node,
             self._request.transactional_id or "",
             ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
             (topic, data.index),
             adds=self._version >= FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS,
-            knows_abortable=self._version >= FIRST_VERSION_WITH_ABORTABLE,
+            supports_abortable=self._version >= FIRST_VERSION_WITH_ABORTABLE,
             done=checked,
             header=header,
         )
@@ -221,8 +221,8 @@ class _Produce:
         def done(error: ApiError | None) -> None:
             if error is not None:
                 appended_at = answer.base_offset, answer.log_append_time_ms
-                self._refuse(topic, answer, error)
-                if error.code in _WHILE_WAITING:
+                self._fail_partition(topic, answer, error)
+                if error.code in _AFTER_APPEND:
                     answer.base_offset, answer.log_append_time_ms = appended_at
             self._waiting -= 1
             self.maybe_finish()
@@ -247,14 +247,14 @@ class _Produce:
         answer.log_append_time_ms = appended.log_append_time_ms
         answer.log_start_offset = appended.log_start_offset
 
-    def _refuse(self, topic: str, answer: PartitionProduceResponse, error: ApiError) -> None:
+    def _fail_partition(self, topic: str, answer: PartitionProduceResponse, error: ApiError) -> None:
         if self._request.acks == 0:
             # The connection ends with this request: what comes behind it is not to be done.
             self._context.channel.ending = True
         answer.error_code = error.code
         answer.base_offset = -1
         answer.log_append_time_ms = -1
-        if isinstance(error, ToldError):
+        if isinstance(error, ErrorWithMessage):
             answer.error_message = error.message
         if isinstance(error, RecordErrors):
             # Kafka says more than the code only where single records are at fault (KIP-467).
@@ -269,9 +269,9 @@ class _Produce:
         ):
             leader_id, leader_epoch = self._node.current_leader(topic, answer.index)
             answer.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
-            self._tell_where(leader_id)
+            self._add_node_endpoint(leader_id)
 
-    def _tell_where(self, leader_id: int) -> None:
+    def _add_node_endpoint(self, leader_id: int) -> None:
         """Say where a leader is reached, once. KIP-951."""
         told = self._response.node_endpoints
         if all(endpoint.node_id != leader_id for endpoint in told):
@@ -319,7 +319,7 @@ _WITHOUT_LOG_START = frozenset(
 )
 """Refusals that answer with log start offset -1, as Kafka does."""
 
-_WHILE_WAITING = frozenset(
+_AFTER_APPEND = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,

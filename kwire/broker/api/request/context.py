@@ -2,7 +2,7 @@
 
 A `Channel` is the pure half of a connection. Each request takes a slot in arrival order; its reply may be
 completed at any time, and leaves only when every earlier slot of the channel is complete. The shell owns
-the socket, and asks `take_ready` for what may be sent.
+the socket, and client `take_ready` for what may be sent.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from kwire.broker.api.request.error_responses import error_response
-from kwire.broker.api.request.repeated import Again, Repeated
-from kwire.broker.api.request.request_log import request_id, who
-from kwire.broker.api.request.request_metrics import Answered
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.repeated_request import FastPath, RepeatedRequest
+from kwire.broker.api.request.request_log import client_bytes, request_id
+from kwire.broker.api.request.request_metrics import RequestMetrics
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion
@@ -24,40 +24,40 @@ from kwire.wire.registry import RequestHeader, encode_response
 from kwire.wire.schema import Message
 
 
-class Parked:
-    """The type of `PARKED`: the handler completes its context later."""
+class Delayed:
+    """The type of `DELAYED`: the handler completes its context later."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return "PARKED"
+        return "DELAYED"
 
 
-PARKED: Final = Parked()
+DELAYED: Final = Delayed()
 
-LONGEST_CLIENT_ID: Final = 255
+MAX_CLIENT_ID_LENGTH: Final = 255
 """Longer ones are not remembered by connections, each of which may have one of 32 KiB."""
 
-LONGEST_FRAME: Final = 2**31 - 1
+MAX_FRAME_BYTES: Final = 2**31 - 1
 
 _PENDING, _READY = range(2)
 
 
-class Authenticates(Protocol):
+class ChannelAuthentication(Protocol):
     """What stands before the handlers where who connects has to say who he is: `api.security.session`."""
 
     @property
-    def takes_bare_tokens(self) -> bool:
+    def expects_raw_tokens(self) -> bool:
         """Whether what comes next is no request."""
 
     @property
-    def may_end(self) -> bool:
+    def session_expires(self) -> bool:
         """Whether each request is to come by here, since one of them may be too late."""
 
-    def takes(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
+    def handle_frame(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
         """Whether a frame is not for the handlers; what has to come of it was done. WireError."""
 
-    def fails_by_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
+    def fail_invalid_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
         """Whether a frame of a size that cannot be was seen to, and the connection ends by itself."""
 
 
@@ -65,11 +65,9 @@ class Channel:
     """One client connection as the broker's machines see it."""
 
     __slots__ = (
+        "_client",
         "_client_id",
-        "_who",
-        "answered",
         "authentication",
-        "began",
         "client_software_name",
         "client_software_version",
         "closed",
@@ -87,7 +85,9 @@ class Channel:
         "pending_bytes",
         "principal",
         "queued_bytes",
-        "repeated",
+        "received_s",
+        "repeated_request",
+        "request_metrics",
         "role",
         "slots",
     )
@@ -104,9 +104,9 @@ class Channel:
         local_host: str = "",
         peer_port: int = 0,
         role: ListenerRole = ListenerRole.BROKER,
-        answered: Answered | None = None,
+        request_metrics: RequestMetrics | None = None,
     ) -> None:
-        """`answered` is told of each request, and of each reply that leaves."""
+        """`request_metrics` is told of each request, and of each reply that leaves."""
         self.id = channel_id
         self.peer_host = peer_host
         self.peer_port = peer_port
@@ -115,17 +115,17 @@ class Channel:
         self.role = role
         """Whose listener it is: a broker's, or a controller's."""
         self.principal = principal
-        self.authentication: Authenticates | None = None
+        self.authentication: ChannelAuthentication | None = None
         """None where nobody is asked who he is."""
-        self.max_frame_bytes = LONGEST_FRAME
+        self.max_frame_bytes = MAX_FRAME_BYTES
         """A longer one ends the connection."""
         self.on_ready = on_ready
         self.logger = logger
-        self.answered = answered
+        self.request_metrics = request_metrics
         self._client_id: str | None = None
-        self._who = who(None, peer_host)
-        self.began = 0.0
-        """When what is at hand was received, by the clock of `answered`: the shell says so."""
+        self._client = client_bytes(None, peer_host)
+        self.received_s = 0.0
+        """When what is at hand was received, by the clock of `request_metrics`: the shell says so."""
         self.client_software_name = "unknown"
         self.client_software_version = "unknown"
         self.slots: deque[RequestContext] = deque()
@@ -140,7 +140,7 @@ class Channel:
         self.closed = False
         self.interrupt: Callable[[], None] | None = None
         """Ends the long poll that later requests of this channel are waiting behind, if there is one."""
-        self.repeated: Repeated | None = None
+        self.repeated_request: RepeatedRequest | None = None
         """The last request that may come in the same words, and its answer."""
 
     @property
@@ -150,28 +150,28 @@ class Channel:
 
     @property
     def client_id(self) -> str | None:
-        """What the last request has called who asks; None before, and where nobody is told of requests."""
+        """What the last request has called who client; None before, and where nobody is told of requests."""
         return self._client_id
 
     def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
         """Take the next place in the order of replies, for a request of `size_bytes`."""
-        answered = self.answered
-        number = 0 if answered is None else self.note(answered, header, size_bytes)
+        request_metrics = self.request_metrics
+        number = 0 if request_metrics is None else self.log_request(request_metrics, header, size_bytes)
         context = RequestContext(header, self, arrived_ms, size_bytes, number)
         self.slots.append(context)
         self.pending_bytes += size_bytes
         return context
 
-    def note(self, answered: Answered, header: RequestHeader, size_bytes: int) -> int:
+    def log_request(self, request_metrics: RequestMetrics, header: RequestHeader, size_bytes: int) -> int:
         """Note a request before it is handled. Its number."""
         client_id = header[3]
         if client_id == self._client_id:
-            asks = self._who
+            client = self._client
         else:
-            asks = who(client_id, self.peer_host)
-            if client_id is None or len(client_id) <= LONGEST_CLIENT_ID:
-                self._client_id, self._who = client_id, asks
-        return answered.last.take_up(header, asks, self.id, size_bytes, self.began)
+            client = client_bytes(client_id, self.peer_host)
+            if client_id is None or len(client_id) <= MAX_CLIENT_ID_LENGTH:
+                self._client_id, self._client = client_id, client
+        return request_metrics.log.begin(header, client, self.id, size_bytes, self.received_s)
 
     def take_ready(self) -> list[Buffer | Region]:
         """Pop the completed replies at the head, in request order, as pieces to send.
@@ -180,30 +180,30 @@ class Channel:
         """
         slots = self.slots
         pieces: list[Buffer | Region] = []
-        answered = self.answered
+        request_metrics = self.request_metrics
         while slots and slots[0].state == _READY:
             context = slots.popleft()
             self.pending_bytes -= context.size_bytes
             reply = context.reply
-            if answered is not None:
-                answered.note(
+            if request_metrics is not None:
+                request_metrics.record(
                     context.number,
                     context.header,
                     self,
                     context.size_bytes,
                     context.reply_bytes,
-                    context.began,
-                    context.by_follower,
+                    context.received_s,
+                    context.from_follower,
                 )
             if reply is not None:
                 pieces.extend(reply)
                 self.queued_bytes -= context.reply_bytes
             if context.closes:
                 self.closing = True
-                self._forget_all()
+                self._drop_slots()
         return pieces
 
-    def _forget_all(self) -> None:
+    def _drop_slots(self) -> None:
         self.interrupt = None
         self.slots.clear()
         self.pending_bytes = 0
@@ -212,8 +212,8 @@ class Channel:
     def close(self) -> None:
         """The connection is gone: completions that come later are dropped."""
         self.closed = True
-        self.repeated = None
-        self._forget_all()
+        self.repeated_request = None
+        self._drop_slots()
 
 
 def size_of(piece: Buffer | Region) -> int:
@@ -229,14 +229,14 @@ class RequestContext:
     """One request under way, and the only way to answer it."""
 
     __slots__ = (
-        "again",
         "arrived_ms",
-        "began",
-        "by_follower",
         "channel",
         "closes",
+        "fast_path",
+        "from_follower",
         "header",
         "number",
+        "received_s",
         "reply",
         "reply_bytes",
         "request",
@@ -251,10 +251,10 @@ class RequestContext:
         self.channel = channel
         self.arrived_ms = arrived_ms
         self.size_bytes = size_bytes
-        self.began = channel.began
+        self.received_s = channel.received_s
         self.number = number
-        """By which it was noted: see `LastRequests`."""
-        self.by_follower = False
+        """By which it was logged: see `RequestLog`."""
+        self.from_follower = False
         """Whether it is a follower that fetches."""
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
@@ -262,9 +262,11 @@ class RequestContext:
         self.closes = False
         """Whether the connection ends with this request, and the answer to it where there is one."""
         self.request: object = None
-        """Kept until it is answered: a reply that cannot be written is an error to all that was asked."""
-        self.again: Again | None = None
-        """Set by the handler of a request that may come in the same words, and was answered at once."""
+        """Kept until it is request_metrics: a reply that cannot be written is an error to all that
+        was asked."""
+        self.fast_path: FastPath | None = None
+        """Set by the handler of a request that may come in the same words, and was request_metrics
+        at once."""
 
     @property
     def api_version(self) -> int:
@@ -282,7 +284,7 @@ class RequestContext:
 
     @property
     def principal(self) -> Principal:
-        """Who asks."""
+        """Who client."""
         return self.channel.principal
 
     @property
@@ -337,7 +339,7 @@ class RequestContext:
     def _complete_with_error(self, code: ErrorCode) -> None:
         """Answer with this error, or close the connection where that cannot be told either."""
         header = self.header
-        self.again = None
+        self.fast_path = None
         try:
             failed = self.error_response(ApiError(code))
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, failed)
@@ -381,7 +383,7 @@ class RequestContext:
         self.complete(response)
 
     def close_connection(self) -> None:
-        """End the request, and the connection once what came before is answered."""
+        """End the request, and the connection once what came before is request_metrics."""
         self.closes = True
         self.channel.ending = True
         self.complete_without_reply()

@@ -1,7 +1,9 @@
-"""The response of each API to an error of the whole request: its handler failed, or its reply cannot be made.
+"""The response of items API to an error of the whole request: its handler failed, or its reply
+cannot be made.
 
-Most APIs have no place for one error, so everything that the request names gets it: each topic, partition,
-group or resource. `NAMED` says where that stands in the request and in the response; where the response has a
+Most APIs have no place for one error, so everything that the request names gets it: items topic, partition,
+group or resource. `ITEM_ERRORS` says where that stands in the request and in the response; where
+the response has a
 place at its top, that has the error too. What Apache Kafka's own classes answer is kept in
 `tests/broker/api/data`.
 """
@@ -20,100 +22,106 @@ from kwire.wire.registry import API_VERSIONS
 from kwire.wire.schema import Message, fields_of
 
 
-class Each(NamedTuple):
+class ItemErrors(NamedTuple):
     """Every entry of a list in the request has its own in a list of the response."""
 
-    asked: str
-    answered: str
-    named_by: tuple[str, ...]
+    request_field: str
+    response_field: str
+    key_fields: tuple[str, ...]
     """The fields that tell which one it is. An entry that is a plain value goes into the first of them."""
-    inner: Each | None = None
-    """What is in each entry in its turn, and then has the error in its place."""
-    fixed: Mapping[str, object] = {}
+    inner: ItemErrors | None = None
+    """What is in items entry in its turn, and then has the error in its place."""
+    other_fields: Mapping[str, object] = {}
     """What else the response says where Kafka does not leave it at its default."""
 
 
-def _topics(asked: str = "topics", answered: str = "topics", partitions: str = "partitions") -> Each:
+def _topics(
+    request_field: str = "topics", response_field: str = "topics", partitions: str = "partitions"
+) -> ItemErrors:
     """By far the most: partitions by their index, in topics by their name."""
-    return Each(asked, answered, ("name",), Each(partitions, "partitions", ("partition_index",)))
+    return ItemErrors(
+        request_field, response_field, ("name",), ItemErrors(partitions, "partitions", ("partition_index",))
+    )
 
 
 RESOURCE: Final = ("resource_type", "resource_name")
-NAMED: Final[dict[int, Each]] = {
-    ApiKey.PRODUCE: Each(
+ITEM_ERRORS: Final[dict[int, ItemErrors]] = {
+    ApiKey.PRODUCE: ItemErrors(
         "topic_data",
         "responses",
         ("name", "topic_id"),
-        Each("partition_data", "partition_responses", ("index",), fixed={"base_offset": -1}),
+        ItemErrors("partition_data", "partition_responses", ("index",), other_fields={"base_offset": -1}),
     ),
-    ApiKey.FETCH: Each(
+    ApiKey.FETCH: ItemErrors(
         "topics",
         "responses",
         ("topic", "topic_id"),
-        Each(
+        ItemErrors(
             "partitions",
             "partitions",
             ("partition_index=partition",),
-            fixed={"high_watermark": -1, "aborted_transactions": [], "records": b""},
+            other_fields={"high_watermark": -1, "aborted_transactions": [], "records": b""},
         ),
     ),
     ApiKey.LIST_OFFSETS: _topics(),
-    ApiKey.METADATA: Each("topics", "topics", ("name", "topic_id")),
-    ApiKey.OFFSET_COMMIT: Each(
+    ApiKey.METADATA: ItemErrors("topics", "topics", ("name", "topic_id")),
+    ApiKey.OFFSET_COMMIT: ItemErrors(
         "topics",
         "topics",
         ("name", "topic_id"),
-        Each("partitions", "partitions", ("partition_index",)),
+        ItemErrors("partitions", "partitions", ("partition_index",)),
     ),
-    ApiKey.DESCRIBE_GROUPS: Each("groups", "groups", ("group_id",)),
-    ApiKey.CREATE_TOPICS: Each("topics", "topics", ("name",)),
-    ApiKey.DELETE_RECORDS: Each(
+    ApiKey.DESCRIBE_GROUPS: ItemErrors("groups", "groups", ("group_id",)),
+    ApiKey.CREATE_TOPICS: ItemErrors("topics", "topics", ("name",)),
+    ApiKey.DELETE_RECORDS: ItemErrors(
         "topics",
         "topics",
         ("name",),
-        Each("partitions", "partitions", ("partition_index",), fixed={"low_watermark": -1}),
+        ItemErrors("partitions", "partitions", ("partition_index",), other_fields={"low_watermark": -1}),
     ),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Each(
-        "topics", "topics", ("topic",), Each("partitions", "partitions", ("partition",))
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ItemErrors(
+        "topics", "topics", ("topic",), ItemErrors("partitions", "partitions", ("partition",))
     ),
-    ApiKey.ADD_PARTITIONS_TO_TXN: Each(
+    ApiKey.ADD_PARTITIONS_TO_TXN: ItemErrors(
         "v3_and_below_topics",
         "results_by_topic_v3_and_below",
         ("name",),
-        Each("partitions", "results_by_partition", ("partition_index",)),
+        ItemErrors("partitions", "results_by_partition", ("partition_index",)),
     ),
-    ApiKey.WRITE_TXN_MARKERS: Each(
+    ApiKey.WRITE_TXN_MARKERS: ItemErrors(
         "markers", "markers", ("producer_id",), _topics(partitions="partition_indexes")
     ),
     ApiKey.TXN_OFFSET_COMMIT: _topics(),
-    ApiKey.DESCRIBE_CONFIGS: Each("resources", "results", RESOURCE),
-    ApiKey.ALTER_CONFIGS: Each("resources", "responses", RESOURCE),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: Each(
+    ApiKey.DESCRIBE_CONFIGS: ItemErrors("resources", "results", RESOURCE),
+    ApiKey.ALTER_CONFIGS: ItemErrors("resources", "responses", RESOURCE),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: ItemErrors(
         "topics",
         "results",
         ("topic_name=name",),
-        Each("partitions", "partitions", ("partition_index",)),
+        ItemErrors("partitions", "partitions", ("partition_index",)),
     ),
-    ApiKey.CREATE_PARTITIONS: Each("topics", "results", ("name",)),
-    ApiKey.DELETE_GROUPS: Each("groups_names", "results", ("group_id",)),
-    ApiKey.ELECT_LEADERS: Each(
+    ApiKey.CREATE_PARTITIONS: ItemErrors("topics", "results", ("name",)),
+    ApiKey.DELETE_GROUPS: ItemErrors("groups_names", "results", ("group_id",)),
+    ApiKey.ELECT_LEADERS: ItemErrors(
         "topic_partitions",
         "replica_election_results",
         ("topic",),
-        Each("partitions", "partition_result", ("partition_id",)),
+        ItemErrors("partitions", "partition_result", ("partition_id",)),
     ),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Each("resources", "responses", RESOURCE),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _topics(answered="responses"),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ItemErrors("resources", "responses", RESOURCE),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _topics(response_field="responses"),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _topics(partitions="partition_indexes"),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Each("users", "results", ()),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ItemErrors("users", "results", ()),
     ApiKey.DESCRIBE_PRODUCERS: _topics(partitions="partition_indexes"),
-    ApiKey.DESCRIBE_TRANSACTIONS: Each("transactional_ids", "transaction_states", ("transactional_id",)),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Each("group_ids", "groups", ("group_id",)),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Each("topics", "topics", ("name",)),
+    ApiKey.DESCRIBE_TRANSACTIONS: ItemErrors(
+        "transactional_ids", "transaction_states", ("transactional_id",)
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ItemErrors("group_ids", "groups", ("group_id",)),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ItemErrors("topics", "topics", ("name",)),
 }
 """By API key. An API that is not here has its error at the top alone."""
 
-ALWAYS_SAID: Final = {
+WITH_DEFAULT_MESSAGE: Final = {
     ApiKey.FIND_COORDINATOR,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.DESCRIBE_QUORUM,
@@ -137,7 +145,7 @@ FIRST_OFFSET_FETCH_OF_GROUPS: Final = 8
 def error_response(api_key: int, version: int, request: Any, error: ApiError) -> Message:
     """The response with `error` where a client looks for it. WireError where there can be none."""
     message = error.message
-    if message is None and api_key in ALWAYS_SAID:
+    if message is None and api_key in WITH_DEFAULT_MESSAGE:
         message = DEFAULT_MESSAGES.get(error.code)
     response: Message = API_VERSIONS[api_key].response_class()
     special = SPECIAL.get(api_key)
@@ -145,14 +153,14 @@ def error_response(api_key: int, version: int, request: Any, error: ApiError) ->
         special(response, request, version, error.code, message)
         return response
     if (api_key, version) != ELECT_LEADERS_WITHOUT_TOP:
-        _tell(response, error.code, message)
-    each = NAMED.get(api_key)
-    if each is not None:
-        _fill(response, each, getattr(request, each.asked), error.code, message)
+        _set_error(response, error.code, message)
+    items = ITEM_ERRORS.get(api_key)
+    if items is not None:
+        _fill(response, items, getattr(request, items.request_field), error.code, message)
     return response
 
 
-def _tell(place: Message, code: ErrorCode, message: str | None) -> None:
+def _set_error(place: Message, code: ErrorCode, message: str | None) -> None:
     """Put the error into a message, as far as that has room for it."""
     fields = place.declared_fields
     for name, value in (("error_code", code), ("partition_error_code", code), ("error_message", message)):
@@ -161,51 +169,51 @@ def _tell(place: Message, code: ErrorCode, message: str | None) -> None:
 
 
 def _fill(
-    response: Message, each: Each, asked: Iterable[Any] | None, code: ErrorCode, message: str | None
+    response: Message, items: ItemErrors, asked: Iterable[Any] | None, code: ErrorCode, message: str | None
 ) -> None:
-    (entry_class,) = (one.message for one in fields_of(type(response)) if one.name == each.answered)
+    (entry_class,) = (one.message for one in fields_of(type(response)) if one.name == items.response_field)
     assert entry_class is not None
-    entries = getattr(response, each.answered)
+    entries = getattr(response, items.response_field)
     for one in asked or ():
-        entry = entry_class(**each.fixed)
-        for name in each.named_by:
+        entry = entry_class(**items.other_fields)
+        for name in items.key_fields:
             target, _, source = name.partition("=")
             setattr(entry, target, getattr(one, source or target) if isinstance(one, Message) else one)
-        if each.inner is None:
-            _tell(entry, code, message)
+        if items.inner is None:
+            _set_error(entry, code, message)
         else:
-            _fill(entry, each.inner, getattr(one, each.inner.asked), code, message)
+            _fill(entry, items.inner, getattr(one, items.inner.request_field), code, message)
         entries.append(entry)
 
 
 def _produce(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
     if not request.acks:
         raise WireError("a Produce request failed that asks for no answer")
-    _fill(response, NAMED[ApiKey.PRODUCE], request.topic_data, code, message)
+    _fill(response, ITEM_ERRORS[ApiKey.PRODUCE], request.topic_data, code, message)
 
 
 def _fetch(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
     response.error_code, response.session_id = code, request.session_id
     if version < FIRST_FETCH_WITH_IDS:
-        _fill(response, NAMED[ApiKey.FETCH], request.topics, code, message)
+        _fill(response, ITEM_ERRORS[ApiKey.FETCH], request.topics, code, message)
 
 
 def _metadata(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
     response.error_code = code
-    _fill(response, NAMED[ApiKey.METADATA], request.topics, code, message)
+    _fill(response, ITEM_ERRORS[ApiKey.METADATA], request.topics, code, message)
     for topic in response.topics:
         topic.name = topic.name or ""
 
 
 def _offset_fetch(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
     if version >= FIRST_OFFSET_FETCH_OF_GROUPS:
-        _fill(response, Each("groups", "groups", ("group_id",)), request.groups, code, message)
+        _fill(response, ItemErrors("groups", "groups", ("group_id",)), request.groups, code, message)
     elif version >= FIRST_OFFSET_FETCH_WITH_ERROR:
         response.error_code = code
     else:
         nothing = {"committed_offset": -1, "metadata": ""}
-        partition = Each("partition_indexes", "partitions", ("partition_index",), fixed=nothing)
-        _fill(response, Each("topics", "topics", ("name",), partition), request.topics, code, message)
+        partition = ItemErrors("partition_indexes", "partitions", ("partition_index",), other_fields=nothing)
+        _fill(response, ItemErrors("topics", "topics", ("name",), partition), request.topics, code, message)
 
 
 def _find_coordinator(
@@ -215,8 +223,10 @@ def _find_coordinator(
         response.error_code, response.error_message = code, message
         response.node_id = response.port = -1
     else:
-        each = Each("coordinator_keys", "coordinators", ("key",), fixed={"node_id": -1, "port": -1})
-        _fill(response, each, request.coordinator_keys, code, message)
+        items = ItemErrors(
+            "coordinator_keys", "coordinators", ("key",), other_fields={"node_id": -1, "port": -1}
+        )
+        _fill(response, items, request.coordinator_keys, code, message)
 
 
 def _join_group(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
@@ -226,9 +236,9 @@ def _join_group(response: Any, request: Any, version: int, code: ErrorCode, mess
 
 def _delete_topics(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
     if version >= FIRST_DELETE_TOPICS_WITH_IDS:
-        _fill(response, Each("topics", "responses", ("name", "topic_id")), request.topics, code, None)
+        _fill(response, ItemErrors("topics", "responses", ("name", "topic_id")), request.topics, code, None)
     else:
-        _fill(response, Each("topic_names", "responses", ("name",)), request.topic_names, code, None)
+        _fill(response, ItemErrors("topic_names", "responses", ("name",)), request.topic_names, code, None)
 
 
 def _init_producer_id(
@@ -244,15 +254,15 @@ def _add_partitions_to_txn(
     if version >= FIRST_ADD_PARTITIONS_IN_BATCHES:
         response.error_code = code
     else:
-        each = NAMED[ApiKey.ADD_PARTITIONS_TO_TXN]
-        _fill(response, each, request.v3_and_below_topics, code, message)
+        items = ITEM_ERRORS[ApiKey.ADD_PARTITIONS_TO_TXN]
+        _fill(response, items, request.v3_and_below_topics, code, message)
 
 
 def _alter_replica_log_dirs(
     response: Any, request: Any, version: int, code: ErrorCode, message: str | None
 ) -> None:
     for directory in request.dirs:
-        _fill(response, NAMED[ApiKey.ALTER_REPLICA_LOG_DIRS], directory.topics, code, message)
+        _fill(response, ITEM_ERRORS[ApiKey.ALTER_REPLICA_LOG_DIRS], directory.topics, code, message)
 
 
 def _create_delegation_token(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
     from kwire.broker.replication.partition import Partition
     from kwire.broker.replication.replication_quota import ReplicationQuota
+    from kwire.broker.security.delegation_tokens import TokenHmacs
     from kwire.broker.security.principal import Principal
-    from kwire.broker.security.tokens import TokenHmacs
     from kwire.broker.security.users import Users
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
@@ -52,7 +52,7 @@ class Features(NamedTuple):
     epoch: int
 
 
-class Asked(Protocol):
+class ControllerRequestContext(Protocol):
     """A request as the controller sees it: its own client's, or one that a broker forwards."""
 
     @property
@@ -85,10 +85,15 @@ class Asked(Protocol):
         """Give no answer, and end the client's connection: it is to begin anew."""
 
 
-class Forwards(Protocol):
+class ForwardingManager(Protocol):
     """The way of clients' requests to the active controller, where that may be another node."""
 
-    def forward(self, asked: Asked, request: Message, locally: Callable[[Asked], None]) -> None:
+    def forward(
+        self,
+        asked: ControllerRequestContext,
+        request: Message,
+        locally: Callable[[ControllerRequestContext], None],
+    ) -> None:
         """Have the active controller answer it; `locally` does, while that is this node."""
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
@@ -127,7 +132,7 @@ class ClusterView(Protocol):
         """The loggers whose levels are told and set, by name. KIP-412."""
 
 
-class ServesQuorum(Protocol):
+class QuorumPort(Protocol):
     """The quorum of the metadata log, as one of its voters knows it, and the log of this one."""
 
     @property
@@ -154,7 +159,7 @@ class ServesQuorum(Protocol):
     def high_watermark(self) -> int:
         """Up to where all is committed; -1 while a new leader does not know it."""
 
-    def asked(self, request: Message, asker: Asked) -> None:
+    def asked(self, request: Message, asker: ControllerRequestContext) -> None:
         """Have `asker` answered, now or later, on a vote, an epoch, or a change of the voters."""
 
     def when_kept(self, answer: Callable[[], None]) -> bool:
@@ -186,13 +191,13 @@ class ControllerRole(ClusterView, Protocol):
     """A node as its handlers of the controller's APIs see it."""
 
     @property
-    def quorum(self) -> ServesQuorum: ...
+    def quorum(self) -> QuorumPort: ...
     @property
     def own_controller(self) -> ControllerPort:
         """The controller of this node, which refuses what it is asked while it is not the active one."""
 
 
-class Records(Protocol):
+class BrokerPartitions(Protocol):
     """The partitions of a broker, and what it knows of others."""
 
     @property
@@ -242,21 +247,21 @@ class Records(Protocol):
         """Whether the partition is part of the transaction; with `adds` it becomes part of it."""
 
 
-class MovesLogs(Protocol):
+class LogDirMover(Protocol):
     """Where a broker's partitions lie."""
 
     def move(self, topic: str, index: int, path: str) -> None:
         """Begin to move a partition, or remember where it is to be made. ApiError."""
 
 
-class GivesProducerIds(Protocol):
-    """ProducerIdAndEpoch ids that the controller has given to this broker."""
+class ProducerIdManager(Protocol):
+    """Producer ids that the controller has given to this broker."""
 
     def next(self) -> int:
         """One that nobody has. ApiError where there is none yet."""
 
 
-class BrokerRole(ClusterView, Records, Protocol):
+class BrokerRole(ClusterView, BrokerPartitions, Protocol):
     """A node as its handlers of the brokers' APIs see it."""
 
     @property
@@ -264,11 +269,11 @@ class BrokerRole(ClusterView, Records, Protocol):
     @property
     def transactions(self) -> TransactionCoordinatorService: ...
     @property
-    def producer_ids(self) -> GivesProducerIds: ...
+    def producer_ids(self) -> ProducerIdManager: ...
     @property
     def log_manager(self) -> LogManager: ...
     @property
-    def log_dirs(self) -> MovesLogs: ...
+    def log_dirs(self) -> LogDirMover: ...
     @property
     def has_telemetry_receiver(self) -> bool:
         """Whether anybody can be shown what clients push of their metrics."""
@@ -277,9 +282,9 @@ class BrokerRole(ClusterView, Records, Protocol):
         """Where these brokers are reached through a listener; those that are not are left out."""
 
 
-class BothRoles(BrokerRole, ControllerRole, Protocol):
+class CombinedRole(BrokerRole, ControllerRole, Protocol):
     """A node of both roles."""
 
     @property
-    def forwarding(self) -> Forwards | None:
+    def forwarding(self) -> ForwardingManager | None:
         """None where no other node can be the active controller."""

@@ -1,6 +1,6 @@
 """The last requests of a node, in slots of equal size: each goes over the oldest one.
 
-A request is noted before it is handled, and how it was answered when its reply leaves. What holds the slots
+A request is logged before it is handled, and how it was answered when its reply leaves. What holds the slots
 may be memory of the process or, so that they outlive it, a file that is mapped (`broker.observe.ring`).
 """
 
@@ -21,19 +21,19 @@ SLOTS: Final = 1_000
 CLIENT_BYTES: Final = 64
 PEER_BYTES: Final = 46
 """An IPv6 address has as many at most."""
-UNANSWERED: Final = -1.0
+NO_RESPONSE: Final = -1.0
 _SLOT: Final = Struct(f"<qqddqqihh{CLIENT_BYTES + PEER_BYTES}s")
-_ANSWER: Final = Struct("<qd")
+_RESPONSE: Final = Struct("<qd")
 """Of a slot, behind its number: bytes of the reply, and seconds."""
-_ANSWER_AT: Final = 8
+_RESPONSE_OFFSET: Final = 8
 _SLOT_BYTES: Final = _SLOT.size
 SLOTS_BYTES: Final = SLOTS * _SLOT_BYTES
 
 
-class Noted(NamedTuple):
-    """One request that was noted."""
+class LoggedRequest(NamedTuple):
+    """One request that was logged."""
 
-    began: float
+    received_s: float
     """When it came in, in seconds of the clock that the node counts by."""
     seconds: float | None
     """From then until its reply was handed over to be sent; None where it was not answered."""
@@ -58,13 +58,13 @@ def request_id(connection: int, correlation_id: int) -> str:
     return f"{connection}-{correlation_id}"
 
 
-def who(client_id: str | None, peer_host: str) -> bytes:
-    """Who asks, as slots have it."""
+def client_bytes(client_id: str | None, peer_host: str) -> bytes:
+    """Who client, as slots have it."""
     client = (client_id or "").encode()[:CLIENT_BYTES]
     return client.ljust(CLIENT_BYTES, b"\0") + peer_host.encode()[:PEER_BYTES]
 
 
-class LastRequests:
+class RequestLog:
     """Those of a node that runs."""
 
     __slots__ = ("_at", "_count", "_slots")
@@ -74,19 +74,19 @@ class LastRequests:
         self._slots: bytearray | mmap = bytearray(SLOTS_BYTES)
         self._at = 0
 
-    def keep_in(self, slots: bytearray | mmap, at: int) -> None:
+    def move_to(self, slots: bytearray | mmap, at: int) -> None:
         """Have them there from now on, from byte `at` on, where `SLOTS_BYTES` are taken."""
         slots[at : at + SLOTS_BYTES] = self._slots[self._at : self._at + SLOTS_BYTES]
         self._slots, self._at = slots, at
 
-    def keep(self) -> None:
+    def move_to_memory(self) -> None:
         """Have them in the memory of this process from now on."""
-        self.keep_in(bytearray(SLOTS_BYTES), 0)
+        self.move_to(bytearray(SLOTS_BYTES), 0)
 
-    def take_up(
-        self, header: RequestHeader, asks: bytes, connection: int, size_bytes: int, began: float
+    def begin(
+        self, header: RequestHeader, client: bytes, connection: int, size_bytes: int, received_s: float
     ) -> int:
-        """Note a request that is about to be handled. Its number. `asks`: see `who`."""
+        """Note a request that is about to be handled. Its number. `client`: see `client_bytes`."""
         self._count = number = self._count + 1
         api_key, api_version, correlation_id, _, _ = header
         _SLOT.pack_into(
@@ -94,57 +94,57 @@ class LastRequests:
             self._at + number % SLOTS * _SLOT_BYTES,
             number,
             0,
-            UNANSWERED,
-            began,
+            NO_RESPONSE,
+            received_s,
             connection,
             size_bytes,
             correlation_id,
             api_key,
             api_version,
-            asks,
+            client,
         )
         return number
 
-    def answered(self, number: int, reply_bytes: int, seconds: float) -> bool:
+    def finish(self, number: int, reply_bytes: int, seconds: float) -> bool:
         """Note how a request was answered; False where its slot is another's by now."""
         if self._count - number >= SLOTS:
             return False
-        at = self._at + number % SLOTS * _SLOT_BYTES + _ANSWER_AT
-        _ANSWER.pack_into(self._slots, at, reply_bytes, seconds)
+        at = self._at + number % SLOTS * _SLOT_BYTES + _RESPONSE_OFFSET
+        _RESPONSE.pack_into(self._slots, at, reply_bytes, seconds)
         return True
 
-    def has_of_others(self, client_id: str, since: float) -> bool:
+    def has_requests_of_others(self, client_id: str, since: float) -> bool:
         """Whether anybody but this client has asked since then, of the requests that are kept."""
-        ours = who(client_id, "")
+        ours = client_bytes(client_id, "")
         for number in range(self._count, max(0, self._count - SLOTS), -1):
-            _, _, _, began, _, _, _, _, _, asks = _SLOT.unpack_from(
+            _, _, _, received_s, _, _, _, _, _, client = _SLOT.unpack_from(
                 self._slots, self._at + number % SLOTS * _SLOT_BYTES
             )
-            # Not in their order: one that has waited is noted anew where its slot has gone to another.
-            if began > since and not asks.startswith(ours):
+            # Not in their order: one that has waited is logged anew where its slot has gone to another.
+            if received_s > since and not client.startswith(ours):
                 return True
         return False
 
-    def all(self) -> list[Noted]:
+    def all(self) -> list[LoggedRequest]:
         """The newest one last."""
         return read_slots(self._slots[self._at : self._at + SLOTS_BYTES])
 
 
-def read_slots(slots: Buffer) -> list[Noted]:
+def read_slots(slots: Buffer) -> list[LoggedRequest]:
     """What is in `SLOTS_BYTES`, the newest one last."""
-    noted = []
-    for number, reply, seconds, began, connection, size, correlation, key, version, asks in sorted(
+    logged = []
+    for number, reply, seconds, received_s, connection, size, correlation, key, version, client in sorted(
         _SLOT.iter_unpack(slots)
     ):
         if number:
             client_id, peer_host = (
                 text.rstrip(b"\0").decode(errors="replace")
-                for text in (asks[:CLIENT_BYTES], asks[CLIENT_BYTES:])
+                for text in (client[:CLIENT_BYTES], client[CLIENT_BYTES:])
             )
-            took = None if seconds == UNANSWERED else seconds
-            noted.append(
-                Noted(
-                    began,
+            took = None if seconds == NO_RESPONSE else seconds
+            logged.append(
+                LoggedRequest(
+                    received_s,
                     took,
                     connection,
                     correlation,
@@ -156,4 +156,4 @@ def read_slots(slots: Buffer) -> list[Noted]:
                     reply,
                 )
             )
-    return noted
+    return logged

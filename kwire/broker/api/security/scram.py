@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.request.context import PARKED, Parked
+from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.broker.controller.commands import AlterScramCredentials, Fault
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
 from kwire.wire.errors import ApiError, ErrorCode
@@ -25,15 +25,15 @@ from kwire.wire.messages.describe_user_scram_credentials import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, BrokerRole, ControllerRole
+    from kwire.broker.api.request.ports import BrokerRole, ControllerRequestContext, ControllerRole
     from kwire.broker.metadata.image import MetadataImage
 
-TWICE: Final = "Cannot describe SCRAM credentials for the same user twice in a single request: "
-NOBODY: Final = "Attempt to describe a user credential that does not exist: "
+DUPLICATE_USER: Final = "Cannot describe SCRAM credentials for the same user twice in a single request: "
+UNKNOWN_USER: Final = "Attempt to describe a user credential that does not exist: "
 
 
 def describe_user_scram_credentials(
-    node: BrokerRole, _context: Asked, request: DescribeUserScramCredentialsRequest
+    node: BrokerRole, _context: ControllerRequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     """One result a user; no users, or a null list of them, asks for all."""
     image = node.image
@@ -42,14 +42,14 @@ def describe_user_scram_credentials(
     else:
         times = Counter(sorted({name for _, name in image.scram_credentials}))
     return DescribeUserScramCredentialsResponse(
-        results=[_described(image, name, is_twice=count > 1) for name, count in times.items()]
+        results=[_describe(image, name, is_twice=count > 1) for name, count in times.items()]
     )
 
 
-def _described(image: MetadataImage, name: str, *, is_twice: bool) -> DescribeUserScramCredentialsResult:
+def _describe(image: MetadataImage, name: str, *, is_twice: bool) -> DescribeUserScramCredentialsResult:
     result = DescribeUserScramCredentialsResult(user=name)
     if is_twice:
-        result.error_code, result.error_message = ErrorCode.DUPLICATE_RESOURCE, TWICE + name
+        result.error_code, result.error_message = ErrorCode.DUPLICATE_RESOURCE, DUPLICATE_USER + name
         return result
     result.credential_infos = [
         CredentialInfo(mechanism=mechanism.code, iterations=record.iterations)
@@ -57,13 +57,13 @@ def _described(image: MetadataImage, name: str, *, is_twice: bool) -> DescribeUs
         if (record := image.scram_credentials.get((mechanism.code, name))) is not None
     ]
     if not result.credential_infos:
-        result.error_code, result.error_message = ErrorCode.RESOURCE_NOT_FOUND, NOBODY + name
+        result.error_code, result.error_message = ErrorCode.RESOURCE_NOT_FOUND, UNKNOWN_USER + name
     return result
 
 
 def alter_user_scram_credentials(
-    node: ControllerRole, context: Asked, request: AlterUserScramCredentialsRequest
-) -> Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: AlterUserScramCredentialsRequest
+) -> Delayed:
     """One result a user."""
 
     def done(reply: dict[str, Fault | None] | ApiError) -> None:
@@ -84,4 +84,4 @@ def alter_user_scram_credentials(
             )
 
     node.own_controller.submit(AlterScramCredentials(request.deletions, request.upsertions), done)
-    return PARKED
+    return DELAYED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.telemetry.instances import Client, ClientInstances
-from kwire.broker.api.telemetry.received import Received
+from kwire.broker.api.telemetry.client_instances import ClientInstances, ClientMetadata
+from kwire.broker.api.telemetry.pushed_metrics import PushedMetrics
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.metadata.client_metrics import IllegalPattern, parse_subscription
 from kwire.broker.metadata.image import RESOURCE_CLIENT_METRICS
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ACCEPTED_CODECS: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 """In the order in which clients are to prefer them, which is Kafka's."""
-MOST_FIELDS: Final = 50_000
+MAX_FIELDS: Final = 50_000
 """Of a push: they take some 0.05 s of the loop, and are twice what the most series of a client have."""
 
 
@@ -39,7 +39,7 @@ class ClientTelemetry:
         self, config: BrokerConfig, host: Host, image: MetadataImage, *, has_receiver: Callable[[], bool]
     ) -> None:
         """Begin with the subscriptions of the image. `has_receiver`: anybody can be shown what is pushed."""
-        self.received = Received()
+        self.pushed_metrics = PushedMetrics()
         self.instances = ClientInstances(host.random("client instances"))
         self._config = config
         self._host = host
@@ -50,7 +50,7 @@ class ClientTelemetry:
                 self._subscribe(name, image.config(resource_type, name))
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """How large a push may be, compressed and not."""
         return self._config.telemetry_max_bytes
 
@@ -67,7 +67,7 @@ class ClientTelemetry:
             self._logger.error("the client metrics subscription %s is passed over: %s", name, error)
 
     def get(
-        self, asked: GetTelemetrySubscriptionsRequest, client: Client
+        self, asked: GetTelemetrySubscriptionsRequest, client: ClientMetadata
     ) -> GetTelemetrySubscriptionsResponse:
         """What a client is to push. ApiError."""
         instance = self.instances.get(asked.client_instance_id, client, self._host.monotonic_ms())
@@ -76,12 +76,12 @@ class ClientTelemetry:
             subscription_id=instance.subscription_id,
             accepted_compression_types=list(ACCEPTED_CODECS),
             push_interval_ms=instance.interval_ms,
-            telemetry_max_bytes=self.most_bytes,
+            telemetry_max_bytes=self.max_bytes,
             delta_temporality=True,
             requested_metrics=instance.metrics,
         )
 
-    def push(self, pushed: PushTelemetryRequest, client: Client) -> None:
+    def push(self, pushed: PushTelemetryRequest, client: ClientMetadata) -> None:
         """Take what a client has measured. ApiError."""
         now_ms = self._host.monotonic_ms()
         instance = self.instances.push(
@@ -91,34 +91,34 @@ class ClientTelemetry:
             of_subscription=pushed.subscription_id,
             terminating=pushed.terminating,
             compression=pushed.compression_type,
-            is_too_large=len(pushed.metrics) > self.most_bytes,
+            is_too_large=len(pushed.metrics) > self.max_bytes,
         )
         if pushed.metrics:
             try:
-                self._take(pushed, client, now_ms + instance.kept_ms)
+                self._take(pushed, client, now_ms + instance.expiry_ms)
             except (CompressionError, WireError) as error:
                 instance.last_error = ErrorCode.INVALID_RECORD
                 self._logger.info("what %s pushed is refused: %s", uuid_to_text(instance.id), error)
                 raise ApiError(ErrorCode.INVALID_RECORD) from error
         if pushed.terminating:
-            self.received.ended(instance.id, now_ms)
+            self.pushed_metrics.end_client(instance.id, now_ms)
 
-    def _take(self, pushed: PushTelemetryRequest, client: Client, until_ms: int) -> None:
+    def _take(self, pushed: PushTelemetryRequest, client: ClientMetadata, until_ms: int) -> None:
         data = pushed.metrics
         if pushed.compression_type != Codec.NONE:
-            data = decompress(Codec(pushed.compression_type), data, max_bytes=self.most_bytes)
+            data = decompress(Codec(pushed.compression_type), data, max_bytes=self.max_bytes)
         if self._has_receiver():
-            points = read_points(data, max_fields=MOST_FIELDS)
-            self.received.take(pushed.client_instance_id, client, points, until_ms=until_ms)
+            points = read_points(data, max_fields=MAX_FIELDS)
+            self.pushed_metrics.take(pushed.client_instance_id, client, points, until_ms=until_ms)
 
     def disconnected(self, connection: int) -> None:
         """A client's connection has ended."""
         gone = self.instances.disconnected(connection)
         if gone is not None:
-            self.received.ended(gone, self._host.monotonic_ms())
+            self.pushed_metrics.end_client(gone, self._host.monotonic_ms())
 
     def expire(self) -> None:
         """Forget what was not heard of for long enough."""
         now_ms = self._host.monotonic_ms()
         self.instances.expire(now_ms)
-        self.received.expire(now_ms)
+        self.pushed_metrics.expire(now_ms)

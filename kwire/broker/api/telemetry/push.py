@@ -1,7 +1,7 @@
 """GetTelemetrySubscriptions v0 and PushTelemetry v0. KIP-714.
 
 Order of checks of a push: the id; whether the client had ended; too early; the subscription id; the codec;
-the size; then what it is made of (INVALID_RECORD). Served always, but advertised only where there is a
+the size; then what it is made of (INVALID_RECORD). SupportedApi always, but advertised only where there is a
 receiver for what is pushed, the HTTP port: docs/decisions/0023.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from kwire.broker.api.telemetry.instances import Client
+from kwire.broker.api.telemetry.client_instances import ClientMetadata
 from kwire.wire.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
 
 
-class TakesMetrics(Protocol):
+class TelemetryBroker(Protocol):
     """A broker, with what clients push of their metrics."""
 
     @property
@@ -29,23 +29,23 @@ class TakesMetrics(Protocol):
 
 
 def get_telemetry_subscriptions(
-    node: TakesMetrics, context: RequestContext, request: GetTelemetrySubscriptionsRequest
+    node: TelemetryBroker, context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
     """Tell a client which of its metrics to push."""
     return node.telemetry.get(request, _client(context))
 
 
 def push_telemetry(
-    node: TakesMetrics, context: RequestContext, request: PushTelemetryRequest
+    node: TelemetryBroker, context: RequestContext, request: PushTelemetryRequest
 ) -> PushTelemetryResponse:
     """Take a client's metrics."""
     node.telemetry.push(request, _client(context))
     return PushTelemetryResponse()
 
 
-def _client(context: RequestContext) -> Client:
+def _client(context: RequestContext) -> ClientMetadata:
     channel = context.channel
-    return Client(
+    return ClientMetadata(
         context.client_id,
         channel.client_software_name,
         channel.client_software_version,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.request.context import PARKED, Parked
+from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.broker.config.describe import describe_topic, inherited_source
 from kwire.broker.controller.commands import (
     CreatePartitions,
@@ -37,7 +37,7 @@ from kwire.wire.messages.delete_topics import DeletableTopicResult, DeleteTopics
 from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole
 
 CONFIGS_SINCE: Final = 5
 NO_TOPIC = TopicToDelete(None, None)
@@ -46,8 +46,8 @@ FIRST_WITH_DISABLED_CODE = 3
 
 
 def create_topics(
-    node: ControllerRole, context: Asked, request: CreateTopicsRequest
-) -> CreateTopicsResponse | Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse | Delayed:
     """One outcome a topic name, unless the request is refused as a whole."""
     times = Counter(topic.name for topic in request.topics)
     asked = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
@@ -77,7 +77,7 @@ def create_topics(
         context.complete(CreateTopicsResponse(topics=results))
 
     node.own_controller.submit(CreateTopics(asked, request.validate_only), done)
-    return PARKED
+    return DELAYED
 
 
 def _refused(name: str, error: ApiError) -> CreatableTopicResult:
@@ -107,7 +107,9 @@ def _add_configs(
         ]
 
 
-def delete_topics(node: ControllerRole, context: Asked, request: DeleteTopicsRequest) -> Parked:
+def delete_topics(
+    node: ControllerRole, context: ControllerRequestContext, request: DeleteTopicsRequest
+) -> Delayed:
     """One outcome a topic. ApiError where delete.topic.enable is off, or there is no time for any of them."""
     version = context.api_version
     if version >= FIRST_WITH_IDS:
@@ -134,7 +136,7 @@ def delete_topics(node: ControllerRole, context: Asked, request: DeleteTopicsReq
             context.complete(_response(reply))
 
     node.own_controller.submit(DeleteTopics(asked), done)
-    return PARKED
+    return DELAYED
 
 
 def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
@@ -152,8 +154,8 @@ def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
 
 
 def create_partitions(
-    node: ControllerRole, context: Asked, request: CreatePartitionsRequest
-) -> CreatePartitionsResponse | Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse | Delayed:
     """One outcome a topic name, unless the request is refused as a whole."""
     times = Counter(topic.name for topic in request.topics)
     asked = [topic for topic in request.topics if times[topic.name] == 1]
@@ -171,7 +173,7 @@ def create_partitions(
         context.complete(CreatePartitionsResponse(results=results))
 
     node.own_controller.submit(CreatePartitions(asked, request.validate_only), done)
-    return PARKED
+    return DELAYED
 
 
 def _result(name: str, fault: Fault | None) -> CreatePartitionsTopicResult:

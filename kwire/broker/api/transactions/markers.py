@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.replication.roles import Role
 from kwire.coordinator.transactions.state_machine import TransactionMarker
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Results = dict[int, dict[TopicPartition, ErrorCode]]
 
 
-def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteTxnMarkersRequest) -> Parked:
+def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteTxnMarkersRequest) -> Delayed:
     """Answer when every marker is in its log, or refused. A producer has one answer for all its markers."""
     results: Results = {}
     left = 1
@@ -74,7 +74,7 @@ def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteT
 
             node.write_marker(partition, txn_marker, marker.coordinator_epoch, written)
     answered()
-    return PARKED
+    return DELAYED
 
 
 def _partitions(marker: WritableTxnMarker) -> dict[TopicPartition, None]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
-from kwire.broker.api.transactions.checks import ToldError, check_transaction
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.transactions.verification import ErrorWithMessage, verify_transaction
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from kwire.coordinator.groups.errors import response_error
 from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
@@ -33,7 +33,7 @@ FIRST_VERSION_WITH_ABORTABLE = 4
 
 def txn_offset_commit(
     node: BrokerRole, context: RequestContext, request: TxnOffsetCommitRequest
-) -> TxnOffsetCommitResponse | Parked:
+) -> TxnOffsetCommitResponse | Delayed:
     """Answer for each partition once the offsets are stored."""
     response = TxnOffsetCommitResponse()
     asked: list[TxnOffsetCommitResponsePartition] = []
@@ -74,7 +74,7 @@ def txn_offset_commit(
     def checked(error: ApiError | None) -> None:
         if error is not None:
             # A group's clients know what is wrong with a coordinator, unlike producers.
-            done(error.underlying if isinstance(error, ToldError) else response_error(error))
+            done(error.underlying if isinstance(error, ErrorWithMessage) else response_error(error))
             return
         commit = OffsetCommit(
             group_id=request.group_id,
@@ -90,19 +90,19 @@ def txn_offset_commit(
 
     if not request.group_id:
         done(ErrorCode.INVALID_GROUP_ID)
-        return PARKED
+        return DELAYED
     adds = context.api_version >= FIRST_VERSION_THAT_ADDS
     checks = adds or node.config.transaction_partition_verification_enable
     if checks and GROUP_METADATA_TOPIC not in node.image.topics:
         done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return PARKED
-    check_transaction(
+        return DELAYED
+    verify_transaction(
         node,
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         (GROUP_METADATA_TOPIC, node.groups.offsets_partition(request.group_id)),
         adds=adds,
-        knows_abortable=context.api_version >= FIRST_VERSION_WITH_ABORTABLE,
+        supports_abortable=context.api_version >= FIRST_VERSION_WITH_ABORTABLE,
         done=checked,
     )
-    return PARKED
+    return DELAYED

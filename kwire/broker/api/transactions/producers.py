@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, is_internal
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -41,13 +41,13 @@ FIRST_VERSION_OF_BROKERS = 4
 FIRST_VERSION_WITH_FENCED = 2
 CLIENT_VERSION, BROKER_VERSION = 0, 2
 """The transaction protocol of who asks: a broker does it for a client of version 2, when that produces."""
-ToldResults = Callable[[list[AddPartitionsToTxnTopicResult]], None]
+OnTopicResults = Callable[[list[AddPartitionsToTxnTopicResult]], None]
 FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 
 
 def init_producer_id(
     node: BrokerRole, context: RequestContext, request: InitProducerIdRequest
-) -> InitProducerIdResponse | Parked:
+) -> InitProducerIdResponse | Delayed:
     """Answer with the next producer id; COORDINATOR_LOAD_IN_PROGRESS until the controller gave some."""
     knows_id = request.producer_id != NO_PRODUCER_ID
     knows_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
@@ -58,7 +58,7 @@ def init_producer_id(
 
         def done(result: ProducerIdAndEpoch | ApiError) -> None:
             if isinstance(result, ApiError):
-                code = fenced_for(result.code, context.api_version, FIRST_INIT_WITH_FENCED)
+                code = error_for_version(result.code, context.api_version, FIRST_INIT_WITH_FENCED)
                 context.complete(_refusal(code))
             else:
                 context.complete(
@@ -68,7 +68,7 @@ def init_producer_id(
         node.transactions.init_producer_id(
             request.transactional_id, request.transaction_timeout_ms, expected, done
         )
-        return PARKED
+        return DELAYED
 
     try:
         return InitProducerIdResponse(producer_id=node.producer_ids.next(), producer_epoch=0)
@@ -84,7 +84,7 @@ def _refusal(code: int) -> InitProducerIdResponse:
 
 def add_partitions_to_txn(
     node: BrokerRole, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> Parked:
+) -> Delayed:
     """Answer when each transaction's partitions are stored."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
 
@@ -94,7 +94,7 @@ def add_partitions_to_txn(
         refused = _refused(node, request.v3_and_below_topics, of_client=True)
         if refused is not None:
             answer(refused)
-            return PARKED
+            return DELAYED
         producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         _add(
             node,
@@ -104,7 +104,7 @@ def add_partitions_to_txn(
             CLIENT_VERSION,
             lambda results: answer(_for_version(results, context.api_version)),
         )
-        return PARKED
+        return DELAYED
     response = AddPartitionsToTxnResponse()
     left = len(request.transactions)
     if not left:
@@ -131,7 +131,7 @@ def add_partitions_to_txn(
             _verify(node, transaction.transactional_id, producer, topics, answered)
         else:
             _add(node, transaction.transactional_id, producer, topics, BROKER_VERSION, answered)
-    return PARKED
+    return DELAYED
 
 
 def _add(
@@ -140,7 +140,7 @@ def _add(
     producer: ProducerIdAndEpoch,
     topics: Sequence[AddPartitionsToTxnTopic],
     client_version: int,
-    answered: ToldResults,
+    answered: OnTopicResults,
 ) -> None:
     def done(code: ErrorCode) -> None:
         answered(_all_with(topics, code))
@@ -153,7 +153,7 @@ def _verify(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     topics: Sequence[AddPartitionsToTxnTopic],
-    answered: ToldResults,
+    answered: OnTopicResults,
 ) -> None:
     partitions = _partitions(topics)
 
@@ -219,22 +219,22 @@ def _for_version(
 ) -> list[AddPartitionsToTxnTopicResult]:
     for topic in results:
         for result in topic.results_by_partition:
-            result.partition_error_code = fenced_for(result.partition_error_code, version)
+            result.partition_error_code = error_for_version(result.partition_error_code, version)
     return results
 
 
-def fenced_for(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) -> int:
+def error_for_version(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) -> int:
     """PRODUCER_FENCED as clients knew it before it had a code of its own (KIP-588)."""
     if code == ErrorCode.PRODUCER_FENCED and version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
 
 
-def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOffsetsToTxnRequest) -> Parked:
+def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOffsetsToTxnRequest) -> Delayed:
     """The group's partition of the offsets topic becomes part of the transaction."""
 
     def done(code: ErrorCode) -> None:
-        context.complete(AddOffsetsToTxnResponse(error_code=fenced_for(code, context.api_version)))
+        context.complete(AddOffsetsToTxnResponse(error_code=error_for_version(code, context.api_version)))
 
     node.transactions.add_partitions(
         request.transactional_id,
@@ -243,16 +243,16 @@ def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOf
         CLIENT_VERSION,
         done,
     )
-    return PARKED
+    return DELAYED
 
 
-def end_txn(node: BrokerRole, context: RequestContext, request: EndTxnRequest) -> Parked:
+def end_txn(node: BrokerRole, context: RequestContext, request: EndTxnRequest) -> Delayed:
     """Answer when it is decided; the markers are written meanwhile."""
     version = context.api_version
 
     def done(result: ProducerIdAndEpoch | ApiError) -> None:
         if isinstance(result, ApiError):
-            context.complete(EndTxnResponse(error_code=fenced_for(result.code, version)))
+            context.complete(EndTxnResponse(error_code=error_for_version(result.code, version)))
         elif version < FIRST_VERSION_THAT_RAISES_EPOCHS:
             context.complete(EndTxnResponse())
         else:
@@ -265,4 +265,4 @@ def end_txn(node: BrokerRole, context: RequestContext, request: EndTxnRequest) -
         client_version=2 if version >= FIRST_VERSION_THAT_RAISES_EPOCHS else 0,
         done=done,
     )
-    return PARKED
+    return DELAYED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.api.request.table import SERVED, ListenerRole, served_by
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, apis_for
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -52,12 +52,12 @@ def test_what_is_passed_on_is_offered_as_far_as_the_active_controller_serves_it(
 
     rig.node.has_telemetry_receiver = True
     everything = offered({})
-    assert everything.keys() == served_by(ListenerRole.BROKER).keys()
+    assert everything.keys() == apis_for(ListenerRole.BROKER).keys()
     known: dict[int, tuple[int, int]]
     known = {ApiKey.CREATE_TOPICS: (5, 9), ApiKey.DESCRIBE_QUORUM: (0, 1), ApiKey.DELETE_TOPICS: (7, 8)}
     less = offered({**known, ApiKey.FETCH: (17, 17)})
     assert (less[ApiKey.CREATE_TOPICS], less[ApiKey.DESCRIBE_QUORUM]) == ((5, 7), (0, 1))
-    own = {key for key in everything if not SERVED[key].by.value.is_forwarded}
+    own = {key for key in everything if not SUPPORTED_APIS[key].handled_by.value.is_forwarded}
     assert less.keys() == own | {ApiKey.CREATE_TOPICS, ApiKey.DESCRIBE_QUORUM}
     assert all(less[key] == everything[key] for key in own)
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.api.dispatch.handlers import AS_CONTROLLER, FIRST, HANDLERS, imported
-from kwire.broker.api.request.table import SERVED, ListenerRole
+from kwire.broker.api.dispatch.handlers import (
+    BEFORE_FORWARDING,
+    CONTROLLER_HANDLERS,
+    HANDLERS,
+    import_handler,
+)
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole
 
 
 def test_what_is_served_has_a_handler_and_nothing_else() -> None:
-    assert HANDLERS.keys() == SERVED.keys()
-    assert all(SERVED[key].by.value.is_forwarded for key in FIRST)
-    assert all(ListenerRole.CONTROLLER in SERVED[key].by.value.roles for key in AS_CONTROLLER)
+    assert HANDLERS.keys() == SUPPORTED_APIS.keys()
+    assert all(SUPPORTED_APIS[key].handled_by.value.is_forwarded for key in BEFORE_FORWARDING)
+    assert all(
+        ListenerRole.CONTROLLER in SUPPORTED_APIS[key].handled_by.value.roles for key in CONTROLLER_HANDLERS
+    )
 
 
-@pytest.mark.parametrize("name", sorted({*HANDLERS.values(), *FIRST.values(), *AS_CONTROLLER.values()}))
+@pytest.mark.parametrize(
+    "name", sorted({*HANDLERS.values(), *BEFORE_FORWARDING.values(), *CONTROLLER_HANDLERS.values()})
+)
 def test_every_handler_is_there(name: str) -> None:
-    assert callable(imported(name))
+    assert callable(import_handler(name))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kwire.wire.messages.default_principal import DefaultPrincipalData

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.alter_partition import (
     AlterPartitionRequest,

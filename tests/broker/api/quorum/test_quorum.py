@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.raft.outputs import Remember
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
 from kwire.testing.virtual_node import VirtualClient

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.error_responses import ALWAYS_SAID, NAMED, SPECIAL, error_response
-from kwire.broker.api.request.table import SERVED
+from kwire.broker.api.request.error_responses import (
+    ITEM_ERRORS,
+    SPECIAL,
+    WITH_DEFAULT_MESSAGE,
+    error_response,
+)
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
 from kwire.wire.codegen import decode, encode
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -34,10 +39,10 @@ def test_kafka_was_asked_of_every_version() -> None:
     asked = {(key, int(line.split()[1])) for key, lines in CASES.items() for line in lines}
     assert asked == {
         (key, version)
-        for key, served in SERVED.items()
-        for version in range(max(served.min_version, served.refused_below), served.max_version + 1)
+        for key, served in SUPPORTED_APIS.items()
+        for version in range(max(served.min_version, served.rejected_below), served.max_version + 1)
     }
-    assert {*NAMED, *SPECIAL, *ALWAYS_SAID} <= SERVED.keys()
+    assert {*ITEM_ERRORS, *SPECIAL, *WITH_DEFAULT_MESSAGE} <= SUPPORTED_APIS.keys()
 
 
 @pytest.mark.parametrize("key", CASES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest

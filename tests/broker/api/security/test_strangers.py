@@ -14,7 +14,7 @@ from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest
 from kwire.wire.registry import encode_request
-from tests.broker.api.security.test_session import DELAY_MS, LISTENER, SETTINGS
+from tests.broker.api.security.test_sasl_session import DELAY_MS, LISTENER, SETTINGS
 
 CONNECTIONS = 1_500
 MOST_FRAMES = 6

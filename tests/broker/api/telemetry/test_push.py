@@ -92,7 +92,7 @@ def test_what_is_pushed_is_kept(rig: Rig, codec: Codec) -> None:
     known = get(client).subscription_id
     data = PUSHED if codec is Codec.NONE else compress(codec, PUSHED)
     assert push(client, known, data, compression_type=codec) == 0
-    kept = rig.node.telemetry.received.clients[ID]
+    kept = rig.node.telemetry.pushed_metrics.clients[ID]
     assert {series.name: value for series, value in kept.values.items()}[SENT] == 42
     assert (kept.client.client_id, kept.client.address) == ("me", "127.0.0.1")
 
@@ -103,8 +103,8 @@ def test_what_is_no_metrics_is_refused(rig: Rig, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, "kwire.telemetry"):
         assert push(client, known, PUSHED[:-1]) == ErrorCode.INVALID_RECORD
         assert push(client, known, b"\0", compression_type=4, terminating=True) == ErrorCode.INVALID_RECORD
-    assert "reaches beyond the end" in caplog.text
-    assert not rig.node.telemetry.received.clients
+    assert "exceeds the buffer" in caplog.text
+    assert not rig.node.telemetry.pushed_metrics.clients
 
 
 def test_as_large_as_telemetry_max_bytes_before_and_after_it_is_decompressed() -> None:
@@ -124,7 +124,7 @@ def test_without_a_receiver_nothing_is_looked_at_or_kept(rig: Rig) -> None:
     known = get(client).subscription_id
     assert push(client, known, b"\xff") == 0
     assert push(client, known, PUSHED, terminating=True) == 0
-    assert not rig.node.telemetry.received.clients
+    assert not rig.node.telemetry.pushed_metrics.clients
 
 
 def test_a_client_that_leaves_is_shown_for_a_minute(rig: Rig) -> None:
@@ -135,9 +135,9 @@ def test_a_client_that_leaves_is_shown_for_a_minute(rig: Rig) -> None:
     telemetry = rig.node.telemetry
     assert len(telemetry.instances) == 0
     rig.host.advance(50_000)
-    assert ID in telemetry.received.clients
+    assert ID in telemetry.pushed_metrics.clients
     rig.host.advance(20_000)
-    assert not telemetry.received.clients
+    assert not telemetry.pushed_metrics.clients
 
 
 def test_a_last_push_is_shown_for_a_minute(rig: Rig) -> None:
@@ -145,9 +145,9 @@ def test_a_last_push_is_shown_for_a_minute(rig: Rig) -> None:
     known = get(client).subscription_id
     assert push(client, known, PUSHED, terminating=True) == 0
     rig.host.advance(50_000)
-    assert ID in rig.node.telemetry.received.clients
+    assert ID in rig.node.telemetry.pushed_metrics.clients
     rig.host.advance(20_000)
-    assert not rig.node.telemetry.received.clients
+    assert not rig.node.telemetry.pushed_metrics.clients
 
 
 def test_a_silent_client_is_shown_for_three_intervals(rig: Rig) -> None:
@@ -155,9 +155,9 @@ def test_a_silent_client_is_shown_for_three_intervals(rig: Rig) -> None:
     known = get(client).subscription_id
     assert push(client, known, PUSHED) == 0
     rig.host.advance(890_000)
-    assert ID in rig.node.telemetry.received.clients
+    assert ID in rig.node.telemetry.pushed_metrics.clients
     rig.host.advance(20_000)
-    assert not rig.node.telemetry.received.clients
+    assert not rig.node.telemetry.pushed_metrics.clients
     assert len(rig.node.telemetry.instances) == 0
 
 

@@ -17,26 +17,26 @@ from kwire.wire.records.metadata import DelegationTokenRecord
 DIGEST: Final = "sha512"
 
 
-class TokenTerms(NamedTuple):
+class DelegationTokenSettings(NamedTuple):
     """On which terms a node issues tokens."""
 
     secret: bytes
     """delegation.token.secret.key; empty where there are no tokens."""
     max_lifetime_ms: int
     """delegation.token.max.lifetime.ms: no renewal goes beyond it."""
-    renewed_ms: int
+    expiry_time_ms: int
     """delegation.token.expiry.time.ms: for how long it is good before it has to be renewed."""
 
     def __repr__(self) -> str:
-        return f"TokenTerms([hidden], {self.max_lifetime_ms}, {self.renewed_ms})"
+        return f"DelegationTokenSettings([hidden], {self.max_lifetime_ms}, {self.expiry_time_ms})"
 
 
-NO_TOKENS: Final = TokenTerms(b"", 0, 0)
+NO_TOKENS: Final = DelegationTokenSettings(b"", 0, 0)
 
 
-def token_terms(config: BrokerConfig) -> TokenTerms:
+def token_settings(config: BrokerConfig) -> DelegationTokenSettings:
     """The terms of a node's settings."""
-    return TokenTerms(
+    return DelegationTokenSettings(
         (config.delegation_token_secret_key or "").encode(),
         config.delegation_token_max_lifetime_ms,
         config.delegation_token_expiry_time_ms,
@@ -67,7 +67,7 @@ class TokenHmacs:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def follow(self, tokens: Mapping[str, DelegationTokenRecord]) -> None:
+    def update_tokens(self, tokens: Mapping[str, DelegationTokenRecord]) -> None:
         """There are these tokens now, and no others. It is a part of an image: replaced, never changed."""
         if tokens is self._tokens or not self.secret:
             return
@@ -78,7 +78,7 @@ class TokenHmacs:
             self._hmacs[token_id] = made = token_hmac(self.secret, token_id)
             self._ids[made] = token_id
 
-    def of(self, token_id: str) -> bytes:
+    def hmac_of(self, token_id: str) -> bytes:
         """What whoever has the token shows."""
         made = self._hmacs.get(token_id)
         return token_hmac(self.secret, token_id) if made is None else made
@@ -86,11 +86,11 @@ class TokenHmacs:
     def find(self, tokens: Mapping[str, DelegationTokenRecord], shown: bytes) -> DelegationTokenRecord | None:
         """The one of these tokens whose HMAC was shown, if there is one."""
         if shown not in self._ids:
-            self.follow(tokens)
+            self.update_tokens(tokens)
         return tokens.get(self._ids.get(shown, ""))
 
 
-def principal_of(text: str) -> Principal:
+def parse_principal(text: str) -> Principal:
     """A principal as records have it: KIND:NAME."""
     kind, _, name = text.partition(":")
     return Principal(kind, name)
@@ -102,6 +102,6 @@ def is_owner_or_renewer(token: DelegationTokenRecord, principal: Principal) -> b
     return token.owner == name or name in token.renewers
 
 
-def concerns(token: DelegationTokenRecord, principal: Principal) -> bool:
+def is_owner_requester_or_renewer(token: DelegationTokenRecord, principal: Principal) -> bool:
     """Whether it is somebody's own, one that he has asked for, or one that he may renew."""
     return token.requester == str(principal) or is_owner_or_renewer(token, principal)

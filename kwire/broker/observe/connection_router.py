@@ -16,42 +16,48 @@ from starlette.types import ASGIApp
 
 from kwire.broker.observe.app import SERVICE_UNAVAILABLE
 from kwire.broker.observe.console import ConsoleProcess
-from kwire.broker.observe.turns import Turns
+from kwire.broker.observe.console_rate_limit import ConsoleRateLimit
 from kwire.http.connections import ConnectionServer
 
-FOR_CONSOLE: Final = re.compile(rb"[A-Za-z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
-LOOKED_AT_BYTES: Final = 64
+CONSOLE_REQUEST: Final = re.compile(rb"[A-Za-z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
+PEEK_BYTES: Final = 64
 FIRST_BYTES_SECONDS: Final = 5.0
 """Who has sent nothing until then is let go; who has sent less than a line is answered by the broker."""
-LOOK_SECONDS: Final = 0.02
+PEEK_PAUSE_SECONDS: Final = 0.02
 """Until it is looked at again, where part of a line has come; twice as long each time."""
-TOO_FAST: Final = "the console gives a page a second while others are served, and some wait: ask again later"
+TOO_MANY_PAGES: Final = (
+    "the console gives a page a second while others are served, and some wait: ask again later"
+)
 
 
-class Entrance:
+class ConnectionRouter:
     """Takes connections, and sees to each."""
 
     def __init__(
-        self, connections: ConnectionServer, app: ASGIApp, console: ConsoleProcess | None, turns: Turns
+        self,
+        connections: ConnectionServer,
+        app: ASGIApp,
+        console: ConsoleProcess | None,
+        rate_limit: ConsoleRateLimit,
     ) -> None:
         self._connections = connections
         self._app = app
         self._console = console
-        self._turns = turns
+        self._rate_limit = rate_limit
 
-    async def take(self, stream: trio.SocketStream) -> None:
+    async def route(self, stream: trio.SocketStream) -> None:
         """Have a connection answered."""
         app = self._app
         async with stream:
             if self._console is not None:
                 try:
-                    asked = FOR_CONSOLE.match(await _first_bytes(stream.socket))
+                    asked = CONSOLE_REQUEST.match(await _first_bytes(stream.socket))
                 except (OSError, trio.TooSlowError):
                     return
                 if asked is not None:
-                    refusal = TOO_FAST
-                    if asked["static"] or await self._turns.wait():
-                        refusal = self._console.take(stream.socket.fileno())
+                    refusal = TOO_MANY_PAGES
+                    if asked["static"] or await self._rate_limit.acquire():
+                        refusal = self._console.hand_over(stream.socket.fileno())
                     if not refusal:
                         return
                     app = PlainTextResponse(f"{refusal}\n", SERVICE_UNAVAILABLE)
@@ -61,11 +67,11 @@ class Entrance:
 async def _first_bytes(sock: trio.socket.SocketType) -> bytes:
     """The first line of what comes, or as much as is looked at; it stays unread. OSError, TooSlowError."""
     with trio.fail_after(FIRST_BYTES_SECONDS):
-        found = await sock.recv(LOOKED_AT_BYTES, socket.MSG_PEEK)
-    pause_seconds = LOOK_SECONDS
+        found = await sock.recv(PEEK_BYTES, socket.MSG_PEEK)
+    pause_seconds = PEEK_PAUSE_SECONDS
     with trio.move_on_after(FIRST_BYTES_SECONDS):
-        while found and b"\n" not in found and len(found) < LOOKED_AT_BYTES:
+        while found and b"\n" not in found and len(found) < PEEK_BYTES:
             await trio.sleep(pause_seconds)  # the socket can be read already: nothing tells of more
             pause_seconds *= 2
-            found = await sock.recv(LOOKED_AT_BYTES, socket.MSG_PEEK)
+            found = await sock.recv(PEEK_BYTES, socket.MSG_PEEK)
     return found

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import trio
 
-from kwire.broker.api.request.request_log import SLOTS_BYTES, LastRequests, who
-from kwire.broker.observe.flight import KEPT_FILES, KILLED, PREFIX, FlightRecorder
-from kwire.broker.observe.ring import MAGIC, Ring, forget_orphans, read_ring, ring_of
+from kwire.broker.api.request.request_log import SLOTS_BYTES, RequestLog, client_bytes
+from kwire.broker.observe.flight_recorder import KEPT_FILES, KILLED, PREFIX, FlightRecorder
+from kwire.broker.observe.ring_file import MAGIC, RingFile, read_ring, remove_orphans, ring_path
 from kwire.testing import wait_until
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -114,7 +114,7 @@ async def test_what_no_disk_takes_is_told_by_the_next_start_that_has_room(
             await trio.to_thread.run_sync(partial(produce, running.bootstrap, "orders", 1))
             assert recorder.write("the disk is full") is None
             recorder.end()
-            ring = ring_of(str(directory))
+            ring = ring_path(str(directory))
             noted = read_ring(ring)
             FlightRecorder(running).begin()
             assert read_ring(ring) == noted
@@ -132,12 +132,14 @@ async def test_what_no_disk_takes_is_told_by_the_next_start_that_has_room(
 async def test_a_ring_that_makes_no_sense_keeps_no_broker_from_starting() -> None:
     async with observed() as node:
         [directory] = map(Path, node.running.node.config.log_dirs)
-        ring = ring_of(str(directory))
-        requests = LastRequests()
-        requests.take_up(RequestHeader(ApiKey.PRODUCE, 9, 17, "shop"), who("shop", "::1"), 7, 10, math.nan)
+        ring = ring_path(str(directory))
+        requests = RequestLog()
+        requests.begin(
+            RequestHeader(ApiKey.PRODUCE, 9, 17, "shop"), client_bytes("shop", "::1"), 7, 10, math.nan
+        )
         made(Path(ring), str(directory))
         with open(ring, "r+b") as file:
-            requests.keep_in(mmap.mmap(file.fileno(), 0), Path(ring).stat().st_size - SLOTS_BYTES)
+            requests.move_to(mmap.mmap(file.fileno(), 0), Path(ring).stat().st_size - SLOTS_BYTES)
         assert len(read_ring(ring)) == 1
         recorder = FlightRecorder(node.running)
         recorder.begin()
@@ -149,7 +151,7 @@ async def test_a_ring_that_makes_no_sense_keeps_no_broker_from_starting() -> Non
 async def test_of_one_that_was_killed_before_it_was_asked_anything_there_is_no_file() -> None:
     async with observed() as node:
         [directory] = map(Path, node.running.node.config.log_dirs)
-        made(Path(ring_of(str(directory))), str(directory))
+        made(Path(ring_path(str(directory))), str(directory))
         recorder = FlightRecorder(node.running)
         recorder.begin()
         assert not list(directory.glob(f"{PREFIX}*"))
@@ -179,7 +181,7 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
     host, port = bootstrap.split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(POLL)
-        wait_until(lambda: read_ring(ring_of(str(tmp_path)))[-1][1].client_id == "poller")
+        wait_until(lambda: read_ring(ring_path(str(tmp_path)))[-1][1].client_id == "poller")
         end(broker, signal.SIGKILL)
     assert not list(tmp_path.glob(f"{PREFIX}*"))
     broker, _ = start()
@@ -198,23 +200,23 @@ def test_a_broker_that_is_killed_is_told_of_by_the_next_one(tmp_path: Path) -> N
     assert requests[0]["time"] <= produced["time"] <= last["time"] <= head["time"]
     # One that stops leaves nothing to tell.
     end(broker, signal.SIGTERM)
-    assert not Path(ring_of(str(tmp_path))).exists()
+    assert not Path(ring_path(str(tmp_path))).exists()
     broker, _ = start()
     assert list(tmp_path.glob(f"{PREFIX}*")) == [path]
     end(broker, signal.SIGTERM)
 
 
-def made(path: Path, directory: str = "") -> Ring:
-    return Ring(str(path), LastRequests(), now_ms=5_000, clock=2.0, directory=directory)
+def made(path: Path, directory: str = "") -> RingFile:
+    return RingFile(str(path), RequestLog(), now_ms=5_000, clock=2.0, directory=directory)
 
 
 def test_a_ring_tells_what_its_node_was_asked(tmp_path: Path) -> None:
-    requests = LastRequests()
-    ring = Ring(str(tmp_path / "ring"), requests, now_ms=5_000, clock=2.0)
+    requests = RequestLog()
+    ring = RingFile(str(tmp_path / "ring"), requests, now_ms=5_000, clock=2.0)
     assert read_ring(ring.path) == []
     header = RequestHeader(ApiKey.PRODUCE, 9, 17, "shop")
-    requests.answered(requests.take_up(header, who("shop", "::1"), 7, 10, 3.0), 20, 0.5)
-    requests.take_up(header, who("shop", "::1"), 7, 10, 3.5)
+    requests.finish(requests.begin(header, client_bytes("shop", "::1"), 7, 10, 3.0), 20, 0.5)
+    requests.begin(header, client_bytes("shop", "::1"), 7, 10, 3.5)
     assert [(time_ms, noted.seconds) for time_ms, noted in read_ring(ring.path)] == [
         (6_000, 0.5),
         (6_500, None),
@@ -260,15 +262,15 @@ def test_a_ring_whose_directory_is_gone_is_forgotten(tmp_path: Path) -> None:
     (tmp_path / f"{PREFIX}gone").write_bytes(left_behind)
     (tmp_path / f"{PREFIX}older").write_bytes(left_behind.replace(MAGIC, MAGIC[:-1] + b"1", 1))
     (tmp_path / f"{PREFIX}short").write_bytes(MAGIC)
-    forget_orphans(str(tmp_path))
+    remove_orphans(str(tmp_path))
     left = {path.name.removeprefix(PREFIX) for path in tmp_path.glob(f"{PREFIX}*")}
     assert left == {"held", "there", "nobodys", "short"}
 
 
 def test_each_directory_has_a_ring_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    assert ring_of(str(tmp_path)) == ring_of(f"{tmp_path}/other/..")
-    assert ring_of(str(tmp_path)) != ring_of(str(tmp_path / "other"))
+    assert ring_path(str(tmp_path)) == ring_path(f"{tmp_path}/other/..")
+    assert ring_path(str(tmp_path)) != ring_path(str(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("content", [b"", b"no ring", MAGIC, b"\0" * 200_000])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.api.request.context import Channel
-from kwire.broker.api.request.repeated import LONGEST_REPEATED_BYTES, Repeated
+from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
 from kwire.broker.node.node import Node
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
@@ -165,7 +165,7 @@ def test_they_learn_that_the_coordinator_is_elsewhere(kind: str, request: pytest
         beating.client.node.groups.resigned(index, 0)
     assert beating.beat()[0].error_code == ErrorCode.NOT_COORDINATOR
     # Nothing of the coordinator that was is kept alive.
-    assert beating.client.channel.repeated is None
+    assert beating.client.channel.repeated_request is None
 
 
 @pytest.mark.parametrize("kind", ["classic", "consumer"])
@@ -274,18 +274,18 @@ def test_a_frame_that_differs_anywhere_is_another_one() -> None:
         done += 1
         return True
 
-    repeated = Repeated(
+    repeated = RepeatedRequest(
         RequestHeader(ApiKey.HEARTBEAT, 3, 5, "me"), frame, b"\0\0\0\x0a\0\0\0\5answer", again
     )
-    assert repeated.answer(memoryview(frame)) == b"\0\0\0\x0a\0\0\0\5answer"
+    assert repeated.respond(memoryview(frame)) == b"\0\0\0\x0a\0\0\0\5answer"
     other_id = frame[:4] + b"\1\2\3\4" + frame[8:]
-    assert repeated.answer(memoryview(other_id)) == b"\0\0\0\x0a\1\2\3\4answer"
+    assert repeated.respond(memoryview(other_id)) == b"\0\0\0\x0a\1\2\3\4answer"
     assert done == 2
     for at in (*range(4), *range(8, len(frame))):
         changed = frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]
-        assert repeated.answer(memoryview(changed)) is None
+        assert repeated.respond(memoryview(changed)) is None
     for other in (frame + b"\0", frame[:-1], frame[:7], b""):
-        assert repeated.answer(memoryview(other)) is None
+        assert repeated.respond(memoryview(other)) is None
     assert done == 2
 
 
@@ -299,16 +299,16 @@ def test_what_is_long_is_not_remembered(classic: Beating) -> None:
         assert classic.client.receive(4, HeartbeatRequest).error_code == ErrorCode.NONE
         return len(frame)
 
-    for tag_bytes, looks in ((LONGEST_REPEATED_BYTES, 2), (LONGEST_REPEATED_BYTES // 2, 1)):
+    for tag_bytes, looks in ((MAX_REPEATED_BYTES, 2), (MAX_REPEATED_BYTES // 2, 1)):
         before = classic.looks
         sizes = {send(tag_bytes) for _ in range(2)}
-        assert (min(sizes) > LONGEST_REPEATED_BYTES) == (looks == 2)
+        assert (min(sizes) > MAX_REPEATED_BYTES) == (looks == 2)
         assert classic.looks - before == looks
 
 
 def test_a_closed_channel_keeps_none(classic: Beating) -> None:
     channel: Channel = classic.client.channel
     node: Node = classic.client.node
-    assert channel.repeated is not None
+    assert channel.repeated_request is not None
     node.channel_closed(channel)
-    assert channel.repeated is None
+    assert channel.repeated_request is None

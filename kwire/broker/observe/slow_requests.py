@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kwire.broker.api.request.request_log import Noted
+from kwire.broker.api.request.request_log import LoggedRequest
 from kwire.host.loggers import NodeLogger
 from kwire.wire.registry import API_VERSIONS
 
-MAX_A_SECOND: Final = 10
+MAX_PER_SECOND: Final = 10
 """When everything is slow, a line a request would make it slower."""
 
 
@@ -23,26 +23,26 @@ class SlowRequests:
         self._second = -1
         self._told = 0
 
-    def __call__(self, noted: Noted) -> None:
+    def __call__(self, logged: LoggedRequest) -> None:
         """A request took long."""
-        assert noted.seconds is not None
+        assert logged.seconds is not None
         second = int(self._clock())
         if second != self._second:
-            if self._told > MAX_A_SECOND:
-                self._logger.warning("%d more requests were slow", self._told - MAX_A_SECOND)
+            if self._told > MAX_PER_SECOND:
+                self._logger.warning("%d more requests were slow", self._told - MAX_PER_SECOND)
             self._second, self._told = second, 0
         self._told += 1
-        if self._told <= MAX_A_SECOND:
+        if self._told <= MAX_PER_SECOND:
             self._logger.warning(
                 "slow request: %s version %d of client %s at %s took %.1f ms, %d bytes asked, %d answered",
-                api_name(noted.api_key),
-                noted.api_version,
-                noted.client_id,
-                noted.peer_host,
-                1000 * noted.seconds,
-                noted.size_bytes,
-                noted.reply_bytes,
-                extra={"request": noted.request_id},
+                api_name(logged.api_key),
+                logged.api_version,
+                logged.client_id,
+                logged.peer_host,
+                1000 * logged.seconds,
+                logged.size_bytes,
+                logged.reply_bytes,
+                extra={"request": logged.request_id},
             )
 
 

@@ -6,21 +6,21 @@ import random
 
 import pytest
 
-from kwire.broker.api.security.authentication import (
-    MOVES,
-    AskVersions,
-    Authentication,
-    Established,
-    Failed,
-    Refused,
-    Replied,
-    State,
+from kwire.broker.api.security.sasl_authenticator import (
+    TRANSITIONS,
+    AuthenticatedPrincipal,
+    CloseConnection,
+    FailAuthentication,
+    HandleApiVersions,
+    SaslServerAuthenticator,
+    SaslState,
+    SendResponse,
     Step,
 )
 from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.mechanisms import sasl_server
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
-from kwire.broker.security.sasl import Authenticated, AuthenticationFailed, SaslServer
+from kwire.broker.security.sasl import AuthenticationFailed, AuthenticationResult, SaslServer
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -56,7 +56,7 @@ class Tokens:
 
     def __init__(self, expires_ms: int | None = None) -> None:
         self.expires_ms = expires_ms
-        self.outcome: Authenticated | None = None
+        self.outcome: AuthenticationResult | None = None
         self._count = 0
 
     def evaluate(self, response: bytes) -> bytes:
@@ -64,19 +64,19 @@ class Tokens:
             raise AuthenticationFailed("it is bad")
         self._count += 1
         if self._count == 2:
-            self.outcome = Authenticated(ALICE, self.expires_ms)
+            self.outcome = AuthenticationResult(ALICE, self.expires_ms)
         return b"%d" % self._count
 
 
 def begun(
     security: ListenerSasl = SECURITY,
-    previous: Established | None = None,
+    previous: AuthenticatedPrincipal | None = None,
     server: SaslServer | None = None,
-) -> Authentication:
+) -> SaslServerAuthenticator:
     def server_of(mechanism: str) -> SaslServer:
         return server or sasl_server(mechanism, security, NoUsers(), random.Random(1))
 
-    return Authentication(security, server_of, previous)
+    return SaslServerAuthenticator(security, server_of, previous)
 
 
 def frame(version: int, request: Message) -> memoryview:
@@ -91,18 +91,18 @@ def token(said: bytes, version: int = 2) -> memoryview:
     return frame(version, SaslAuthenticateRequest(auth_bytes=said))
 
 
-def take(machine: Authentication, said: memoryview) -> Step:
-    return machine.take(said, NOW_MS)
+def take(machine: SaslServerAuthenticator, said: memoryview) -> Step:
+    return machine.handle_frame(said, NOW_MS)
 
 
 def answered(step: Step) -> SaslAuthenticateResponse:
-    assert isinstance(step, Replied)
+    assert isinstance(step, SendResponse)
     assert isinstance(step.reply, SaslAuthenticateResponse)
     return step.reply
 
 
 def failed(step: Step) -> SaslAuthenticateResponse:
-    assert isinstance(step, Failed)
+    assert isinstance(step, FailAuthentication)
     assert isinstance(step.reply, SaslAuthenticateResponse)
     return step.reply
 
@@ -111,25 +111,25 @@ def failed(step: Step) -> SaslAuthenticateResponse:
 def test_a_handshake_and_a_password(version: int) -> None:
     machine = begun()
     step = take(machine, shake())
-    assert step == Replied(step.header, SaslHandshakeResponse(mechanisms=["SCRAM-SHA-256", "PLAIN"]))
+    assert step == SendResponse(step.header, SaslHandshakeResponse(mechanisms=["SCRAM-SHA-256", "PLAIN"]))
     assert machine.established is None
     answer = answered(take(machine, token(RIGHT, version)))
     assert (answer.error_code, answer.error_message, answer.auth_bytes) == (0, "", b"")
-    assert machine.established == Established(ALICE, "PLAIN")
-    assert machine.state is State.COMPLETE
-    assert machine.knows_sessions is (version > 0)
+    assert machine.established == AuthenticatedPrincipal(ALICE, "PLAIN")
+    assert machine.state is SaslState.COMPLETE
+    assert machine.supports_reauthentication is (version > 0)
     assert machine.lifetime_ms(NOW_MS) is None
 
 
 def test_bare_tokens_follow_the_first_version_of_a_handshake() -> None:
     machine = begun()
     take(machine, shake(0))
-    assert machine.takes_bare_tokens
+    assert machine.expects_raw_tokens
     step = take(machine, memoryview(RIGHT))
-    assert isinstance(step, Replied)
+    assert isinstance(step, SendResponse)
     assert step.reply == b""
-    assert machine.established == Established(ALICE, "PLAIN")
-    assert not machine.knows_sessions
+    assert machine.established == AuthenticatedPrincipal(ALICE, "PLAIN")
+    assert not machine.supports_reauthentication
 
 
 def test_a_wrong_password_is_told_or_not() -> None:
@@ -138,11 +138,11 @@ def test_a_wrong_password_is_told_or_not() -> None:
     answer = failed(take(machine, token(WRONG)))
     assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert answer.error_message == "Authentication failed: Invalid username or password"
-    assert machine.state is State.FAILED
+    assert machine.state is SaslState.FAILED
     machine = begun()
     take(machine, shake(0))
     step = take(machine, memoryview(WRONG))
-    assert isinstance(step, Failed)
+    assert isinstance(step, FailAuthentication)
     assert step.reply is None
 
 
@@ -156,7 +156,7 @@ def test_where_a_mechanism_tells_nothing_nothing_is_told() -> None:
     machine = begun(server=Tokens())
     take(machine, shake(0))
     step = take(machine, memoryview(b"bad"))
-    assert isinstance(step, Refused)
+    assert isinstance(step, CloseConnection)
     assert step.reason == "it is bad"
 
 
@@ -172,7 +172,7 @@ def test_a_mechanism_of_several_tokens() -> None:
 def test_a_mechanism_that_is_not_enabled() -> None:
     for version in (0, 1):
         step = take(begun(), shake(version, "GSSAPI"))
-        assert isinstance(step, Failed)
+        assert isinstance(step, FailAuthentication)
         assert step.reply == SaslHandshakeResponse(
             error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=["SCRAM-SHA-256", "PLAIN"]
         )
@@ -182,15 +182,15 @@ def test_a_mechanism_that_is_not_enabled() -> None:
 def test_versions_may_be_asked_for_once_before() -> None:
     machine = begun()
     step = take(machine, frame(0, ApiVersionsRequest()))
-    assert isinstance(step, AskVersions)
+    assert isinstance(step, HandleApiVersions)
     assert step.is_supported
-    machine.versions_told()
+    machine.api_versions_handled()
     with pytest.raises(WireError, match="API 18 is not expected"):
         take(machine, frame(0, ApiVersionsRequest()))
     machine = begun()
-    machine.take(frame(0, ApiVersionsRequest()), NOW_MS)
-    machine.versions_told()
-    assert isinstance(take(machine, shake()), Replied)
+    machine.handle_frame(frame(0, ApiVersionsRequest()), NOW_MS)
+    machine.api_versions_handled()
+    assert isinstance(take(machine, shake()), SendResponse)
 
 
 def test_versions_that_are_refused_may_be_asked_for_again() -> None:
@@ -198,9 +198,9 @@ def test_versions_that_are_refused_may_be_asked_for_again() -> None:
     unknown = memoryview(b"\0\x12\0\x63\0\0\0\7\xff\xff\0\0\0")
     for _ in range(2):
         step = take(machine, unknown)
-        assert isinstance(step, AskVersions)
+        assert isinstance(step, HandleApiVersions)
         assert not step.is_supported
-    assert isinstance(take(machine, shake()), Replied)
+    assert isinstance(take(machine, shake()), SendResponse)
 
 
 def test_before_a_handshake_nothing_else_is_taken() -> None:
@@ -213,20 +213,20 @@ def test_before_a_handshake_nothing_else_is_taken() -> None:
         machine = begun()
         with pytest.raises(WireError):
             take(machine, said)
-        assert machine.state is State.FAILED
+        assert machine.state is SaslState.FAILED
 
 
 def test_among_the_tokens_everything_else_is_told_that_it_is_misplaced() -> None:
     machine = begun()
     take(machine, shake())
     step = take(machine, frame(4, HeartbeatRequest(group_id="g", member_id="m")))
-    assert isinstance(step, Failed)
+    assert isinstance(step, FailAuthentication)
     assert step.reason == "Unexpected Kafka request of type HEARTBEAT during SASL authentication."
     assert getattr(step.reply, "error_code", None) == ErrorCode.ILLEGAL_SASL_STATE
     machine = begun()
     take(machine, shake())
     step = take(machine, memoryview(b"\0\x12\0\x63\0\0\0\7\xff\xff\0\0\0"))
-    assert isinstance(step, Failed)
+    assert isinstance(step, FailAuthentication)
     assert step.header.api_version == 0, "the only one that whoever asks in a later one can read"
 
 
@@ -236,7 +236,7 @@ def test_frames_that_are_none_end_it_at_once_among_the_tokens() -> None:
         take(machine, shake())
         with pytest.raises(WireError):
             take(machine, said)
-        assert machine.state is State.FAILED
+        assert machine.state is SaslState.FAILED
 
 
 def test_a_session_ends_when_the_listener_or_the_credential_says_so() -> None:
@@ -257,11 +257,11 @@ def test_a_session_ends_when_the_listener_or_the_credential_says_so() -> None:
 
 
 def test_who_goes_on_has_to_be_who_he_was() -> None:
-    before = Established(ALICE._replace(token_authenticated=True), "PLAIN")
+    before = AuthenticatedPrincipal(ALICE._replace(token_authenticated=True), "PLAIN")
     machine = begun(previous=before)
     take(machine, shake())
     assert answered(take(machine, token(RIGHT))).error_code == 0
-    assert machine.established == Established(ALICE, "PLAIN")
+    assert machine.established == AuthenticatedPrincipal(ALICE, "PLAIN")
     machine = begun(previous=before)
     take(machine, shake())
     answer = failed(take(machine, token(b"\0bob\0other")))
@@ -275,30 +275,37 @@ def test_who_goes_on_has_to_be_who_he_was() -> None:
 
 
 def test_who_goes_on_does_it_by_the_same_mechanism() -> None:
-    machine = begun(previous=Established(ALICE, "PLAIN"))
-    assert isinstance(take(machine, shake(mechanism="SCRAM-SHA-256")), Replied)
+    machine = begun(previous=AuthenticatedPrincipal(ALICE, "PLAIN"))
+    assert isinstance(take(machine, shake(mechanism="SCRAM-SHA-256")), SendResponse)
     step = take(machine, token(b"n,,n=alice,r=nonce"))
-    assert isinstance(step, Failed)
+    assert isinstance(step, FailAuthentication)
     assert step.reply is None
     assert step.reason == (
         "SASL mechanism 'SCRAM-SHA-256' requested by client is not supported for re-authentication of "
         "mechanism 'PLAIN'"
     )
-    assert isinstance(take(begun(previous=Established(ALICE, "PLAIN")), shake(mechanism="GSSAPI")), Refused)
+    assert isinstance(
+        take(begun(previous=AuthenticatedPrincipal(ALICE, "PLAIN")), shake(mechanism="GSSAPI")),
+        CloseConnection,
+    )
 
 
 def test_only_a_handshake_begins_it_again() -> None:
     with pytest.raises(WireError):
-        take(begun(previous=Established(ANONYMOUS, "PLAIN")), frame(0, ApiVersionsRequest()))
+        take(begun(previous=AuthenticatedPrincipal(ANONYMOUS, "PLAIN")), frame(0, ApiVersionsRequest()))
 
 
 def test_the_table_of_moves_ends_where_it_is_known_who_asks() -> None:
-    assert {state for state in State if state not in MOVES} == {
-        State.OTHER_MECHANISM,
-        State.COMPLETE,
-        State.FAILED,
+    assert {state for state in SaslState if state not in TRANSITIONS} == {
+        SaslState.REAUTH_BAD_MECHANISM,
+        SaslState.COMPLETE,
+        SaslState.FAILED,
     }
-    assert [state for state, moves in MOVES.items() if State.COMPLETE in moves.values()] == [
-        State.AUTHENTICATE
+    assert [state for state, moves in TRANSITIONS.items() if SaslState.COMPLETE in moves.values()] == [
+        SaslState.AUTHENTICATE
     ]
-    assert all(ApiKey.SASL_HANDSHAKE in MOVES[state] for state in MOVES if state is not State.AUTHENTICATE)
+    assert all(
+        ApiKey.SASL_HANDSHAKE in TRANSITIONS[state]
+        for state in TRANSITIONS
+        if state is not SaslState.AUTHENTICATE
+    )

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 FIRST_VERSION_WITH_CURRENT_LEADER = 16
 LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 
-Fetched = list[tuple[FetchTarget, PartitionData]]
+FetchedPartitions = list[tuple[FetchTarget, PartitionData]]
 
 
-def found(node: BrokerRole, target: FetchTarget, *, from_leader: bool) -> Partition:
+def replica_to_fetch(node: BrokerRole, target: FetchTarget, *, from_leader: bool) -> Partition:
     """The replica to read from, which is this broker's; with `from_leader` only where it leads. ApiError."""
     assert target.topic is not None
-    return replica(
+    return find_replica(
         node,
         target.topic,
         target.index,
@@ -44,7 +44,7 @@ def found(node: BrokerRole, target: FetchTarget, *, from_leader: bool) -> Partit
     )
 
 
-def replica(
+def find_replica(
     node: BrokerRole,
     topic: str,
     index: int,
@@ -70,7 +70,7 @@ def replica(
     return partition
 
 
-def divergence(log: Log, target: FetchTarget) -> EpochEndOffset | None:
+def find_divergence(log: Log, target: FetchTarget) -> EpochEndOffset | None:
     """Where the log of whoever fetches parts from this one; None where they agree. ApiError. KIP-595."""
     if target.last_fetched_epoch < 0:
         return None
@@ -82,16 +82,16 @@ def divergence(log: Log, target: FetchTarget) -> EpochEndOffset | None:
     return None
 
 
-def failed(target: FetchTarget, code: ErrorCode) -> PartitionData:
+def partition_error(target: FetchTarget, code: ErrorCode) -> PartitionData:
     """The answer for a partition that is not looked at."""
     return PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")
 
 
-def refused(node: BrokerRole, version: int, target: FetchTarget, code: ErrorCode) -> PartitionData:
+def partition_refusal(node: BrokerRole, version: int, target: FetchTarget, code: ErrorCode) -> PartitionData:
     """The answer for a partition that cannot be read; who leads it, where that is wrong. KIP-951."""
     if code == ErrorCode.KAFKA_STORAGE_ERROR and version <= LAST_VERSION_WITHOUT_STORAGE_ERROR:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    data = failed(target, code)
+    data = partition_error(target, code)
     data.aborted_transactions = None
     if version >= FIRST_VERSION_WITH_CURRENT_LEADER and code in (
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -103,8 +103,8 @@ def refused(node: BrokerRole, version: int, target: FetchTarget, code: ErrorCode
     return data
 
 
-def response(
-    node: BrokerRole, context: RequestContext, session: FetchContext, fetched: Fetched
+def build_response(
+    node: BrokerRole, context: RequestContext, session: FetchContext, fetched: FetchedPartitions
 ) -> FetchResponse:
     """The response to these readings, trimmed to what the session has not been told.
 

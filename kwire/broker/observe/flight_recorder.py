@@ -1,6 +1,6 @@
 """The flight recorder: what a node was asked last, written where its data is when it comes to a bad end.
 
-The requests are remembered anyway (`broker.api.last_requests`), in a file that is mapped, for who starts
+The requests are remembered anyway (`request_log`), in a file that is mapped, for who starts
 after a process that was killed. What is written has JSON lines, one for the end and one for each request,
 those that were under way last: `jq` reads it, and so do people. What is imported here is imported when there
 is something to write.
@@ -13,14 +13,14 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from kwire.broker.api.request.request_metrics import noted
-from kwire.broker.observe.ring import PREFIX, Ring, forget_orphans, read_ring, ring_of
+from kwire.broker.api.request.request_metrics import logged_request
+from kwire.broker.observe.ring_file import PREFIX, RingFile, read_ring, remove_orphans, ring_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kwire.broker.api.request.request_log import Noted
-    from kwire.broker.observe.ports import Running
+    from kwire.broker.api.request.request_log import LoggedRequest
+    from kwire.broker.observe.ports import RunningNode
 
 SUFFIX: Final = ".jsonl"
 UNFINISHED: Final = ".tmp"
@@ -33,37 +33,37 @@ MAX_UNDER_WAY: Final = 1_000
 class FlightRecorder:
     """Writes down what one node was asked last."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningNode) -> None:
         self._running = running
-        self._ring: Ring | None = None
+        self._ring: RingFile | None = None
 
     def begin(self) -> None:
         """Tell of the process before, if it was killed; from now on keep a ring. Never raises."""
         running = self._running
-        forget_orphans()
+        remove_orphans()
         for directory in running.node.config.log_dirs:
             try:
-                path = ring_of(directory)
+                path = ring_path(directory)
                 if os.path.lexists(path):
-                    if not self._tell_of_killed(path):
+                    if not self._report_killed(path):
                         continue  # until a start that has room for it
                     os.remove(path)
                 if self._ring is None:
-                    answered = running.server.answered
-                    self._ring = Ring(
+                    request_metrics = running.server.request_metrics
+                    self._ring = RingFile(
                         path,
-                        answered.last,
+                        request_metrics.log,
                         now_ms=running.clock.now_ms(),
-                        clock=answered.clock(),
+                        clock=request_metrics.clock(),
                         directory=directory,
                     )
             except OSError as error:
                 running.loop.logger("kwire.node").warning("no ring of requests is kept: %s", error)
 
-    def _tell_of_killed(self, path: str) -> bool:
+    def _report_killed(self, path: str) -> bool:
         """Whether what is in this ring is written, if anything is. OSError."""
         try:
-            requests = _in_order((time_ms, noted, None) for time_ms, noted in read_ring(path))
+            requests = _in_order((time_ms, logged, None) for time_ms, logged in read_ring(path))
         except (ValueError, OverflowError):  # no kwire has written such times
             requests = []
         # An empty file would push out, in the end, one that tells something.
@@ -79,9 +79,9 @@ class FlightRecorder:
         """Write a file into the first log directory that takes it. Its path, or None. Never raises."""
         now_ms = self._running.clock.now_ms()
         try:
-            clock = self._running.server.answered.clock()
+            clock = self._running.server.request_metrics.clock()
             requests = _in_order(
-                (now_ms + 1000 * (one.began - clock), one, 1000 * (clock - one.began))
+                (now_ms + 1000 * (one.received_s - clock), one, 1000 * (clock - one.received_s))
                 for one in self._remembered()
             )
             path = self._write([*self._head(reason, trace), *requests], logging.CRITICAL)
@@ -122,42 +122,44 @@ class FlightRecorder:
         told = {"time": _time(self._running.clock.now_ms()), "node": self._running.loop.name, "end": reason}
         return [told | ({"trace": trace} if trace else {})]
 
-    def _remembered(self) -> list[Noted]:
+    def _remembered(self) -> list[LoggedRequest]:
         """The last ones, and those that have waited for longer than a thousand others took."""
-        found = self._running.server.answered.last.all()
-        known = {(one.request_id, one.began) for one in found}
-        return [one for one in self._under_way() if (one.request_id, one.began) not in known] + found
+        found = self._running.server.request_metrics.log.all()
+        known = {(one.request_id, one.received_s) for one in found}
+        return [one for one in self._under_way() if (one.request_id, one.received_s) not in known] + found
 
-    def _under_way(self) -> Iterator[Noted]:
+    def _under_way(self) -> Iterator[LoggedRequest]:
         """Those that had no answer yet; the one that was being handled, if any, is among them."""
         left = MAX_UNDER_WAY
         for connection in self._running.server.connections.values():
             for context in list(connection.channel.slots)[:left]:
                 left -= 1
-                yield noted(context.header, connection.channel, context.size_bytes, 0, context.began, None)
+                yield logged_request(
+                    context.header, connection.channel, context.size_bytes, 0, context.received_s, None
+                )
 
 
-def _in_order(requests: Iterable[tuple[float, Noted, float | None]]) -> list[dict[str, Any]]:
-    """A line each, see `_told`: those without an answer last."""
+def _in_order(requests: Iterable[tuple[float, LoggedRequest, float | None]]) -> list[dict[str, Any]]:
+    """A line each, see `_line`: those without an answer last."""
     told = sorted(requests, key=lambda one: one[1].seconds is None)
-    return [_told(time_ms, one, waits_ms=waits_ms) for time_ms, one, waits_ms in told]
+    return [_line(time_ms, one, waits_ms=waits_ms) for time_ms, one, waits_ms in told]
 
 
-def _told(time_ms: float, noted: Noted, *, waits_ms: float | None) -> dict[str, Any]:
+def _line(time_ms: float, logged: LoggedRequest, *, waits_ms: float | None) -> dict[str, Any]:
     """A line of a request. `waits_ms`: how long it has waited, where it has no answer and that is known."""
-    from kwire.broker.observe.slow import api_name
+    from kwire.broker.observe.slow_requests import api_name
 
     told = {
         "time": _time(int(time_ms)),
-        "request": noted.request_id,
-        "api": api_name(noted.api_key),
-        "version": noted.api_version,
-        "client": noted.client_id,
-        "peer": noted.peer_host,
-        "bytes": noted.size_bytes,
+        "request": logged.request_id,
+        "api": api_name(logged.api_key),
+        "version": logged.api_version,
+        "client": logged.client_id,
+        "peer": logged.peer_host,
+        "bytes": logged.size_bytes,
     }
-    if noted.seconds is not None:
-        return told | {"reply_bytes": noted.reply_bytes, "ms": round(1000 * noted.seconds, 3)}
+    if logged.seconds is not None:
+        return told | {"reply_bytes": logged.reply_bytes, "ms": round(1000 * logged.seconds, 3)}
     waits = {} if waits_ms is None else {"ms": round(waits_ms, 3)}
     return told | waits | {"under_way": True}
 

@@ -8,16 +8,16 @@ from typing import cast
 import trio
 from trio.testing import MockClock
 
-from kwire.broker.api.request.request_log import LastRequests, who
+from kwire.broker.api.request.request_log import RequestLog, client_bytes
 from kwire.broker.net.running_node import RunningNode
-from kwire.broker.observe.turns import (
-    AT_ONCE,
-    LATELY_SECONDS,
-    LOOK_SECONDS,
-    MOST_WAITING,
+from kwire.broker.observe.console_rate_limit import (
+    BURST,
+    CHECK_SECONDS,
+    MAX_WAITING,
     READER_ID,
-    SECONDS_A_PAGE,
-    Turns,
+    RECENT_SECONDS,
+    SECONDS_PER_PAGE,
+    ConsoleRateLimit,
 )
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import RequestHeader
@@ -27,17 +27,17 @@ class AskedBroker:
     """One that serves clients, each of which asks all the time."""
 
     def __init__(self, *client_ids: str) -> None:
-        self.server = SimpleNamespace(answered=self)
-        self.last = LastRequests()
+        self.server = SimpleNamespace(request_metrics=self)
+        self.log = RequestLog()
         self.client_ids = [*client_ids]
-        self.turns = Turns(cast(RunningNode, self))
+        self.turns = ConsoleRateLimit(cast(RunningNode, self))
 
     def clock(self) -> float:
         """Called for each look: they have asked until now."""
         now = trio.current_time() + 10
         for client_id in self.client_ids:
-            self.last.take_up(
-                RequestHeader(ApiKey.PRODUCE, 9, 1, client_id), who(client_id, "::1"), 1, 10, now
+            self.log.begin(
+                RequestHeader(ApiKey.PRODUCE, 9, 1, client_id), client_bytes(client_id, "::1"), 1, 10, now
             )
         return now
 
@@ -46,7 +46,7 @@ class AskedBroker:
         began = trio.current_time()
         at = []
         for _ in range(count):
-            assert await self.turns.wait()
+            assert await self.turns.acquire()
             at.append(round(trio.current_time() - began))
         return at
 
@@ -55,11 +55,11 @@ async def test_who_reads_without_a_pause_has_a_page_a_second_once_the_first_are_
     autojump_clock: MockClock,
 ) -> None:
     broker = AskedBroker(READER_ID, "billing")
-    assert await broker.read(AT_ONCE + 3) == [0] * AT_ONCE + [1, 2, 3]
-    await trio.sleep(4 * SECONDS_A_PAGE)
+    assert await broker.read(BURST + 3) == [0] * BURST + [1, 2, 3]
+    await trio.sleep(4 * SECONDS_PER_PAGE)
     assert await broker.read(5) == [0, 0, 0, 0, 1]
     await trio.sleep(1_000)
-    assert await broker.read(AT_ONCE + 1) == [0] * AT_ONCE + [1]
+    assert await broker.read(BURST + 1) == [0] * BURST + [1]
 
 
 async def test_nobody_waits_for_others_that_are_not_there(autojump_clock: MockClock) -> None:
@@ -71,14 +71,14 @@ async def test_nobody_waits_for_others_that_are_not_there(autojump_clock: MockCl
 
 async def test_who_waits_is_let_go_when_others_have_gone(autojump_clock: MockClock) -> None:
     broker = AskedBroker("billing")
-    await broker.read(AT_ONCE)
+    await broker.read(BURST)
     async with trio.open_nursery() as nursery:
-        for _ in range(MOST_WAITING):
-            nursery.start_soon(broker.turns.wait)
+        for _ in range(MAX_WAITING):
+            nursery.start_soon(broker.turns.acquire)
         await trio.sleep(1.5)
         began = trio.current_time()
         broker.client_ids.clear()
-    assert trio.current_time() - began < LATELY_SECONDS + 2 * LOOK_SECONDS
+    assert trio.current_time() - began < RECENT_SECONDS + 2 * CHECK_SECONDS
     # Who comes next does not wait for all of them.
     broker.client_ids.append("billing")
     assert await broker.read(2) == [1, 2]
@@ -86,17 +86,17 @@ async def test_who_waits_is_let_go_when_others_have_gone(autojump_clock: MockClo
 
 async def test_who_would_wait_long_is_told_so_and_takes_nobodys_turn(autojump_clock: MockClock) -> None:
     broker = AskedBroker("billing")
-    await broker.read(AT_ONCE)
+    await broker.read(BURST)
     answers: list[bool] = []
 
     async def ask() -> None:
-        answers.append(await broker.turns.wait())
+        answers.append(await broker.turns.acquire())
 
     async with trio.open_nursery() as nursery:
         for _ in range(100):
             nursery.start_soon(ask)
-    assert (answers.count(True), answers.count(False)) == (MOST_WAITING, 100 - MOST_WAITING)
+    assert (answers.count(True), answers.count(False)) == (MAX_WAITING, 100 - MAX_WAITING)
     assert await broker.read(2) == [1, 2]
     broker.client_ids.clear()
-    await trio.sleep(10 * LATELY_SECONDS)
+    await trio.sleep(10 * RECENT_SECONDS)
     assert await broker.read(100) == [0] * 100

@@ -1,7 +1,7 @@
 """The last requests in a file that is mapped into memory, which the kernel keeps when the process is killed.
 
 It is for the death of a process, not of a machine: who starts next on the same directory reads it. What is
-noted there costs no call of the kernel.
+logged there costs no call of the kernel.
 
 So it lies in memory, and not in the data directory. There the kernel writes its pages back with those of the
 logs and has each be faulted in again, which took a fifth of a busy broker's processor time.
@@ -20,10 +20,10 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from kwire.broker.api.request.request_log import SLOTS_BYTES, Noted, read_slots
+from kwire.broker.api.request.request_log import SLOTS_BYTES, LoggedRequest, read_slots
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.request_log import LastRequests
+    from kwire.broker.api.request.request_log import RequestLog
 
 PREFIX: Final = "kwire-flight-"
 MEMORY: Final = "/dev/shm"
@@ -37,7 +37,7 @@ _HEAD: Final = Struct(f"<10sqd{DIRECTORY_BYTES}s")
 _BYTES: Final = _HEAD.size + SLOTS_BYTES
 
 
-def ring_of(directory: str) -> str:
+def ring_path(directory: str) -> str:
     """The path of the ring of whoever runs on this data directory. OSError: there is no such directory."""
     found = os.stat(directory)
     if not os.path.isdir(MEMORY):
@@ -46,18 +46,18 @@ def ring_of(directory: str) -> str:
     return f"{MEMORY}/{PREFIX}{found.st_dev:x}-{found.st_ino:x}-{told:08x}.ring"
 
 
-def forget_orphans(memory: str = MEMORY) -> None:
+def remove_orphans(memory: str = MEMORY) -> None:
     """Remove the rings of processes that were killed and whose data directories are gone, as in tests."""
     with suppress(OSError):
         for name in os.listdir(memory):
             if name.startswith(PREFIX):
                 with suppress(OSError):
-                    _forget_orphan(os.path.join(memory, name))
+                    _remove_orphan(os.path.join(memory, name))
 
 
-def _forget_orphan(path: str) -> None:
+def _remove_orphan(path: str) -> None:
     """OSError, for one that somebody holds as well: what is gone here may be there in another container."""
-    with _opened(path) as file:
+    with _open_own(path) as file:
         head = file.read(_HEAD.size)
         if len(head) == _HEAD.size and head.startswith(ANY_MAGIC):
             directory = _HEAD.unpack(head)[-1].rstrip(b"\0")
@@ -66,11 +66,11 @@ def _forget_orphan(path: str) -> None:
                 os.unlink(path)
 
 
-class Ring:
+class RingFile:
     """The ring of a node that runs."""
 
     def __init__(
-        self, path: str, requests: LastRequests, *, now_ms: int, clock: float, directory: str = ""
+        self, path: str, requests: RequestLog, *, now_ms: int, clock: float, directory: str = ""
     ) -> None:
         """Make the file, and have the requests in it. `clock`: what theirs says at `now_ms`. OSError."""
         self.path = path
@@ -89,32 +89,34 @@ class Ring:
         self._fd = fd  # as long as it is open it is locked: somebody lives here
         home = os.path.realpath(directory).encode() if directory else b""
         _HEAD.pack_into(self._map, 0, MAGIC, now_ms, clock, home if len(home) <= DIRECTORY_BYTES else b"")
-        requests.keep_in(self._map, _HEAD.size)
+        requests.move_to(self._map, _HEAD.size)
 
     def remove(self) -> None:
         """The node ends in a way of which it tells itself, or of which there is nothing to tell."""
-        self._requests.keep()
+        self._requests.move_to_memory()
         self._map.close()
         os.close(self._fd)
         with suppress(OSError):  # its disk may be why
             Path(self.path).unlink()
 
 
-def read_ring(path: str) -> list[tuple[float, Noted]]:
-    """What a process that has died noted there, the newest one last, and when in ms of wall-clock time.
+def read_ring(path: str) -> list[tuple[float, LoggedRequest]]:
+    """What a process that has died logged there, the newest one last, and when in ms of wall-clock time.
 
     Nothing where it is no ring. OSError.
     """
-    with _opened(path) as file:
+    with _open_own(path) as file:
         content = file.read(_BYTES + 1)
     if len(content) != _BYTES or not content.startswith(MAGIC):
         return []
     _, now_ms, clock, _ = _HEAD.unpack_from(content)
-    return [(now_ms + 1000 * (noted.began - clock), noted) for noted in read_slots(content[_HEAD.size :])]
+    return [
+        (now_ms + 1000 * (logged.received_s - clock), logged) for logged in read_slots(content[_HEAD.size :])
+    ]
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
+def _open_own(path: str) -> Iterator[BinaryIO]:
     """A ring that this user has written. OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kwire.broker.replication.remote_replicas import RemoteReplicas
 
 
-def preferred_replica(
+def preferred_read_replica(
     node: BrokerRole, led: RemoteReplicas, fetch_offset: int, *, rack: str, listener: str
 ) -> int | None:
     """The follower to fetch from; None where that is the leader.

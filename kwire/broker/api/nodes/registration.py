@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked
+from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
     BrokerHeartbeat,
@@ -34,10 +34,10 @@ from kwire.wire.messages.controller_registration import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole
 
 
-def _tell_unserved(node: ControllerRole, broker_id: int) -> None:
+def _warn_about_unsupported_features(node: ControllerRole, broker_id: int) -> None:
     """The broker of the controller's own node has claimed more than it serves, for while it is alone."""
     features, own = node.image.features, node.node_id in node.image.brokers
     unserved = [name for name, level in features.items() if level and not FEATURES[name].is_served]
@@ -50,8 +50,8 @@ def _tell_unserved(node: ControllerRole, broker_id: int) -> None:
 
 
 def broker_registration(
-    node: ControllerRole, context: Asked, request: BrokerRegistrationRequest
-) -> BrokerRegistrationResponse | Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: BrokerRegistrationRequest
+) -> BrokerRegistrationResponse | Delayed:
     """The epoch of a broker's new life."""
     if request.cluster_id != node.cluster_id:
         text = f"Expected cluster ID {node.cluster_id}, but got cluster ID {request.cluster_id}"
@@ -65,7 +65,7 @@ def broker_registration(
                 )
             context.refuse(reply)
         else:
-            _tell_unserved(node, request.broker_id)
+            _warn_about_unsupported_features(node, request.broker_id)
             context.complete(BrokerRegistrationResponse(broker_epoch=reply))
 
     command = RegisterBroker(
@@ -81,10 +81,12 @@ def broker_registration(
         node.quorum.kraft_version,
     )
     node.own_controller.submit(command, done)
-    return PARKED
+    return DELAYED
 
 
-def broker_heartbeat(node: ControllerRole, context: Asked, request: BrokerHeartbeatRequest) -> Parked:
+def broker_heartbeat(
+    node: ControllerRole, context: ControllerRequestContext, request: BrokerHeartbeatRequest
+) -> Delayed:
     """What a broker is, as it lives on."""
 
     def done(reply: BrokerHeartbeatReply | ApiError) -> None:
@@ -109,12 +111,12 @@ def broker_heartbeat(node: ControllerRole, context: Asked, request: BrokerHeartb
         request.cordoned_log_dirs,
     )
     node.own_controller.submit(command, done)
-    return PARKED
+    return DELAYED
 
 
 def allocate_producer_ids(
-    node: ControllerRole, context: Asked, request: AllocateProducerIdsRequest
-) -> Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: AllocateProducerIdsRequest
+) -> Delayed:
     """A block of ids that nobody else gets."""
 
     def done(reply: ProducerIdBlock | ApiError) -> None:
@@ -126,12 +128,12 @@ def allocate_producer_ids(
             )
 
     node.own_controller.submit(AllocateProducerIds(request.broker_id, request.broker_epoch), done)
-    return PARKED
+    return DELAYED
 
 
 def controller_registration(
-    node: ControllerRole, context: Asked, request: ControllerRegistrationRequest
-) -> Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: ControllerRegistrationRequest
+) -> Delayed:
     """Whether another controller is known from now on."""
     if node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         text = "The current MetadataVersion is too old to support controller registrations."
@@ -147,7 +149,7 @@ def controller_registration(
         request.controller_id, request.incarnation_id, _endpoints(request), _features(request)
     )
     node.own_controller.submit(command, done)
-    return PARKED
+    return DELAYED
 
 
 def _endpoints(request: BrokerRegistrationRequest | ControllerRegistrationRequest) -> list[EndpointImage]:

@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kwire.broker.api.telemetry.instances import Client
+from kwire.broker.api.telemetry.client_instances import ClientMetadata
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.otlp import Labels, MetricsLimitExceeded, Point, PointKind
 from kwire.wire.primitives import Uuid
 
-MOST_SERIES: Final = 20_000
-MOST_SERIES_OF_CLIENT: Final = 2_000
-LONGEST_SERIES: Final = 1_024
+MAX_SERIES: Final = 20_000
+MAX_SERIES_OF_CLIENT: Final = 2_000
+MAX_SERIES_LENGTH: Final = 1_024
 """The characters of a name with its labels."""
-SHOWN_AFTER_END_MS: Final = 60_000
+KEPT_AFTER_END_MS: Final = 60_000
 
 
 class Series(NamedTuple):
@@ -33,37 +33,39 @@ class Series(NamedTuple):
     is_monotonic: bool
 
 
-class Pushed:
+class InstanceMetrics:
     """What one client instance has pushed."""
 
     __slots__ = ("client", "until_ms", "values")
 
-    def __init__(self, client: Client, until_ms: int) -> None:
+    def __init__(self, client: ClientMetadata, until_ms: int) -> None:
         self.client = client
         self.values: dict[Series, float] = {}
         self.until_ms = until_ms
         """When it is dropped."""
 
 
-class Received:
+class PushedMetrics:
     """What there is of all clients of a broker."""
 
     def __init__(self) -> None:
-        self.clients: dict[Uuid, Pushed] = {}
+        self.clients: dict[Uuid, InstanceMetrics] = {}
         self.dropped_points = 0
         self._size = 0
 
-    def take(self, instance_id: Uuid, client: Client, points: Iterable[Point], *, until_ms: int) -> None:
+    def take(
+        self, instance_id: Uuid, client: ClientMetadata, points: Iterable[Point], *, until_ms: int
+    ) -> None:
         """A push has come; what goes wrong in `points` changes nothing. Kept until `until_ms`."""
         known = self.clients.get(instance_id)
         before: Mapping[Series, float] = {} if known is None else known.values
-        room = min(MOST_SERIES_OF_CLIENT, MOST_SERIES - self._size + len(before))
-        taken, dropped = Pushed(client, until_ms), 0
+        room = min(MAX_SERIES_OF_CLIENT, MAX_SERIES - self._size + len(before))
+        taken, dropped = InstanceMetrics(client, until_ms), 0
         values = taken.values
         try:
             for point in points:
                 series = Series(point.name, point.labels, point.is_monotonic)
-                if series not in values and (len(values) >= room or _length(series) > LONGEST_SERIES):
+                if series not in values and (len(values) >= room or _length(series) > MAX_SERIES_LENGTH):
                     dropped += 1
                 elif point.kind is PointKind.DELTA:
                     values[series] = values.get(series, before.get(series, 0)) + point.value
@@ -78,11 +80,11 @@ class Received:
         else:
             self.clients.pop(instance_id, None)
 
-    def ended(self, instance_id: Uuid, now_ms: int) -> None:
+    def end_client(self, instance_id: Uuid, now_ms: int) -> None:
         """The client is gone."""
         known = self.clients.get(instance_id)
         if known is not None:
-            known.until_ms = min(known.until_ms, now_ms + SHOWN_AFTER_END_MS)
+            known.until_ms = min(known.until_ms, now_ms + KEPT_AFTER_END_MS)
 
     def expire(self, now_ms: int) -> None:
         """Drop what is due."""

@@ -27,7 +27,7 @@ _NOT_THERE = (
 )
 
 
-class ToldError(ApiError):
+class ErrorWithMessage(ApiError):
     """A refusal whose message is told to producers, unlike others."""
 
     def __init__(self, code: ErrorCode, message: str, underlying: ErrorCode) -> None:
@@ -36,20 +36,21 @@ class ToldError(ApiError):
         """What the transaction coordinator has said."""
 
 
-def check_transaction(
+def verify_transaction(
     node: BrokerRole,
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     partition: TopicPartition,
     *,
     adds: bool,
-    knows_abortable: bool,
+    supports_abortable: bool,
     done: Callable[[ApiError | None], None],
     header: BatchHeader | None = None,
 ) -> None:
     """Tell `done` (maybe at once) whether the producer may write: None, or the error to refuse it with.
 
-    `adds`: the partition becomes part of the transaction, unless it is. `knows_abortable`: whether the client
+    `adds`: the partition becomes part of the transaction, unless it is. `supports_abortable`:
+    whether the client
     knows TRANSACTION_ABORTABLE. `header`: of the batch, where its sequence counts; it is tried again for a
     while where the transaction before it is still ending.
     """
@@ -99,7 +100,7 @@ def check_transaction(
                 over(_too_late(node, partition))
                 return
             is_good = code is ErrorCode.NONE
-            over(None if is_good else _refusal(code, adds=adds, knows_abortable=knows_abortable))
+            over(None if is_good else _refusal(code, adds=adds, supports_abortable=supports_abortable))
 
         def ask() -> None:
             node.ask_coordinator(transactional_id, producer, partition, adds=adds, told=answered)
@@ -127,16 +128,16 @@ def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:
     return ApiError(ErrorCode.INVALID_TXN_STATE)
 
 
-def _refusal(code: ErrorCode, *, adds: bool, knows_abortable: bool) -> ApiError:
+def _refusal(code: ErrorCode, *, adds: bool, supports_abortable: bool) -> ApiError:
     """The error as a client of the request's version understands it, so that it tries again where it may."""
-    if code == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+    if code == ErrorCode.TRANSACTION_ABORTABLE and not supports_abortable:
         code = ErrorCode.INVALID_TXN_STATE
     if code == ErrorCode.PRODUCER_FENCED:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     if code == ErrorCode.INVALID_TXN_STATE:
-        return ToldError(code, "TopicPartition was not added to the transaction", code)
+        return ErrorWithMessage(code, "TopicPartition was not added to the transaction", code)
     if code in _NOT_THERE or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
-        return ToldError(
+        return ErrorWithMessage(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             "Unable to verify the partition has been added to the transaction. Underlying error: "
             + code.name,

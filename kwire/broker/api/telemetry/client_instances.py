@@ -25,19 +25,19 @@ from kwire.wire.java_strings import hash_set_order
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_to_text
 
-MOST_INSTANCES: Final = 16_384
-LEAST_KEPT_MS: Final = 60_000
-KEPT_INTERVALS: Final = 3
+MAX_INSTANCES: Final = 16_384
+MIN_EXPIRY_MS: Final = 60_000
+EXPIRY_INTERVALS: Final = 3
 NEVER_MS: Final = -(1 << 62)
 ALL: Final = "*"
 CODECS: Final = frozenset(Codec)
 DEFAULT_INTERVAL_MS: Final = parse_subscription({}).interval_ms
 ONE_UUID: Final = Uuid(bytes(15) + b"\x01")
-RETRIED_AT_ONCE: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+RETRIABLE_AT_ONCE: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 """After these a client asks anew which metrics to push, and need not wait."""
 
 
-class Client(NamedTuple):
+class ClientMetadata(NamedTuple):
     """Who asks, as a request tells it."""
 
     client_id: str
@@ -60,26 +60,26 @@ class Client(NamedTuple):
         }
 
 
-class Instance:
+class ClientInstance:
     """A client instance: what it is asked for, and when it was here."""
 
     __slots__ = (
         "client",
         "connection",
         "expires_ms",
-        "got_ms",
         "id",
         "interval_ms",
         "is_terminating",
         "last_error",
+        "last_get_ms",
+        "last_push_ms",
         "metrics",
-        "pushed_ms",
         "subscription_id",
         "version",
     )
 
     def __init__(
-        self, instance_id: Uuid, client: Client, metrics: list[str], interval_ms: int, version: int
+        self, instance_id: Uuid, client: ClientMetadata, metrics: list[str], interval_ms: int, version: int
     ) -> None:
         self.id = instance_id
         self.client = client
@@ -91,29 +91,29 @@ class Instance:
         self.subscription_id = subscription_id(metrics, interval_ms, instance_id)
         self.connection = client.connection
         self.expires_ms = NEVER_MS
-        self.got_ms = NEVER_MS
+        self.last_get_ms = NEVER_MS
         """When it was last told what to push."""
-        self.pushed_ms = NEVER_MS
+        self.last_push_ms = NEVER_MS
         self.is_terminating = False
         self.last_error = ErrorCode.NONE
 
     @property
-    def kept_ms(self) -> int:
+    def expiry_ms(self) -> int:
         """For how long it is remembered without a word."""
-        return max(LEAST_KEPT_MS, KEPT_INTERVALS * self.interval_ms)
+        return max(MIN_EXPIRY_MS, EXPIRY_INTERVALS * self.interval_ms)
 
-    def may_get(self, now_ms: int) -> bool:
+    def record_get(self, now_ms: int) -> bool:
         """Whether a request for what to push comes in time, which is noted."""
-        if now_ms - max(self.got_ms, self.pushed_ms) < self.interval_ms:
-            return self.last_error in RETRIED_AT_ONCE
-        self.got_ms = now_ms
+        if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
+            return self.last_error in RETRIABLE_AT_ONCE
+        self.last_get_ms = now_ms
         return True
 
-    def may_push(self, now_ms: int) -> bool:
+    def record_push(self, now_ms: int) -> bool:
         """Whether a push comes in time, which is noted: the first one after a get is, for clients jitter."""
-        if self.got_ms <= self.pushed_ms and now_ms - self.pushed_ms < self.interval_ms:
+        if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
             return False
-        self.pushed_ms = now_ms
+        self.last_push_ms = now_ms
         return True
 
 
@@ -132,7 +132,7 @@ class ClientInstances:
         self._rng = rng
         self._subscriptions: dict[str, ClientMetricsSubscription] = {}
         self._version = 0
-        self._instances: OrderedDict[Uuid, Instance] = OrderedDict()
+        self._instances: OrderedDict[Uuid, ClientInstance] = OrderedDict()
         self._by_connection: dict[int, Uuid] = {}
 
     def __len__(self) -> int:
@@ -146,10 +146,10 @@ class ClientInstances:
             return
         self._version += 1
 
-    def get(self, asked: Uuid, client: Client, now_ms: int) -> Instance:
+    def get(self, asked: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
         """What a client is to push. ApiError: THROTTLING_QUOTA_EXCEEDED."""
         instance = self._instance(self._new_id() if asked == ZERO_UUID else asked, client, now_ms)
-        if not instance.may_get(now_ms):
+        if not instance.record_get(now_ms):
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         instance.last_error = ErrorCode.NONE
         return instance
@@ -157,14 +157,14 @@ class ClientInstances:
     def push(
         self,
         asked: Uuid,
-        client: Client,
+        client: ClientMetadata,
         now_ms: int,
         *,
         of_subscription: int,
         terminating: bool,
         compression: int,
         is_too_large: bool,
-    ) -> Instance:
+    ) -> ClientInstance:
         """Whether what a client pushes is to be taken.
 
         ApiError: INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID,
@@ -176,7 +176,7 @@ class ClientInstances:
         try:
             if instance.is_terminating:
                 raise ApiError(ErrorCode.INVALID_REQUEST)
-            if not instance.may_push(now_ms) and not terminating:
+            if not instance.record_push(now_ms) and not terminating:
                 raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
             if of_subscription != instance.subscription_id:
                 raise ApiError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
@@ -204,7 +204,7 @@ class ClientInstances:
         for instance in [one for one in self._instances.values() if one.expires_ms <= now_ms]:
             self._forget(instance)
 
-    def _forget(self, instance: Instance) -> None:
+    def _forget(self, instance: ClientInstance) -> None:
         self._by_connection.pop(instance.connection, None)
         self._instances.pop(instance.id, None)
 
@@ -213,7 +213,7 @@ class ClientInstances:
             pass
         return made
 
-    def _instance(self, instance_id: Uuid, client: Client, now_ms: int) -> Instance:
+    def _instance(self, instance_id: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
         """What is known of an instance, according to the subscriptions as they are now."""
         known = self._instances.get(instance_id)
         if known is not None and known.expires_ms <= now_ms:
@@ -223,14 +223,14 @@ class ClientInstances:
             known = self._subscribed(instance_id, client if known is None else known.client)
             self._instances[instance_id] = known
             self._by_connection[client.connection] = instance_id
-            if len(self._instances) > MOST_INSTANCES:
+            if len(self._instances) > MAX_INSTANCES:
                 self._instances.popitem(last=False)
         self._instances.move_to_end(instance_id)
         known.connection = client.connection
-        known.expires_ms = now_ms + known.kept_ms
+        known.expires_ms = now_ms + known.expiry_ms
         return known
 
-    def _subscribed(self, instance_id: Uuid, client: Client) -> Instance:
+    def _subscribed(self, instance_id: Uuid, client: ClientMetadata) -> ClientInstance:
         metrics: list[str] = []
         interval_ms = DEFAULT_INTERVAL_MS
         selectors = client.selectors(instance_id)
@@ -241,4 +241,4 @@ class ClientInstances:
                 metrics += hash_set_order(subscription.metrics, max(16, int(count / 0.75) + 1))
                 interval_ms = min(interval_ms, subscription.interval_ms)
         metrics = [ALL] if ALL in metrics else hash_set_order(metrics)
-        return Instance(instance_id, client, metrics, interval_ms, self._version)
+        return ClientInstance(instance_id, client, metrics, interval_ms, self._version)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked
+from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import Asked, ControllerRole
+    from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole
 
 
-def handle(node: ControllerRole, context: Asked, request: Message) -> Parked:
+def handle(node: ControllerRole, context: ControllerRequestContext, request: Message) -> Delayed:
     """Have the quorum answer."""
     node.quorum.asked(request, context)
-    return PARKED
+    return DELAYED

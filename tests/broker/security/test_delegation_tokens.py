@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kwire.broker.security import tokens as tokens_module
-from kwire.broker.security.principal import Principal
-from kwire.broker.security.tokens import (
+from kwire.broker.security import delegation_tokens as tokens_module
+from kwire.broker.security.delegation_tokens import (
     TokenHmacs,
-    concerns,
     is_owner_or_renewer,
-    principal_of,
+    is_owner_requester_or_renewer,
+    parse_principal,
     token_hmac,
 )
+from kwire.broker.security.principal import Principal
 from kwire.wire.records.metadata import DelegationTokenRecord
 
 KAFKAS = [
@@ -41,7 +41,7 @@ def test_a_token_is_found_by_what_is_shown() -> None:
     hmacs = TokenHmacs(SECRET)
     for token_id, shown in KAFKAS:
         assert hmacs.find(tokens, bytes.fromhex(shown)) is tokens[token_id]
-        assert hmacs.of(token_id).hex() == shown
+        assert hmacs.hmac_of(token_id).hex() == shown
         assert TokenHmacs(b"another").find(tokens, bytes.fromhex(shown)) is None
     assert hmacs.find(tokens, b"") is None
     assert "s3cret" not in repr(hmacs)
@@ -57,10 +57,10 @@ def test_each_hmac_is_made_once_and_forgotten_with_its_token(monkeypatch: pytest
     monkeypatch.setattr(tokens_module, "token_hmac", counted)
     first = {token_id: DelegationTokenRecord(token_id=token_id) for token_id in "abc"}
     hmacs = TokenHmacs(SECRET)
-    hmacs.follow(first)
+    hmacs.update_tokens(first)
     for shown in (b"a", b"b", b"none", b"none"):
         hmacs.find(first, shown)
-        hmacs.of("c")
+        hmacs.hmac_of("c")
     assert sorted(made) == ["a", "b", "c"]
     then = {token_id: DelegationTokenRecord(token_id=token_id) for token_id in "bcd"}
     assert hmacs.find(then, b"a") is None
@@ -71,7 +71,7 @@ def test_each_hmac_is_made_once_and_forgotten_with_its_token(monkeypatch: pytest
 
 @pytest.mark.parametrize("text", ["User:alice", "Group:a:b", ":x", "User:"])
 def test_principals_are_read_as_they_are_written(text: str) -> None:
-    assert str(principal_of(text)) == text
+    assert str(parse_principal(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,6 @@ def test_principals_are_read_as_they_are_written(text: str) -> None:
     ],
 )
 def test_whom_a_token_concerns(text: str, may: bool, sees: bool) -> None:
-    for principal in (principal_of(text), Principal(*text.split(":"), token_authenticated=True)):
+    for principal in (parse_principal(text), Principal(*text.split(":"), token_authenticated=True)):
         assert is_owner_or_renewer(TOKEN, principal) is may
-        assert concerns(TOKEN, principal) is sees
+        assert is_owner_requester_or_renewer(TOKEN, principal) is sees

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.table import ListenerRole
-from kwire.broker.api.security.session import LONGEST_REASON, Counts
+from kwire.broker.api.request.supported_apis import ListenerRole
+from kwire.broker.api.security.sasl_session import MAX_REASON_LENGTH, AuthenticationCounts
 from kwire.broker.config.jaas import SCRAM_MODULE
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.broker.security.scram import ScramClient
@@ -66,7 +66,7 @@ def session_node() -> VirtualNode:
     return node_with(connections_max_reauth_ms=str(SESSION_MS))
 
 
-def counts(node: VirtualNode, listener: str = LISTENER) -> Counts:
+def counts(node: VirtualNode, listener: str = LISTENER) -> AuthenticationCounts:
     assert node.node.sessions is not None
     return node.node.sessions.counts[listener]
 
@@ -210,7 +210,7 @@ def test_a_frame_of_no_size_is_a_failure_before_and_none_after(node: VirtualNode
     authentication = client.channel.authentication
     assert authentication is not None
     assert client.channel.max_frame_bytes == 524_288
-    assert authentication.fails_by_size(client.channel, "it is too large", node.host.now_ms())
+    assert authentication.fail_invalid_size(client.channel, "it is too large", node.host.now_ms())
     node.host.advance(DELAY_MS)
     assert client.take() == b""
     assert client.channel.closing
@@ -218,7 +218,7 @@ def test_a_frame_of_no_size_is_a_failure_before_and_none_after(node: VirtualNode
     client = known(node)
     authentication = client.channel.authentication
     assert authentication is not None
-    assert not authentication.fails_by_size(client.channel, "it is too large", node.host.now_ms())
+    assert not authentication.fail_invalid_size(client.channel, "it is too large", node.host.now_ms())
     assert client.channel.max_frame_bytes > 524_288
 
 
@@ -347,7 +347,7 @@ def test_a_session_that_may_end_is_asked_of_requests_in_the_same_words(session_m
     client.call(0, SyncGroupRequest(group_id="g", generation_id=1, member_id=member_id, assignments=assigned))
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member_id)
     assert client.call(3, beat).error_code == 0
-    assert (client.channel.repeated is not None) is (session_ms == 0)
+    assert (client.channel.repeated_request is not None) is (session_ms == 0)
     node.host.advance(SESSION_MS + 1)
     client.send(3, beat)
     assert client.channel.closing is False
@@ -376,8 +376,8 @@ def test_the_log_names_who_failed_and_no_password(
         ("X\n[node 1] all is well\r\x1b[2J\0", r"X\n[node 1] all is well\r\x1b[2J\x00"),
         ("\N{LINE SEPARATOR}\x85\N{RIGHT-TO-LEFT OVERRIDE}", r"\u2028\x85\u202e"),
         ("gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n", "gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n"),
-        ("M" * 30_000, "M" * (LONGEST_REASON - len("Unsupported SASL mechanism "))),
-        ("\n" * 30_000, (r"\n" * 500)[: LONGEST_REASON - len("Unsupported SASL mechanism ")]),
+        ("M" * 30_000, "M" * (MAX_REASON_LENGTH - len("Unsupported SASL mechanism "))),
+        ("\n" * 30_000, (r"\n" * 500)[: MAX_REASON_LENGTH - len("Unsupported SASL mechanism ")]),
     ],
     ids=["lines", "beyond ASCII", "printable", "long", "long and escaped"],
 )

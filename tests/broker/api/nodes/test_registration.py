@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.metadata.features import registered_features
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest

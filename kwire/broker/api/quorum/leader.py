@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import PARKED, Parked
+from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.host.host import PeerAddress
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.schema import Message
@@ -12,10 +12,10 @@ from kwire.wire.schema import Message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kwire.broker.api.request.ports import Asked, ControllerRole, ServesQuorum
+    from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole, QuorumPort
 
 
-def unfit(quorum: ServesQuorum, epoch: int) -> ErrorCode:
+def leader_error(quorum: QuorumPort, epoch: int) -> ErrorCode:
     """Why this node is not the leader of an epoch; NONE where it is."""
     if epoch < quorum.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -26,9 +26,9 @@ def unfit(quorum: ServesQuorum, epoch: int) -> ErrorCode:
     return ErrorCode.BROKER_NOT_AVAILABLE if quorum.is_ending else ErrorCode.NONE
 
 
-def when_kept(
-    node: ControllerRole, context: Asked, answer: Callable[[], Message | Parked]
-) -> Message | Parked:
+def respond_when_durable(
+    node: ControllerRole, context: ControllerRequestContext, answer: Callable[[], Message | Delayed]
+) -> Message | Delayed:
     """What `answer` gives, once all is durable that this node has promised the others."""
 
     def later() -> None:
@@ -37,10 +37,10 @@ def when_kept(
         except ApiError as error:
             context.refuse(error)
         else:
-            if not isinstance(reply, Parked):
+            if not isinstance(reply, Delayed):
                 context.complete(reply)
 
-    return answer() if node.quorum.when_kept(later) else PARKED
+    return answer() if node.quorum.when_kept(later) else DELAYED
 
 
 def leader_endpoint(node: ControllerRole, listener: str) -> tuple[int, PeerAddress] | None:

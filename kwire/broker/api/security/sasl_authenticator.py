@@ -10,9 +10,10 @@ It begins anew, with SaslHandshake, where a session ends and its client wants to
 (KIP-368): as the same principal, by the same mechanism.
 
 Three things end it otherwise, as in Apache Kafka's SaslServerAuthenticator, and clients can tell them apart:
-- `Failed`: the client is not who it says, or asks for something else among its tokens. It is told so, or
-  nothing is told, and its connection is closed: both after a while.
-- `Refused`: it fails without a word of why. The connection is closed at once.
+- `FailAuthentication`: the client is not who it says, or asks for something else among its tokens.
+It is message so, or
+  nothing is message, and its connection is closed: both after a while.
+- `CloseConnection`: it fails without a word of why. The connection is closed at once.
 - WireError: the client breaks the protocol, or asks for something else before it has chosen a mechanism. Its
   connection is closed at once, too.
 """
@@ -23,10 +24,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from kwire.broker.api.request.error_responses import ALWAYS_SAID, error_response
+from kwire.broker.api.request.error_responses import WITH_DEFAULT_MESSAGE, error_response
 from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.principal import Principal
-from kwire.broker.security.sasl import Authenticated, AuthenticationFailed, SaslServer
+from kwire.broker.security.sasl import AuthenticationFailed, AuthenticationResult, SaslServer
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -41,57 +42,58 @@ FIRST_HANDSHAKE_WITH_REQUESTS: Final = 1
 FIRST_WITH_SESSIONS: Final = 1
 """Who sends this version of SaslAuthenticate knows that a session may end."""
 
-BARE: Final = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None)
+RAW_TOKEN_HEADER: Final = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None)
 """In the place of a header, where a token has none."""
 
 
-class State(Enum):
+class SaslState(Enum):
     """Kafka's states but for one in which it awaits a token of GSSAPI; the last two end it."""
 
-    HANDSHAKE_OR_VERSIONS = "nothing has come yet, or ApiVersions was refused: both may come"
-    HANDSHAKE = "SaslHandshake comes next"
-    REAUTHENTICATION = "a client that was authenticated begins anew: SaslHandshake is here"
+    HANDSHAKE_OR_VERSIONS_REQUEST = "nothing has come yet, or ApiVersions was refused: both may come"
+    HANDSHAKE_REQUEST = "SaslHandshake comes next"
+    REAUTH_PROCESS_HANDSHAKE = "a client that was authenticated begins anew: SaslHandshake is here"
     AUTHENTICATE = "the mechanism's tokens come"
-    OTHER_MECHANISM = "it has begun anew by another mechanism: what comes next fails"
+    REAUTH_BAD_MECHANISM = "it has begun anew by another mechanism: what comes next fails"
     COMPLETE = "it is known who asks"
     FAILED = "it will not be"
 
 
-MOVES: Final[Mapping[State, Mapping[ApiKey, State]]] = {
-    State.HANDSHAKE_OR_VERSIONS: {
-        ApiKey.API_VERSIONS: State.HANDSHAKE,
-        ApiKey.SASL_HANDSHAKE: State.AUTHENTICATE,
+TRANSITIONS: Final[Mapping[SaslState, Mapping[ApiKey, SaslState]]] = {
+    SaslState.HANDSHAKE_OR_VERSIONS_REQUEST: {
+        ApiKey.API_VERSIONS: SaslState.HANDSHAKE_REQUEST,
+        ApiKey.SASL_HANDSHAKE: SaslState.AUTHENTICATE,
     },
-    State.HANDSHAKE: {ApiKey.SASL_HANDSHAKE: State.AUTHENTICATE},
-    State.REAUTHENTICATION: {ApiKey.SASL_HANDSHAKE: State.AUTHENTICATE},
-    State.AUTHENTICATE: {ApiKey.SASL_AUTHENTICATE: State.COMPLETE},
+    SaslState.HANDSHAKE_REQUEST: {ApiKey.SASL_HANDSHAKE: SaslState.AUTHENTICATE},
+    SaslState.REAUTH_PROCESS_HANDSHAKE: {ApiKey.SASL_HANDSHAKE: SaslState.AUTHENTICATE},
+    SaslState.AUTHENTICATE: {ApiKey.SASL_AUTHENTICATE: SaslState.COMPLETE},
 }
 """Where each request leads once it is answered well. The last takes as many as the mechanism needs."""
 
 
-class Established(NamedTuple):
+class AuthenticatedPrincipal(NamedTuple):
     """Whom a connection was authenticated as, and how."""
 
     principal: Principal
     mechanism: str
 
 
-class Replied(NamedTuple):
+class SendResponse(NamedTuple):
     """The connection goes on, with this answer: a token of bytes has nothing but its size in front."""
 
     header: RequestHeader
     reply: Message | bytes
 
 
-class AskVersions(NamedTuple):
-    """What is answered is for others to say; `versions_told` is to be called where it was a good question."""
+class HandleApiVersions(NamedTuple):
+    """What is answered is for others to say; `api_versions_handled` is to be called where it was a
+    good question."""
 
     header: RequestHeader
     request: ApiVersionsRequest
     is_supported: bool
 
 
-class Failed(NamedTuple):
+class FailAuthentication(NamedTuple):
     """The connection is to be closed after the answer, if there is one; both wait a while."""
 
     header: RequestHeader
@@ -99,140 +101,146 @@ class Failed(NamedTuple):
     reason: str
 
 
-class Refused(NamedTuple):
+class CloseConnection(NamedTuple):
     """The connection is to be closed now."""
 
     header: RequestHeader
     reason: str
 
 
-Step = Replied | AskVersions | Failed | Refused
+Step = SendResponse | HandleApiVersions | FailAuthentication | CloseConnection
 
 
-class Authentication:
+class SaslServerAuthenticator:
     """One of them, from a connection's first frame to its end."""
 
     def __init__(
         self,
         security: ListenerSasl,
         server_of: Callable[[str], SaslServer],
-        previous: Established | None = None,
+        previous: AuthenticatedPrincipal | None = None,
     ) -> None:
         """`server_of` begins an exchange by one of the mechanisms; `previous` is set where it begins anew."""
-        self.state = State.HANDSHAKE_OR_VERSIONS if previous is None else State.REAUTHENTICATION
+        self.state = (
+            SaslState.HANDSHAKE_OR_VERSIONS_REQUEST
+            if previous is None
+            else SaslState.REAUTH_PROCESS_HANDSHAKE
+        )
         self.previous = previous
-        self.knows_sessions = False
+        self.supports_reauthentication = False
         """Whether the client has shown that it knows of sessions that end."""
         self._security = security
         self._server_of = server_of
         self._server: SaslServer | None = None
         self._mechanism = ""
-        self._is_bare = False  # tokens come without Kafka's requests around them
+        self._uses_raw_tokens = False  # tokens come without Kafka's requests around them
 
     @property
-    def takes_bare_tokens(self) -> bool:
+    def expects_raw_tokens(self) -> bool:
         """Whether what comes next is no request."""
-        return self.state is State.AUTHENTICATE and self._is_bare
+        return self.state is SaslState.AUTHENTICATE and self._uses_raw_tokens
 
     @property
-    def established(self) -> Established | None:
+    def established(self) -> AuthenticatedPrincipal | None:
         """Set once it is complete."""
-        if self.state is not State.COMPLETE or self._server is None or self._server.outcome is None:
+        if self.state is not SaslState.COMPLETE or self._server is None or self._server.outcome is None:
             return None
-        return Established(self._server.outcome.principal, self._mechanism)
+        return AuthenticatedPrincipal(self._server.outcome.principal, self._mechanism)
 
-    def take(self, frame: memoryview, now_ms: int) -> Step:
+    def handle_frame(self, frame: memoryview, now_ms: int) -> Step:
         """What comes of a frame, at a wall-clock time. WireError."""
-        assert self.state not in (State.COMPLETE, State.FAILED)
+        assert self.state not in (SaslState.COMPLETE, SaslState.FAILED)
         try:
-            step = self._take(frame, now_ms)
+            step = self._handle_frame(frame, now_ms)
         except WireError:
-            self.state = State.FAILED
+            self.state = SaslState.FAILED
             raise
-        if isinstance(step, Failed | Refused):
-            self.state = State.FAILED
+        if isinstance(step, FailAuthentication | CloseConnection):
+            self.state = SaslState.FAILED
         return step
 
-    def fail(self, reason: str) -> Failed:
+    def fail(self, reason: str) -> FailAuthentication:
         """What has come is no frame that could be taken."""
-        self.state = State.FAILED
-        return Failed(BARE, None, reason)
+        self.state = SaslState.FAILED
+        return FailAuthentication(RAW_TOKEN_HEADER, None, reason)
 
-    def versions_told(self) -> None:
+    def api_versions_handled(self) -> None:
         """The ApiVersions request was a good one."""
-        self.state = MOVES[self.state][ApiKey.API_VERSIONS]
+        self.state = TRANSITIONS[self.state][ApiKey.API_VERSIONS]
 
-    def _take(self, frame: memoryview, now_ms: int) -> Step:
-        if self.state is State.OTHER_MECHANISM:
+    def _handle_frame(self, frame: memoryview, now_ms: int) -> Step:
+        if self.state is SaslState.REAUTH_BAD_MECHANISM:
             assert self.previous is not None
             reason = (
                 f"SASL mechanism '{self._mechanism}' requested by client is not supported for "
                 f"re-authentication of mechanism '{self.previous.mechanism}'"
             )
-            return Failed(BARE, None, reason)
-        if self.takes_bare_tokens:
-            return self._take_bare(bytes(frame))
-        if self.state is State.AUTHENTICATE:
-            return self._take_token(frame, now_ms)
+            return FailAuthentication(RAW_TOKEN_HEADER, None, reason)
+        if self.expects_raw_tokens:
+            return self._handle_raw_token(bytes(frame))
+        if self.state is SaslState.AUTHENTICATE:
+            return self._handle_authenticate(frame, now_ms)
         header, position = decode_request_header(frame)
-        if header.api_key not in MOVES[self.state]:
+        if header.api_key not in TRANSITIONS[self.state]:
             # Before it is decoded, as in Kafka: of what strangers say, no more is looked at than has to be.
             raise WireError(f"API {header.api_key} is not expected in a SASL handshake ({self.state.value})")
         if header.api_key == ApiKey.API_VERSIONS:
             is_supported = header.api_version in ApiVersionsRequest.VERSIONS
             asked = decode_request(header, frame, position) if is_supported else ApiVersionsRequest()
-            return AskVersions(header, asked, is_supported)
-        return self._shake_hands(header, _request(header, frame, position))
+            return HandleApiVersions(header, asked, is_supported)
+        return self._handshake(header, _request(header, frame, position))
 
-    def _shake_hands(self, header: RequestHeader, request: SaslHandshakeRequest) -> Step:
+    def _handshake(self, header: RequestHeader, request: SaslHandshakeRequest) -> Step:
         self._mechanism = mechanism = request.mechanism
-        self._is_bare = header.api_version < FIRST_HANDSHAKE_WITH_REQUESTS
+        self._uses_raw_tokens = header.api_version < FIRST_HANDSHAKE_WITH_REQUESTS
         response = SaslHandshakeResponse(mechanisms=list(self._security.mechanisms))
         if mechanism not in self._security.mechanisms:
             reason = f"Unsupported SASL mechanism {mechanism}"
             if self.previous is not None:
-                # As in Kafka, where who is authenticated already is not told.
-                return Refused(header, reason)
+                # As in Kafka, where who is authenticated already is not message.
+                return CloseConnection(header, reason)
             response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            return Failed(header, response, reason)
+            return FailAuthentication(header, response, reason)
         if self.previous is not None and mechanism != self.previous.mechanism:
-            self.state = State.OTHER_MECHANISM
+            self.state = SaslState.REAUTH_BAD_MECHANISM
         else:
             self._server = self._server_of(mechanism)
-            self.state = MOVES[self.state][ApiKey.SASL_HANDSHAKE]
-        return Replied(header, response)
+            self.state = TRANSITIONS[self.state][ApiKey.SASL_HANDSHAKE]
+        return SendResponse(header, response)
 
-    def _take_bare(self, token: bytes) -> Step:
+    def _handle_raw_token(self, token: bytes) -> Step:
         try:
             challenge = self._evaluate(token)
         except AuthenticationFailed as error:
-            if error.told is None:
-                return Refused(BARE, str(error))
-            return Failed(BARE, None, error.told)
-        return Replied(BARE, challenge)
+            if error.client_message is None:
+                return CloseConnection(RAW_TOKEN_HEADER, str(error))
+            return FailAuthentication(RAW_TOKEN_HEADER, None, error.client_message)
+        return SendResponse(RAW_TOKEN_HEADER, challenge)
 
-    def _take_token(self, frame: memoryview, now_ms: int) -> Step:
+    def _handle_authenticate(self, frame: memoryview, now_ms: int) -> Step:
         header, position = decode_request_header(frame)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version not in ApiVersionsRequest.VERSIONS:
-            return _misplaced(header._replace(api_version=0), ApiVersionsRequest())
+            return _unexpected_request(header._replace(api_version=0), ApiVersionsRequest())
         request = _request(header, frame, position)
         if header.api_key != ApiKey.SASL_AUTHENTICATE:
-            return _misplaced(header, request)
-        self.knows_sessions = self.knows_sessions or header.api_version >= FIRST_WITH_SESSIONS
+            return _unexpected_request(header, request)
+        self.supports_reauthentication = (
+            self.supports_reauthentication or header.api_version >= FIRST_WITH_SESSIONS
+        )
         try:
             challenge = self._evaluate(bytes(request.auth_bytes))
         except AuthenticationFailed as error:
             again = "authentication" if self.previous is None else "re-authentication"
-            told = error.told or (
+            message = error.client_message or (
                 f"Authentication failed during {again} due to invalid credentials with SASL mechanism "
                 f"{self._mechanism}"
             )
             response = SaslAuthenticateResponse(
-                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=told
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message
             )
-            return Failed(header, response, str(error))
+            return FailAuthentication(header, response, str(error))
         lifetime_ms = self.lifetime_ms(now_ms) or 0
-        return Replied(
+        return SendResponse(
             header, SaslAuthenticateResponse(auth_bytes=challenge, session_lifetime_ms=lifetime_ms)
         )
 
@@ -243,18 +251,18 @@ class Authentication:
         outcome = self._server.outcome
         if outcome is not None:
             self._check_principal(outcome)
-            self.state = MOVES[self.state][ApiKey.SASL_AUTHENTICATE]
+            self.state = TRANSITIONS[self.state][ApiKey.SASL_AUTHENTICATE]
         return challenge
 
-    def _check_principal(self, outcome: Authenticated) -> None:
+    def _check_principal(self, outcome: AuthenticationResult) -> None:
         """Who goes on over a connection has to be who he was. AuthenticationFailed."""
         before, now = None if self.previous is None else self.previous.principal, outcome.principal
         if before is not None and not before.is_same(now):
-            told = (
+            message = (
                 "Cannot change principals during re-authentication from "
                 f"{before.type}.{before.name}: {now.type}.{now.name}"
             )
-            raise AuthenticationFailed(told, told)
+            raise AuthenticationFailed(message, message)
 
     def lifetime_ms(self, now_ms: int) -> int | None:
         """How long the session that has begun may last; None where it does not end, or has not begun."""
@@ -277,9 +285,9 @@ def _request(header: RequestHeader, frame: memoryview, position: int) -> Any:
     return decode_request(header, frame, position)
 
 
-def _misplaced(header: RequestHeader, request: Message) -> Failed:
+def _unexpected_request(header: RequestHeader, request: Message) -> FailAuthentication:
     """Something else is asked for among the tokens."""
     key = ApiKey(header.api_key)
     reason = f"Unexpected Kafka request of type {key.name} during SASL authentication."
-    refusal = ApiError(ErrorCode.ILLEGAL_SASL_STATE, None if key in ALWAYS_SAID else reason)
-    return Failed(header, error_response(key, header.api_version, request, refusal), reason)
+    refusal = ApiError(ErrorCode.ILLEGAL_SASL_STATE, None if key in WITH_DEFAULT_MESSAGE else reason)
+    return FailAuthentication(header, error_response(key, header.api_version, request, refusal), reason)

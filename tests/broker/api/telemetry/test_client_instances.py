@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.telemetry.instances import MOST_INSTANCES, Client, ClientInstances, Instance
+from kwire.broker.api.telemetry.client_instances import (
+    MAX_INSTANCES,
+    ClientInstance,
+    ClientInstances,
+    ClientMetadata,
+)
 from kwire.broker.metadata.client_metrics import parse_subscription
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID, Uuid
@@ -21,8 +26,8 @@ DEFAULT_MS = 300_000
 MANY = [f"org.apache.kafka.{kind}.{what}." for kind in ("producer", "consumer") for what in "abcdefghijk"]
 
 
-def client(connection: int = 1) -> Client:
-    return Client("me", "interop", "1.0", "127.0.0.1", 50_000, connection)
+def client(connection: int = 1) -> ClientMetadata:
+    return ClientMetadata("me", "interop", "1.0", "127.0.0.1", 50_000, connection)
 
 
 class Rig:
@@ -36,15 +41,15 @@ class Rig:
         told = {key.replace("interval_ms", "interval.ms"): value for key, value in settings.items()}
         self.machine.subscribe(name, parse_subscription(told) if told else None)
 
-    def get(self, instance_id: Uuid = ID, connection: int = 1) -> Instance | ErrorCode:
+    def get(self, instance_id: Uuid = ID, connection: int = 1) -> ClientInstance | ErrorCode:
         try:
             return self.machine.get(instance_id, client(connection), self.now_ms)
         except ApiError as error:
             return error.code
 
-    def told(self, instance_id: Uuid = ID, connection: int = 1) -> Instance:
+    def told(self, instance_id: Uuid = ID, connection: int = 1) -> ClientInstance:
         found = self.get(instance_id, connection)
-        assert isinstance(found, Instance)
+        assert isinstance(found, ClientInstance)
         return found
 
     def push(self, instance_id: Uuid = ID, connection: int = 1, **fields: Any) -> ErrorCode:
@@ -201,7 +206,7 @@ def test_a_last_push_is_never_too_early_and_the_last(rig: Rig) -> None:
 def test_what_is_refused(rig: Rig, fields: dict[str, Any], code: ErrorCode, *, may_ask_at_once: bool) -> None:
     rig.told()
     assert rig.push(**fields) is code
-    assert isinstance(rig.get(), Instance) is may_ask_at_once
+    assert isinstance(rig.get(), ClientInstance) is may_ask_at_once
 
 
 def test_who_comes_from_another_broker_may_push_unasked(rig: Rig) -> None:
@@ -240,10 +245,10 @@ def test_who_is_silent_is_forgotten_after_a_minute_or_three_intervals(rig: Rig) 
 def test_the_one_unused_for_longest_makes_room() -> None:
     rig = Rig()
     first, second = rig.told(ID), rig.told(OTHER)
-    for _ in range(MOST_INSTANCES - 2):
+    for _ in range(MAX_INSTANCES - 2):
         rig.told(ZERO_UUID)
     assert rig.push(first.id) is ErrorCode.NONE
     rig.told(ZERO_UUID)
-    assert len(rig.machine) == MOST_INSTANCES
+    assert len(rig.machine) == MAX_INSTANCES
     assert rig.get(first.id) is TOO_EARLY
     rig.told(second.id)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.request.context import PARKED, Parked
+from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.broker.controller.commands import CreateToken, ExpireToken, Fault, RenewToken
+from kwire.broker.security.delegation_tokens import TokenHmacs, is_owner_requester_or_renewer, parse_principal
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
-from kwire.broker.security.tokens import TokenHmacs, concerns, principal_of
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
@@ -39,17 +39,22 @@ from kwire.wire.records.metadata import DelegationTokenRecord
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.forwarding import Forward
-    from kwire.broker.api.request.ports import Asked, BrokerRole, ClusterView, ControllerRole
+    from kwire.broker.api.request.ports import (
+        BrokerRole,
+        ClusterView,
+        ControllerRequestContext,
+        ControllerRole,
+    )
 
-EndRequest = RenewDelegationTokenRequest | ExpireDelegationTokenRequest
-EndResponse = RenewDelegationTokenResponse | ExpireDelegationTokenResponse
+ExpiryRequest = RenewDelegationTokenRequest | ExpireDelegationTokenRequest
+ExpiryResponse = RenewDelegationTokenResponse | ExpireDelegationTokenResponse
 
-NO_TIME: Final = -1
-REQUESTERS_SINCE: Final = 3
+NO_TIMESTAMP: Final = -1
+FIRST_WITH_REQUESTER: Final = 3
 NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 
-def _may_ask(node: ClusterView, context: Asked) -> bool:
+def _may_request_tokens(node: ClusterView, context: ControllerRequestContext) -> bool:
     """Whether somebody is known well enough to be asked for a token, and not by a token himself."""
     if context.principal.token_authenticated:
         return False
@@ -60,34 +65,37 @@ def _may_ask(node: ClusterView, context: Asked) -> bool:
 # --- a new one
 
 
-def check_create(
-    node: BrokerRole, context: Asked, request: CreateDelegationTokenRequest, forward: Forward
-) -> CreateDelegationTokenResponse | Parked:
+def check_create_delegation_token(
+    node: BrokerRole,
+    context: ControllerRequestContext,
+    request: CreateDelegationTokenRequest,
+    forward: Forward,
+) -> CreateDelegationTokenResponse | Delayed:
     """What a broker looks at before the controller is asked."""
     owner = _owner(context, request)
-    if not _may_ask(node, context):
-        return _not_created(context, owner, NOT_ALLOWED)
+    if not _may_request_tokens(node, context):
+        return _creation_error(context, owner, NOT_ALLOWED)
     if any(renewer.principal_type != USER for renewer in request.renewers):
-        return _not_created(context, owner, ErrorCode.INVALID_PRINCIPAL_TYPE)
+        return _creation_error(context, owner, ErrorCode.INVALID_PRINCIPAL_TYPE)
     return forward(context, request)
 
 
-def create_directly(
-    node: ControllerRole, context: Asked, request: CreateDelegationTokenRequest
-) -> CreateDelegationTokenResponse | Parked:
+def create_delegation_token_directly(
+    node: ControllerRole, context: ControllerRequestContext, request: CreateDelegationTokenRequest
+) -> CreateDelegationTokenResponse | Delayed:
     """A controller is asked by a client of its own."""
-    if not _may_ask(node, context):
-        return _not_created(context, _owner(context, request), NOT_ALLOWED)
+    if not _may_request_tokens(node, context):
+        return _creation_error(context, _owner(context, request), NOT_ALLOWED)
     return create_delegation_token(node, context, request)
 
 
 def create_delegation_token(
-    node: ControllerRole, context: Asked, request: CreateDelegationTokenRequest
-) -> CreateDelegationTokenResponse | Parked:
+    node: ControllerRole, context: ControllerRequestContext, request: CreateDelegationTokenRequest
+) -> CreateDelegationTokenResponse | Delayed:
     """A token of one's own, or (v3) of somebody else's."""
     owner, requester = _owner(context, request), context.principal
     if requester.token_authenticated:
-        return _not_created(context, owner, NOT_ALLOWED)
+        return _creation_error(context, owner, NOT_ALLOWED)
 
     def done(reply: DelegationTokenRecord | Fault | ApiError) -> None:
         if isinstance(reply, ApiError):
@@ -101,17 +109,17 @@ def create_delegation_token(
             response.expiry_timestamp_ms = reply.expiration_timestamp
             response.max_timestamp_ms = reply.max_timestamp
             response.token_id = reply.token_id
-            response.hmac = node.token_hmacs.of(reply.token_id)
+            response.hmac = node.token_hmacs.hmac_of(reply.token_id)
         context.complete(response)
 
     renewers = [Principal(renewer.principal_type, renewer.principal_name) for renewer in request.renewers]
     node.own_controller.submit(
         CreateToken(requester, owner, renewers, request.max_lifetime_ms, node.host.now_ms()), done
     )
-    return PARKED
+    return DELAYED
 
 
-def _owner(context: Asked, request: CreateDelegationTokenRequest) -> Principal:
+def _owner(context: ControllerRequestContext, request: CreateDelegationTokenRequest) -> Principal:
     if not request.owner_principal_name:
         return context.principal
     if request.owner_principal_type is None:
@@ -119,49 +127,57 @@ def _owner(context: Asked, request: CreateDelegationTokenRequest) -> Principal:
     return Principal(request.owner_principal_type, request.owner_principal_name)
 
 
-def _response(context: Asked, owner: Principal) -> CreateDelegationTokenResponse:
+def _response(context: ControllerRequestContext, owner: Principal) -> CreateDelegationTokenResponse:
     response = CreateDelegationTokenResponse(principal_type=owner.type, principal_name=owner.name)
-    if context.api_version >= REQUESTERS_SINCE:
+    if context.api_version >= FIRST_WITH_REQUESTER:
         response.token_requester_principal_type = context.principal.type
         response.token_requester_principal_name = context.principal.name
     return response
 
 
-def _not_created(context: Asked, owner: Principal, code: ErrorCode) -> CreateDelegationTokenResponse:
+def _creation_error(
+    context: ControllerRequestContext, owner: Principal, code: ErrorCode
+) -> CreateDelegationTokenResponse:
     response = _response(context, owner)
     response.error_code = code
-    response.issue_timestamp_ms = response.expiry_timestamp_ms = response.max_timestamp_ms = NO_TIME
+    response.issue_timestamp_ms = response.expiry_timestamp_ms = response.max_timestamp_ms = NO_TIMESTAMP
     return response
 
 
 # --- how long it is good
 
 
-def check_end(
-    node: BrokerRole, context: Asked, request: EndRequest, forward: Forward
-) -> EndResponse | Parked:
+def check_change_expiry(
+    node: BrokerRole, context: ControllerRequestContext, request: ExpiryRequest, forward: Forward
+) -> ExpiryResponse | Delayed:
     """What a broker looks at before the controller is asked."""
-    return forward(context, request) if _may_ask(node, context) else _not_moved(request)
+    return forward(context, request) if _may_request_tokens(node, context) else _not_allowed(request)
 
 
-def move_end_directly(node: ControllerRole, context: Asked, request: EndRequest) -> EndResponse | Parked:
+def change_expiry_directly(
+    node: ControllerRole, context: ControllerRequestContext, request: ExpiryRequest
+) -> ExpiryResponse | Delayed:
     """A controller is asked by a client of its own."""
-    return move_end(node, context, request) if _may_ask(node, context) else _not_moved(request)
+    return (
+        change_expiry(node, context, request) if _may_request_tokens(node, context) else _not_allowed(request)
+    )
 
 
-def move_end(node: ControllerRole, context: Asked, request: EndRequest) -> EndResponse | Parked:
+def change_expiry(
+    node: ControllerRole, context: ControllerRequestContext, request: ExpiryRequest
+) -> ExpiryResponse | Delayed:
     """Its owner and its renewers may have a token live longer, or have it end."""
     principal, hmac, now_ms = context.principal, bytes(request.hmac), node.host.now_ms()
     if principal.token_authenticated:
-        return _not_moved(request)
+        return _not_allowed(request)
 
     def done(reply: int | Fault | ApiError) -> None:
         if isinstance(reply, ApiError):
             context.refuse(reply)
         elif isinstance(reply, Fault):
-            context.complete(_ends(request, reply.code, 0))
+            context.complete(_expiry_response(request, reply.code, 0))
         else:
-            context.complete(_ends(request, ErrorCode.NONE, reply))
+            context.complete(_expiry_response(request, ErrorCode.NONE, reply))
 
     command = (
         RenewToken(principal, hmac, request.renew_period_ms, now_ms)
@@ -169,27 +185,27 @@ def move_end(node: ControllerRole, context: Asked, request: EndRequest) -> EndRe
         else ExpireToken(principal, hmac, request.expiry_time_period_ms, now_ms)
     )
     node.own_controller.submit(command, done)
-    return PARKED
+    return DELAYED
 
 
-def _not_moved(request: EndRequest) -> EndResponse:
-    return _ends(request, NOT_ALLOWED, NO_TIME)
+def _not_allowed(request: ExpiryRequest) -> ExpiryResponse:
+    return _expiry_response(request, NOT_ALLOWED, NO_TIMESTAMP)
 
 
-def _ends(request: EndRequest, code: ErrorCode, ends_ms: int) -> EndResponse:
+def _expiry_response(request: ExpiryRequest, code: ErrorCode, expires_ms: int) -> ExpiryResponse:
     if isinstance(request, RenewDelegationTokenRequest):
-        return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=ends_ms)
-    return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=ends_ms)
+        return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms)
+    return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms)
 
 
 # --- which there are
 
 
 def describe_delegation_token(
-    node: BrokerRole, context: Asked, request: DescribeDelegationTokenRequest
+    node: BrokerRole, context: ControllerRequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
     """The tokens that one of these people owns, has asked for or may renew; of a null list, all."""
-    if not _may_ask(node, context):
+    if not _may_request_tokens(node, context):
         raise ApiError(NOT_ALLOWED)
     hmacs = node.token_hmacs
     if not hmacs.secret:
@@ -197,14 +213,16 @@ def describe_delegation_token(
     tokens = list(node.image.delegation_tokens.values())
     if request.owners is not None:
         owners = [Principal(owner.principal_type, owner.principal_name) for owner in request.owners]
-        tokens = [token for token in tokens if any(concerns(token, owner) for owner in owners)]
+        tokens = [
+            token for token in tokens if any(is_owner_requester_or_renewer(token, owner) for owner in owners)
+        ]
     return DescribeDelegationTokenResponse(
-        tokens=[_described(token, hmacs, context.api_version) for token in tokens]
+        tokens=[_describe(token, hmacs, context.api_version) for token in tokens]
     )
 
 
-def _described(token: DelegationTokenRecord, hmacs: TokenHmacs, version: int) -> DescribedDelegationToken:
-    owner = principal_of(token.owner)
+def _describe(token: DelegationTokenRecord, hmacs: TokenHmacs, version: int) -> DescribedDelegationToken:
+    owner = parse_principal(token.owner)
     described = DescribedDelegationToken(
         principal_type=owner.type,
         principal_name=owner.name,
@@ -212,14 +230,14 @@ def _described(token: DelegationTokenRecord, hmacs: TokenHmacs, version: int) ->
         expiry_timestamp=token.expiration_timestamp,
         max_timestamp=token.max_timestamp,
         token_id=token.token_id,
-        hmac=hmacs.of(token.token_id),
+        hmac=hmacs.hmac_of(token.token_id),
         renewers=[
             DescribedDelegationTokenRenewer(principal_type=renewer.type, principal_name=renewer.name)
-            for renewer in map(principal_of, token.renewers)
+            for renewer in map(parse_principal, token.renewers)
         ],
     )
-    if version >= REQUESTERS_SINCE:
-        requester = principal_of(token.requester)
+    if version >= FIRST_WITH_REQUESTER:
+        requester = parse_principal(token.requester)
         described.token_requester_principal_type = requester.type
         described.token_requester_principal_name = requester.name
     return described

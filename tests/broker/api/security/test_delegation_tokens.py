@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.table import ListenerRole
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.wire.errors import ErrorCode
@@ -188,7 +188,7 @@ def test_what_proves_a_token_is_made_when_it_comes_and_not_when_it_is_shown() ->
     rig = Tokens({**SETTINGS, **sasl})
     made = rig.create(ALICE)
     rig.host.run_pending()
-    assert list(rig.node.users._made) == [("SCRAM-SHA-256", made.token_id)]
+    assert list(rig.node.users._cached) == [("SCRAM-SHA-256", made.token_id)]
     rig.ask(ALICE, 2, ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1))
     rig.host.run_pending()
-    assert not rig.node.users._made
+    assert not rig.node.users._cached
