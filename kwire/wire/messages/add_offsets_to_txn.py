@@ -7,7 +7,7 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Str, field, message
 
 @message(key=25, versions="0-4", flexible="3+")
 class AddOffsetsToTxnRequest(Message):
-    """Make a group's partition of the offsets topic part of a transaction."""
+    """A request to add a group's partition of __consumer_offsets to a transaction."""
 
     transactional_id: Str = field()
     producer_id: Int64 = field()
@@ -17,7 +17,5 @@ class AddOffsetsToTxnRequest(Message):
 
 @message(key=25, versions="0-4", flexible="3+")
 class AddOffsetsToTxnResponse(Message):
-    """Whether it is part of the transaction now."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

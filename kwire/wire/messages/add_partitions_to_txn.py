@@ -7,7 +7,7 @@ from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, field, me
 
 @message(key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest(Message):
-    """Make partitions part of a transaction, or ask whether they are."""
+    """A request to add partitions to transactions, or to verify that they were added."""
 
     transactions: list[AddPartitionsToTxnTransaction] = field("4+")
     v3_and_below_transactional_id: Str = field("0-3")
@@ -17,7 +17,7 @@ class AddPartitionsToTxnRequest(Message):
 
 
 class AddPartitionsToTxnTransaction(Message):
-    """One transaction, and partitions that it writes to."""
+    """A transaction and partitions that it writes to."""
 
     transactional_id: Str = field("4+")
     producer_id: Int64 = field("4+")
@@ -27,16 +27,12 @@ class AddPartitionsToTxnTransaction(Message):
 
 
 class AddPartitionsToTxnTopic(Message):
-    """Partitions of one topic."""
-
     name: Str = field()
     partitions: list[Int32] = field()
 
 
 @message(key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse(Message):
-    """Whether each partition is part of its transaction now."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field("4+", ignorable=True)
     results_by_transaction: list[AddPartitionsToTxnResult] = field("4+")
@@ -44,21 +40,21 @@ class AddPartitionsToTxnResponse(Message):
 
 
 class AddPartitionsToTxnResult(Message):
-    """What became of one transaction's partitions."""
+    """Results for one transaction's partitions."""
 
     transactional_id: Str = field("4+")
     topic_results: list[AddPartitionsToTxnTopicResult] = field("4+")
 
 
 class AddPartitionsToTxnTopicResult(Message):
-    """What became of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     name: Str = field()
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = field()
 
 
 class AddPartitionsToTxnPartitionResult(Message):
-    """What became of one partition."""
+    """Result for one partition."""
 
     partition_index: Int32 = field()
     partition_error_code: Int16 = field()

@@ -1,4 +1,4 @@
-"""AddRaftVoter v0–1. KIP-853, KIP-1186 (answered before it is committed, v1)."""
+"""AddRaftVoter v0–1. KIP-853, KIP-1186 (response before the commit, v1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kwire.wire.schema import Bool, Int16, Int32, Message, Str, UInt16, field, m
 
 @message(key=80, versions="0-1", flexible="0+")
 class AddRaftVoterRequest(Message):
-    """Make an observer of the quorum a voter."""
+    """A request to make an observer of the quorum a voter."""
 
     cluster_id: Str | None = field(nullable="0+")
     timeout_ms: Int32 = field()
@@ -19,7 +19,7 @@ class AddRaftVoterRequest(Message):
 
 
 class Listener(Message):
-    """One listener of the voter."""
+    """A listener of the voter."""
 
     name: Str = field()
     host: Str = field()
@@ -28,8 +28,6 @@ class Listener(Message):
 
 @message(key=80, versions="0-1", flexible="0+")
 class AddRaftVoterResponse(Message):
-    """Whether it votes now."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")

@@ -7,7 +7,7 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, field, message
 
 @message(key=67, versions="0", flexible="0+")
 class AllocateProducerIdsRequest(Message):
-    """A broker needs a block of producer ids."""
+    """A broker's request for a block of producer ids."""
 
     broker_id: Int32 = field()
     broker_epoch: Int64 = field(default=-1)
@@ -15,7 +15,7 @@ class AllocateProducerIdsRequest(Message):
 
 @message(key=67, versions="0", flexible="0+")
 class AllocateProducerIdsResponse(Message):
-    """The first id of the block, and how many it has."""
+    """The first id of the block and its size."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

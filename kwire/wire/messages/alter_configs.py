@@ -7,14 +7,14 @@ from kwire.wire.schema import Bool, Int8, Int16, Int32, Message, Str, field, mes
 
 @message(key=33, versions="0-2", flexible="2+")
 class AlterConfigsRequest(Message):
-    """Replace the configuration of resources."""
+    """A request to replace the configurations of resources."""
 
     resources: list[AlterConfigsResource] = field()
     validate_only: Bool = field()
 
 
 class AlterConfigsResource(Message):
-    """What to configure, and all that shall be set for it: the rest falls back to defaults."""
+    """A resource and its complete new configuration. All other keys return to their defaults."""
 
     resource_type: Int8 = field()
     resource_name: Str = field()
@@ -22,23 +22,17 @@ class AlterConfigsResource(Message):
 
 
 class AlterableConfig(Message):
-    """A key and its value."""
-
     name: Str = field()
     value: Str | None = field(nullable="0+")
 
 
 @message(key=33, versions="0-2", flexible="2+")
 class AlterConfigsResponse(Message):
-    """What became of each resource."""
-
     throttle_time_ms: Int32 = field()
     responses: list[AlterConfigsResourceResponse] = field()
 
 
 class AlterConfigsResourceResponse(Message):
-    """Whether the resource was changed."""
-
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")
     resource_type: Int8 = field()

@@ -10,7 +10,7 @@ from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, field, message
 
 @message(key=56, versions="2-3", flexible="0+")
 class AlterPartitionRequest(Message):
-    """Change the ISR of partitions, or say that they have recovered."""
+    """A leader's request to change the ISR of partitions, or to report their recovery."""
 
     broker_id: Int32 = field()
     broker_epoch: Int64 = field(default=-1)
@@ -18,14 +18,12 @@ class AlterPartitionRequest(Message):
 
 
 class RequestTopicData(Message):
-    """Partitions of one topic."""
-
     topic_id: Uuid = field()
     partitions: list[RequestPartitionData] = field()
 
 
 class RequestPartitionData(Message):
-    """The ISR that a leader wants, in the epochs that it knows."""
+    """The new ISR of a partition, with the leader's view of its epochs."""
 
     partition_index: Int32 = field()
     leader_epoch: Int32 = field()
@@ -36,7 +34,7 @@ class RequestPartitionData(Message):
 
 
 class BrokerState(Message):
-    """A member of the ISR, as the leader last saw it fetch: -1 where its epoch was not told."""
+    """A member of the ISR and its broker epoch, or -1 if the epoch is unknown."""
 
     broker_id: Int32 = field("3+")
     broker_epoch: Int64 = field("3+", default=-1)
@@ -44,22 +42,20 @@ class BrokerState(Message):
 
 @message(key=56, versions="2-3", flexible="0+")
 class AlterPartitionResponse(Message):
-    """What the controller has made of it."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     topics: list[ResponseTopicData] = field()
 
 
 class ResponseTopicData(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     topic_id: Uuid = field()
     partitions: list[ResponsePartitionData] = field()
 
 
 class ResponsePartitionData(Message):
-    """A partition as it is now."""
+    """The current state of a partition, or an error."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

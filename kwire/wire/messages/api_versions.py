@@ -7,15 +7,13 @@ from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, field, me
 
 @message(key=18, versions="0-4", flexible="3+")
 class ApiVersionsRequest(Message):
-    """Ask which APIs the peer serves, in which versions."""
-
     client_software_name: Str = field("3+", ignorable=True)
     client_software_version: Str = field("3+", ignorable=True)
 
 
 @message(key=18, versions="0-4", flexible="3+")
 class ApiVersionsResponse(Message):
-    """The APIs served, and the features of the cluster."""
+    """The supported APIs, and the features of the cluster."""
 
     error_code: Int16 = field()
     api_keys: list[ApiVersion] = field()
@@ -27,7 +25,7 @@ class ApiVersionsResponse(Message):
 
 
 class ApiVersion(Message):
-    """An API and the range of versions that the broker serves."""
+    """An API and its range of supported versions."""
 
     api_key: Int16 = field()
     min_version: Int16 = field()
@@ -35,7 +33,7 @@ class ApiVersion(Message):
 
 
 class SupportedFeatureKey(Message):
-    """A feature and the range of levels that the broker could run at."""
+    """A feature and the range of levels that the broker supports."""
 
     name: Str = field("3+")
     min_version: Int16 = field("3+")
@@ -43,7 +41,7 @@ class SupportedFeatureKey(Message):
 
 
 class FinalizedFeatureKey(Message):
-    """A feature and the level that the whole cluster runs at."""
+    """A feature and its finalized level in the cluster."""
 
     name: Str = field("3+")
     max_version_level: Int16 = field("3+")

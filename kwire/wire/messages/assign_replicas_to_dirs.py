@@ -8,7 +8,7 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, field, message
 
 @message(key=73, versions="0", flexible="0+")
 class AssignReplicasToDirsRequest(Message):
-    """A broker has put replicas into log directories."""
+    """A broker's report of the log directories of its replicas."""
 
     broker_id: Int32 = field()
     broker_epoch: Int64 = field(default=-1)
@@ -16,50 +16,44 @@ class AssignReplicasToDirsRequest(Message):
 
 
 class RequestDirectoryData(Message):
-    """What one directory has got."""
+    """Replicas in one log directory."""
 
     id: Uuid = field()
     topics: list[RequestTopicData] = field()
 
 
 class RequestTopicData(Message):
-    """Partitions of one topic."""
-
     topic_id: Uuid = field()
     partitions: list[RequestPartitionData] = field()
 
 
 class RequestPartitionData(Message):
-    """One partition."""
-
     partition_index: Int32 = field()
 
 
 @message(key=73, versions="0", flexible="0+")
 class AssignReplicasToDirsResponse(Message):
-    """Whether the controller has taken note of each."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     directories: list[ResponseDirectoryData] = field()
 
 
 class ResponseDirectoryData(Message):
-    """Results of one directory's replicas."""
+    """Results for one log directory's replicas."""
 
     id: Uuid = field()
     topics: list[ResponseTopicData] = field()
 
 
 class ResponseTopicData(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     topic_id: Uuid = field()
     partitions: list[ResponsePartitionData] = field()
 
 
 class ResponsePartitionData(Message):
-    """Result of one partition."""
+    """Result for one partition."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

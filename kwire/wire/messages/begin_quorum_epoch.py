@@ -10,7 +10,7 @@ from kwire.wire.schema import Int16, Int32, Message, Str, UInt16, field, message
 
 @message(key=53, versions="0-1", flexible="1+")
 class BeginQuorumEpochRequest(Message):
-    """I lead now."""
+    """A new leader's announcement to each voter."""
 
     cluster_id: Str | None = field(nullable="0+", default=None)
     voter_id: Int32 = field("1+", ignorable=True, default=-1)
@@ -19,14 +19,12 @@ class BeginQuorumEpochRequest(Message):
 
 
 class RequestTopicData(Message):
-    """Partitions of one topic."""
-
     topic_name: Str = field()
     partitions: list[RequestPartitionData] = field()
 
 
 class LeaderEndpoint(Message):
-    """One listener of the leader."""
+    """A listener of the leader."""
 
     name: Str = field("1+")
     host: Str = field("1+")
@@ -34,7 +32,7 @@ class LeaderEndpoint(Message):
 
 
 class RequestPartitionData(Message):
-    """The leader and its epoch, told to the voter with this directory."""
+    """The leader and its epoch, and the directory of the voter that receives the request."""
 
     partition_index: Int32 = field()
     voter_directory_id: Uuid = field("1+", ignorable=True)
@@ -44,22 +42,20 @@ class RequestPartitionData(Message):
 
 @message(key=53, versions="0-1", flexible="1+")
 class BeginQuorumEpochResponse(Message):
-    """Whether the voter follows, and whom."""
-
     error_code: Int16 = field()
     topics: list[ResponseTopicData] = field()
     node_endpoints: list[NodeEndpoint] = field("1+", tag=0)
 
 
 class ResponseTopicData(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     topic_name: Str = field()
     partitions: list[ResponsePartitionData] = field()
 
 
 class NodeEndpoint(Message):
-    """The address of a leader that is named above."""
+    """The address of a leader in this response."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")
@@ -67,7 +63,7 @@ class NodeEndpoint(Message):
 
 
 class ResponsePartitionData(Message):
-    """The leader that the voter knows of."""
+    """The current leader, as the voter knows it."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

@@ -8,7 +8,7 @@ from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, field, message
 
 @message(key=63, versions="0-2", flexible="0+")
 class BrokerHeartbeatRequest(Message):
-    """The broker lives, has metadata up to an offset, and wants to be fenced, unfenced or let go."""
+    """A broker's heartbeat: its metadata offset, and requests to fence it or to shut it down."""
 
     broker_id: Int32 = field()
     broker_epoch: Int64 = field(default=-1)
@@ -21,7 +21,7 @@ class BrokerHeartbeatRequest(Message):
 
 @message(key=63, versions="0-2", flexible="0+")
 class BrokerHeartbeatResponse(Message):
-    """What the controller has decided about the broker."""
+    """The state of the broker, as the controller decided it."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

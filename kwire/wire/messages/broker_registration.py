@@ -1,5 +1,5 @@
-"""BrokerRegistration v0–4. KIP-631, KIP-858 (log directories, v2), KIP-966 (previous epoch, v3). A feature
-whose range begins at 0 is told from version 4 on only.
+"""BrokerRegistration v0–4. KIP-631, KIP-858 (log directories, v2), KIP-966 (previous epoch, v3). Features
+whose minimum level is 0 are sent from version 4 on only.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, UInt16, f
 
 @message(key=62, versions="0-4", flexible="0+")
 class BrokerRegistrationRequest(Message):
-    """A broker came, or came back, and says what it is."""
-
     broker_id: Int32 = field()
     cluster_id: Str = field()
     incarnation_id: Uuid = field()
@@ -24,7 +22,7 @@ class BrokerRegistrationRequest(Message):
 
 
 class Listener(Message):
-    """One listener of the broker."""
+    """A listener of the broker."""
 
     name: Str = field()
     host: Str = field()
@@ -33,7 +31,7 @@ class Listener(Message):
 
 
 class Feature(Message):
-    """A feature and the range of levels that the broker could run at."""
+    """A feature and the range of levels that the broker supports."""
 
     name: Str = field()
     min_supported_version: Int16 = field()
@@ -42,7 +40,7 @@ class Feature(Message):
 
 @message(key=62, versions="0-4", flexible="0+")
 class BrokerRegistrationResponse(Message):
-    """The epoch in which the broker is registered."""
+    """The broker epoch."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

@@ -8,22 +8,18 @@ from kwire.wire.schema import Bool, Int8, Int16, Int32, Message, Str, field, mes
 
 @message(key=69, versions="0-1", flexible="0+")
 class ConsumerGroupDescribeRequest(Message):
-    """Describe groups of the consumer protocol."""
-
     group_ids: list[Str] = field()
     include_authorized_operations: Bool = field()
 
 
 @message(key=69, versions="0-1", flexible="0+")
 class ConsumerGroupDescribeResponse(Message):
-    """Epochs, assignor and members of each group."""
-
     throttle_time_ms: Int32 = field()
     groups: list[DescribedGroup] = field()
 
 
 class DescribedGroup(Message):
-    """One group, or why it cannot be described."""
+    """A group, or the error for it."""
 
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+", default=None)
@@ -37,21 +33,17 @@ class DescribedGroup(Message):
 
 
 class TopicPartitions(Message):
-    """Partitions of one topic."""
-
     topic_id: Uuid = field()
     topic_name: Str = field()
     partitions: list[Int32] = field()
 
 
 class Assignment(Message):
-    """What one member is assigned."""
-
     topic_partitions: list[TopicPartitions] = field()
 
 
 class Member(Message):
-    """One member: what it subscribes to, has, and is to have."""
+    """A member: its subscription, its assignment and its target assignment."""
 
     member_id: Str = field()
     instance_id: Str | None = field(nullable="0+", default=None)

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat v0–1. KIP-848; regular expressions (v1), KIP-1082 (the member makes its id, v1)."""
+"""ConsumerGroupHeartbeat v0–1. KIP-848; regular expressions (v1), KIP-1082 (member generates its id, v1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest(Message):
-    """Join a consumer group, stay in it, or leave it; tell what changed, and null where nothing did."""
+    """A heartbeat that joins, keeps or leaves a group. A field is null if its value has not changed."""
 
     group_id: Str = field()
     member_id: Str = field()
@@ -31,7 +31,7 @@ class RequestTopicPartitions(Message):
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse(Message):
-    """The member's epoch, and its assignment where it changed."""
+    """The member's epoch, and its assignment if it changed."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
@@ -43,13 +43,11 @@ class ConsumerGroupHeartbeatResponse(Message):
 
 
 class Assignment(Message):
-    """What the member may use at once."""
-
     topic_partitions: list[ResponseTopicPartitions] = field()
 
 
 class ResponseTopicPartitions(Message):
-    """Partitions of one topic that the member is given."""
+    """Partitions of one topic that are assigned to the member."""
 
     topic_id: Uuid = field()
     partitions: list[Int32] = field()

@@ -1,5 +1,5 @@
-"""What consumers of a classic group write into its metadata and assignments. KIP-429 (v1), KIP-792 (v2),
-KIP-881 (v3).
+"""The embedded consumer protocol: subscriptions and assignments in classic groups. KIP-429 (v1), KIP-792
+(v2), KIP-881 (v3).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from kwire.wire.schema import Bytes, Int32, Message, Str, field, message
 
 @message(versions="0-3")
 class ConsumerProtocolSubscription(Message):
-    """What a consumer subscribes to, and what it owns now."""
+    """A consumer's subscription and its owned partitions."""
 
     topics: list[Str] = field()
     user_data: Bytes | None = field(nullable="0+", default=None)
@@ -19,7 +19,7 @@ class ConsumerProtocolSubscription(Message):
 
 
 class TopicPartition(Message):
-    """Partitions of a topic that the member owned until now (KIP-429)."""
+    """Partitions of one topic that the member owns (KIP-429)."""
 
     topic: Str = field("1+")
     partitions: list[Int32] = field("1+")
@@ -27,14 +27,12 @@ class TopicPartition(Message):
 
 @message(versions="0-3")
 class ConsumerProtocolAssignment(Message):
-    """What a consumer is given."""
-
     assigned_partitions: list[ConsumerProtocolAssignmentTopicPartition] = field()
     user_data: Bytes | None = field(nullable="0+", default=None)
 
 
 class ConsumerProtocolAssignmentTopicPartition(Message):
-    """Partitions of a topic that the member is to read."""
+    """Partitions of one topic that are assigned to the member."""
 
     topic: Str = field()
     partitions: list[Int32] = field()

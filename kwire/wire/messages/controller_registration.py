@@ -8,8 +8,6 @@ from kwire.wire.schema import Bool, Int16, Int32, Message, Str, UInt16, field, m
 
 @message(key=70, versions="0", flexible="0+")
 class ControllerRegistrationRequest(Message):
-    """A controller started, and says what it is."""
-
     controller_id: Int32 = field()
     incarnation_id: Uuid = field()
     zk_migration_ready: Bool = field()
@@ -18,7 +16,7 @@ class ControllerRegistrationRequest(Message):
 
 
 class Listener(Message):
-    """One listener of the controller."""
+    """A listener of the controller."""
 
     name: Str = field()
     host: Str = field()
@@ -27,7 +25,7 @@ class Listener(Message):
 
 
 class Feature(Message):
-    """A feature and the range of levels that the controller could run at."""
+    """A feature and the range of levels that the controller supports."""
 
     name: Str = field()
     min_supported_version: Int16 = field()
@@ -36,8 +34,6 @@ class Feature(Message):
 
 @message(key=70, versions="0", flexible="0+")
 class ControllerRegistrationResponse(Message):
-    """Whether it is registered."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")

@@ -1,4 +1,4 @@
-"""CreateDelegationToken v1–3. KIP-48; KIP-373 (for somebody else, v3)."""
+"""CreateDelegationToken v1–3. KIP-48; KIP-373 (tokens for another user, v3)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from kwire.wire.schema import Bytes, Int16, Int32, Int64, Message, Str, field, m
 
 @message(key=38, versions="1-3", flexible="2+")
 class CreateDelegationTokenRequest(Message):
-    """Issue a token."""
-
     owner_principal_type: Str | None = field("3+", nullable="3+")
     owner_principal_name: Str | None = field("3+", nullable="3+")
     renewers: list[CreatableRenewers] = field()
@@ -16,7 +14,7 @@ class CreateDelegationTokenRequest(Message):
 
 
 class CreatableRenewers(Message):
-    """Somebody who may renew it."""
+    """A principal that may renew the token."""
 
     principal_type: Str = field()
     principal_name: Str = field()
@@ -24,7 +22,7 @@ class CreatableRenewers(Message):
 
 @message(key=38, versions="1-3", flexible="2+")
 class CreateDelegationTokenResponse(Message):
-    """The token, and what proves that one has it."""
+    """The token and its HMAC, which serves as the password."""
 
     error_code: Int16 = field()
     principal_type: Str = field()

@@ -7,15 +7,13 @@ from kwire.wire.schema import Bool, Int16, Int32, Message, Str, field, message
 
 @message(key=37, versions="0-3", flexible="2+")
 class CreatePartitionsRequest(Message):
-    """Give topics more partitions."""
-
     topics: list[CreatePartitionsTopic] = field()
     timeout_ms: Int32 = field()
     validate_only: Bool = field()
 
 
 class CreatePartitionsTopic(Message):
-    """A topic, how many partitions it shall have, and where the new ones go."""
+    """A topic, its new partition count, and the replicas of its new partitions."""
 
     name: Str = field()
     count: Int32 = field()
@@ -23,22 +21,18 @@ class CreatePartitionsTopic(Message):
 
 
 class CreatePartitionsAssignment(Message):
-    """The brokers of one new partition, its leader first."""
+    """The replicas of one new partition, the preferred leader first."""
 
     broker_ids: list[Int32] = field()
 
 
 @message(key=37, versions="0-3", flexible="2+")
 class CreatePartitionsResponse(Message):
-    """What became of each topic."""
-
     throttle_time_ms: Int32 = field()
     results: list[CreatePartitionsTopicResult] = field()
 
 
 class CreatePartitionsTopicResult(Message):
-    """Whether the topic has grown."""
-
     name: Str = field()
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+", default=None)

@@ -1,5 +1,5 @@
-"""CreateTopics v2–7. KIP-464 (default partitions, v4), KIP-525 (configs in the answer, v5), KIP-516
-(topic ids, v7).
+"""CreateTopics v2–7. KIP-464 (default partitions, v4), KIP-525 (configs in the response, v5), KIP-516 (topic
+ids, v7).
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from kwire.wire.schema import Bool, Int8, Int16, Int32, Message, Str, field, mes
 
 @message(key=19, versions="2-7", flexible="5+")
 class CreateTopicsRequest(Message):
-    """Create topics."""
-
     topics: list[CreatableTopic] = field()
     timeout_ms: Int32 = field(default=60000)
     validate_only: Bool = field()
 
 
 class CreatableTopic(Message):
-    """A topic to create: with counts, or with an assignment of every partition."""
+    """A topic to create, with counts or with the replicas of each partition."""
 
     name: Str = field()
     num_partitions: Int32 = field()
@@ -28,29 +26,25 @@ class CreatableTopic(Message):
 
 
 class CreatableReplicaAssignment(Message):
-    """The brokers of one partition, its leader first."""
+    """The replicas of one partition, the preferred leader first."""
 
     partition_index: Int32 = field()
     broker_ids: list[Int32] = field()
 
 
 class CreatableTopicConfig(Message):
-    """A key and value of the new topic's configuration."""
-
     name: Str = field()
     value: Str | None = field(nullable="0+")
 
 
 @message(key=19, versions="2-7", flexible="5+")
 class CreateTopicsResponse(Message):
-    """What became of each topic."""
-
     throttle_time_ms: Int32 = field()
     topics: list[CreatableTopicResult] = field()
 
 
 class CreatableTopicResult(Message):
-    """What became of a topic, and from version 5 on what it looks like (KIP-525)."""
+    """Result for one topic; from version 5 on with its counts and configuration (KIP-525)."""
 
     name: Str = field()
     topic_id: Uuid = field("7+", ignorable=True)
@@ -63,7 +57,7 @@ class CreatableTopicResult(Message):
 
 
 class CreatableTopicConfigs(Message):
-    """A key of the new topic's configuration, its value, and where that comes from."""
+    """A configuration key of the new topic, its value and the source of the value."""
 
     name: Str = field("5+")
     value: Str | None = field("5+", nullable="5+")

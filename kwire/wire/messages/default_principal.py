@@ -1,4 +1,4 @@
-"""Whom a forwarded request is of: in an Envelope, with its version in front as if it were stored. KIP-590."""
+"""The principal of a forwarded request. An Envelope carries it with a version prefix. KIP-590."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kwire.wire.schema import Bool, Message, Str, field, message
 
 @message(versions="0", flexible="0+")
 class DefaultPrincipalData(Message):
-    """A principal as Kafka's own builder of principals writes it; other builders have their own ways."""
+    """A principal, as DefaultKafkaPrincipalBuilder serializes it."""
 
     type: Str = field()
     name: Str = field()

@@ -7,21 +7,15 @@ from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 @message(key=42, versions="0-2", flexible="2+")
 class DeleteGroupsRequest(Message):
-    """Delete empty groups."""
-
     groups_names: list[Str] = field()
 
 
 @message(key=42, versions="0-2", flexible="2+")
 class DeleteGroupsResponse(Message):
-    """What became of each group."""
-
     throttle_time_ms: Int32 = field()
     results: list[DeletableGroupResult] = field()
 
 
 class DeletableGroupResult(Message):
-    """Whether the group was deleted."""
-
     group_id: Str = field()
     error_code: Int16 = field()

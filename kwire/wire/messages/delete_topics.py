@@ -8,15 +8,13 @@ from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 @message(key=20, versions="1-6", flexible="4+")
 class DeleteTopicsRequest(Message):
-    """Delete topics by name or id."""
-
     topics: list[DeleteTopicState] = field("6+")
     topic_names: list[Str] = field("0-5", ignorable=True)
     timeout_ms: Int32 = field()
 
 
 class DeleteTopicState(Message):
-    """A topic by its name, or by its id where the name is null."""
+    """A topic, by name, or by id if the name is null."""
 
     name: Str | None = field("6+", nullable="6+", default=None)
     topic_id: Uuid = field("6+")
@@ -24,15 +22,11 @@ class DeleteTopicState(Message):
 
 @message(key=20, versions="1-6", flexible="4+")
 class DeleteTopicsResponse(Message):
-    """What became of each topic."""
-
     throttle_time_ms: Int32 = field()
     responses: list[DeletableTopicResult] = field()
 
 
 class DeletableTopicResult(Message):
-    """Whether the topic was deleted."""
-
     name: Str | None = field(nullable="6+")
     topic_id: Uuid = field("6+", ignorable=True)
     error_code: Int16 = field()

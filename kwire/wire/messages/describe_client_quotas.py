@@ -7,14 +7,12 @@ from kwire.wire.schema import Bool, Float64, Int8, Int16, Int32, Message, Str, f
 
 @message(key=48, versions="0-1", flexible="1+")
 class DescribeClientQuotasRequest(Message):
-    """Ask for the quotas of some."""
-
     components: list[ComponentData] = field()
     strict: Bool = field()
 
 
 class ComponentData(Message):
-    """A kind that an entity has to name, and how."""
+    """A filter: an entity type and how to match it."""
 
     entity_type: Str = field()
     match_type: Int8 = field()
@@ -23,7 +21,7 @@ class ComponentData(Message):
 
 @message(key=48, versions="0-1", flexible="1+")
 class DescribeClientQuotasResponse(Message):
-    """The quotas of those who match."""
+    """The quotas of the matching entities."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
@@ -32,21 +30,17 @@ class DescribeClientQuotasResponse(Message):
 
 
 class EntryData(Message):
-    """An entity, and its quotas."""
-
     entity: list[EntityData] = field()
     values: list[ValueData] = field()
 
 
 class EntityData(Message):
-    """One of the kinds that the entity names."""
+    """A component of the entity: its type and name."""
 
     entity_type: Str = field()
     entity_name: Str | None = field(nullable="0+")
 
 
 class ValueData(Message):
-    """One of its quotas."""
-
     key: Str = field()
     value: Float64 = field()

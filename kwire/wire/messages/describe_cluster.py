@@ -7,8 +7,6 @@ from kwire.wire.schema import Bool, Int8, Int16, Int32, Message, Str, field, mes
 
 @message(key=60, versions="0-2", flexible="0+")
 class DescribeClusterRequest(Message):
-    """Describe the cluster."""
-
     include_cluster_authorized_operations: Bool = field()
     endpoint_type: Int8 = field("1+", default=1)
     include_fenced_brokers: Bool = field("2+")
@@ -16,8 +14,6 @@ class DescribeClusterRequest(Message):
 
 @message(key=60, versions="0-2", flexible="0+")
 class DescribeClusterResponse(Message):
-    """The cluster's id, controller and brokers."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+", default=None)
@@ -29,7 +25,7 @@ class DescribeClusterResponse(Message):
 
 
 class DescribeClusterBroker(Message):
-    """A broker's address, as the asking listener has it."""
+    """A broker's address on the listener that received the request."""
 
     broker_id: Int32 = field()
     host: Str = field()

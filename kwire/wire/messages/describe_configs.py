@@ -7,15 +7,13 @@ from kwire.wire.schema import Bool, Int8, Int16, Int32, Message, Str, field, mes
 
 @message(key=32, versions="1-4", flexible="4+")
 class DescribeConfigsRequest(Message):
-    """Describe the configuration of topics, brokers and groups."""
-
     resources: list[DescribeConfigsResource] = field()
     include_synonyms: Bool = field()
     include_documentation: Bool = field("3+")
 
 
 class DescribeConfigsResource(Message):
-    """What to describe, and which keys of it: null for all."""
+    """A resource, and the keys to describe; null means all keys."""
 
     resource_type: Int8 = field()
     resource_name: Str = field()
@@ -24,15 +22,11 @@ class DescribeConfigsResource(Message):
 
 @message(key=32, versions="1-4", flexible="4+")
 class DescribeConfigsResponse(Message):
-    """The configuration of each resource."""
-
     throttle_time_ms: Int32 = field()
     results: list[DescribeConfigsResult] = field()
 
 
 class DescribeConfigsResult(Message):
-    """The configuration of one resource."""
-
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")
     resource_type: Int8 = field()
@@ -41,7 +35,7 @@ class DescribeConfigsResult(Message):
 
 
 class DescribeConfigsResourceResult(Message):
-    """A key, its value, and where that comes from; a secret's value is null."""
+    """A key, its value and the source of the value. The value of a sensitive key is null."""
 
     name: Str = field()
     value: Str | None = field(nullable="0+")
@@ -54,7 +48,7 @@ class DescribeConfigsResourceResult(Message):
 
 
 class DescribeConfigsSynonym(Message):
-    """A place that the value could have come from, the strongest first."""
+    """A source of the value. Sources with a higher precedence come first."""
 
     name: Str = field()
     value: Str | None = field(nullable="0+")

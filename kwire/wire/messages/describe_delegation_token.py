@@ -1,4 +1,4 @@
-"""DescribeDelegationToken v1–3. KIP-48; KIP-373 (who has asked for them, v3)."""
+"""DescribeDelegationToken v1–3. KIP-48; KIP-373 (token requester, v3)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from kwire.wire.schema import Bytes, Int16, Int32, Int64, Message, Str, field, m
 
 @message(key=41, versions="1-3", flexible="2+")
 class DescribeDelegationTokenRequest(Message):
-    """Ask for the tokens of some owners, or of all."""
+    """A request for the tokens of some owners, or of all owners if the list is null."""
 
     owners: list[DescribeDelegationTokenOwner] | None = field(nullable="1+")
 
 
 class DescribeDelegationTokenOwner(Message):
-    """One of the owners."""
-
     principal_type: Str = field()
     principal_name: Str = field()
 
 
 @message(key=41, versions="1-3", flexible="2+")
 class DescribeDelegationTokenResponse(Message):
-    """The tokens that whoever asks may see."""
+    """The tokens that the requester may describe."""
 
     error_code: Int16 = field()
     tokens: list[DescribedDelegationToken] = field()
@@ -29,8 +27,6 @@ class DescribeDelegationTokenResponse(Message):
 
 
 class DescribedDelegationToken(Message):
-    """One token."""
-
     principal_type: Str = field()
     principal_name: Str = field()
     token_requester_principal_type: Str = field("3+")
@@ -44,7 +40,7 @@ class DescribedDelegationToken(Message):
 
 
 class DescribedDelegationTokenRenewer(Message):
-    """Somebody who may renew it."""
+    """A principal that may renew the token."""
 
     principal_type: Str = field()
     principal_name: Str = field()

@@ -1,5 +1,5 @@
-"""DescribeGroups v0–6. KIP-430 (authorized operations, v3), KIP-345 (instance id, v4), KIP-1043 (v6:
-unknown groups are errors).
+"""DescribeGroups v0–6. KIP-430 (authorized operations, v3), KIP-345 (instance id, v4), KIP-1043 (errors for
+unknown groups, v6).
 """
 
 from __future__ import annotations
@@ -9,23 +9,17 @@ from kwire.wire.schema import Bool, Bytes, Int16, Int32, Message, Str, field, me
 
 @message(key=15, versions="0-6", flexible="5+")
 class DescribeGroupsRequest(Message):
-    """Describe classic groups."""
-
     groups: list[Str] = field()
     include_authorized_operations: Bool = field("3+")
 
 
 @message(key=15, versions="0-6", flexible="5+")
 class DescribeGroupsResponse(Message):
-    """State, protocol and members of each group."""
-
     throttle_time_ms: Int32 = field("1+", ignorable=True)
     groups: list[DescribedGroup] = field()
 
 
 class DescribedGroup(Message):
-    """A group's state, protocol and members."""
-
     error_code: Int16 = field()
     error_message: Str | None = field("6+", nullable="6+", default=None)
     group_id: Str = field()
@@ -37,7 +31,7 @@ class DescribedGroup(Message):
 
 
 class DescribedGroupMember(Message):
-    """A member, what it subscribed to, and what it was assigned."""
+    """A member, its subscription and its assignment."""
 
     member_id: Str = field()
     group_instance_id: Str | None = field("4+", nullable="4+", ignorable=True, default=None)

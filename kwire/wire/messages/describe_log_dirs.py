@@ -7,29 +7,25 @@ from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, field, me
 
 @message(key=35, versions="1-5", flexible="2+")
 class DescribeLogDirsRequest(Message):
-    """Describe log directories; null topics means all partitions."""
+    """A request to describe log directories. Null topics means all partitions."""
 
     topics: list[DescribableLogDirTopic] | None = field(nullable="0+")
 
 
 class DescribableLogDirTopic(Message):
-    """Partitions of one topic to look for."""
-
     topic: Str = field()
     partitions: list[Int32] = field()
 
 
 @message(key=35, versions="1-5", flexible="2+")
 class DescribeLogDirsResponse(Message):
-    """What lies in each log directory."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field("3+", ignorable=True)
     results: list[DescribeLogDirsResult] = field()
 
 
 class DescribeLogDirsResult(Message):
-    """A directory, what it holds, and how much room its disk has."""
+    """A log directory, its partitions, and the free space of its volume."""
 
     error_code: Int16 = field()
     log_dir: Str = field()
@@ -40,14 +36,12 @@ class DescribeLogDirsResult(Message):
 
 
 class DescribeLogDirsTopic(Message):
-    """Partitions of one topic in the directory."""
-
     name: Str = field()
     partitions: list[DescribeLogDirsPartition] = field()
 
 
 class DescribeLogDirsPartition(Message):
-    """The size of a partition's log, and how far it lags behind."""
+    """The size of a partition's log, and its lag behind the current replica."""
 
     partition_index: Int32 = field()
     partition_size: Int64 = field()

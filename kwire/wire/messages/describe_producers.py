@@ -7,36 +7,26 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Str, field, message
 
 @message(key=61, versions="0", flexible="0+")
 class DescribeProducersRequest(Message):
-    """Ask who has been writing to partitions."""
-
     topics: list[TopicRequest] = field()
 
 
 class TopicRequest(Message):
-    """Partitions of one topic."""
-
     name: Str = field()
     partition_indexes: list[Int32] = field()
 
 
 @message(key=61, versions="0", flexible="0+")
 class DescribeProducersResponse(Message):
-    """The producers of each partition."""
-
     throttle_time_ms: Int32 = field()
     topics: list[TopicResponse] = field()
 
 
 class TopicResponse(Message):
-    """The producers of one topic's partitions."""
-
     name: Str = field()
     partitions: list[PartitionResponse] = field()
 
 
 class PartitionResponse(Message):
-    """The producers of one partition."""
-
     partition_index: Int32 = field()
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+", default=None)
@@ -44,7 +34,7 @@ class PartitionResponse(Message):
 
 
 class ProducerState(Message):
-    """One producer, as the partition knows it."""
+    """The state of one producer in a partition."""
 
     producer_id: Int64 = field()
     producer_epoch: Int32 = field()

@@ -8,27 +8,21 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Str, UInt16, field, 
 
 @message(key=55, versions="0-2", flexible="0+")
 class DescribeQuorumRequest(Message):
-    """Ask how the voters of the metadata log are doing."""
-
     topics: list[RequestTopicData] = field()
 
 
 class RequestTopicData(Message):
-    """Partitions of one topic."""
-
     topic_name: Str = field()
     partitions: list[RequestPartitionData] = field()
 
 
 class RequestPartitionData(Message):
-    """One partition."""
-
     partition_index: Int32 = field()
 
 
 @message(key=55, versions="0-2", flexible="0+")
 class DescribeQuorumResponse(Message):
-    """The leader of the log, and how far each replica has come."""
+    """The leader, the voters and the observers of the metadata log."""
 
     error_code: Int16 = field()
     error_message: Str | None = field("2+", nullable="2+", ignorable=True)
@@ -37,21 +31,17 @@ class DescribeQuorumResponse(Message):
 
 
 class ResponseTopicData(Message):
-    """The quorums of one topic."""
-
     topic_name: Str = field()
     partitions: list[ResponsePartitionData] = field()
 
 
 class QuorumNode(Message):
-    """A node of the quorum."""
-
     node_id: Int32 = field("2+")
     listeners: list[Listener] = field("2+")
 
 
 class ReplicaState(Message):
-    """How far one replica has come."""
+    """The log end offset and the fetch times of one replica."""
 
     replica_id: Int32 = field()
     replica_directory_id: Uuid = field("2+")
@@ -61,8 +51,6 @@ class ReplicaState(Message):
 
 
 class ResponsePartitionData(Message):
-    """The quorum of one partition."""
-
     partition_index: Int32 = field()
     error_code: Int16 = field()
     error_message: Str | None = field("2+", nullable="2+", ignorable=True)
@@ -74,7 +62,7 @@ class ResponsePartitionData(Message):
 
 
 class Listener(Message):
-    """Where a node is reached."""
+    """The address of a node's listener."""
 
     name: Str = field("2+")
     host: Str = field("2+")

@@ -8,7 +8,7 @@ from kwire.wire.schema import Bool, Int16, Int32, Message, Str, field, message
 
 @message(key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsRequest(Message):
-    """Describe topics, from a cursor on."""
+    """A request to describe topics, starting at a cursor."""
 
     topics: list[TopicRequest] = field()
     response_partition_limit: Int32 = field(default=2000)
@@ -16,13 +16,11 @@ class DescribeTopicPartitionsRequest(Message):
 
 
 class TopicRequest(Message):
-    """A topic by its name."""
-
     name: Str = field()
 
 
 class RequestCursor(Message):
-    """The topic and partition to begin with."""
+    """The topic and partition to start with."""
 
     topic_name: Str = field()
     partition_index: Int32 = field()
@@ -30,7 +28,7 @@ class RequestCursor(Message):
 
 @message(key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse(Message):
-    """The topics of one page, and where the next begins."""
+    """One page of topics, and the cursor of the next page."""
 
     throttle_time_ms: Int32 = field()
     topics: list[DescribeTopicPartitionsResponseTopic] = field()
@@ -49,14 +47,14 @@ class DescribeTopicPartitionsResponseTopic(Message):
 
 
 class ResponseCursor(Message):
-    """The topic and partition that the next request begins with."""
+    """The topic and partition to start the next request with."""
 
     topic_name: Str = field()
     partition_index: Int32 = field()
 
 
 class DescribeTopicPartitionsResponsePartition(Message):
-    """Where a partition is, and who may lead it (KIP-966)."""
+    """A partition's replicas, and its eligible leader replicas (KIP-966)."""
 
     error_code: Int16 = field()
     partition_index: Int32 = field()

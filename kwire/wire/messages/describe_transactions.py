@@ -7,21 +7,17 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Str, field, message
 
 @message(key=65, versions="0", flexible="0+")
 class DescribeTransactionsRequest(Message):
-    """Ask how transactional ids are doing."""
-
     transactional_ids: list[Str] = field()
 
 
 @message(key=65, versions="0", flexible="0+")
 class DescribeTransactionsResponse(Message):
-    """The state of each transactional id."""
-
     throttle_time_ms: Int32 = field()
     transaction_states: list[TransactionState] = field()
 
 
 class TransactionState(Message):
-    """One transactional id, and the transaction that it is in."""
+    """A transactional id and its current transaction."""
 
     error_code: Int16 = field()
     transactional_id: Str = field()
@@ -34,7 +30,5 @@ class TransactionState(Message):
 
 
 class TopicData(Message):
-    """Partitions of one topic."""
-
     topic: Str = field()
     partitions: list[Int32] = field()

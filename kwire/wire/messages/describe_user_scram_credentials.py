@@ -7,21 +7,17 @@ from kwire.wire.schema import Int8, Int16, Int32, Message, Str, field, message
 
 @message(key=50, versions="0", flexible="0+")
 class DescribeUserScramCredentialsRequest(Message):
-    """Ask for some users, or for all."""
+    """A request for the credentials of some users, or of all users if the list is null."""
 
     users: list[UserName] | None = field(nullable="0+")
 
 
 class UserName(Message):
-    """One of the users."""
-
     name: Str = field()
 
 
 @message(key=50, versions="0", flexible="0+")
 class DescribeUserScramCredentialsResponse(Message):
-    """Which mechanisms each user can be authenticated by."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")
@@ -29,7 +25,7 @@ class DescribeUserScramCredentialsResponse(Message):
 
 
 class DescribeUserScramCredentialsResult(Message):
-    """One user."""
+    """A user and its credentials."""
 
     user: Str = field()
     error_code: Int16 = field()
@@ -38,7 +34,7 @@ class DescribeUserScramCredentialsResult(Message):
 
 
 class CredentialInfo(Message):
-    """One of the user's credentials, without what proves it."""
+    """A credential's mechanism and iterations. Keys and salts are not returned."""
 
     mechanism: Int8 = field()
     iterations: Int32 = field()

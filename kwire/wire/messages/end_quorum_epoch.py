@@ -10,7 +10,7 @@ from kwire.wire.schema import Int16, Int32, Message, Str, UInt16, field, message
 
 @message(key=54, versions="0-1", flexible="1+")
 class EndQuorumEpochRequest(Message):
-    """I lead no longer: elect another."""
+    """A resigning leader's request to elect another leader."""
 
     cluster_id: Str | None = field(nullable="0+", default=None)
     topics: list[RequestTopicData] = field()
@@ -18,14 +18,12 @@ class EndQuorumEpochRequest(Message):
 
 
 class RequestTopicData(Message):
-    """Partitions of one topic."""
-
     topic_name: Str = field()
     partitions: list[RequestPartitionData] = field()
 
 
 class LeaderEndpoint(Message):
-    """One listener of the leader."""
+    """A listener of the leader."""
 
     name: Str = field("1+")
     host: Str = field("1+")
@@ -33,7 +31,7 @@ class LeaderEndpoint(Message):
 
 
 class RequestPartitionData(Message):
-    """The epoch that ends, and who should stand first: those furthest on in the log."""
+    """The epoch that ends, and the preferred candidates, those with the longest logs first."""
 
     partition_index: Int32 = field()
     leader_id: Int32 = field()
@@ -43,7 +41,7 @@ class RequestPartitionData(Message):
 
 
 class ReplicaInfo(Message):
-    """A voter that may stand."""
+    """A preferred candidate."""
 
     candidate_id: Int32 = field("1+")
     candidate_directory_id: Uuid = field("1+")
@@ -51,22 +49,20 @@ class ReplicaInfo(Message):
 
 @message(key=54, versions="0-1", flexible="1+")
 class EndQuorumEpochResponse(Message):
-    """Whether the voter has taken note."""
-
     error_code: Int16 = field()
     topics: list[ResponseTopicData] = field()
     node_endpoints: list[NodeEndpoint] = field("1+", tag=0)
 
 
 class ResponseTopicData(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     topic_name: Str = field()
     partitions: list[ResponsePartitionData] = field()
 
 
 class NodeEndpoint(Message):
-    """The address of a leader that is named above."""
+    """The address of a leader in this response."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")
@@ -74,7 +70,7 @@ class NodeEndpoint(Message):
 
 
 class ResponsePartitionData(Message):
-    """The leader that the voter knows of."""
+    """The current leader, as the voter knows it."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

@@ -1,4 +1,4 @@
-"""EndTxn v0–5. KIP-98, KIP-588 (v2), KIP-890 (v5: answered with the epoch to go on with)."""
+"""EndTxn v0–5. KIP-98, KIP-588 (v2), KIP-890 (producer epoch in the response, v5)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, field, me
 
 @message(key=26, versions="0-5", flexible="3+")
 class EndTxnRequest(Message):
-    """Commit or abort a transaction."""
-
     transactional_id: Str = field()
     producer_id: Int64 = field()
     producer_epoch: Int16 = field()
@@ -17,7 +15,7 @@ class EndTxnRequest(Message):
 
 @message(key=26, versions="0-5", flexible="3+")
 class EndTxnResponse(Message):
-    """Whether it ends, and as whom its producer goes on."""
+    """The producer id and epoch for the next transaction (version 5), or an error."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

@@ -7,7 +7,7 @@ from kwire.wire.schema import Bytes, Int16, Message, field, message
 
 @message(key=58, versions="0", flexible="0+")
 class EnvelopeRequest(Message):
-    """A request, header and all, with who sent it and from which address."""
+    """A client's request with its header, its principal and its address."""
 
     request_data: Bytes = field()
     request_principal: Bytes | None = field(nullable="0+")
@@ -16,7 +16,7 @@ class EnvelopeRequest(Message):
 
 @message(key=58, versions="0", flexible="0+")
 class EnvelopeResponse(Message):
-    """The answer to it, header and all, or why there is none."""
+    """The response to the client's request with its header, or an error."""
 
     response_data: Bytes | None = field(nullable="0+", default=None)
     error_code: Int16 = field()

@@ -7,7 +7,7 @@ from kwire.wire.schema import Bytes, Int16, Int32, Int64, Message, field, messag
 
 @message(key=40, versions="1-2", flexible="2+")
 class ExpireDelegationTokenRequest(Message):
-    """Let a token end at another time, or now."""
+    """A request to change the expiry time of a token."""
 
     hmac: Bytes = field()
     expiry_time_period_ms: Int64 = field()
@@ -15,7 +15,7 @@ class ExpireDelegationTokenRequest(Message):
 
 @message(key=40, versions="1-2", flexible="2+")
 class ExpireDelegationTokenResponse(Message):
-    """When it ends."""
+    """The new expiry time of the token."""
 
     error_code: Int16 = field()
     expiry_timestamp_ms: Int64 = field()

@@ -14,7 +14,7 @@ FIRST_VERSION_WITH_REPLICA_STATE: Final = 15  # KIP-903
 
 @message(key=1, versions="4-18", flexible="12+")
 class FetchRequest(Message):
-    """Read record batches from an offset on, waiting for them where asked."""
+    """A request for record batches, which may wait until enough bytes are available."""
 
     cluster_id: Str | None = field("12+", nullable="12+", tag=0, ignorable=True, default=None)
     replica_id: Int32 = field("0-14", default=-1)
@@ -31,14 +31,14 @@ class FetchRequest(Message):
 
 
 class ReplicaState(Message):
-    """Which follower is asking; -1 for a consumer."""
+    """The broker id and epoch of a follower; -1 means a consumer."""
 
     replica_id: Int32 = field("15+", default=-1)
     replica_epoch: Int64 = field("15+", default=-1)
 
 
 class FetchTopic(Message):
-    """Partitions of one topic, by its name or from version 13 on its id."""
+    """Partitions of one topic, which is named by its id from version 13 on."""
 
     topic: Str = field("0-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -46,7 +46,7 @@ class FetchTopic(Message):
 
 
 class ForgottenTopic(Message):
-    """Partitions that the session shall drop."""
+    """Partitions of one topic to remove from the fetch session."""
 
     topic: Str = field("7-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -54,7 +54,7 @@ class ForgottenTopic(Message):
 
 
 class FetchPartition(Message):
-    """From which offset on to read, and how much at most."""
+    """The offset to start at, and the maximum number of bytes."""
 
     partition: Int32 = field()
     current_leader_epoch: Int32 = field("9+", ignorable=True, default=-1)
@@ -68,8 +68,6 @@ class FetchPartition(Message):
 
 @message(key=1, versions="4-18", flexible="12+")
 class FetchResponse(Message):
-    """Batches of each partition, with its offsets of note."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field("7+", ignorable=True)
     session_id: Int32 = field("7+")
@@ -78,7 +76,7 @@ class FetchResponse(Message):
 
 
 class FetchableTopicResponse(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     topic: Str = field("0-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -86,7 +84,7 @@ class FetchableTopicResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a leader that is named below."""
+    """The address of a leader in this response."""
 
     node_id: Int32 = field("16+")
     host: Str = field("16+")
@@ -95,7 +93,7 @@ class NodeEndpoint(Message):
 
 
 class PartitionData(Message):
-    """Batches of a partition, the offsets around them, and aborted transactions among them."""
+    """A partition's batches, its offsets, and the aborted transactions in the batches."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()
@@ -111,28 +109,28 @@ class PartitionData(Message):
 
 
 class EpochEndOffset(Message):
-    """Where the follower's log parts from the leader's: the last epoch in common, and its end."""
+    """The point where the follower's log diverges: the largest common epoch and its end offset."""
 
     epoch: Int32 = field("12+", default=-1)
     end_offset: Int64 = field("12+", default=-1)
 
 
 class LeaderIdAndEpoch(Message):
-    """Who leads now, told to those who asked somebody else."""
+    """The current leader, for a client that sent its request to another broker."""
 
     leader_id: Int32 = field("12+", default=-1)
     leader_epoch: Int32 = field("12+", default=-1)
 
 
 class SnapshotId(Message):
-    """The snapshot that a follower of the quorum has to load first."""
+    """The snapshot that a follower of the metadata log has to load first."""
 
     end_offset: Int64 = field(default=-1)
     epoch: Int32 = field(default=-1)
 
 
 class AbortedTransaction(Message):
-    """A producer whose records are void, from this offset on to its marker."""
+    """An aborted transaction: its producer id and first offset."""
 
     producer_id: Int64 = field()
     first_offset: Int64 = field()

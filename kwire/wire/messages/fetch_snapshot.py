@@ -8,7 +8,7 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Records, Str, UInt16
 
 @message(key=59, versions="0-1", flexible="0+")
 class FetchSnapshotRequest(Message):
-    """Read snapshots of the metadata log, each from a position on."""
+    """A request for parts of metadata snapshots."""
 
     cluster_id: Str | None = field(nullable="0+", tag=0, default=None)
     replica_id: Int32 = field(default=-1)
@@ -17,14 +17,12 @@ class FetchSnapshotRequest(Message):
 
 
 class RequestTopicSnapshot(Message):
-    """Partitions of one topic."""
-
     name: Str = field()
     partitions: list[RequestPartitionSnapshot] = field()
 
 
 class RequestPartitionSnapshot(Message):
-    """Which snapshot, and from which of its bytes on."""
+    """A snapshot, and the position to start at."""
 
     partition: Int32 = field()
     current_leader_epoch: Int32 = field()
@@ -34,7 +32,7 @@ class RequestPartitionSnapshot(Message):
 
 
 class SnapshotId(Message):
-    """A snapshot, by where it ends in the log."""
+    """A snapshot, identified by its end offset and epoch."""
 
     end_offset: Int64 = field()
     epoch: Int32 = field()
@@ -42,8 +40,6 @@ class SnapshotId(Message):
 
 @message(key=59, versions="0-1", flexible="0+")
 class FetchSnapshotResponse(Message):
-    """A piece of each snapshot."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     topics: list[ResponseTopicSnapshot] = field()
@@ -51,14 +47,14 @@ class FetchSnapshotResponse(Message):
 
 
 class ResponseTopicSnapshot(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     name: Str = field()
     partitions: list[ResponsePartitionSnapshot] = field()
 
 
 class NodeEndpoint(Message):
-    """The address of a leader that is named above."""
+    """The address of a leader in this response."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")
@@ -66,7 +62,7 @@ class NodeEndpoint(Message):
 
 
 class ResponsePartitionSnapshot(Message):
-    """Bytes of a snapshot, which may end amid a batch; its size tells when all are there."""
+    """A part of a snapshot, which may end within a batch, and the total size."""
 
     index: Int32 = field()
     error_code: Int16 = field()
@@ -78,7 +74,7 @@ class ResponsePartitionSnapshot(Message):
 
 
 class LeaderIdAndEpoch(Message):
-    """Who leads now, told to those who asked somebody else."""
+    """The current leader, for a client that sent its request to another broker."""
 
     leader_id: Int32 = field()
     leader_epoch: Int32 = field()

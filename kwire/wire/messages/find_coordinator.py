@@ -7,12 +7,12 @@ from __future__ import annotations
 from kwire.wire.schema import Int8, Int16, Int32, Message, Str, field, message
 
 GROUP, TRANSACTION, SHARE = range(3)
-"""Kinds of what has a coordinator."""
+"""Key types: the coordinator of a group, or of a transactional id."""
 
 
 @message(key=10, versions="0-6", flexible="3+")
 class FindCoordinatorRequest(Message):
-    """Which broker coordinates a group or a transactional id."""
+    """A request for the coordinators of groups or transactional ids."""
 
     key: Str = field("0-3")
     key_type: Int8 = field("1+")
@@ -21,7 +21,7 @@ class FindCoordinatorRequest(Message):
 
 @message(key=10, versions="0-6", flexible="3+")
 class FindCoordinatorResponse(Message):
-    """Where the coordinators are reached."""
+    """The addresses of the coordinators."""
 
     throttle_time_ms: Int32 = field("1+", ignorable=True)
     error_code: Int16 = field("0-3")
@@ -33,7 +33,7 @@ class FindCoordinatorResponse(Message):
 
 
 class Coordinator(Message):
-    """The broker that coordinates one key."""
+    """The coordinator of one key."""
 
     key: Str = field("4+")
     node_id: Int32 = field("4+")

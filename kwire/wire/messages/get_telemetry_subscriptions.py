@@ -8,14 +8,14 @@ from kwire.wire.schema import Bool, Int8, Int16, Int32, Message, Str, field, mes
 
 @message(key=71, versions="0", flexible="0+")
 class GetTelemetrySubscriptionsRequest(Message):
-    """Ask which metrics to push; without an id, be given one."""
+    """A client's request for its metrics subscription. A new client also gets its instance id."""
 
     client_instance_id: Uuid = field()
 
 
 @message(key=71, versions="0", flexible="0+")
 class GetTelemetrySubscriptionsResponse(Message):
-    """What to push, and how: no metrics is nothing, and `*` all there are."""
+    """The metrics to push and how often. No metrics means none, and `*` means all."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

@@ -7,8 +7,6 @@ from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 @message(key=12, versions="0-4", flexible="4+")
 class HeartbeatRequest(Message):
-    """Stay a member of a generation."""
-
     group_id: Str = field()
     generation_id: Int32 = field()
     member_id: Str = field()
@@ -17,7 +15,5 @@ class HeartbeatRequest(Message):
 
 @message(key=12, versions="0-4", flexible="4+")
 class HeartbeatResponse(Message):
-    """Whether the generation is still good."""
-
     throttle_time_ms: Int32 = field("1+", ignorable=True)
     error_code: Int16 = field()

@@ -7,8 +7,6 @@ from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, field, me
 
 @message(key=22, versions="0-6", flexible="2+")
 class InitProducerIdRequest(Message):
-    """Ask for a producer id and epoch."""
-
     transactional_id: Str | None = field(nullable="0+")
     transaction_timeout_ms: Int32 = field()
     producer_id: Int64 = field("3+", default=-1)
@@ -19,8 +17,6 @@ class InitProducerIdRequest(Message):
 
 @message(key=22, versions="0-6", flexible="2+")
 class InitProducerIdResponse(Message):
-    """The producer id and epoch."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     producer_id: Int64 = field(default=-1)

@@ -9,7 +9,7 @@ from kwire.wire.schema import Bool, Bytes, Int16, Int32, Message, Str, field, me
 
 @message(key=11, versions="0-9", flexible="6+")
 class JoinGroupRequest(Message):
-    """Become a member of a group, or join its next generation."""
+    """A request to join a group, or to join its next generation."""
 
     group_id: Str = field()
     session_timeout_ms: Int32 = field()
@@ -22,7 +22,7 @@ class JoinGroupRequest(Message):
 
 
 class JoinGroupRequestProtocol(Message):
-    """An assignor that the member knows, with its subscription."""
+    """An assignor that the member supports, with its subscription."""
 
     name: Str = field()
     metadata: Bytes = field()
@@ -30,7 +30,7 @@ class JoinGroupRequestProtocol(Message):
 
 @message(key=11, versions="0-9", flexible="6+")
 class JoinGroupResponse(Message):
-    """The generation, its leader, and for the leader all members."""
+    """The generation and its leader. The leader also gets all members."""
 
     throttle_time_ms: Int32 = field("2+", ignorable=True)
     error_code: Int16 = field()
@@ -44,7 +44,7 @@ class JoinGroupResponse(Message):
 
 
 class JoinGroupResponseMember(Message):
-    """A member and its subscription: only the leader is told."""
+    """A member and its subscription, which only the leader gets."""
 
     member_id: Str = field()
     group_instance_id: Str | None = field("5+", nullable="5+", ignorable=True, default=None)

@@ -7,7 +7,7 @@ from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 @message(key=13, versions="0-5", flexible="4+")
 class LeaveGroupRequest(Message):
-    """Take members out of a group."""
+    """A request to remove members from a group."""
 
     group_id: Str = field()
     member_id: Str = field("0-2")
@@ -15,7 +15,7 @@ class LeaveGroupRequest(Message):
 
 
 class MemberIdentity(Message):
-    """A member by its id, or by its instance id (KIP-345)."""
+    """A member, by its id or by its instance id (KIP-345)."""
 
     member_id: Str = field("3+")
     group_instance_id: Str | None = field("3+", nullable="3+", default=None)
@@ -24,16 +24,12 @@ class MemberIdentity(Message):
 
 @message(key=13, versions="0-5", flexible="4+")
 class LeaveGroupResponse(Message):
-    """What became of each member."""
-
     throttle_time_ms: Int32 = field("1+", ignorable=True)
     error_code: Int16 = field()
     members: list[MemberResponse] = field("3+")
 
 
 class MemberResponse(Message):
-    """Whether the member has left."""
-
     member_id: Str = field("3+")
     group_instance_id: Str | None = field("3+", nullable="3+")
     error_code: Int16 = field("3+")

@@ -7,23 +7,19 @@ from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 @message(key=16, versions="0-5", flexible="3+")
 class ListGroupsRequest(Message):
-    """List the groups of a broker."""
-
     states_filter: list[Str] = field("4+")
     types_filter: list[Str] = field("5+")
 
 
 @message(key=16, versions="0-5", flexible="3+")
 class ListGroupsResponse(Message):
-    """The groups that pass the filters."""
-
     throttle_time_ms: Int32 = field("1+", ignorable=True)
     error_code: Int16 = field()
     groups: list[ListedGroup] = field()
 
 
 class ListedGroup(Message):
-    """A group, its kind and its state."""
+    """A group, its type and its state."""
 
     group_id: Str = field()
     protocol_type: Str = field()

@@ -10,12 +10,12 @@ from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, Str, field, me
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""Timestamps that ask for the end and for the first offset."""
+"""Timestamps that stand for the log end and for the log start."""
 
 
 @message(key=2, versions="1-11", flexible="6+")
 class ListOffsetsRequest(Message):
-    """Which offset a timestamp, or a place such as the end, stands for."""
+    """A request for the offsets of timestamps, or of positions such as the log end."""
 
     replica_id: Int32 = field()
     isolation_level: Int8 = field("2+")
@@ -24,14 +24,12 @@ class ListOffsetsRequest(Message):
 
 
 class ListOffsetsTopic(Message):
-    """Partitions of one topic."""
-
     name: Str = field()
     partitions: list[ListOffsetsPartition] = field()
 
 
 class ListOffsetsPartition(Message):
-    """The timestamp to look for; -1 is the end, -2 the beginning, -3 the greatest timestamp."""
+    """A partition and a timestamp; -1 means the log end, -2 the log start, -3 the largest timestamp."""
 
     partition_index: Int32 = field()
     current_leader_epoch: Int32 = field("4+", ignorable=True, default=-1)
@@ -40,21 +38,19 @@ class ListOffsetsPartition(Message):
 
 @message(key=2, versions="1-11", flexible="6+")
 class ListOffsetsResponse(Message):
-    """The offset and timestamp that were found; -1 and -1 where none was."""
-
     throttle_time_ms: Int32 = field("2+", ignorable=True)
     topics: list[ListOffsetsTopicResponse] = field()
 
 
 class ListOffsetsTopicResponse(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     name: Str = field()
     partitions: list[ListOffsetsPartitionResponse] = field()
 
 
 class ListOffsetsPartitionResponse(Message):
-    """The first offset with that timestamp or a later one."""
+    """The first offset with that timestamp or a later one. Offset and timestamp are -1 if there is none."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

@@ -7,23 +7,19 @@ from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 @message(key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest(Message):
-    """Which partitions are being moved; null topics means all."""
+    """A request for ongoing reassignments. Null topics means all topics."""
 
     timeout_ms: Int32 = field(default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = field(nullable="0+", default=None)
 
 
 class ListPartitionReassignmentsTopics(Message):
-    """Partitions of one topic."""
-
     name: Str = field()
     partition_indexes: list[Int32] = field()
 
 
 @message(key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse(Message):
-    """The moves under way."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")
@@ -31,14 +27,14 @@ class ListPartitionReassignmentsResponse(Message):
 
 
 class OngoingTopicReassignment(Message):
-    """The moves of one topic."""
+    """Ongoing reassignments of one topic."""
 
     name: Str = field()
     partitions: list[OngoingPartitionReassignment] = field()
 
 
 class OngoingPartitionReassignment(Message):
-    """One move."""
+    """The ongoing reassignment of one partition."""
 
     partition_index: Int32 = field()
     replicas: list[Int32] = field()

@@ -7,8 +7,6 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Str, field, message
 
 @message(key=66, versions="0-2", flexible="0+")
 class ListTransactionsRequest(Message):
-    """List the transactional ids of a coordinator."""
-
     state_filters: list[Str] = field()
     producer_id_filters: list[Int64] = field()
     duration_filter: Int64 = field("1+", default=-1)
@@ -17,8 +15,6 @@ class ListTransactionsRequest(Message):
 
 @message(key=66, versions="0-2", flexible="0+")
 class ListTransactionsResponse(Message):
-    """The transactional ids that pass the filters."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     unknown_state_filters: list[Str] = field()
@@ -26,7 +22,7 @@ class ListTransactionsResponse(Message):
 
 
 class TransactionState(Message):
-    """One transactional id."""
+    """A transactional id and its state."""
 
     transactional_id: Str = field()
     producer_id: Int64 = field()

@@ -10,7 +10,7 @@ from kwire.wire.schema import Bool, Int16, Int32, Message, Str, field, message
 
 @message(key=3, versions="0-13", flexible="9+")
 class MetadataRequest(Message):
-    """Describe topics and brokers. Null topics means all; an empty list means all in v0 and none later."""
+    """A request for topics and brokers. Null topics means all; an empty list means all in v0, and none later."""
 
     topics: list[MetadataRequestTopic] | None = field(nullable="1+")
     allow_auto_topic_creation: Bool = field("4+", default=True)
@@ -19,7 +19,7 @@ class MetadataRequest(Message):
 
 
 class MetadataRequestTopic(Message):
-    """A topic by its name, or by its id where the name is null."""
+    """A topic, by name, or by id if the name is null."""
 
     topic_id: Uuid = field("10+", ignorable=True)
     name: Str | None = field(nullable="10+")
@@ -27,8 +27,6 @@ class MetadataRequestTopic(Message):
 
 @message(key=3, versions="0-13", flexible="9+")
 class MetadataResponse(Message):
-    """The brokers, the controller, and the partitions of each topic."""
-
     throttle_time_ms: Int32 = field("3+", ignorable=True)
     brokers: list[MetadataResponseBroker] = field()
     cluster_id: Str | None = field("2+", nullable="2+", ignorable=True, default=None)
@@ -39,7 +37,7 @@ class MetadataResponse(Message):
 
 
 class MetadataResponseBroker(Message):
-    """A broker's address, as the asking listener has it."""
+    """A broker's address on the listener that received the request."""
 
     node_id: Int32 = field()
     host: Str = field()
@@ -48,7 +46,7 @@ class MetadataResponseBroker(Message):
 
 
 class MetadataResponseTopic(Message):
-    """A topic and its partitions, or why there is nothing to tell."""
+    """A topic and its partitions, or the error for it."""
 
     error_code: Int16 = field()
     name: Str | None = field(nullable="12+")
@@ -59,7 +57,7 @@ class MetadataResponseTopic(Message):
 
 
 class MetadataResponsePartition(Message):
-    """Who leads a partition, who replicates it, and who of them is in sync."""
+    """A partition's leader, replicas and in-sync replicas."""
 
     error_code: Int16 = field()
     partition_index: Int32 = field()

@@ -10,8 +10,6 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Str, field, message
 
 @message(key=8, versions="2-10", flexible="8+")
 class OffsetCommitRequest(Message):
-    """Remember how far a group has come."""
-
     group_id: Str = field()
     generation_id_or_member_epoch: Int32 = field(default=-1)
     member_id: Str = field()
@@ -21,15 +19,13 @@ class OffsetCommitRequest(Message):
 
 
 class OffsetCommitRequestTopic(Message):
-    """Offsets of one topic's partitions."""
-
     name: Str = field("0-9", ignorable=True)
     topic_id: Uuid = field("10+", ignorable=True)
     partitions: list[OffsetCommitRequestPartition] = field()
 
 
 class OffsetCommitRequestPartition(Message):
-    """The next offset to read, and a text of the consumer's own."""
+    """The offset to commit, and the consumer's own metadata."""
 
     partition_index: Int32 = field()
     committed_offset: Int64 = field()
@@ -39,14 +35,12 @@ class OffsetCommitRequestPartition(Message):
 
 @message(key=8, versions="2-10", flexible="8+")
 class OffsetCommitResponse(Message):
-    """Whether each partition's offset was taken."""
-
     throttle_time_ms: Int32 = field("3+", ignorable=True)
     topics: list[OffsetCommitResponseTopic] = field()
 
 
 class OffsetCommitResponseTopic(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     name: Str = field("0-9", ignorable=True)
     topic_id: Uuid = field("10+", ignorable=True)
@@ -54,7 +48,5 @@ class OffsetCommitResponseTopic(Message):
 
 
 class OffsetCommitResponsePartition(Message):
-    """Whether the offset was committed."""
-
     partition_index: Int32 = field()
     error_code: Int16 = field()

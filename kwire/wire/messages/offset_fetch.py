@@ -10,8 +10,6 @@ from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, field, me
 
 @message(key=9, versions="1-10", flexible="6+")
 class OffsetFetchRequest(Message):
-    """Ask how far a group has come."""
-
     group_id: Str = field("0-7")
     topics: list[OffsetFetchRequestTopic] | None = field("0-7", nullable="2-7")
     groups: list[OffsetFetchRequestGroup] = field("8+")
@@ -26,7 +24,7 @@ class OffsetFetchRequestTopic(Message):
 
 
 class OffsetFetchRequestGroup(Message):
-    """A group and the topics asked about: null for all (version 8, KIP-709)."""
+    """A group and the requested topics; null means all (version 8, KIP-709)."""
 
     group_id: Str = field("8+")
     member_id: Str | None = field("9+", nullable="9+", ignorable=True, default=None)
@@ -35,8 +33,6 @@ class OffsetFetchRequestGroup(Message):
 
 
 class OffsetFetchRequestTopics(Message):
-    """Partitions of one topic of a group."""
-
     name: Str = field("8-9", ignorable=True)
     topic_id: Uuid = field("10+", ignorable=True)
     partition_indexes: list[Int32] = field("8+")
@@ -44,8 +40,6 @@ class OffsetFetchRequestTopics(Message):
 
 @message(key=9, versions="1-10", flexible="6+")
 class OffsetFetchResponse(Message):
-    """The committed offsets; -1 where there is none."""
-
     throttle_time_ms: Int32 = field("3+", ignorable=True)
     topics: list[OffsetFetchResponseTopic] = field("0-7")
     error_code: Int16 = field("2-7", ignorable=True)
@@ -60,7 +54,7 @@ class OffsetFetchResponseTopic(Message):
 
 
 class OffsetFetchResponseGroup(Message):
-    """What one group has committed (version 8, KIP-709)."""
+    """Committed offsets of one group (version 8, KIP-709)."""
 
     group_id: Str = field("8+")
     topics: list[OffsetFetchResponseTopics] = field("8+")
@@ -68,7 +62,7 @@ class OffsetFetchResponseGroup(Message):
 
 
 class OffsetFetchResponsePartition(Message):
-    """A committed offset; -1 where there is none."""
+    """A committed offset, or -1 if there is none."""
 
     partition_index: Int32 = field("0-7")
     committed_offset: Int64 = field("0-7")
@@ -78,15 +72,13 @@ class OffsetFetchResponsePartition(Message):
 
 
 class OffsetFetchResponseTopics(Message):
-    """Offsets of one topic's partitions in a group."""
-
     name: Str = field("8-9", ignorable=True)
     topic_id: Uuid = field("10+", ignorable=True)
     partitions: list[OffsetFetchResponsePartitions] = field("8+")
 
 
 class OffsetFetchResponsePartitions(Message):
-    """A committed offset; -1 where there is none."""
+    """A committed offset, or -1 if there is none."""
 
     partition_index: Int32 = field("8+")
     committed_offset: Int64 = field("8+")

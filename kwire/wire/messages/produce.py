@@ -10,7 +10,7 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Records, Str, field,
 
 @message(key=0, versions="3-13", flexible="9+")
 class ProduceRequest(Message):
-    """Append record batches to partitions that the receiver leads."""
+    """A request to append record batches to partitions."""
 
     transactional_id: Str | None = field(nullable="0+", default=None)
     acks: Int16 = field()
@@ -19,7 +19,7 @@ class ProduceRequest(Message):
 
 
 class TopicProduceData(Message):
-    """Batches for one topic, by its name or from version 13 on its id."""
+    """Batches of one topic, which is named by its id from version 13 on."""
 
     name: Str = field("0-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -27,23 +27,19 @@ class TopicProduceData(Message):
 
 
 class PartitionProduceData(Message):
-    """A batch for one partition."""
-
     index: Int32 = field()
     records: Records | None = field(nullable="0+")
 
 
 @message(key=0, versions="3-13", flexible="9+")
 class ProduceResponse(Message):
-    """Where each partition's batches ended up, or why they were refused."""
-
     responses: list[TopicProduceResponse] = field()
     throttle_time_ms: Int32 = field()
     node_endpoints: list[NodeEndpoint] = field("10+", tag=0)
 
 
 class TopicProduceResponse(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     name: Str = field("0-12", ignorable=True)
     topic_id: Uuid = field("13+", ignorable=True)
@@ -51,7 +47,7 @@ class TopicProduceResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a leader that is named below."""
+    """The address of a leader in this response."""
 
     node_id: Int32 = field("10+")
     host: Str = field("10+")
@@ -60,7 +56,7 @@ class NodeEndpoint(Message):
 
 
 class PartitionProduceResponse(Message):
-    """The offset of the batch's first record, or why the batch was refused."""
+    """The offset of the batch's first record, or an error."""
 
     index: Int32 = field()
     error_code: Int16 = field()
@@ -73,14 +69,14 @@ class PartitionProduceResponse(Message):
 
 
 class BatchIndexAndErrorMessage(Message):
-    """A record that made its batch be refused."""
+    """The index of an invalid record, and the error for it."""
 
     batch_index: Int32 = field("8+")
     batch_index_error_message: Str | None = field("8+", nullable="8+", default=None)
 
 
 class LeaderIdAndEpoch(Message):
-    """Who leads now, told to those who asked somebody else."""
+    """The current leader, for a client that sent its request to another broker."""
 
     leader_id: Int32 = field("10+", default=-1)
     leader_epoch: Int32 = field("10+", default=-1)

@@ -8,7 +8,7 @@ from kwire.wire.schema import Bool, Bytes, Int8, Int16, Int32, Message, field, m
 
 @message(key=72, versions="0", flexible="0+")
 class PushTelemetryRequest(Message):
-    """What a client has measured: OpenTelemetry's MetricsData, compressed as is said beside it."""
+    """A client's metrics: a compressed OpenTelemetry MetricsData."""
 
     client_instance_id: Uuid = field()
     subscription_id: Int32 = field()
@@ -19,7 +19,5 @@ class PushTelemetryRequest(Message):
 
 @message(key=72, versions="0", flexible="0+")
 class PushTelemetryResponse(Message):
-    """Whether it was taken."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

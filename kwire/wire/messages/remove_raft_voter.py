@@ -8,7 +8,7 @@ from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 @message(key=81, versions="0", flexible="0+")
 class RemoveRaftVoterRequest(Message):
-    """Take the vote from a voter of the quorum."""
+    """A request to remove a voter from the quorum."""
 
     cluster_id: Str | None = field(nullable="0+")
     voter_id: Int32 = field()
@@ -17,8 +17,6 @@ class RemoveRaftVoterRequest(Message):
 
 @message(key=81, versions="0", flexible="0+")
 class RemoveRaftVoterResponse(Message):
-    """Whether it votes no longer."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")

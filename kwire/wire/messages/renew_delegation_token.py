@@ -7,15 +7,13 @@ from kwire.wire.schema import Bytes, Int16, Int32, Int64, Message, field, messag
 
 @message(key=39, versions="1-2", flexible="2+")
 class RenewDelegationTokenRequest(Message):
-    """Let a token live longer."""
-
     hmac: Bytes = field()
     renew_period_ms: Int64 = field()
 
 
 @message(key=39, versions="1-2", flexible="2+")
 class RenewDelegationTokenResponse(Message):
-    """When it ends."""
+    """The new expiry time of the token."""
 
     error_code: Int16 = field()
     expiry_timestamp_ms: Int64 = field()

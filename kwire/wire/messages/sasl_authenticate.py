@@ -1,4 +1,4 @@
-"""SaslAuthenticate v0–2. KIP-152; KIP-368 (how long a session lasts, v1)."""
+"""SaslAuthenticate v0–2. KIP-152; KIP-368 (session lifetime, v1)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from kwire.wire.schema import Bytes, Int16, Int64, Message, Str, field, message
 
 @message(key=36, versions="0-2", flexible="2+")
 class SaslAuthenticateRequest(Message):
-    """What the client says in the mechanism's exchange."""
+    """A client's message in the exchange of a SASL mechanism."""
 
     auth_bytes: Bytes = field()
 
 
 @message(key=36, versions="0-2", flexible="2+")
 class SaslAuthenticateResponse(Message):
-    """What the server says."""
+    """The server's message in the exchange, or an error."""
 
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")

@@ -7,14 +7,14 @@ from kwire.wire.schema import Int16, Message, Str, field, message
 
 @message(key=17, versions="0-1")
 class SaslHandshakeRequest(Message):
-    """Choose a mechanism."""
+    """A request to use a SASL mechanism."""
 
     mechanism: Str = field()
 
 
 @message(key=17, versions="0-1")
 class SaslHandshakeResponse(Message):
-    """Whether it may be used, and which may."""
+    """The enabled mechanisms, and an error if the requested one is not among them."""
 
     error_code: Int16 = field()
     mechanisms: list[Str] = field()

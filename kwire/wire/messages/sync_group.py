@@ -7,7 +7,7 @@ from kwire.wire.schema import Bytes, Int16, Int32, Message, Str, field, message
 
 @message(key=14, versions="0-5", flexible="4+")
 class SyncGroupRequest(Message):
-    """Hand in the leader's assignment, and ask for one's own."""
+    """A request for a member's assignment. The leader sends the assignments of all members."""
 
     group_id: Str = field()
     generation_id: Int32 = field()
@@ -19,16 +19,12 @@ class SyncGroupRequest(Message):
 
 
 class SyncGroupRequestAssignment(Message):
-    """What the leader assigns to one member."""
-
     member_id: Str = field()
     assignment: Bytes = field()
 
 
 @message(key=14, versions="0-5", flexible="4+")
 class SyncGroupResponse(Message):
-    """The member's assignment."""
-
     throttle_time_ms: Int32 = field("1+", ignorable=True)
     error_code: Int16 = field()
     protocol_type: Str | None = field("5+", nullable="5+", ignorable=True, default=None)

@@ -7,7 +7,7 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Str, field, message
 
 @message(key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitRequest(Message):
-    """Commit a group's offsets if a transaction commits."""
+    """A request to commit a group's offsets as part of a transaction."""
 
     transactional_id: Str = field()
     group_id: Str = field()
@@ -20,14 +20,12 @@ class TxnOffsetCommitRequest(Message):
 
 
 class TxnOffsetCommitRequestTopic(Message):
-    """Offsets of one topic."""
-
     name: Str = field()
     partitions: list[TxnOffsetCommitRequestPartition] = field()
 
 
 class TxnOffsetCommitRequestPartition(Message):
-    """How far the group has come in one partition."""
+    """The offset to commit, and the consumer's own metadata."""
 
     partition_index: Int32 = field()
     committed_offset: Int64 = field()
@@ -37,21 +35,19 @@ class TxnOffsetCommitRequestPartition(Message):
 
 @message(key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitResponse(Message):
-    """Whether each partition's offset was taken."""
-
     throttle_time_ms: Int32 = field()
     topics: list[TxnOffsetCommitResponseTopic] = field()
 
 
 class TxnOffsetCommitResponseTopic(Message):
-    """What became of one topic's offsets."""
+    """Results for one topic's partitions."""
 
     name: Str = field()
     partitions: list[TxnOffsetCommitResponsePartition] = field()
 
 
 class TxnOffsetCommitResponsePartition(Message):
-    """What became of one partition's offset."""
+    """Result for one partition."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

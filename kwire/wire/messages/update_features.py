@@ -1,5 +1,4 @@
-"""UpdateFeatures v0–2. KIP-584, KIP-778 (kinds of upgrade, validation alone, v1),
-KIP-1022 (no results, v2)."""
+"""UpdateFeatures v0–2. KIP-584, KIP-778 (upgrade types, validation only, v1), KIP-1022 (no results, v2)."""
 
 from __future__ import annotations
 
@@ -8,15 +7,13 @@ from kwire.wire.schema import Bool, Int8, Int16, Int32, Message, Str, field, mes
 
 @message(key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesRequest(Message):
-    """Set the levels of features."""
-
     timeout_ms: Int32 = field(default=60000)
     feature_updates: list[FeatureUpdateKey] = field()
     validate_only: Bool = field("1+")
 
 
 class FeatureUpdateKey(Message):
-    """One feature and its level to be."""
+    """A feature and its new level."""
 
     feature: Str = field()
     max_version_level: Int16 = field()
@@ -26,8 +23,6 @@ class FeatureUpdateKey(Message):
 
 @message(key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesResponse(Message):
-    """Whether the features have their levels now."""
-
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
     error_message: Str | None = field(nullable="0+")
@@ -35,7 +30,7 @@ class UpdateFeaturesResponse(Message):
 
 
 class UpdatableFeatureResult(Message):
-    """What became of one feature."""
+    """Result for one feature."""
 
     feature: Str = field()
     error_code: Int16 = field()

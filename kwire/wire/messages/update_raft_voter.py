@@ -1,4 +1,4 @@
-"""UpdateRaftVoter v0. KIP-853; from a voter to the leader of the quorum, where what it is has changed."""
+"""UpdateRaftVoter v0. KIP-853; sent to the leader by a voter whose endpoints or versions changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kwire.wire.schema import Int16, Int32, Message, Str, UInt16, field, message
 
 @message(key=82, versions="0", flexible="0+")
 class UpdateRaftVoterRequest(Message):
-    """A voter has other listeners, or knows other versions of the quorum's protocol."""
+    """A voter's new endpoints and supported versions of kraft.version."""
 
     cluster_id: Str | None = field(nullable="0+")
     current_leader_epoch: Int32 = field()
@@ -19,7 +19,7 @@ class UpdateRaftVoterRequest(Message):
 
 
 class Listener(Message):
-    """One listener of the voter."""
+    """A listener of the voter."""
 
     name: Str = field()
     host: Str = field()
@@ -27,7 +27,7 @@ class Listener(Message):
 
 
 class KRaftVersionFeature(Message):
-    """The versions of the quorum's protocol that a voter knows."""
+    """The versions of kraft.version that a voter supports."""
 
     min_supported_version: Int16 = field()
     max_supported_version: Int16 = field()
@@ -35,7 +35,7 @@ class KRaftVersionFeature(Message):
 
 @message(key=82, versions="0", flexible="0+")
 class UpdateRaftVoterResponse(Message):
-    """Whether the change is made, and who leads the quorum."""
+    """An error, if any, and the current leader."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()
@@ -43,7 +43,7 @@ class UpdateRaftVoterResponse(Message):
 
 
 class CurrentLeader(Message):
-    """The leader of the quorum, and its address."""
+    """The leader of the quorum and its address."""
 
     leader_id: Int32 = field(default=-1)
     leader_epoch: Int32 = field(default=-1)

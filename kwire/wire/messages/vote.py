@@ -1,4 +1,4 @@
-"""Vote v0–2. KIP-595, KIP-853 (directories, v1), KIP-996 (asking before standing, v2)."""
+"""Vote v0–2. KIP-595, KIP-853 (directories, v1), KIP-996 (pre-vote, v2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, UInt16, f
 
 @message(key=52, versions="0-2", flexible="0+")
 class VoteRequest(Message):
-    """Ask for a vote, or from version 2 on whether there would be one."""
+    """A candidate's request for a vote, or from version 2 on for a pre-vote."""
 
     cluster_id: Str | None = field(nullable="0+", default=None)
     voter_id: Int32 = field("1+", ignorable=True, default=-1)
@@ -16,14 +16,12 @@ class VoteRequest(Message):
 
 
 class RequestTopicData(Message):
-    """Partitions of one topic."""
-
     topic_name: Str = field()
     partitions: list[RequestPartitionData] = field()
 
 
 class RequestPartitionData(Message):
-    """Who asks whom in which epoch, and how far its log goes."""
+    """The candidate, the voter, the epoch, and the end of the candidate's log."""
 
     partition_index: Int32 = field()
     replica_epoch: Int32 = field()
@@ -37,22 +35,20 @@ class RequestPartitionData(Message):
 
 @message(key=52, versions="0-2", flexible="0+")
 class VoteResponse(Message):
-    """Votes given and refused, and who leads where somebody does."""
-
     error_code: Int16 = field()
     topics: list[ResponseTopicData] = field()
     node_endpoints: list[NodeEndpoint] = field("1+", tag=0)
 
 
 class ResponseTopicData(Message):
-    """Results of one topic's partitions."""
+    """Results for one topic's partitions."""
 
     topic_name: Str = field()
     partitions: list[ResponsePartitionData] = field()
 
 
 class NodeEndpoint(Message):
-    """The address of a leader that is named above."""
+    """The address of a leader in this response."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")
@@ -60,7 +56,7 @@ class NodeEndpoint(Message):
 
 
 class ResponsePartitionData(Message):
-    """The vote, and the epoch in which it counts."""
+    """The vote, and the current leader and epoch."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

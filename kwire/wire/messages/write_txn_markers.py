@@ -7,13 +7,11 @@ from kwire.wire.schema import Bool, Int8, Int16, Int32, Int64, Message, Str, fie
 
 @message(key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest(Message):
-    """Write the markers that end transactions."""
-
     markers: list[WritableTxnMarker] = field()
 
 
 class WritableTxnMarker(Message):
-    """One transaction that ends."""
+    """The result of one transaction, and its partitions."""
 
     producer_id: Int64 = field()
     producer_epoch: Int16 = field()
@@ -24,35 +22,31 @@ class WritableTxnMarker(Message):
 
 
 class WritableTxnMarkerTopic(Message):
-    """Partitions of one topic."""
-
     name: Str = field()
     partition_indexes: list[Int32] = field()
 
 
 @message(key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse(Message):
-    """Whether each marker is in its log."""
-
     markers: list[WritableTxnMarkerResult] = field()
 
 
 class WritableTxnMarkerResult(Message):
-    """What became of one transaction's markers."""
+    """Results for one transaction's markers."""
 
     producer_id: Int64 = field()
     topics: list[WritableTxnMarkerTopicResult] = field()
 
 
 class WritableTxnMarkerTopicResult(Message):
-    """What became of one topic's markers."""
+    """Results for one topic's partitions."""
 
     name: Str = field()
     partitions: list[WritableTxnMarkerPartitionResult] = field()
 
 
 class WritableTxnMarkerPartitionResult(Message):
-    """What became of one partition's marker."""
+    """Result for one partition."""
 
     partition_index: Int32 = field()
     error_code: Int16 = field()

@@ -1,4 +1,4 @@
-"""The records of __consumer_offsets for consumer groups of the protocol of KIP-848."""
+"""Records of __consumer_offsets for consumer groups. KIP-848."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from kwire.wire.schema import Bytes, Int8, Int32, Int64, Message, Str, field, me
 
 @message(key=3, versions="0")
 class ConsumerGroupMetadataKey(Message):
-    """Which group."""
-
     group_id: Str = field()
 
 
 @message(key=3, versions="0", flexible="0+")
 class ConsumerGroupMetadataValue(Message):
-    """A group's epoch, and a hash of the topics that it was decided upon (KIP-1101)."""
+    """A group's epoch, and the hash of the subscribed topics' metadata in that epoch (KIP-1101)."""
 
     epoch: Int32 = field()
     metadata_hash: Int64 = field(tag=0)
@@ -23,21 +21,19 @@ class ConsumerGroupMetadataValue(Message):
 
 @message(key=4, versions="0")
 class ConsumerGroupPartitionMetadataKey(Message):
-    """Which group. Since KIP-1101 only its tombstones are written."""
+    """The key of a group's subscribed topics. Since KIP-1101, only tombstones are written with it."""
 
     group_id: Str = field()
 
 
 @message(key=4, versions="0", flexible="0+")
 class ConsumerGroupPartitionMetadataValue(Message):
-    """The topics that a group had subscribed to, as they then were."""
+    """The metadata of a group's subscribed topics, as written before KIP-1101."""
 
     topics: list[TopicMetadata] = field()
 
 
 class TopicMetadata(Message):
-    """One topic as the group saw it."""
-
     topic_id: Uuid = field()
     topic_name: Str = field()
     num_partitions: Int32 = field()
@@ -45,7 +41,7 @@ class TopicMetadata(Message):
 
 
 class PartitionMetadata(Message):
-    """The racks that have a replica of a partition."""
+    """The racks of a partition's replicas."""
 
     partition: Int32 = field()
     racks: list[Str] = field()
@@ -53,15 +49,13 @@ class PartitionMetadata(Message):
 
 @message(key=5, versions="0")
 class ConsumerGroupMemberMetadataKey(Message):
-    """Which member of which group."""
-
     group_id: Str = field()
     member_id: Str = field()
 
 
 @message(key=5, versions="0", flexible="0+")
 class ConsumerGroupMemberMetadataValue(Message):
-    """Who a member is, and what it subscribes to."""
+    """A member's client and its subscription."""
 
     instance_id: Str | None = field(nullable="0+")
     rack_id: Str | None = field(nullable="0+")
@@ -75,14 +69,14 @@ class ConsumerGroupMemberMetadataValue(Message):
 
 
 class ClassicMemberMetadata(Message):
-    """What is known besides of a member that still speaks the classic protocol."""
+    """Additional state of a member that uses the classic protocol."""
 
     session_timeout_ms: Int32 = field()
     supported_protocols: list[ClassicProtocol] = field()
 
 
 class ClassicProtocol(Message):
-    """An assignor that such a member knows, with its subscription."""
+    """An assignor that the member supports, with its subscription."""
 
     name: Str = field()
     metadata: Bytes = field()
@@ -90,14 +84,12 @@ class ClassicProtocol(Message):
 
 @message(key=6, versions="0")
 class ConsumerGroupTargetAssignmentMetadataKey(Message):
-    """Which group."""
-
     group_id: Str = field()
 
 
 @message(key=6, versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMetadataValue(Message):
-    """The epoch of the group that the target assignment was made for."""
+    """The epoch of the target assignment."""
 
     assignment_epoch: Int32 = field()
     assignment_timestamp: Int64 = field(tag=0, ignorable=True)
@@ -105,21 +97,19 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
 
 @message(key=7, versions="0")
 class ConsumerGroupTargetAssignmentMemberKey(Message):
-    """Which member of which group."""
-
     group_id: Str = field()
     member_id: Str = field()
 
 
 @message(key=7, versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMemberValue(Message):
-    """What a member is to have."""
+    """The target assignment of a member."""
 
     topic_partitions: list[TopicPartition] = field()
 
 
 class TopicPartition(Message):
-    """Partitions of one topic that a member is to have."""
+    """Partitions of one topic in a target assignment."""
 
     topic_id: Uuid = field()
     partitions: list[Int32] = field()
@@ -127,15 +117,13 @@ class TopicPartition(Message):
 
 @message(key=8, versions="0")
 class ConsumerGroupCurrentMemberAssignmentKey(Message):
-    """Which member of which group."""
-
     group_id: Str = field()
     member_id: Str = field()
 
 
 @message(key=8, versions="0", flexible="0+")
 class ConsumerGroupCurrentMemberAssignmentValue(Message):
-    """What a member has, and how far it has come on the way to what it is to have."""
+    """A member's current assignment, and its progress towards the target assignment."""
 
     member_epoch: Int32 = field()
     previous_member_epoch: Int32 = field()
@@ -145,7 +133,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
 
 
 class TopicPartitions(Message):
-    """Partitions of one topic that a member has, and since which epochs."""
+    """Partitions of one topic, and the epochs in which they were assigned."""
 
     topic_id: Uuid = field()
     partitions: list[Int32] = field()
@@ -154,15 +142,13 @@ class TopicPartitions(Message):
 
 @message(key=16, versions="0")
 class ConsumerGroupRegularExpressionKey(Message):
-    """Which regular expression of which group."""
-
     group_id: Str = field()
     regular_expression: Str = field()
 
 
 @message(key=16, versions="0", flexible="0+")
 class ConsumerGroupRegularExpressionValue(Message):
-    """The topics that an expression was found to match, and in which version of the metadata."""
+    """The topics that match an expression, and the version of the metadata that was used."""
 
     topics: list[Str] = field()
     version: Int64 = field()

@@ -1,4 +1,4 @@
-"""The records of __consumer_offsets for classic groups: committed offsets and group metadata."""
+"""Records of __consumer_offsets for committed offsets and classic groups."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from kwire.wire.schema import Bytes, Int32, Int64, Message, Str, field, message
 
 @message(key=1, versions="0")
 class OffsetCommitKey(Message):
-    """Which group's offset of which partition."""
-
     group: Str = field()
     topic: Str = field()
     partition: Int32 = field()
@@ -17,7 +15,7 @@ class OffsetCommitKey(Message):
 
 @message(key=1, versions="0-4", flexible="4+")
 class OffsetCommitValue(Message):
-    """A committed offset; no value at all is its tombstone."""
+    """A committed offset."""
 
     offset: Int64 = field()
     leader_epoch: Int32 = field("3+", ignorable=True, default=-1)
@@ -29,8 +27,6 @@ class OffsetCommitValue(Message):
 
 @message(key=2, versions="0")
 class GroupMetadataKey(Message):
-    """Which group."""
-
     group: Str = field()
 
 
@@ -61,7 +57,7 @@ class MemberMetadata(Message):
 
 @message(key=0, versions="0")
 class LegacyOffsetCommitKey(Message):
-    """The same key, of the first kind that there was."""
+    """The key of a committed offset in its oldest format."""
 
     group: Str = field()
     topic: Str = field()
@@ -70,7 +66,7 @@ class LegacyOffsetCommitKey(Message):
 
 @message(key=0, versions="0")
 class LegacyOffsetCommitValue(Message):
-    """The value that belongs to a key of the first kind."""
+    """A committed offset in its oldest format."""
 
     offset: Int64 = field()
     metadata: Str = field()

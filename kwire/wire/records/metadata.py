@@ -1,4 +1,4 @@
-"""The records of the cluster metadata log. KIP-631 and those that added to it."""
+"""Records of the cluster metadata log. KIP-631 and later KIPs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kwire.wire.schema import (
 
 @message(key=0, versions="0-4", flexible="0+")
 class RegisterBrokerRecord(Message):
-    """A broker came, or came back with a new epoch."""
+    """A broker registered with a new epoch."""
 
     broker_id: Int32 = field()
     is_migrating_zk_broker: Bool = field("2+")
@@ -37,7 +37,7 @@ class RegisterBrokerRecord(Message):
 
 
 class BrokerEndpoint(Message):
-    """One listener of a broker."""
+    """A listener of a broker."""
 
     name: Str = field()
     host: Str = field()
@@ -46,7 +46,7 @@ class BrokerEndpoint(Message):
 
 
 class BrokerFeature(Message):
-    """A feature and the range of levels that the broker could run at."""
+    """A feature and the range of levels that the broker supports."""
 
     name: Str = field()
     min_supported_version: Int16 = field()
@@ -55,7 +55,7 @@ class BrokerFeature(Message):
 
 @message(key=1, versions="0", flexible="0+")
 class UnregisterBrokerRecord(Message):
-    """A broker was removed from the cluster."""
+    """A broker's registration was removed."""
 
     broker_id: Int32 = field()
     broker_epoch: Int64 = field()
@@ -63,7 +63,7 @@ class UnregisterBrokerRecord(Message):
 
 @message(key=2, versions="0", flexible="0+")
 class TopicRecord(Message):
-    """A topic was created; its partitions follow."""
+    """A topic was created. Its partitions follow."""
 
     name: Str = field()
     topic_id: Uuid = field()
@@ -71,7 +71,7 @@ class TopicRecord(Message):
 
 @message(key=3, versions="0-2", flexible="0+")
 class PartitionRecord(Message):
-    """A partition, whole."""
+    """A partition, completely."""
 
     partition_id: Int32 = field(default=-1)
     topic_id: Uuid = field()
@@ -90,7 +90,7 @@ class PartitionRecord(Message):
 
 @message(key=4, versions="0", flexible="0+")
 class ConfigRecord(Message):
-    """A configuration value was set, or taken away (null)."""
+    """A configuration value was set, or removed (null)."""
 
     resource_type: Int8 = field()
     resource_name: Str = field()
@@ -100,7 +100,7 @@ class ConfigRecord(Message):
 
 @message(key=5, versions="0-2", flexible="0+")
 class PartitionChangeRecord(Message):
-    """What changed of a partition; the rest stays."""
+    """Changes of a partition. Fields with their default values have not changed."""
 
     partition_id: Int32 = field(default=-1)
     topic_id: Uuid = field()
@@ -117,7 +117,7 @@ class PartitionChangeRecord(Message):
 
 @message(key=7, versions="0", flexible="0+")
 class FenceBrokerRecord(Message):
-    """A broker may no longer lead."""
+    """A broker was fenced."""
 
     id: Int32 = field()
     epoch: Int64 = field()
@@ -125,7 +125,7 @@ class FenceBrokerRecord(Message):
 
 @message(key=8, versions="0", flexible="0+")
 class UnfenceBrokerRecord(Message):
-    """A broker may lead again."""
+    """A broker was unfenced."""
 
     id: Int32 = field()
     epoch: Int64 = field()
@@ -165,7 +165,7 @@ class UserScramCredentialRecord(Message):
 
 @message(key=12, versions="0", flexible="0+")
 class FeatureLevelRecord(Message):
-    """A feature was set to a level; 0 takes it away."""
+    """A feature was set to a level; 0 removes it."""
 
     name: Str = field()
     feature_level: Int16 = field()
@@ -173,7 +173,7 @@ class FeatureLevelRecord(Message):
 
 @message(key=14, versions="0", flexible="0+")
 class ClientQuotaRecord(Message):
-    """A quota of some client was set or taken away."""
+    """A client quota was set or removed."""
 
     entity: list[EntityData] = field()
     key: Str = field()
@@ -182,7 +182,7 @@ class ClientQuotaRecord(Message):
 
 
 class EntityData(Message):
-    """What a quota is for: a user, a client id or an address, null for the default."""
+    """A component of a quota's entity: a user, a client id or an IP address. Null means the default."""
 
     entity_type: Str = field()
     entity_name: Str | None = field(nullable="0+")
@@ -190,7 +190,7 @@ class EntityData(Message):
 
 @message(key=15, versions="0", flexible="0+")
 class ProducerIdsRecord(Message):
-    """A broker was given a block of producer ids."""
+    """A block of producer ids was allocated to a broker."""
 
     broker_id: Int32 = field()
     broker_epoch: Int64 = field(default=-1)
@@ -199,7 +199,7 @@ class ProducerIdsRecord(Message):
 
 @message(key=17, versions="0-3", flexible="0+")
 class BrokerRegistrationChangeRecord(Message):
-    """What changed of a registered broker; the rest stays."""
+    """Changes of a broker's registration. Fields with their default values have not changed."""
 
     broker_id: Int32 = field()
     broker_epoch: Int64 = field()
@@ -232,12 +232,12 @@ class RemoveAccessControlEntryRecord(Message):
 
 @message(key=20, versions="0", flexible="0+")
 class NoOpRecord(Message):
-    """Nothing: it moves the end of the log."""
+    """No change. The record only advances the log end offset."""
 
 
 @message(key=21, versions="0", flexible="0+")
 class ZkMigrationStateRecord(Message):
-    """How far a cluster had come on its way from ZooKeeper; Kafka 4 has no such record."""
+    """The state of a migration from ZooKeeper. Kafka 4 does not write it."""
 
     zk_migration_state: Int8 = field()
 
@@ -252,19 +252,19 @@ class RemoveUserScramCredentialRecord(Message):
 
 @message(key=23, versions="0", flexible="0+")
 class BeginTransactionRecord(Message):
-    """What follows counts only once the transaction has ended (KIP-868)."""
+    """The start of a metadata transaction, whose records take effect when it ends (KIP-868)."""
 
     name: Str | None = field(nullable="0+", tag=0, default=None)
 
 
 @message(key=24, versions="0", flexible="0+")
 class EndTransactionRecord(Message):
-    """What came since the beginning counts."""
+    """The end of a metadata transaction, whose records take effect now."""
 
 
 @message(key=25, versions="0", flexible="0+")
 class AbortTransactionRecord(Message):
-    """What came since the beginning does not count."""
+    """The abort of a metadata transaction, whose records are discarded."""
 
     reason: Str | None = field(nullable="0+", tag=0, default=None)
 
@@ -278,8 +278,6 @@ class RemoveDelegationTokenRecord(Message):
 
 @message(key=27, versions="0", flexible="0+")
 class RegisterControllerRecord(Message):
-    """A controller started, and says what it is."""
-
     controller_id: Int32 = field()
     incarnation_id: Uuid = field()
     zk_migration_ready: Bool = field()
@@ -288,7 +286,7 @@ class RegisterControllerRecord(Message):
 
 
 class ControllerEndpoint(Message):
-    """One listener of a controller."""
+    """A listener of a controller."""
 
     name: Str = field()
     host: Str = field()
@@ -297,7 +295,7 @@ class ControllerEndpoint(Message):
 
 
 class ControllerFeature(Message):
-    """A feature and the range of levels that the controller could run at."""
+    """A feature and the range of levels that the controller supports."""
 
     name: Str = field()
     min_supported_version: Int16 = field()
@@ -306,7 +304,7 @@ class ControllerFeature(Message):
 
 @message(key=28, versions="0", flexible="0+")
 class ClearElrRecord(Message):
-    """The eligible leaders of a topic's partitions are forgotten: of all topics without a name."""
+    """The eligible leader replicas of a topic, or of all topics if the name is empty, were removed."""
 
     topic_name: Str = field()
 

@@ -1,4 +1,4 @@
-"""Control records of the quorum's log, and its state on disk. KIP-595, KIP-630, KIP-853."""
+"""Control records of the metadata log, and the quorum-state file. KIP-595, KIP-630, KIP-853."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Str, UInt16, field, 
 
 @message(versions="0-1", flexible="0+")
 class LeaderChangeMessage(Message):
-    """Who was elected, by whom: the first record of every epoch."""
+    """The elected leader and its voters: the first record of each epoch."""
 
     version: Int16 = field()
     leader_id: Int32 = field()
@@ -25,7 +25,7 @@ class Voter(Message):
 
 @message(versions="0", flexible="0+")
 class SnapshotHeaderRecord(Message):
-    """How a snapshot begins."""
+    """The first record of a snapshot."""
 
     version: Int16 = field()
     last_contained_log_timestamp: Int64 = field()
@@ -33,14 +33,14 @@ class SnapshotHeaderRecord(Message):
 
 @message(versions="0", flexible="0+")
 class SnapshotFooterRecord(Message):
-    """How a snapshot ends."""
+    """The last record of a snapshot."""
 
     version: Int16 = field()
 
 
 @message(versions="0", flexible="0+")
 class KRaftVersionRecord(Message):
-    """The version of the quorum's own protocol."""
+    """The level of kraft.version."""
 
     version: Int16 = field()
     k_raft_version: Int16 = field()
@@ -48,14 +48,14 @@ class KRaftVersionRecord(Message):
 
 @message(versions="0", flexible="0+")
 class VotersRecord(Message):
-    """All voters, from here on (KIP-853)."""
+    """The complete voter set from this offset on (KIP-853)."""
 
     version: Int16 = field()
     voters: list[VotersVoter] = field()
 
 
 class VotersVoter(Message):
-    """A voter, and where it listens."""
+    """A voter and its endpoints."""
 
     voter_id: Int32 = field()
     voter_directory_id: Uuid = field()
@@ -64,7 +64,7 @@ class VotersVoter(Message):
 
 
 class Endpoint(Message):
-    """One listener of a voter."""
+    """A listener of a voter."""
 
     name: Str = field()
     host: Str = field()
@@ -72,7 +72,7 @@ class Endpoint(Message):
 
 
 class KRaftVersionFeature(Message):
-    """The versions of the quorum's protocol that a voter knows."""
+    """The versions of kraft.version that a voter supports."""
 
     min_supported_version: Int16 = field()
     max_supported_version: Int16 = field()
@@ -80,7 +80,7 @@ class KRaftVersionFeature(Message):
 
 @message(versions="0-1", flexible="0+")
 class QuorumStateData(Message):
-    """The file quorum-state: whom this node follows, and whom it voted for."""
+    """The quorum-state file: the node's leader, epoch and vote."""
 
     cluster_id: Str = field("0")
     leader_id: Int32 = field(default=-1)
@@ -92,6 +92,4 @@ class QuorumStateData(Message):
 
 
 class QuorumStateDataVoter(Message):
-    """A voter, as version 0 lists them."""
-
     voter_id: Int32 = field("0")

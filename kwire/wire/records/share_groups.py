@@ -1,4 +1,4 @@
-"""The records of __consumer_offsets for share groups. KIP-932."""
+"""Records of __consumer_offsets for share groups. KIP-932."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from kwire.wire.schema import Int8, Int32, Int64, Message, Str, field, message
 
 @message(key=10, versions="0")
 class ShareGroupMemberMetadataKey(Message):
-    """Which member of which group."""
-
     group_id: Str = field()
     member_id: Str = field()
 
 
 @message(key=10, versions="0", flexible="0+")
 class ShareGroupMemberMetadataValue(Message):
-    """Who a member is, and what it subscribes to."""
+    """A member's client and its subscription."""
 
     rack_id: Str | None = field(nullable="0+")
     client_id: Str = field()
@@ -26,14 +24,12 @@ class ShareGroupMemberMetadataValue(Message):
 
 @message(key=11, versions="0")
 class ShareGroupMetadataKey(Message):
-    """Which group."""
-
     group_id: Str = field()
 
 
 @message(key=11, versions="0", flexible="0+")
 class ShareGroupMetadataValue(Message):
-    """A group's epoch, and a hash of the topics that it was decided upon."""
+    """A group's epoch, and the hash of the subscribed topics' metadata in that epoch."""
 
     epoch: Int32 = field()
     metadata_hash: Int64 = field()
@@ -41,14 +37,12 @@ class ShareGroupMetadataValue(Message):
 
 @message(key=12, versions="0")
 class ShareGroupTargetAssignmentMetadataKey(Message):
-    """Which group."""
-
     group_id: Str = field()
 
 
 @message(key=12, versions="0", flexible="0+")
 class ShareGroupTargetAssignmentMetadataValue(Message):
-    """The epoch of the group that the target assignment was made for."""
+    """The epoch of the target assignment."""
 
     assignment_epoch: Int32 = field()
     assignment_timestamp: Int64 = field(tag=0, ignorable=True)
@@ -56,21 +50,19 @@ class ShareGroupTargetAssignmentMetadataValue(Message):
 
 @message(key=13, versions="0")
 class ShareGroupTargetAssignmentMemberKey(Message):
-    """Which member of which group."""
-
     group_id: Str = field()
     member_id: Str = field()
 
 
 @message(key=13, versions="0", flexible="0+")
 class ShareGroupTargetAssignmentMemberValue(Message):
-    """What a member is to read."""
+    """The target assignment of a member."""
 
     topic_partitions: list[TopicPartition] = field()
 
 
 class TopicPartition(Message):
-    """Partitions of one topic that a member is to read."""
+    """Partitions of one topic in a target assignment."""
 
     topic_id: Uuid = field()
     partitions: list[Int32] = field()
@@ -78,15 +70,13 @@ class TopicPartition(Message):
 
 @message(key=14, versions="0")
 class ShareGroupCurrentMemberAssignmentKey(Message):
-    """Which member of which group."""
-
     group_id: Str = field()
     member_id: Str = field()
 
 
 @message(key=14, versions="0", flexible="0+")
 class ShareGroupCurrentMemberAssignmentValue(Message):
-    """What a member reads."""
+    """The current assignment of a member."""
 
     member_epoch: Int32 = field()
     previous_member_epoch: Int32 = field()
@@ -95,22 +85,18 @@ class ShareGroupCurrentMemberAssignmentValue(Message):
 
 
 class TopicPartitions(Message):
-    """Partitions of one topic that a member reads."""
-
     topic_id: Uuid = field()
     partitions: list[Int32] = field()
 
 
 @message(key=15, versions="0")
 class ShareGroupStatePartitionMetadataKey(Message):
-    """Which group."""
-
     group_id: Str = field()
 
 
 @message(key=15, versions="0", flexible="0+")
 class ShareGroupStatePartitionMetadataValue(Message):
-    """Whose share state the group has asked for, has, and wants to be rid of."""
+    """The partitions whose share state is being initialized, is initialized, or is being deleted."""
 
     initializing_topics: list[TopicPartitionsInfo] = field()
     initialized_topics: list[TopicPartitionsInfo] = field()
@@ -118,15 +104,11 @@ class ShareGroupStatePartitionMetadataValue(Message):
 
 
 class TopicPartitionsInfo(Message):
-    """Partitions of one topic."""
-
     topic_id: Uuid = field()
     topic_name: Str = field()
     partitions: list[Int32] = field()
 
 
 class TopicInfo(Message):
-    """A topic, whole."""
-
     topic_id: Uuid = field()
     topic_name: Str = field()

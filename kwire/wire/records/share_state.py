@@ -1,4 +1,4 @@
-"""The records of __share_group_state: what share groups have acknowledged. KIP-932."""
+"""Records of __share_group_state, the delivery state of share groups. KIP-932."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, Str, field, me
 
 @message(key=0, versions="0")
 class ShareSnapshotKey(Message):
-    """Which group's state of which partition."""
-
     group_id: Str = field()
     topic_id: Uuid = field()
     partition: Int32 = field()
@@ -17,7 +15,7 @@ class ShareSnapshotKey(Message):
 
 @message(key=0, versions="0", flexible="0+")
 class ShareSnapshotValue(Message):
-    """The state, whole."""
+    """The complete share state of a partition."""
 
     snapshot_epoch: Int32 = field()
     state_epoch: Int32 = field()
@@ -30,7 +28,7 @@ class ShareSnapshotValue(Message):
 
 
 class StateBatch(Message):
-    """How far the delivery of a range of offsets has come."""
+    """The delivery state of a range of offsets."""
 
     first_offset: Int64 = field()
     last_offset: Int64 = field()
@@ -40,8 +38,6 @@ class StateBatch(Message):
 
 @message(key=1, versions="0")
 class ShareUpdateKey(Message):
-    """Which group's state of which partition."""
-
     group_id: Str = field()
     topic_id: Uuid = field()
     partition: Int32 = field()
@@ -49,7 +45,7 @@ class ShareUpdateKey(Message):
 
 @message(key=1, versions="0", flexible="0+")
 class ShareUpdateValue(Message):
-    """What changed since the snapshot of the same epoch."""
+    """Changes since the snapshot with the same epoch."""
 
     snapshot_epoch: Int32 = field()
     leader_epoch: Int32 = field()

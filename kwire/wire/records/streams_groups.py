@@ -1,4 +1,4 @@
-"""The records of __consumer_offsets for groups of Kafka Streams. KIP-1071."""
+"""Records of __consumer_offsets for streams groups. KIP-1071."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, Str, UInt16, f
 
 @message(key=17, versions="0")
 class StreamsGroupMetadataKey(Message):
-    """Which group."""
-
     group_id: Str = field()
 
 
 @message(key=17, versions="0", flexible="0+")
 class StreamsGroupMetadataValue(Message):
-    """A group's epoch, and what it was decided upon."""
+    """A group's epoch, and the metadata hash, topology epoch and configuration behind it."""
 
     epoch: Int32 = field()
     metadata_hash: Int64 = field()
@@ -23,7 +21,7 @@ class StreamsGroupMetadataValue(Message):
 
 
 class LastAssignmentConfig(Message):
-    """A setting that the last assignment was made with."""
+    """A configuration value of the last assignment."""
 
     key: Str = field()
     value: Str = field()
@@ -31,15 +29,13 @@ class LastAssignmentConfig(Message):
 
 @message(key=19, versions="0")
 class StreamsGroupMemberMetadataKey(Message):
-    """Which member of which group."""
-
     group_id: Str = field()
     member_id: Str = field()
 
 
 @message(key=19, versions="0", flexible="0+")
 class StreamsGroupMemberMetadataValue(Message):
-    """Who a member is, and where it is reached."""
+    """A member's client, process and endpoint."""
 
     instance_id: Str | None = field(nullable="0+")
     rack_id: Str | None = field(nullable="0+")
@@ -53,14 +49,14 @@ class StreamsGroupMemberMetadataValue(Message):
 
 
 class Endpoint(Message):
-    """Where a member answers interactive queries."""
+    """A member's endpoint for interactive queries."""
 
     host: Str = field()
     port: UInt16 = field()
 
 
 class KeyValue(Message):
-    """A tag of a client, for assignments that know of racks."""
+    """A client tag, for rack-aware assignments."""
 
     key: Str = field()
     value: Str = field()
@@ -68,14 +64,12 @@ class KeyValue(Message):
 
 @message(key=20, versions="0")
 class StreamsGroupTargetAssignmentMetadataKey(Message):
-    """Which group."""
-
     group_id: Str = field()
 
 
 @message(key=20, versions="0", flexible="0+")
 class StreamsGroupTargetAssignmentMetadataValue(Message):
-    """The epoch of the group that the target assignment was made for."""
+    """The epoch of the target assignment."""
 
     assignment_epoch: Int32 = field()
     assignment_timestamp: Int64 = field(tag=0, ignorable=True)
@@ -83,15 +77,13 @@ class StreamsGroupTargetAssignmentMetadataValue(Message):
 
 @message(key=21, versions="0")
 class StreamsGroupTargetAssignmentMemberKey(Message):
-    """Which member of which group."""
-
     group_id: Str = field()
     member_id: Str = field()
 
 
 @message(key=21, versions="0", flexible="0+")
 class StreamsGroupTargetAssignmentMemberValue(Message):
-    """The tasks that a member is to have."""
+    """The target assignment of a member."""
 
     active_tasks: list[TargetTaskIds] = field()
     standby_tasks: list[TargetTaskIds] = field()
@@ -99,7 +91,7 @@ class StreamsGroupTargetAssignmentMemberValue(Message):
 
 
 class TargetTaskIds(Message):
-    """Tasks of one subtopology that a member is to have."""
+    """Tasks of one subtopology in a target assignment."""
 
     subtopology_id: Str = field()
     partitions: list[Int32] = field()
@@ -107,15 +99,13 @@ class TargetTaskIds(Message):
 
 @message(key=22, versions="0")
 class StreamsGroupCurrentMemberAssignmentKey(Message):
-    """Which member of which group."""
-
     group_id: Str = field()
     member_id: Str = field()
 
 
 @message(key=22, versions="0", flexible="0+")
 class StreamsGroupCurrentMemberAssignmentValue(Message):
-    """The tasks that a member has, and how far it has come on the way to those that it is to have."""
+    """A member's current tasks, and its progress towards the target assignment."""
 
     member_epoch: Int32 = field()
     previous_member_epoch: Int32 = field()
@@ -129,7 +119,7 @@ class StreamsGroupCurrentMemberAssignmentValue(Message):
 
 
 class TaskIds(Message):
-    """Tasks of one subtopology that a member has, and since which epochs."""
+    """Tasks of one subtopology, and the epochs in which they were assigned."""
 
     subtopology_id: Str = field()
     partitions: list[Int32] = field()
@@ -138,21 +128,19 @@ class TaskIds(Message):
 
 @message(key=23, versions="0")
 class StreamsGroupTopologyKey(Message):
-    """Which group."""
-
     group_id: Str = field()
 
 
 @message(key=23, versions="0", flexible="0+")
 class StreamsGroupTopologyValue(Message):
-    """The topology that the group's members run."""
+    """The topology of a group."""
 
     epoch: Int32 = field()
     subtopologies: list[Subtopology] = field()
 
 
 class Subtopology(Message):
-    """A part of the topology that is independent of the others but for its topics."""
+    """A subtopology, which is connected to the others only by topics."""
 
     subtopology_id: Str = field()
     source_topics: list[Str] = field()
@@ -164,7 +152,7 @@ class Subtopology(Message):
 
 
 class CopartitionGroup(Message):
-    """Topics that need equal numbers of partitions, as indexes into the lists of their subtopology."""
+    """Topics that need the same number of partitions, as indexes into the subtopology's lists."""
 
     source_topics: list[Int16] = field()
     source_topic_regex: list[Int16] = field()
@@ -172,7 +160,7 @@ class CopartitionGroup(Message):
 
 
 class TopicInfo(Message):
-    """An internal topic, and how it is to be made; 0 leaves a number open."""
+    """An internal topic to create; a count of 0 is left to the broker."""
 
     name: Str = field()
     partitions: Int32 = field()
@@ -181,7 +169,5 @@ class TopicInfo(Message):
 
 
 class TopicConfig(Message):
-    """A setting of such a topic."""
-
     key: Str = field()
     value: Str = field()

@@ -1,4 +1,4 @@
-"""The records of __transaction_state. KIP-98, KIP-890."""
+"""Records of __transaction_state. KIP-98, KIP-890."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from kwire.wire.schema import Int8, Int16, Int32, Int64, Message, Str, field, me
 
 @message(key=0, versions="0")
 class TransactionLogKey(Message):
-    """Which transactional id."""
-
     transactional_id: Str = field()
 
 
 @message(key=0, versions="0-1", flexible="1+")
 class TransactionLogValue(Message):
-    """A transactional id's producer, and how far its transaction has come."""
+    """The producer of a transactional id, and the state of its transaction."""
 
     producer_id: Int64 = field()
     previous_producer_id: Int64 = field("1+", tag=0, default=-1)
@@ -30,7 +28,7 @@ class TransactionLogValue(Message):
 
 
 class PartitionsSchema(Message):
-    """Partitions of one topic that the transaction has written to."""
+    """Partitions of one topic in the transaction."""
 
     topic: Str = field()
     partition_ids: list[Int32] = field()
