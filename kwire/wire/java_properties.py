@@ -18,9 +18,9 @@ _LETTERS: Final = {char: letter for letter, char in _ESCAPES.items()}
 
 
 def load(text: str) -> dict[str, str]:
-    """Parse the text of a properties file. If a key is set twice, the last value wins.
+    r"""Parse the text of a properties file. If a key is set twice, the last value wins.
 
-    ValueError for a malformed \\u escape.
+    ValueError for a malformed \u escape.
     """
     properties: dict[str, str] = {}
     for line in _logical_lines(text):

@@ -192,7 +192,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 @lru_cache(1024)
 def _is_flexible(api_key: int, api_version: int) -> bool:
-    """Cached because each request needs it twice. An undeclared API has no flexible versions."""
+    """Return whether a version is flexible; False for an undeclared API. Each request needs this twice."""
     api = API_VERSIONS.get(api_key)
     return api is not None and api.is_flexible(api_version)
 

@@ -1,5 +1,7 @@
-"""AlterPartition v2–3. KIP-497, KIP-704 (recovery), KIP-841 (topic ids, v2), KIP-903 (broker epochs, v3);
-from the leader of partitions to the controller.
+"""AlterPartition v2–3.
+
+KIP-497, KIP-704 (recovery), KIP-841 (topic ids, v2), KIP-903 (broker epochs, v3); from the leader of
+partitions to the controller.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""BeginQuorumEpoch v0–1. KIP-595, KIP-853 (directories and endpoints, v1); from a new leader to each
-voter.
+"""BeginQuorumEpoch v0–1.
+
+KIP-595, KIP-853 (directories and endpoints, v1); from a new leader to each voter.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""BrokerRegistration v0–4. KIP-631, KIP-858 (log directories, v2), KIP-966 (previous epoch, v3). Features
-whose minimum level is 0 are sent from version 4 on only.
+"""BrokerRegistration v0–4.
+
+KIP-631, KIP-858 (log directories, v2), KIP-966 (previous epoch, v3). Features whose minimum level is 0 are
+sent from version 4 on only.
 """
 
 from __future__ import annotations

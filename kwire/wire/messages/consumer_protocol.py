@@ -1,5 +1,6 @@
-"""The embedded consumer protocol: subscriptions and assignments in classic groups. KIP-429 (v1), KIP-792
-(v2), KIP-881 (v3).
+"""The embedded consumer protocol: subscriptions and assignments in classic groups.
+
+KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""CreateTopics v2–7. KIP-464 (default partitions, v4), KIP-525 (configs in the response, v5), KIP-516 (topic
-ids, v7).
+"""CreateTopics v2–7.
+
+KIP-464 (default partitions, v4), KIP-525 (configs in the response, v5), KIP-516 (topic ids, v7).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""DescribeGroups v0–6. KIP-430 (authorized operations, v3), KIP-345 (instance id, v4), KIP-1043 (errors for
-unknown groups, v6).
+"""DescribeGroups v0–6.
+
+KIP-430 (authorized operations, v3), KIP-345 (instance id, v4), KIP-1043 (errors for unknown groups, v6).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""EndQuorumEpoch v0–1. KIP-595, KIP-853 (directories and endpoints, v1); from a leader that resigns
-to each voter.
+"""EndQuorumEpoch v0–1.
+
+KIP-595, KIP-853 (directories and endpoints, v1); from a leader that resigns to each voter.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Fetch v4–18. KIP-227 (sessions, v7), KIP-320 (epochs, v9 and v12), KIP-392 (rack, v11), KIP-516 (topic
-ids, v13), KIP-903 (v15), KIP-951 (v16).
+"""Fetch v4–18.
+
+KIP-227 (sessions, v7), KIP-320 (epochs, v9 and v12), KIP-392 (rack, v11), KIP-516 (topic ids, v13), KIP-903
+(v15), KIP-951 (v16).
 """
 
 from __future__ import annotations

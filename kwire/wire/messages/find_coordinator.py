@@ -1,5 +1,6 @@
-"""FindCoordinator v0–6. KIP-98 (key types, v1), KIP-699 (many keys, v4), KIP-890 (v5), KIP-932 (share
-groups, v6).
+"""FindCoordinator v0–6.
+
+KIP-98 (key types, v1), KIP-699 (many keys, v4), KIP-890 (v5), KIP-932 (share groups, v6).
 """
 
 from __future__ import annotations

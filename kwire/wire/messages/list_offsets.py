@@ -1,5 +1,6 @@
-"""ListOffsets v1–11. KIP-79, KIP-207 (v5), KIP-734 (max timestamp, v7), KIP-405 (v8 and v9), KIP-1005
-(v11).
+"""ListOffsets v1–11.
+
+KIP-79, KIP-207 (v5), KIP-734 (max timestamp, v7), KIP-405 (v8 and v9), KIP-1005 (v11).
 """
 
 from __future__ import annotations

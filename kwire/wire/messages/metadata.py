@@ -1,5 +1,6 @@
-"""Metadata v0–13. KIP-430 (authorized operations, v8), KIP-516 (topic ids, v10 and v12), KIP-1102 (top-
-level error, v13).
+"""Metadata v0–13.
+
+KIP-430 (authorized operations, v8), KIP-516 (topic ids, v10 and v12), KIP-1102 (top- level error, v13).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from kwire.wire.schema import Bool, Int16, Int32, Message, Str, field, message
 
 @message(key=3, versions="0-13", flexible="9+")
 class MetadataRequest(Message):
-    """A request for topics and brokers. Null topics means all; an empty list means all in v0, and none later."""
+    """A request for topics and brokers. Null topics means all; an empty list means all in v0, none later."""
 
     topics: list[MetadataRequestTopic] | None = field(nullable="1+")
     allow_auto_topic_creation: Bool = field("4+", default=True)

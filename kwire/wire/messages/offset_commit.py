@@ -1,5 +1,6 @@
-"""OffsetCommit v2–10. KIP-211 (no retention from v5), KIP-345 (instance id, v7), KIP-848 (member epoch,
-v9), topic ids (v10).
+"""OffsetCommit v2–10.
+
+KIP-211 (no retention from v5), KIP-345 (instance id, v7), KIP-848 (member epoch, v9), topic ids (v10).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""OffsetFetch v1–10. KIP-447 (stable offsets, v7), KIP-709 (many groups, v8), KIP-848 (member epoch,
-v9), topic ids (v10).
+"""OffsetFetch v1–10.
+
+KIP-447 (stable offsets, v7), KIP-709 (many groups, v8), KIP-848 (member epoch, v9), topic ids (v10).
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Produce v3–13. KIP-98 (transactions), KIP-467 (record errors, v8), KIP-951 (leader hints, v10),
-KIP-890 (v12), topic ids (v13).
+"""Produce v3–13.
+
+KIP-98 (transactions), KIP-467 (record errors, v8), KIP-951 (leader hints, v10), KIP-890 (v12), topic ids
+(v13).
 """
 
 from __future__ import annotations
