@@ -161,3 +161,22 @@ def test_the_page_of_apis_has_each_once_and_what_changed_it() -> None:
     assert "KIP-848 (member epoch, v9)" in next(row for row in rows if row[1] == "OffsetCommit")[-1]
     assert re.search(r"^\| KIP-848 \| yes \| OffsetCommit, .*coordinator/groups/consumer", kips, re.MULTILINE)
     assert "| KIP-932 | no; " in kips
+
+
+def where_to_look() -> list[tuple[str, list[str], list[str]]]:
+    """Return the rows of the first table of docs/inside.md: question, files, and names in these files."""
+    table = (DOCS / "inside.md").read_text().partition("## Where to look")[2].partition("\n## ")[0]
+    rows = [row.split("|") for row in table.splitlines() if row.startswith("| Where ")]
+    quoted = [(row[1].strip(), re.findall(r"`([\w/.*]+)`", f"{row[2]} {row[3]}")) for row in rows]
+    return [
+        (question, [name for name in names if "/" in name], [name for name in names if "/" not in name])
+        for question, names in quoted
+    ]
+
+
+@pytest.mark.parametrize(("question", "paths", "names"), where_to_look())
+def test_page_inside_names_existing_files_and_code(question: str, paths: list[str], names: list[str]) -> None:
+    sources = "\n".join((DOCS.parent / "kwire" / path).read_text() for path in paths)
+    named = {part for name in names for part in name.split(".")} - {"_keys", "py", "*_keys", "Key", "observe"}
+    assert paths
+    assert {part for part in named if not re.search(rf"(class|def) {part}\b", sources)} == set()
