@@ -17,6 +17,9 @@ from tests.language import (
 HELD = [
     "CONTRIBUTING.md",
     "README.md",
+    "kwire/broker/controller",
+    "kwire/broker/metadata",
+    "kwire/broker/raft",
 ]
 """Files and folders whose prose is within the limits. The list may only grow."""
 

@@ -1,1 +1,1 @@
-"""`__cluster_metadata-0`: the quorum that keeps it, the observers that follow it, and its snapshots."""
+"""KRaft: voters and observers of `__cluster_metadata-0`, its log, and its snapshots."""

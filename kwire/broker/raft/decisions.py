@@ -1,8 +1,8 @@
-"""What a node decides while it leads the quorum, until that is committed or somebody else leads.
+"""The batches that this node appends as the leader, until they are committed or it is no longer leader.
 
-It is kept until it is committed, so that nothing is read again; what others have decided is read from the
-log. Whoever replays what is committed hears of it first, and then the leader, up to where it goes. The leader
-is active once everything before its epoch was replayed.
+They stay in memory until they are committed, so that they need not be read back; the batches of other leaders
+are read from the log. After each commit, committed batches are published first, and the controller is
+notified second. It becomes the active controller once every record from before its epoch is published.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from kwire.wire.errors import ApiError
 from kwire.wire.schema import Message
 
 FOLLOWED_MS: Final = 300_000
-"""How long the log counts as followed after the last Fetch."""
+"""The log counts as followed for this long after a Fetch."""
 
 OnBatches = Callable[[Iterable[MetadataBatch]], None]
 
 
 class Leadership(Protocol):
-    """What a node does while it leads the quorum."""
+    """The controller's view of this node's leadership of the quorum."""
 
     def became_leader(self, epoch: int) -> None:
-        """This node leads in a new epoch, and has replayed all that came before it."""
+        """Become the active controller in a new leader epoch; all earlier records are published."""
 
     def resigned(self, reason: ApiError) -> None:
-        """It does not lead any more: what it appended and did not hear to be committed may never be."""
+        """Stop being the active controller. Records that are not committed yet may still be, or be lost."""
 
     def committed(self, offset: int) -> None:
-        """Everything up to `offset` is committed, and was replayed."""
+        """Handle a commit up to `offset`, after its records are published."""
 
     def idle(self) -> None:
-        """Nothing was appended for a while, and somebody follows the log: it should move."""
+        """Append a record: nothing was appended for a while, and other nodes follow the log."""
 
 
 class Decisions:
-    """Those of one node, one lead after the other."""
+    """The uncommitted batches of one node as a leader, in one leader epoch after another."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Decisions:
         *,
         idle_ms: int,
     ) -> None:
-        """`leadership` is of who may lead. For `idle_ms` see metadata.max.idle.interval.ms."""
+        """Start as a follower. `idle_ms`: metadata.max.idle.interval.ms. Observers have no `leadership`."""
         self._host = host
         self._log = log
         self._leadership = leadership
@@ -69,18 +69,18 @@ class Decisions:
 
     @property
     def are_open(self) -> bool:
-        """Whether something was decided that is not committed."""
+        """Whether any batch of this leader is not committed."""
         return bool(self._appended)
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
-        """Stage what the leader decided, which makes `delta`; the offset of the last record. ApiError."""
-        assert self._lead is not None, "nobody decides who does not lead"
+        """Stage a decision of the controller, and return the offset of its last record. ApiError."""
+        assert self._lead is not None, "only the leader appends decisions"
         batch = self._lead.append(records, delta, now_ms=self._host.now_ms(), atomic=atomic)
         self._appended.append(batch)
         return batch.last_offset
 
     def append_controls(self, epoch: int, controls: Sequence[tuple[int, Message]]) -> int:
-        """Stage control records of an epoch, which begins with the first; where these begin."""
+        """Stage control records, and return their first offset. The first call begins the leader epoch."""
         if self._lead is None or self._lead.epoch != epoch:
             self._lead = Lead(self._log, epoch)
         batch = self._lead.append_controls(controls, now_ms=self._host.now_ms())
@@ -88,7 +88,7 @@ class Decisions:
         return batch.base_offset
 
     def end(self, reason: ApiError) -> None:
-        """The lead is over. What of this is committed all the same will be read from the log."""
+        """End the leadership. Batches that are committed later are read from the log."""
         self._appended.clear()
         self._lead = None
         if self._is_active and self._leadership is not None:
@@ -96,7 +96,7 @@ class Decisions:
             self._leadership.resigned(reason)
 
     def advance_to(self, high_watermark: int) -> None:
-        """All is committed up to there. CorruptMetadata, StorageError."""
+        """Raise the high watermark, and publish what is committed. CorruptMetadata, StorageError."""
         log, appended = self._log, self._appended
         log.advance_to(high_watermark)
         here = min(log.high_watermark, appended[0].base_offset if appended else log.end_offset)
@@ -115,16 +115,16 @@ class Decisions:
             self._is_active = True
             self._leadership.became_leader(lead.epoch)
 
-    # --- a quiet log
+    # --- NoOpRecords
 
     def are_followed(self) -> None:
-        """Another node has fetched the log from this one, which leads."""
+        """Note a Fetch of another node."""
         self._fetched_ms = self._host.internode_clock.monotonic_ms()
         if self._idle_timer is None and self._idle_ms > 0 and self._lead is not None:
             self._wait_until_idle()
 
     def stop(self) -> None:
-        """Write nothing more of ourselves."""
+        """Append no more NoOpRecords."""
         self._idle_ms = 0
         if self._idle_timer is not None:
             self._idle_timer.cancel()

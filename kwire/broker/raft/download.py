@@ -1,4 +1,4 @@
-"""A snapshot that is fetched from the leader, and takes the place of how the log begins."""
+"""The download of a snapshot from the leader, which replaces the start of the log."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kwire.wire.primitives import Buffer
 
 
 class Installs(Protocol):
-    """Whoever waits for a snapshot to be installed."""
+    """The owner of a download, which is notified of its end."""
 
     def installed(self, *, succeeded: bool) -> None:
-        """It has taken its place, and the log begins behind it; or it was refused."""
+        """Continue after the snapshot, which is installed, or was invalid."""
 
     def snapshot_failed(self, reason: str) -> None:
-        """It could not be written: the log is in doubt."""
+        """Fail: the snapshot could not be written, so the log is in doubt."""
 
 
 class Download:
-    """The snapshot that is being fetched, if one is."""
+    """The snapshot that is being fetched, if any."""
 
     def __init__(self, host: Host, log: MetadataLog, tell: Installs, on_complete: Callable[[], None]) -> None:
-        """`on_complete` begins the log behind a snapshot that is durable, and tells what it says.
+        """Start idle. `on_complete` restarts the log after a durable snapshot, and publishes its content.
 
         It may raise CorruptMetadata and StorageError.
         """
@@ -39,24 +39,24 @@ class Download:
         self._logger = host.logger("kwire.raft")
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Begin anew, with this one. StorageError."""
+        """Start a download, in place of an earlier one. StorageError."""
         self.drop()
-        self._logger.info("metadata: fetching snapshot %s", snapshot.name)
+        self._logger.info("Fetching snapshot %s from the leader", snapshot.name)
         self._file = self._log.snapshots.create(snapshot)
 
     def add(self, data: Buffer) -> None:
-        """Its next bytes. StorageError."""
+        """Append the next bytes. StorageError."""
         assert self._file is not None
         self._file.append(bytes(data))
 
     def drop(self) -> None:
-        """Give it up. Never raises."""
+        """Abandon the download. Never raises."""
         if self._file is not None:
             self._file.abandon()
             self._file = None
 
     def install(self) -> None:
-        """All of it is there: make it durable and look at it, in a worker, and begin the log behind it."""
+        """Sync and check the complete file in a worker, then restart the log after it."""
         file = self._file
         assert file is not None
 
@@ -74,7 +74,7 @@ class Download:
                     raise StorageError(str(result)) from result
                 sync_name = file.publish()
             except CorruptMetadata as error:
-                self._logger.error("metadata: the snapshot that was fetched is refused: %s", error)
+                self._logger.error("Rejecting the fetched snapshot %s: %s", file.snapshot.name, error)
                 self.drop()
                 self._tell.installed(succeeded=False)
             except StorageError as error:

@@ -1,7 +1,7 @@
-"""How a quorum elects: who may have a vote, how votes are counted, what is asked. KIP-595, KIP-853, KIP-996.
+"""Leader elections of the quorum: votes, their tally, and the requests. KIP-595, KIP-853, KIP-996.
 
-Whoever wants to lead asks first whether it would be elected (a pre-vote), in the epoch that there is: so one
-that was cut off does not disturb a quorum that has a leader. Only then it begins an epoch.
+A prospective node sends pre-votes first, in the current epoch, and becomes a candidate in a new epoch only if
+a majority would vote for it. A node that was partitioned away therefore does not disturb a healthy leader.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from kwire.wire.messages import vote
 from kwire.wire.primitives import ZERO_UUID
 
 LAST_EPOCH = 0x7FFF_FFFF
-"""No epoch can follow it, so that nobody may have a quorum begin it."""
+"""No epoch can follow this one, so no request may make a node enter it."""
 
 
 class Tally:
-    """The votes of one election, or what they would be."""
+    """The votes, or pre-votes, of one election."""
 
     def __init__(self, voters: VoterSet, own: ReplicaKey) -> None:
         self._voters = voters
         self._votes = {} if voters.find(own) is None else {own.replica_id: True}
 
     def count(self, voter_id: int, *, is_granted: bool) -> None:
-        """A voter has answered. The first answer counts."""
+        """Count a voter's response. Only its first one counts."""
         if self._voters.of_id(voter_id) is not None:
             self._votes.setdefault(voter_id, is_granted)
 
     @property
     def granted(self) -> list[int]:
-        """Who votes for this node, itself included if it is a voter."""
+        """The ids of the voters that grant their vote, with this node if it is a voter."""
         return sorted(voter_id for voter_id, is_granted in self._votes.items() if is_granted)
 
     @property
     def is_won(self) -> bool:
-        """Whether a majority votes for it."""
+        """Whether a majority grants its vote."""
         return len(self.granted) >= self._voters.majority
 
     @property
     def is_lost(self) -> bool:
-        """Whether no majority can come any more."""
+        """Whether a majority is no longer possible."""
         return len(self.granted) + len(self.missing) < self._voters.majority
 
     @property
     def missing(self) -> list[Voter]:
-        """Who has not answered yet."""
+        """The voters that have not responded yet."""
         return [voter for voter in self._voters if voter.key.replica_id not in self._votes]
 
 
@@ -65,17 +65,17 @@ def may_have_vote(
     leader_id: int,
     has_fetched: bool,
 ) -> bool:
-    """Whether a candidate gets the vote, or would, in the epoch that it and this node are in.
+    """Return whether to grant a vote or pre-vote in the current epoch.
 
-    `is_up_to_date` says that its log goes at least as far, `voted` who has the vote in this epoch, and
-    `has_fetched` whether the leader, if one is followed, has answered a Fetch.
+    `is_up_to_date`: the candidate's log is not behind this one. `voted`: the candidate that has this node's
+    vote in this epoch. `has_fetched`: the current leader has responded to a Fetch.
     """
     if is_pre_vote:
         if role is QuorumRole.LEADER or (role is QuorumRole.FOLLOWER and has_fetched):
             return False
         return is_up_to_date
     if role not in (QuorumRole.UNATTACHED, QuorumRole.PROSPECTIVE):
-        return False  # there is a leader, or this node has voted for itself
+        return False  # there is a leader, or this node voted for itself
     if voted is not None:
         same_directory = voted.directory_id in (ZERO_UUID, candidate.directory_id)
         return voted.replica_id == candidate.replica_id and same_directory
@@ -85,7 +85,7 @@ def may_have_vote(
 def vote_request(
     terms: Terms, log: QuorumLog, epoch: int, voter: ReplicaKey, *, is_pre_vote: bool
 ) -> vote.VoteRequest:
-    """Ask for a vote, or whether there would be one."""
+    """Build a request for a vote or a pre-vote."""
     data = vote.RequestPartitionData(
         partition_index=0,
         replica_epoch=epoch,
@@ -106,7 +106,7 @@ def vote_request(
 def begin_request(
     terms: Terms, epoch: int, voter: ReplicaKey, endpoints: Sequence[VoterEndpoint]
 ) -> begin.BeginQuorumEpochRequest:
-    """Say that this node leads, and where it is."""
+    """Build the announcement of a new leader, with its endpoints."""
     data = begin.RequestPartitionData(
         partition_index=0, voter_directory_id=voter.directory_id, leader_id=terms.node_id, leader_epoch=epoch
     )
@@ -121,7 +121,7 @@ def begin_request(
 
 
 def end_request(terms: Terms, epoch: int, successors: Sequence[ReplicaKey]) -> end.EndQuorumEpochRequest:
-    """Say that this node leads no more, and who should stand first."""
+    """Build the resignation of a leader, with the preferred successors in order."""
     data = end.RequestPartitionData(
         partition_index=0,
         leader_id=terms.node_id,
@@ -139,9 +139,10 @@ def end_request(terms: Terms, epoch: int, successors: Sequence[ReplicaKey]) -> e
 
 
 def wait_before_standing_ms(request: end.EndQuorumEpochRequest, own: ReplicaKey, max_ms: int) -> int:
-    """How long to wait before standing when a leader resigns: the first of its successors stands at once.
+    """Return how long this node waits for its election after the leader resigned.
 
-    The others wait the longer the later they come in its list, so that whose log goes furthest is elected.
+    The first preferred successor does not wait. Later ones wait longer, so that the node with the longest log
+    wins.
     """
     data = request.topics[0].partitions[0]
     successors = [

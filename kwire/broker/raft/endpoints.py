@@ -1,4 +1,4 @@
-"""Where a node says it is reached, when it registers, and where it looks for the quorum."""
+"""Endpoints: the listeners that a node registers, and the addresses of the quorum in its configuration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PROTOCOL_IDS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL"
 def broker_endpoints(
     config: BrokerConfig, bound_ports: Mapping[str, int] = {}, host_name: str = ""
 ) -> list[EndpointImage]:
-    """The advertised listeners. Port 0 is the one that the listener was bound to.
+    """Return the advertised listeners of a broker. Port 0 becomes the bound port.
 
-    `host_name` is the host where none is named: that of a listener on every interface.
+    `host_name` is the host of listeners that are bound to all interfaces.
     """
     return [
         EndpointImage(
@@ -37,10 +37,10 @@ def broker_endpoints(
 def controller_endpoints(
     config: BrokerConfig, bound_ports: Mapping[str, int] = {}, host_name: str = ""
 ) -> list[EndpointImage]:
-    """Where the listeners of the quorum are reached, in the order of controller.listener.names.
+    """Return the controller listeners, in the order of controller.listener.names.
 
-    As advertised (KIP-853), or else as in listeners. Port 0 is the one that the listener was bound to, and
-    `host_name` is the host where that is every interface.
+    Their addresses are the advertised ones (KIP-853), or else those of `listeners`. Port 0 becomes the bound
+    port, and `host_name` is the host of listeners that are bound to all interfaces.
     """
     advertised = cast("list[str] | None", config.value("advertised.listeners")) or []
     found = {listener.name: listener for listener in config.controller_endpoints()}
@@ -58,18 +58,19 @@ def controller_endpoints(
 
 
 class QuorumAddresses(NamedTuple):
-    """Where the configuration says that the quorum is."""
+    """The quorum's addresses in the configuration."""
 
     voters: Mapping[int, PeerAddress]
-    """By their ids, where controller.quorum.voters names them: then the log does not."""
+    """The voters of controller.quorum.voters by id. A dynamic quorum has them in its log instead."""
     servers: Sequence[PeerAddress]
-    """Whom to ask who leads."""
+    """The addresses to ask for the leader."""
 
 
 def quorum_addresses(config: BrokerConfig) -> QuorumAddresses:
-    """What controller.quorum.voters and controller.quorum.bootstrap.servers name.
+    """Return the addresses of controller.quorum.voters and controller.quorum.bootstrap.servers.
 
-    Both may be set while a quorum becomes dynamic: the latter are asked then, as Kafka does (KIP-853).
+    Both may be set while a quorum becomes dynamic. The bootstrap servers are used then, as in Kafka
+    (KIP-853).
     """
     voters: dict[int, PeerAddress] = {}
     for voter in cast("list[str]", config.value("controller.quorum.voters")):
@@ -81,9 +82,9 @@ def quorum_addresses(config: BrokerConfig) -> QuorumAddresses:
 
 
 def static_voters(config: BrokerConfig, endpoints: Sequence[EndpointImage] = ()) -> VoterSet:
-    """Who votes where no log says it: those of controller.quorum.voters.
+    """Return the voters of controller.quorum.voters, which apply until the log has others.
 
-    Where nobody is named to be found, a controller is alone; `endpoints` tell where it is reached.
+    A controller without any configured address is the sole voter, at `endpoints`.
     """
     addresses = quorum_addresses(config)
     listener = next(iter(config.controller_listener_names), "")

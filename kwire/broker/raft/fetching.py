@@ -1,9 +1,9 @@
-"""How a follower gets its leader's log, and how others find out who leads. KIP-595, KIP-630, KIP-1166.
+"""Fetching: how followers and observers replicate the metadata log. KIP-595, KIP-630, KIP-1166.
 
-It asks any server of the quorum who leads, with a Fetch, and goes on fetching from the leader: batches, where
-to cut what only it has, up to where all is committed, or a snapshot to load first. One request is under way
-at a time, because the next one begins where the answer to the last one ends; and who may vote asks only once
-what it has is durable, because a leader takes the offset of a Fetch for a promise.
+A node without a leader sends Fetch to any server of the quorum to learn the leader, and then fetches from it.
+A response has batches, or an offset to truncate to, or a snapshot to load first, and the high watermark. One
+request is in flight at a time, because each starts at the end of the last response. A voter fetches only
+after its log is durable, because its fetch offset counts as an acknowledgment.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 FETCH_WAIT_MS: Final = 500
-"""How long the leader may hold a Fetch that finds nothing, as Kafka's nodes have it."""
+"""The max_wait_ms of Fetch, as Kafka's nodes send it."""
 
 
 class Contradiction(Exception):
-    """What the leader says cannot be true of a log of which so much was committed here."""
+    """A response that contradicts the committed part of this node's log."""
 
 
 class _Loading(NamedTuple):
-    """A snapshot that is being fetched, and how much of it is there."""
+    """A snapshot that is being fetched, and the number of bytes received."""
 
     snapshot: Snapshot
     position: int = 0
 
 
 class Fetching:
-    """The log of a node that does not lead, as it gets it."""
+    """The fetch state of a node that is not the leader."""
 
     def __init__(self, terms: Terms, log: QuorumLog, calls: Calls, rng: random.Random) -> None:
         self.stage = Stage.FETCHING
         self.has_fetched = False
-        """Whether the leader that is followed has answered."""
+        """Whether the current leader has responded to a Fetch."""
         self.synced_offset = log.end_offset
-        """How far the log is durable."""
+        """The end of the durable part of the log."""
         self._terms = terms
         self._log = log
         self._calls = calls
@@ -69,34 +69,34 @@ class Fetching:
         self._turn = rng.randrange(1 << 16)
         self._loading: _Loading | None = None
         self._doubts_leader = False
-        """Whether the leader did not answer last time: somebody else is asked first."""
+        """Whether the leader's last request failed, so that the next one goes to another server."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether the log is what it is going to be, and durable where that is promised.
+        """Whether the log may be fetched further: durable on a voter, and no snapshot is being installed.
 
-        What was cut off must not come back behind what is appended next, of whoever does not vote either.
+        After a truncation, observers sync, too. Otherwise truncated records could return after a crash.
         """
         is_durable = not self._terms.may_vote or self.synced_offset >= self._log.end_offset
         return is_durable and not self._log.awaits_sync and self.stage is not Stage.INSTALLING
 
     def due_ms(self, leader: PeerAddress | None) -> int | None:
-        """When somebody is to be asked; None while that waits for the disk, or there is nobody."""
+        """Return when the next request is due; None while the disk is awaited, or without servers."""
         there_are = leader is not None or self._servers or len(self._log.voters) > 1
         return self._calls.ready_ms(FETCH) if self.is_settled and there_are else None
 
     def restart(self) -> list[Output]:
-        """There is another epoch, another leader, or none: whatever was fetched from the last one ends.
+        """Start again with another epoch or leader: what was fetched from the last leader is dropped.
 
-        A snapshot that is complete is installed all the same: what it says is committed.
+        A complete snapshot is still installed, because its content is committed.
         """
         self.has_fetched = self._doubts_leader = False
         return self._drop() if self.stage is Stage.LOADING else []
 
-    # --- asking
+    # --- requests
 
     def ask(self, epoch: int, leader: PeerAddress | None, *, is_late: bool, now_ms: int) -> Send:
-        """Fetch from the leader; or from anybody if none is known, or it has not answered."""
+        """Build a Fetch or FetchSnapshot to the leader; without a leader that responds, to any server."""
         to, loading = leader, self._loading
         if to is None or is_late or self._doubts_leader:
             to, loading = self._next() or to, None
@@ -105,7 +105,7 @@ class Fetching:
         return self._calls.send(FETCH, to, request, now_ms)
 
     def _next(self) -> PeerAddress | None:
-        """The next of those that may know the leader: the servers in turn, or else the voters."""
+        """Return the next server to ask for the leader: the servers in turn, or else the voters."""
         servers = self._servers or [
             address
             for voter in self._log.voters
@@ -116,8 +116,8 @@ class Fetching:
         return servers[self._turn % len(servers)] if servers else None
 
     def failed(self, *, was_leader: bool, now_ms: int) -> None:
-        """Whoever was asked has not answered, or nothing that helps."""
-        # One answer of anybody else, and the leader gets another chance.
+        """Back off after a failed request, or one without a useful response."""
+        # After one response of another server, the next request goes to the leader again.
         self._doubts_leader = was_leader
         self._calls.rest(FETCH, now_ms)
 
@@ -128,7 +128,7 @@ class Fetching:
             current_leader_epoch=epoch,
             fetch_offset=log.end_offset,
             last_fetched_epoch=log.last_epoch,
-            partition_max_bytes=0,  # in KRaft the whole request is limited
+            partition_max_bytes=0,  # KRaft limits the complete request only
             replica_directory_id=terms.directory_id,
             high_watermark=log.high_watermark,
         )
@@ -159,10 +159,10 @@ class Fetching:
             topics=[fetch_snapshot.RequestTopicSnapshot(name=METADATA_TOPIC, partitions=[partition])],
         )
 
-    # --- what comes of it
+    # --- responses
 
     def fetched(self, answer: FetchResponse, epoch: int) -> list[Output]:
-        """The leader of the epoch has answered a Fetch. Contradiction."""
+        """Handle a Fetch response of the current leader. Contradiction."""
         [partition] = answer.responses[0].partitions
         log, diverging, offered = self._log, partition.diverging_epoch, partition.snapshot_id
         outputs: list[Output] = []
@@ -170,8 +170,8 @@ class Fetching:
             offset = cut_for(log, EndOfEpoch(diverging.epoch, diverging.end_offset))
             if offset < log.high_watermark:
                 raise Contradiction(
-                    f"the leader of epoch {epoch} has another log than this node from offset {offset} on, "
-                    f"before {log.high_watermark}, up to where all was committed"
+                    f"leader epoch {epoch} diverges from this node at offset {offset}, below the high "
+                    f"watermark {log.high_watermark}: committed metadata would be lost"
                 )
             self.synced_offset = min(self.synced_offset, offset)
             outputs.append(Cut(offset))
@@ -179,14 +179,14 @@ class Fetching:
             snapshot = Snapshot(offered.end_offset, offered.epoch)
             if snapshot.end_offset < log.high_watermark:
                 raise Contradiction(
-                    f"the leader of epoch {epoch} has this node begin anew at {snapshot.end_offset}, before "
-                    f"{log.high_watermark}, up to where all was committed"
+                    f"leader epoch {epoch} offers a snapshot at offset {snapshot.end_offset}, below the high "
+                    f"watermark {log.high_watermark}: committed metadata would be lost"
                 )
             if self._loading is None or self._loading.snapshot != snapshot:
                 self.stage, self._loading = Stage.LOADING, _Loading(snapshot)
                 outputs.append(BeginSnapshot(snapshot))
         else:
-            if self._loading is not None:  # the leader has changed its mind
+            if self._loading is not None:  # the leader no longer requires the snapshot
                 outputs += self._drop()
             if partition.records:
                 outputs.append(Append(_buffer(partition.records), epoch))
@@ -196,7 +196,7 @@ class Fetching:
         return outputs
 
     def loaded(self, answer: FetchSnapshotResponse, now_ms: int) -> list[Output]:
-        """The leader has answered a FetchSnapshot."""
+        """Handle a FetchSnapshot response of the current leader."""
         [partition] = answer.topics[0].partitions
         loading = self._loading
         if loading is None:
@@ -211,7 +211,7 @@ class Fetching:
             or not data
             or position > partition.size
         ):
-            # It was removed before all of it was here: the next Fetch tells what there is now.
+            # The leader no longer has this snapshot, or the response is invalid. Fetch again.
             self._calls.rest(FETCH, now_ms)
             return self._drop()
         outputs: list[Output] = [AddToSnapshot(data)]
@@ -223,16 +223,16 @@ class Fetching:
         return outputs
 
     def installed(self) -> None:
-        """The snapshot is installed, or could not be: the log tells which.
+        """Fetch again after the snapshot, which is installed, or was invalid.
 
-        All that it has is durable; that it begins behind the snapshot may not be yet.
+        All of the log is durable; only the log start may still await its sync.
         """
         assert self.stage is Stage.INSTALLING, self.stage.name
         self.stage, self._loading = Stage.FETCHING, None
         self.synced_offset = self._log.end_offset
 
     def synced(self, offset: int) -> None:
-        """The log is durable up to there."""
+        """Note how far the log is durable."""
         self.synced_offset = max(self.synced_offset, min(offset, self._log.end_offset))
 
     def _drop(self) -> list[Output]:
@@ -245,6 +245,6 @@ class Fetching:
 
 
 def _buffer(records: object) -> Buffer:
-    """Records as they came over the wire."""
+    """Return records as bytes, without a copy."""
     assert isinstance(records, (bytes, bytearray, memoryview))
     return records

@@ -1,9 +1,9 @@
-"""What a follower has its leader change about the voters: where it is, or that it becomes one. KIP-853.
+"""Requests of a follower to change the voters: its endpoints, or its own vote. KIP-853.
 
-A voter tells where it is reached, in which directory it is, and what it knows: in a dynamic quorum when the
-log says something else, in one that is not to each new leader. Who may vote and does not makes itself a voter
-where the configuration says so (controller.quorum.auto.join.enable); the voter that it was with another
-directory it takes out first.
+A voter sends UpdateRaftVoter with its endpoints, directory id and kraft.version range: in a dynamic quorum if
+the log has other values, in a static one to each new leader. A controller that is no voter adds itself if
+controller.quorum.auto.join.enable is set. If its id is a voter with another directory, it removes that voter
+first.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from kwire.wire.schema import Message
 
 
 class Joining:
-    """What one node wants to be to the quorum, and when it asks for it."""
+    """The voter changes that one node requests, and when."""
 
     def __init__(self, terms: Terms, log: QuorumLog) -> None:
         self.me = Voter(terms.key, endpoints_of(terms.endpoints), *KRAFT_VERSIONS)
-        """This node, as the log should say it."""
+        """This node, as the log should have it."""
         self._terms = terms
         self._log = log
         self._due_ms = 0
         self._has_told = False
-        """Whether this leader has heard where this voter is."""
+        """Whether the current leader knows this voter's endpoints."""
 
     def follow(self, now_ms: int) -> None:
-        """There is a new leader: it is asked when a few Fetches have gone well."""
+        """Wait for a few Fetches from a new leader before the first request."""
         self._has_told = False
         self.wait(now_ms)
 
     def wait(self, now_ms: int) -> None:
-        """Ask again only in a while."""
+        """Wait before the next request."""
         self._due_ms = now_ms + self._terms.fetch_timeout_ms
 
     def told(self) -> None:
-        """The leader knows where this voter is; or can not be told."""
+        """Note that the leader knows this voter's endpoints, or does not support UpdateRaftVoter."""
         self._has_told = True
 
     def request(self, epoch: int, now_ms: int) -> Message | None:
-        """What is to be asked now, instead of a Fetch."""
+        """Return the request that is due instead of a Fetch, or None."""
         if now_ms < self._due_ms:
             return None
         self.wait(now_ms)
@@ -76,7 +76,7 @@ class Joining:
             voter_id=me.key.replica_id,
             voter_directory_id=me.key.directory_id,
             listeners=[adding.Listener(name=at.name, host=at.host, port=at.port) for at in me.endpoints],
-            ack_when_committed=False,  # to fetch on, so that it can be committed
+            ack_when_committed=False,  # this node must fetch again before the change can be committed
         )
 
     def _remove(self, former: Voter) -> Message:

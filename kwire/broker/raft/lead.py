@@ -1,4 +1,4 @@
-"""What the leader of the metadata log writes into it, in its epoch."""
+"""Appends of the leader to the metadata log, in its leader epoch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
 
 MAX_BATCH_RECORDS: Final = 1_000
-"""How many records share a batch where they need not be atomic: a batch stays far below Kafka's 8 MiB."""
+"""The records of one batch that need not be atomic. Such batches are far smaller than Kafka's 8 MiB limit."""
 
 
 class Lead:
-    """The lead of a log in one epoch. What is appended is staged; a commit writes it."""
+    """The leadership of one epoch. Appended batches are staged; a commit of the log writes them."""
 
     def __init__(self, log: MetadataLog, epoch: int) -> None:
         self.epoch = epoch
@@ -31,9 +31,9 @@ class Lead:
     def append(
         self, records: Sequence[StoredRecord], delta: MetadataDelta, *, now_ms: int, atomic: bool
     ) -> MetadataBatch:
-        """Stage records, which make `delta`; what is to be told when they are committed.
+        """Stage records, and return them as one batch, to be published once they are committed.
 
-        ApiError: UNKNOWN_SERVER_ERROR, with nothing staged, where atomic ones are too long for Kafka's batch.
+        ApiError: UNKNOWN_SERVER_ERROR, with nothing staged, if atomic records exceed Kafka's batch limit.
         """
         log, base_offset, size_bytes = self._log, self._log.end_offset, 0
         size = len(records) if atomic else MAX_BATCH_RECORDS
@@ -53,7 +53,7 @@ class Lead:
         )
 
     def append_controls(self, controls: Sequence[tuple[int, Message]], *, now_ms: int) -> MetadataBatch:
-        """Stage control records, given by their types; what is to be told when they are committed."""
+        """Stage control records, given with their types, and return their batch."""
         base_offset = self._log.end_offset
         batch = control_batch(controls, now_ms, base_offset=base_offset, epoch=self.epoch)
         self._log.append_controls(batch)

@@ -1,8 +1,8 @@
-"""What a leader knows of those who follow it: how far they are, what is committed, who still hears it.
+"""The leader's state of its followers: fetch offsets, the high watermark, and the check for a majority.
 
-Everything before the high watermark is durable on a majority of the voters that the log says, and a record of
-the leader's own epoch is among it: only then it cannot be lost any more (KIP-595; section 5.4.2 of the Raft
-paper). It never goes back, whoever becomes a voter.
+A record is committed once it is durable on a majority of the latest voters, and once a record of the leader's
+own epoch is committed with it or before it (KIP-595; section 5.4.2 of the Raft paper). The high watermark
+never decreases, whatever happens to the voters.
 """
 
 from __future__ import annotations
@@ -20,60 +20,60 @@ from kwire.wire.schema import Message
 
 LEADER_CHANGE_TYPE: Final = 2
 CHECK_QUORUM_FACTOR: Final = 1.5
-"""How many fetch timeouts a leader may go without hearing a majority: a little more than the voters wait."""
+"""The fetch timeouts without a majority after which a leader resigns: a little more than followers wait."""
 FORGOTTEN_AFTER_MS: Final = 300_000
-"""Who does not vote, and was not heard for so long, is not told of any more."""
+"""Observers that have not fetched for this long are dropped from DescribeQuorum."""
 CAUGHT_UP_WITHIN_MS: Final = 3_600_000
-"""How lately who is to become a voter must have fetched."""
+"""The maximum age of an observer's last Fetch when it becomes a voter."""
 MOST: Final = 10_000
-"""How many followers are remembered: an id is only what somebody says."""
+"""The maximum number of followers that are remembered. Any client can send a Fetch with any id."""
 UNKNOWN: Final = -1
 
 
 class ReplicaProgress(NamedTuple):
-    """How far a replica has come, as the leader knows it."""
+    """The state of a replica, as the leader knows it."""
 
     key: ReplicaKey
     end_offset: int = UNKNOWN
     """-1 if it has not fetched from this leader."""
     since_fetch_ms: int | None = None
-    """How long ago it last fetched; None if it never has."""
+    """The time since its last Fetch; None if it never fetched."""
     since_caught_up_ms: int | None = None
-    """How long ago it last had everything; None if it never had."""
+    """The time since it last had the complete log; None if it never had."""
 
 
 class Description(NamedTuple):
-    """How the quorum is doing, as its leader knows it."""
+    """The state of the quorum, as its leader knows it."""
 
     leader_id: int
     epoch: int
     high_watermark: int
-    """-1 before it is known in this epoch."""
+    """-1 until it is known in this epoch."""
     voter_set: VoterSet
-    """With their endpoints."""
+    """The voters with their endpoints."""
     voters: list[ReplicaProgress]
     observers: list[ReplicaProgress]
 
 
 class _Progress(NamedTuple):
-    """How far a follower has come."""
+    """The fetch state of a follower."""
 
     end_offset: int
     leader_end_offset: int
-    """Where the leader's log ended when it last fetched."""
+    """The leader's end offset at the time of the last Fetch."""
     fetched_ms: int
     caught_up_ms: int | None
 
 
 class Leading:
-    """One epoch of a leader."""
+    """The state of one leader epoch."""
 
     def __init__(self, terms: Terms, log: QuorumLog, me: Voter, epoch: int, now_ms: int) -> None:
         self.epoch = epoch
         self.high_watermark = UNKNOWN
-        """Where what is known to be committed ends; known once a record of this epoch is."""
+        """The high watermark; -1 until a record of this epoch is committed."""
         self.epoch_offset: int | None = None
-        """Where the first record of this epoch stands, once it does."""
+        """The offset of the first record of this epoch, once it is appended."""
         self._terms = terms
         self._log = log
         self._me = me
@@ -83,16 +83,16 @@ class Leading:
         self._heard_by_ms = now_ms + self._check_quorum_ms
         self._followers: dict[ReplicaKey, _Progress] = {}
         self._latest: dict[int, ReplicaKey] = {}
-        """By its id, the directory with which a node has fetched last."""
+        """The directory of each node's latest Fetch, by node id."""
 
     def first_controls(self, granted: list[int]) -> AppendControls:
-        """What begins the epoch. `granted` are the ids of those who have voted for this node."""
+        """Return the control records that begin the epoch. `granted`: the ids that voted for this node."""
         log = self._log
 
         def listed(ids: list[int]) -> list[stored.Voter]:
             return [stored.Voter(voter_id=voter_id, voter_directory_id=ZERO_UUID) for voter_id in ids]
 
-        # In version 0, which Kafka writes whoever votes, and which is all that its tools read.
+        # Kafka writes version 0, too, and its tools read nothing else.
         change = stored.LeaderChangeMessage(
             version=0,
             leader_id=self._terms.node_id,
@@ -100,7 +100,7 @@ class Leading:
             granting_voters=listed(granted),
         )
         controls: list[tuple[int, Message]] = [(LEADER_CHANGE_TYPE, change)]
-        # What a fresh directory says is in nobody's log yet; and where this node is now, all are to know.
+        # No log has the voters of a fresh directory yet, and a moved leader must publish its endpoints.
         mine = log.voters.find(self._me.key)
         is_news = mine is not None and (log.voters_offset == OF_CONFIGURATION or mine != self._me)
         if log.kraft_version > 0 and is_news:
@@ -109,10 +109,10 @@ class Leading:
             controls.append((VOTERS_TYPE, log.voters.replaced(self._me).record()))
         return AppendControls(self.epoch, controls)
 
-    # --- what is committed
+    # --- high watermark
 
     def commit(self, synced_offset: int) -> bool:
-        """Look how far a majority has come, this node to `synced_offset`; whether that is further."""
+        """Raise the high watermark if a majority allows it, and return whether it rose."""
         offsets = sorted(
             (
                 synced_offset if self._is_me(voter) else self._end_of(voter)
@@ -139,19 +139,19 @@ class Leading:
         progress = self._progress_of(voter)[1]
         return UNKNOWN if progress is None else progress.end_offset
 
-    # --- who follows
+    # --- followers
 
     def fetched_by(self, key: ReplicaKey, offset: int, now_ms: int) -> None:
-        """Somebody has everything before `offset`."""
+        """Note that a replica has everything before `offset`."""
         known = self._followers.pop(key, None)
         end_offset = self._log.end_offset
         caught_up_ms = None if known is None else known.caught_up_ms
         if offset >= end_offset:
             caught_up_ms = now_ms
         elif known is not None and 0 < known.leader_end_offset <= offset:
-            # It has come to where the log ended when it fetched before.
+            # It has reached the end offset of its previous Fetch.
             caught_up_ms = max(caught_up_ms or known.fetched_ms, known.fetched_ms)
-        # Who has fetched last stands last.
+        # Insertion order: the latest Fetch is last.
         self._followers[key] = _Progress(offset, end_offset, now_ms, caught_up_ms)
         self._latest[key.replica_id] = key
         if len(self._followers) > MOST:
@@ -164,7 +164,7 @@ class Leading:
             del self._latest[key.replica_id]
 
     def heard(self, key: ReplicaKey, now_ms: int) -> None:
-        """Somebody follows this leader. Once a majority does, all of it has to be heard again in time."""
+        """Note that a replica follows this leader. Once a majority does, the check starts again."""
         if self._log.voters.find(key) is not None:
             self._heard.add(key.replica_id)
         if len(self._heard.intersection(self._log.voters.ids)) >= self._needed:
@@ -173,34 +173,34 @@ class Leading:
 
     @property
     def _needed(self) -> int:
-        """How many others make a majority."""
+        """The number of other voters that make a majority."""
         voters = self._log.voters
         return voters.majority - (voters.find(self._me.key) is not None)
 
     def is_alone(self, now_ms: int) -> bool:
-        """Whether no majority was heard for so long that the others may have another leader."""
+        """Return whether no majority has fetched for so long that there may be another leader."""
         if self._needed <= 0:
             self._heard_by_ms = now_ms + self._check_quorum_ms
         return now_ms >= self._heard_by_ms
 
     @property
     def has_left(self) -> bool:
-        """Whether it is committed that this node votes no more: until then it leads on."""
+        """Whether the removal of this node from the voters is committed; until then it stays leader."""
         log = self._log
         return log.voters.find(self._me.key) is None and self.high_watermark > log.voters_offset
 
     @property
     def due_ms(self) -> int | None:
-        """When there is something to do: who has not fetched is told again, or the majority is lost.
+        """The time of the next BeginQuorumEpoch, or of the resignation without a majority.
 
-        None where nobody else votes.
+        None if there is no other voter.
         """
         if all(map(self._is_me, self._log.voters)):
             return None
         return min(self._heard_by_ms, self._begins_ms) if self._needed > 0 else self._begins_ms
 
     def to_be_told(self, now_ms: int) -> list[Voter]:
-        """The voters that have not fetched for a while, and perhaps do not know who leads."""
+        """Return the voters that have not fetched for a while, and may not know the leader."""
         if now_ms < self._begins_ms:
             return []
         period_ms = self._terms.fetch_timeout_ms // 2
@@ -213,12 +213,12 @@ class Leading:
         return quiet
 
     def successors(self) -> list[ReplicaKey]:
-        """The other voters, whose log goes furthest first."""
+        """Return the other voters, the one with the longest log first."""
         others = [voter for voter in self._log.voters if not self._is_me(voter)]
         return [voter.key for voter in sorted(others, key=lambda voter: (-self._end_of(voter), voter.key))]
 
     def has_caught_up(self, key: ReplicaKey, now_ms: int) -> bool:
-        """Whether somebody has had everything, and was heard lately: so that it can become a voter."""
+        """Return whether an observer has caught up and fetched lately, so that it can become a voter."""
         progress = self._followers.get(key)
         return (
             progress is not None
@@ -226,10 +226,10 @@ class Leading:
             and now_ms - progress.fetched_ms < CAUGHT_UP_WITHIN_MS
         )
 
-    # --- for who asks
+    # --- DescribeQuorum
 
     def describe(self, now_ms: int) -> Description:
-        """How everybody is doing."""
+        """Return the state of all voters and observers."""
         log = self._log
 
         def told(key: ReplicaKey, progress: _Progress | None) -> ReplicaProgress:

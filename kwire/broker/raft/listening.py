@@ -1,7 +1,8 @@
-"""What a node makes of what others tell it: requests, which are answered whatever they say, and answers.
+"""Requests and responses of other nodes, and their effects on this one.
 
-Anybody can send a request, so one that contradicts what this node knows is refused, and nothing else. An
-answer comes from somebody who was asked: two leaders of an epoch among those are a fault that nothing mends.
+Any client can send a request, so a request that contradicts this node's state is only refused. A response
+comes from a node that was asked: if responses name two leaders of one epoch, the quorum is broken and this
+node fails.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ _EXPECTED = {
     ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT,
 }
-"""What a quorum answers that elects, or ends."""
+"""Errors that occur in elections and shutdowns, and are not logged."""
 _DONE = {
     AddRaftVoterResponse: (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.DUPLICATE_VOTER),
     RemoveRaftVoterResponse: (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.VOTER_NOT_FOUND),
 }
-"""What is as good as done, or is to be asked again in a while."""
+"""Results of voter changes that need no log line: done, or to be requested again later."""
 _GONE = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
 
 
 class Listening(Standing):
-    """A node's standing, and what changes it from outside."""
+    """The node's state, and its changes by requests and responses."""
 
     # --- requests
 
     def asked(self, request: Message, asker: object, now_ms: int, *, api_version: int) -> list[Output]:
-        """Vote, Begin- or EndQuorumEpoch, Add-, Remove- or UpdateRaftVoter.
+        """Handle Vote, Begin- or EndQuorumEpoch, Add-, Remove- or UpdateRaftVoter.
 
-        They are answered by an `Answer`, perhaps later, whatever they say.
+        Every request gets one `Answer`, possibly later.
         """
         assert isinstance(request, QuorumRequest)
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest):
@@ -95,13 +96,13 @@ class Listening(Standing):
         return Known(self.epoch, self.leader_id, address)
 
     def _why_not(self, request: Electoral, said: Said) -> ErrorCode:
-        """Why a request does not count here."""
+        """Return the error of a request that is invalid here, or NONE."""
         if self.role is QuorumRole.FAILED:
             return ErrorCode.BROKER_NOT_AVAILABLE
         if isinstance(request, VoteRequest) and _is_impossible(request):
             return ErrorCode.INVALID_REQUEST
         if said.epoch >= LAST_EPOCH:
-            # Kafka takes it, and never elects again.
+            # Kafka accepts it, and can then never elect a leader again.
             return ErrorCode.INVALID_REQUEST
         if said.epoch < self.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -126,13 +127,13 @@ class Listening(Standing):
             has_fetched=self._fetching.has_fetched,
         )
         if is_granted and not data.pre_vote and self._voted is None:
-            # One promise is enough for the epoch and the vote in it.
+            # One write of quorum-state is enough for the epoch and the vote.
             outputs = [one for one in outputs if not isinstance(one, Remember)]
             outputs += self._vote_for(candidate, now_ms)
         return outputs, ErrorCode.NONE, is_granted
 
     def _vote_for(self, candidate: ReplicaKey, now_ms: int) -> list[Output]:
-        """Promise it, and give the candidate time: its chances are at least as good as this node's."""
+        """Vote for the candidate, and give it time: its log is at least as long as this one's."""
         self._voted = candidate
         self._election_due_ms = now_ms + self._random_timeout_ms()
         if self.role is QuorumRole.PROSPECTIVE:
@@ -143,7 +144,10 @@ class Listening(Standing):
     def _told_of_leader(self, said: Said, now_ms: int) -> tuple[list[Output], ErrorCode]:
         outputs = self._learn(said.epoch, said.replica_id, said.address, now_ms)
         if outputs is None:
-            complaint = f"node {said.replica_id} says that it leads epoch {said.epoch}: it is not believed"
+            complaint = (
+                f"Rejecting node {said.replica_id} as the leader of leader epoch {said.epoch}: it "
+                f"contradicts the state of this node"
+            )
             return [Complain(complaint)], ErrorCode.INVALID_REQUEST
         is_for_me = said.to is None or self._is_me(said.to)
         return outputs, ErrorCode.NONE if is_for_me else ErrorCode.INVALID_VOTER_KEY
@@ -184,10 +188,10 @@ class Listening(Standing):
             return [Answer(asker, RemoveRaftVoterResponse(error_code=code))]
         return [*outputs, Answer(asker, update_reply(code, self._known))]
 
-    # --- answers
+    # --- responses
 
     def answered(self, number: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
-        """Whoever was asked has answered, or could not be reached."""
+        """Handle the response to a request of this node, or its failure."""
         call = self._calls.close(number)
         if call is None or self.role is QuorumRole.FAILED:
             return []
@@ -201,8 +205,8 @@ class Listening(Standing):
         code = 0 if isinstance(answer, UpdateRaftVoterResponse) else _error_of(answer)
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID and call.key == FETCH:
             return self._contradicted(
-                f"the quorum is that of another cluster than {self._terms.cluster_id}, to which the "
-                f"directories of this node belong: correct controller.quorum.voters or "
+                f"the quorum belongs to another cluster: its cluster id is not {self._terms.cluster_id}, "
+                f"which this node's log directories have. Correct controller.quorum.voters or "
                 f"controller.quorum.bootstrap.servers"
             )
         if code == ErrorCode.UNSUPPORTED_VERSION and isinstance(answer, VoteResponse):
@@ -216,52 +220,54 @@ class Listening(Standing):
     def _unreachable(self, call: Call, why: PeerUnreachable, now_ms: int) -> list[Output]:
         if isinstance(why, PeerTooOld):
             if isinstance(call.request, VoteRequest) and self.role is QuorumRole.PROSPECTIVE:
-                return self._become_candidate(now_ms)  # it cannot say whether it would vote
+                return self._become_candidate(now_ms)  # the voter does not support pre-votes
             if isinstance(call.request, UpdateRaftVoterRequest):
                 self._joining.told()
         self._failed(call, now_ms)
         return []
 
     def _failed(self, call: Call, now_ms: int) -> None:
-        """There is no answer, or none that makes sense."""
+        """Back off after a request without a valid response."""
         if call.key == FETCH:
             self._fetching.failed(was_leader=call.to == self.leader_address, now_ms=now_ms)
         else:
             self._calls.rest(call.key, now_ms)
 
     def _does_not_help(self, call: Call, now_ms: int) -> None:
-        """There is an answer, and nothing comes of it."""
+        """Back off after a valid response without any use."""
         if call.key == FETCH:
             self._fetching.failed(was_leader=False, now_ms=now_ms)
         else:
             self._calls.rest(call.key, now_ms)
 
     def _changed(self, answer: AddRaftVoterResponse | RemoveRaftVoterResponse, now_ms: int) -> list[Output]:
-        """The leader has heard that this node wants to be a voter."""
+        """Handle the leader's response to a voter change of this node."""
         self._joining.wait(now_ms)
         if answer.error_code in _DONE[type(answer)]:
             return []
         self._calls.rest(FETCH, now_ms)
         code = ErrorCode(answer.error_code)
-        return [] if code in _EXPECTED else [Complain(f"the leader does not let this node vote: {code.name}")]
+        if code in _EXPECTED:
+            return []
+        return [Complain(f"The leader rejected the voter change of this node: {code.name}")]
 
     def _heard_from(self, call: Call, answer: Message, heard: Heard, now_ms: int) -> list[Output]:
         code = ErrorCode.NONE if heard.code in _GONE else heard.code
         if heard.epoch < self.epoch or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
-            self._does_not_help(call, now_ms)  # who answers is behind
+            self._does_not_help(call, now_ms)  # the other node's epoch is older
             return []
         was = (self.epoch, self.role)
         leader_id = heard.leader_id
         if leader_id == self._terms.node_id and (heard.epoch > self.epoch or leader_id != self.leader_id):
-            leader_id = NO_LEADER  # it has not heard yet that this node does not lead any more
+            leader_id = NO_LEADER  # the other node does not know yet that this one resigned
         outputs = self._learn(heard.epoch, leader_id, heard.address, now_ms)
         if outputs is None:
             return self._contradicted(
-                f"epoch {heard.epoch} of the quorum has two leaders, {self.leader_id} and {leader_id}"
+                f"leader epoch {heard.epoch} has two leaders, node {self.leader_id} and node {leader_id}"
             )
         is_news = was != (self.epoch, self.role)
         if code not in _EXPECTED and isinstance(answer, FetchResponse | FetchSnapshotResponse):
-            outputs.append(Complain(f"the quorum refuses to be asked: {ErrorCode(code).name}"))
+            outputs.append(Complain(f"The quorum rejected a Fetch of this node: {ErrorCode(code).name}"))
         if self.epoch == was[0] and (code == ErrorCode.NONE or isinstance(answer, UpdateRaftVoterResponse)):
             followed = self._take(call, answer, heard, now_ms, is_news=is_news)
             if followed is not None:
@@ -273,7 +279,7 @@ class Listening(Standing):
     def _take(
         self, call: Call, answer: Message, heard: Heard, now_ms: int, *, is_news: bool
     ) -> list[Output] | None:
-        """Do what an answer says that fits epoch and role; None if it does not."""
+        """Apply a response that fits the epoch and role; return None if it does not."""
         match answer:
             case FetchResponse() | FetchSnapshotResponse() if self.role is QuorumRole.FOLLOWER:
                 return self._followed(answer, now_ms)
@@ -312,7 +318,7 @@ class Listening(Standing):
     def _learn(
         self, epoch: int, leader_id: int, address: PeerAddress | None, now_ms: int
     ) -> list[Output] | None:
-        """Somebody says who leads an epoch that is not behind; None if that cannot be."""
+        """Apply what another node knows of the leader; None if it contradicts this node's state."""
         terms = self._terms
         if leader_id == terms.node_id:
             return [] if (epoch, leader_id) == (self.epoch, self.leader_id) else None
@@ -335,22 +341,22 @@ class Listening(Standing):
             return self._tell()
         return []
 
-    # --- those who follow
+    # --- followers
 
     def fetched_by(self, key: ReplicaKey, offset: int, now_ms: int) -> list[Output]:
-        """Of the leader: somebody has everything before `offset`. Its epoch is ours, and its log agrees."""
+        """Note, as the leader, that a replica of the same epoch has everything before `offset`."""
         if self._leading is None or key.replica_id < 0 or key.replica_id == self._terms.node_id:
             return []
         self._leading.fetched_by(key, offset, now_ms)
         return self._commit()
 
     def loaded_by(self, key: ReplicaKey, now_ms: int) -> None:
-        """Of the leader: somebody was sent a piece of a snapshot, so it follows."""
+        """Note, as the leader, that a replica fetches a snapshot."""
         if self._leading is not None and key.replica_id != self._terms.node_id:
             self._leading.heard(key, now_ms)
 
     def _commit(self) -> list[Output]:
-        """Look whether more is committed now."""
+        """Raise the high watermark if more is committed."""
         leading, membership = self._lead_of_epoch
         if not leading.commit(self._fetching.synced_offset):
             return []
@@ -358,9 +364,9 @@ class Listening(Standing):
 
 
 def _is_impossible(request: VoteRequest) -> bool:
-    """Whether nobody can be where a candidate says that it is."""
+    """Return whether the candidate's epoch and offset cannot exist."""
     data = request.topics[0].partitions[0]
-    # Who stands has begun an epoch after that of its log; who only asks is in the same one, perhaps.
+    # A candidate is in a newer epoch than its last record. A prospective node may be in the same one.
     least_epoch = data.last_offset_epoch + (not data.pre_vote)
     return data.last_offset < 0 or data.last_offset_epoch < 0 or data.replica_epoch < least_epoch
 

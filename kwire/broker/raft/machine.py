@@ -1,15 +1,16 @@
-"""A node's part in the quorum of the metadata log, as a machine: events in, what is to be done out.
+"""The KRaft state machine of one node, without I/O: events go in, outputs come out.
 
-It is one machine for all who keep the log, voters and observers, in the way of Apache Kafka's KRaft: KIP-595,
-with pre-votes (KIP-996), and voters that come and go (KIP-853).
+It serves voters and observers of the metadata log, as Apache Kafka's KafkaRaftClient does: KIP-595, with
+pre-votes (KIP-996) and dynamic voters (KIP-853).
 
-The machine touches nothing. Its caller does what it says, in that order, and then, when `due_ms` is reached,
-asks on (`tick`): what comes in is answered and decided at once, and what others are to be asked comes out of
-`tick`. Who leads an epoch never changes, epochs only grow, nobody votes twice in one, and nothing is cut
-below what was committed: a node that is told otherwise ends.
+The caller executes the outputs in order, and calls `tick` at `due_ms`. Requests and responses are handled at
+once; requests to other nodes come out of `tick`. These invariants always hold: an epoch has one leader,
+epochs only grow, a node votes once per epoch, and no log is truncated below its high watermark. A node that
+learns of a contradiction fails.
 
-Whatever was asked in another role or epoch is forgotten, and so is its answer. So nothing is appended, cut
-or loaded while a promise is on its way to the disk, and the log that the machine looks at is the real one.
+A change of role or epoch forgets all requests in flight, with their responses. So nothing is appended,
+truncated or loaded while a vote or epoch is being written to disk, and the log that the machine reads is up
+to date.
 """
 
 from __future__ import annotations
@@ -28,45 +29,45 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 
 class Machine(Listening):
-    """The machine of one node, be it a voter or an observer."""
+    """The state machine of one voter or observer."""
 
-    # --- what others may know
+    # --- state
 
     @property
     def stage(self) -> Stage:
-        """How far a follower has come with its leader's log."""
+        """Whether a follower fetches batches or a snapshot, or installs one."""
         return self._fetching.stage
 
     @property
     def high_watermark(self) -> int:
-        """What Fetch and DescribeQuorum tell: -1 of a leader that has not committed in its epoch yet."""
+        """The high watermark for Fetch and DescribeQuorum; -1 until a leader commits in its own epoch."""
         return self._log.high_watermark if self._leading is None else self._leading.high_watermark
 
     @property
     def kraft_version(self) -> int:
-        """The version of the quorum's protocol, with a rise of it that is not in the log yet."""
+        """The finalized kraft.version, or the one that it is being upgraded to."""
         return self._log.kraft_version if self._membership is None else self._membership.kraft_version
 
     @property
     def may_end(self) -> bool:
-        """Whether a node that was told to stop need not wait for anything: another leads, or nobody can.
+        """Whether a stopping node may stop now: another node leads, or its vote is not needed.
 
-        Until then its vote may be the one that is missing.
+        Until then, the others may lack exactly this node's vote.
         """
         another_leads = self.leader_id not in (NO_LEADER, self._terms.node_id)
         return another_leads or not self.is_voter or len(self._log.voters) == 1
 
     def describe(self, now_ms: int) -> Description:
-        """Of the leader: how everybody is doing."""
+        """Return the leader's view of the quorum."""
         assert self._leading is not None
         return self._leading.describe(now_ms)
 
     def resign(self, now_ms: int, reason: ErrorCode) -> list[Output]:
-        """The leader cannot lead, or should not: others are to stand."""
+        """Resign as leader, and have another voter elected."""
         return self._resign(now_ms, reason) if self.role is QuorumRole.LEADER else []
 
     def stop(self, now_ms: int) -> list[Output]:
-        """The node ends: a leader resigns. Afterwards it only answers, and has the others elect."""
+        """Resign if this node is the leader. Then only respond to requests, until the node has stopped."""
         self._is_stopping = True
         self._calls.forget()
         return self.resign(now_ms, ErrorCode.NOT_CONTROLLER)
@@ -75,7 +76,7 @@ class Machine(Listening):
 
     @property
     def due_ms(self) -> int | None:
-        """When `tick` has something to do, which may be at once; None while an event is awaited."""
+        """The time of the next `tick`, which may be in the past; None while only an event can help."""
         dues: list[int | None] = []
         match self.role:
             case _ if self._is_stopping and self.role is not QuorumRole.RESIGNED:
@@ -105,13 +106,13 @@ class Machine(Listening):
 
     @property
     def _stand_due_ms(self) -> int | None:
-        """When a voter stands, that has no leader; None while it waits for its own disk."""
+        """The time of this voter's next election; None while it has a reason not to start one."""
         if not self._may_stand or not self._fetching.is_settled or self.epoch >= LAST_EPOCH - 1:
             return None
         return self._election_due_ms if self.role is QuorumRole.UNATTACHED else self._fetch_due_ms
 
     def start(self, now_ms: int) -> list[Output]:
-        """What follows at once from what is remembered: a sole voter elects itself here."""
+        """Start, and elect this node at once if it is the sole voter."""
         outputs: list[Output] = []
         if self.role is QuorumRole.CANDIDATE:
             outputs = self._count(now_ms)
@@ -120,7 +121,7 @@ class Machine(Listening):
         return outputs or self._tell()
 
     def tick(self, now_ms: int) -> list[Output]:
-        """Time has passed, or what came out before is done: perhaps somebody is to be asked."""
+        """Do what is due: elections, timeouts and requests to other nodes."""
         match self.role:
             case _ if self._is_stopping and self.role is not QuorumRole.RESIGNED:
                 return []
@@ -137,7 +138,7 @@ class Machine(Listening):
                 return self._lead(now_ms)
             case QuorumRole.RESIGNED:
                 if now_ms >= self._election_due_ms and not self._is_stopping:
-                    # In the epoch that it led it could not follow anybody.
+                    # In its own former epoch this node cannot follow another leader.
                     return self._then_tick(self._see(self.epoch + 1, now_ms), now_ms)
                 return self._tell_of_end(now_ms)
             case QuorumRole.FAILED:
@@ -149,7 +150,7 @@ class Machine(Listening):
         return outputs + self.tick(now_ms)
 
     def _follow(self, now_ms: int) -> list[Output]:
-        """Fetch, or ask the leader for something that comes before."""
+        """Send a Fetch, or a voter change that is due first."""
         due_ms = self._fetching.due_ms(self.leader_address)
         if due_ms is None or now_ms < due_ms:
             return []
@@ -179,7 +180,10 @@ class Machine(Listening):
         if leading.has_left:
             return self._then_tick(self._resign(now_ms, ErrorCode.NOT_CONTROLLER), now_ms)
         if leading.is_alone(now_ms):
-            lost = "no majority of the voters has fetched in time: this node leads no more"
+            lost = (
+                "Resigning as leader: no Fetch from a majority of the voters for 1.5 times "
+                "controller.quorum.fetch.timeout.ms. Check the other controllers and the network"
+            )
             return self._then_tick(
                 [Complain(lost, is_fault=False), *self._resign(now_ms, ErrorCode.NOT_CONTROLLER)], now_ms
             )
@@ -200,10 +204,10 @@ class Machine(Listening):
                 outputs.append(self._calls.send(voter_id, address, request, now_ms))
         return outputs
 
-    # --- what has become of the log
+    # --- the log
 
     def synced(self, offset: int, now_ms: int) -> list[Output]:
-        """The log, as it is now, is durable up to there."""
+        """Note that the current log is durable up to this offset."""
         self._fetching.synced(offset)
         if self.role is QuorumRole.LEADER:
             return self._commit()
@@ -211,7 +215,7 @@ class Machine(Listening):
         return []
 
     def controls_appended(self, offset: int, now_ms: int) -> list[Output]:
-        """What the oldest AppendControls asked for stands from `offset` on."""
+        """Note the offset of the oldest pending AppendControls."""
         leading, membership = self._lead_of_epoch
         if leading.epoch_offset is None:
             leading.epoch_offset = offset
@@ -219,21 +223,21 @@ class Machine(Listening):
         return self._commit()
 
     def refused(self, now_ms: int) -> None:
-        """What the leader has sent could not be appended: it is asked for again in a while."""
+        """Back off: the leader's records could not be appended."""
         self._calls.rest(FETCH, now_ms)
 
     def installed(self, now_ms: int) -> None:
-        """The snapshot is installed, or could not be: the log tells which."""
+        """Fetch again after a snapshot, which is installed, or was invalid."""
         self._fetching.installed()
         self._excuse_leader(now_ms)
 
     def _excuse_leader(self, now_ms: int) -> None:
-        """It was this node's own disk that took its time."""
+        """Restart the fetch timeout, because this node's own disk caused the delay."""
         if self._fetching.is_settled and self._fetch_due_ms is not None and not self._leader_has_ended:
             self._fetch_due_ms = now_ms + self._terms.fetch_timeout_ms
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> list[Output]:
-        """The leader makes a static quorum dynamic. ApiError where that is impossible."""
+        """Make a static quorum dynamic, as its leader. ApiError: it cannot be upgraded."""
         if self._membership is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return self._membership.raise_kraft_version(version, validate_only=validate_only)

@@ -1,11 +1,12 @@
-"""How a leader changes who votes: one voter at a time, and only from what is committed. KIP-853, KIP-1186.
+"""Changes of the voters by the leader: one voter at a time. KIP-853, KIP-1186.
 
-A change begins when the last one is committed, in an epoch of which something is: two leaders could else
-change the same voters differently, with majorities that do not meet. It is in force once its record is in
-the log, and its caller hears of it when that is committed, or when it took too long: it may still be made.
+A change starts only after the previous one is committed, in an epoch with a committed record. Otherwise two
+leaders could make different changes with majorities that do not overlap. A change is in force as soon as its
+record is in the log. The response is sent once it is committed, or with an error after a timeout; it may
+still be committed then.
 
-While the voters stand in the configuration (kraft.version 0) nobody joins or leaves. But each voter tells
-every new leader in which directory it is, and where, so that the quorum can be made dynamic.
+In a static quorum (kraft.version 0) no voter is added or removed. But every voter sends its directory id and
+endpoints to each new leader, so that the quorum can become dynamic.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from kwire.wire.records.raft import KRaftVersionRecord
 from kwire.wire.schema import Message
 
 SOFTWARE = ("kwire", "unknown")
-"""Name and version of who asks for versions: without them the question is refused (KIP-511)."""
+"""Name and version in ApiVersions requests, which are rejected without them (KIP-511)."""
 
 
 class _Kind(Enum):
@@ -47,7 +48,7 @@ class _Kind(Enum):
 
 
 class _Change:
-    """A voter that is being added or removed."""
+    """The addition or removal of one voter."""
 
     def __init__(self, kind: _Kind, key: ReplicaKey, asker: object, deadline_ms: int) -> None:
         self.kind = kind
@@ -58,10 +59,10 @@ class _Change:
         self.answers_when_committed = True
         self.is_answered = False
         self.offset: int | None = None
-        """Where its record stands, once it does."""
+        """The offset of its record, once it is appended."""
 
     def answer(self, code: ErrorCode, message: str | None = None) -> list[Output]:
-        """Tell who asked for it, once."""
+        """Send the response, once."""
         if self.is_answered:
             return []
         self.is_answered = True
@@ -75,7 +76,7 @@ def _reply(kind: _Kind, code: ErrorCode, message: str | None) -> Message:
 
 
 class Membership:
-    """The changes that one leader makes in its epoch."""
+    """The voter changes of one leader epoch."""
 
     def __init__(self, terms: Terms, log: QuorumLog, calls: Calls, leading: Leading, me: Voter) -> None:
         self._terms = terms
@@ -84,25 +85,25 @@ class Membership:
         self._leading = leading
         self._change: _Change | None = None
         self._appending: list[_Change | None] = [None]
-        """What the control records are for that are on their way to the log; the first begin the epoch."""
+        """The change of each pending AppendControls, or None. The first one begins the epoch."""
         self._told = log.voters.replaced(me) if log.kraft_version == 0 else None
-        """The voters of a quorum that is not dynamic, with what they have told; None if it is or becomes."""
+        """The voters of a static quorum, with their registered values; None if the quorum is dynamic."""
         self._rises = False
 
     @property
     def kraft_version(self) -> int:
-        """The version of the quorum's protocol, or that which it is about to get."""
+        """The finalized kraft.version, or the one that it is being upgraded to."""
         return 1 if self._rises else self._log.kraft_version
 
     @property
     def due_ms(self) -> int | None:
-        """When a change has taken too long."""
+        """The time at which the current change times out."""
         return None if self._change is None else self._change.deadline_ms
 
-    # --- time, and what becomes of the records
+    # --- progress of changes
 
     def expire(self, now_ms: int) -> list[Output]:
-        """Give up a change that has taken too long."""
+        """Fail the current change if it timed out."""
         change = self._change
         if change is None or now_ms < change.deadline_ms:
             return []
@@ -110,18 +111,18 @@ class Membership:
         return change.answer(ErrorCode.REQUEST_TIMED_OUT, "The change was not committed in time.")
 
     def abandon(self) -> list[Output]:
-        """This node does not lead any more."""
+        """Fail the current change, because this node is no longer the leader."""
         change, self._change = self._change, None
         return [] if change is None else change.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def appended(self, offset: int) -> None:
-        """The oldest control records on their way stand at `offset`."""
+        """Note the offset of the oldest pending AppendControls."""
         change = self._appending.pop(0)
         if change is not None:
             change.offset = offset
 
     def committed(self) -> list[Output]:
-        """More is committed: tell whom that concerns."""
+        """Send the response of the current change if it is committed now."""
         change = self._change
         if change is None or change.offset is None or self._leading.high_watermark <= change.offset:
             return []
@@ -135,10 +136,10 @@ class Membership:
     def _append_voters(self, voters: VoterSet, change: _Change | None) -> AppendControls:
         return self._append([(VOTERS_TYPE, voters.record())], change)
 
-    # --- voters that come and go
+    # --- adding and removing voters
 
     def add(self, request: AddRaftVoterRequest, asker: object, now_ms: int) -> list[Output]:
-        """Make an observer a voter, after a look at the versions that it knows."""
+        """Add an observer as a voter, after a check of its supported versions."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         endpoints = tuple(VoterEndpoint(one.name, one.host, one.port) for one in request.listeners)
         address = address_of(endpoints, self._terms.listener)
@@ -155,9 +156,12 @@ class Membership:
         if reason := self._why_not():
             return refused(*reason)
         if self._log.voters.of_id(key.replica_id) is not None:
-            return refused(ErrorCode.DUPLICATE_VOTER, f"Node {key.replica_id} is a voter already.")
+            return refused(ErrorCode.DUPLICATE_VOTER, f"Node {key.replica_id} is already a voter.")
         if self._calls.ready_ms(key.replica_id) > now_ms:
-            return refused(ErrorCode.REQUEST_TIMED_OUT, f"Node {key.replica_id} cannot be asked now.")
+            return refused(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"Another request to node {key.replica_id} is in progress or has just failed. Try again.",
+            )
         change = _Change(_Kind.ADD, key, asker, now_ms + self._terms.request_timeout_ms)
         change.endpoints = tuple(sorted(endpoints))
         change.answers_when_committed = request.ack_when_committed
@@ -166,7 +170,7 @@ class Membership:
         return [self._calls.send(key.replica_id, address, versions, now_ms)]
 
     def versions_told(self, voter_id: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
-        """Who is to be added has said what it knows; or has not."""
+        """Handle the ApiVersions response of the new voter, or its failure."""
         change = self._change
         if change is None or change.kind is not _Kind.ADD or change.key.replica_id != voter_id:
             return []
@@ -175,7 +179,9 @@ class Membership:
         if not isinstance(answer, ApiVersionsResponse) or answer.error_code:
             self._change = None
             self._calls.rest(voter_id, now_ms)
-            return change.answer(ErrorCode.REQUEST_TIMED_OUT, f"Node {voter_id} does not tell its versions.")
+            return change.answer(
+                ErrorCode.REQUEST_TIMED_OUT, f"Node {voter_id} did not return its supported versions."
+            )
         ranges = [one for one in answer.supported_features if one.name == KRAFT_VERSION]
         version = self._log.kraft_version
         if not ranges or not ranges[0].min_version <= version <= ranges[0].max_version:
@@ -186,13 +192,15 @@ class Membership:
             )
         if not self._leading.has_caught_up(change.key, now_ms):
             self._change = None
-            return change.answer(ErrorCode.REQUEST_TIMED_OUT, f"Node {voter_id} does not have the log yet.")
+            return change.answer(
+                ErrorCode.REQUEST_TIMED_OUT, f"Node {voter_id} has not caught up with the metadata log yet."
+            )
         voter = Voter(change.key, change.endpoints, ranges[0].min_version, ranges[0].max_version)
         outputs: list[Output] = [self._append_voters(self._log.voters.replaced(voter), change)]
         return outputs if change.answers_when_committed else outputs + change.answer(ErrorCode.NONE)
 
     def remove(self, request: RemoveRaftVoterRequest, asker: object, now_ms: int) -> list[Output]:
-        """Take the vote from a voter, which may be this node."""
+        """Remove a voter, which may be this node."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
 
         def refused(code: ErrorCode, message: str) -> list[Output]:
@@ -207,24 +215,24 @@ class Membership:
         if voter is None or voter.key != key or len(voters) == 1:
             return refused(
                 ErrorCode.VOTER_NOT_FOUND,
-                f"Node {key.replica_id} is no voter with that directory, or the only one.",
+                f"Node {key.replica_id} is not a voter with that directory id, or is the only voter.",
             )
         self._change = _Change(_Kind.REMOVE, key, asker, now_ms + self._terms.request_timeout_ms)
         return [self._append_voters(voters.without(key.replica_id), self._change)]
 
     def _why_not(self) -> tuple[ErrorCode, str] | None:
-        """Why voters cannot come or go now."""
+        """Return why no voter can be added or removed now, or None."""
         if self._is_changing:
-            return ErrorCode.REQUEST_TIMED_OUT, "Another change of the voters is not committed yet."
+            return ErrorCode.REQUEST_TIMED_OUT, "Another voter change is not committed yet."
         if self._leading.high_watermark < 0:
-            return ErrorCode.REQUEST_TIMED_OUT, "The leader has not committed anything in its epoch yet."
+            return ErrorCode.REQUEST_TIMED_OUT, "The leader has not committed a record in its epoch yet."
         if self._log.kraft_version == 0:
             return (
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"The voters stand in the configuration: {KRAFT_VERSION} is 0.",
+                f"Voters cannot be added or removed while {KRAFT_VERSION} is 0.",
             )
         if self._is_uncommitted:
-            return ErrorCode.REQUEST_TIMED_OUT, "The last change of the voters is not committed yet."
+            return ErrorCode.REQUEST_TIMED_OUT, "The last voter change is not committed yet."
         return None
 
     @property
@@ -235,10 +243,10 @@ class Membership:
     def _is_uncommitted(self) -> bool:
         return self._log.voters_offset >= self._leading.high_watermark
 
-    # --- voters that change
+    # --- updates
 
     def update(self, request: UpdateRaftVoterRequest, now_ms: int) -> tuple[list[Output], ErrorCode]:
-        """A voter is reached elsewhere, or knows other versions. What to do, and the answer."""
+        """Update a voter's endpoints and supported versions. Return the outputs and the error."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         knows = request.k_raft_version_feature
         version = self._log.kraft_version
@@ -271,7 +279,7 @@ class Membership:
         return outputs, ErrorCode.NONE
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> list[Output]:
-        """Make the quorum dynamic: its voters stand in the log from here on. ApiError."""
+        """Make the quorum dynamic: its voters are in the log from then on. ApiError."""
 
         def refused(reason: str) -> ApiError:
             return ApiError(
@@ -283,13 +291,13 @@ class Membership:
         if version == current:
             return []
         if version < current:
-            raise refused(f"it is {current}, and can only be raised")
+            raise refused(f"it is {current}, and cannot be downgraded")
         if version not in KRAFT_VERSIONS or self._told is None:
-            raise refused("there is no such version")
+            raise refused("this version does not exist")
         if not self._told.support(version):
-            raise refused("not every voter has told that it supports it")
+            raise refused("not every voter has registered support for it")
         if any(voter.key.directory_id == ZERO_UUID for voter in self._told):
-            raise refused("not every voter has told its directory")
+            raise refused("not every voter has registered its directory id")
         if validate_only:
             return []
         record = KRaftVersionRecord(version=0, k_raft_version=version)
@@ -301,5 +309,5 @@ class Membership:
 
 
 def endpoints_of_request(request: UpdateRaftVoterRequest) -> tuple[VoterEndpoint, ...]:
-    """The listeners of the voter that speaks."""
+    """Return the listeners of the voter in an UpdateRaftVoter."""
     return tuple(sorted(VoterEndpoint(one.name, one.host, one.port) for one in request.listeners))

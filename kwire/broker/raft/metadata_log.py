@@ -1,8 +1,8 @@
-"""`__cluster_metadata-0` on one node, whether it leads the log or follows it.
+"""The metadata log, `__cluster_metadata-0`, on one node: leader, follower or observer.
 
-Everything on disk is what Apache Kafka writes in the same place (KIP-595, KIP-630): the log, with its
-snapshots, which stand for all that came before their offset. It is read as far as it is known to be
-committed; who leads appends to it through a `Lead`, who follows appends what it has fetched.
+Its files are those of Apache Kafka (KIP-595, KIP-630): segments, and snapshots that replace all records
+before their end offset. Records are read up to the high watermark. The leader appends with a `Lead`; other
+nodes append what they fetch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_RECORD_BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:
-    """How the metadata log rolls. Nothing is deleted from it but what a snapshot has replaced."""
+    """Return the config of the metadata log. Only snapshots delete its segments, not retention."""
     small = cast("int | None", config.value("internal.metadata.log.segment.bytes"))
     return LogConfig(
         segment_bytes=small or config.metadata_log_segment_bytes,
@@ -47,7 +47,7 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
 
 
 class MetadataLog:
-    """The log and its snapshots; and how far it was read."""
+    """The log with its snapshots, and the position up to which it was read."""
 
     def __init__(
         self,
@@ -59,41 +59,41 @@ class MetadataLog:
         directory_id: Uuid,
         static_voters: VoterSet = VoterSet(),  # noqa: B008  it never changes
     ) -> None:
-        """`static_voters` are those of the configuration, which hold until the log names others."""
+        """Take a log. `static_voters`: the configured voters, which apply until the log has others."""
         self.log = log
         self.node_id = node_id
         self.directory_id = directory_id
         self.snapshots = Snapshots(disk, log.directory, logger)
         self.unsnapshotted_bytes = 0
-        """How much of what was read, or decided, no snapshot stands for."""
+        """The size of the records that were read or appended since the last snapshot."""
         self.last_timestamp_ms = -1
-        """When the last record of that was written."""
+        """The timestamp of the last of these records."""
         self.history = VoterHistory(static_voters)
-        """Who votes, and since when, by all that is in the log, be it committed or not."""
+        """The voters by offset, from all records of the log, committed or not."""
         self._read_offset = 0
         self.disk = disk
         self._logger = logger
 
-    # --- where it begins and ends: `positions.Positions`
+    # --- offsets and epochs: `positions.Positions`
 
     @property
     def start_offset(self) -> int:
-        """The offset of the first record, which follows a snapshot where it is not 0."""
+        """The offset of the first record. If it is not 0, a snapshot has the earlier ones."""
         return self.log.log_start_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self.log.log_end_offset
 
     @property
     def high_watermark(self) -> int:
-        """Where what is known to be committed ends."""
+        """The end of the records that are known to be committed."""
         return self.log.high_watermark
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, be it in the snapshot that the log begins with; 0 without any."""
+        """The epoch of the last record, or of the snapshot that an empty log follows; 0 without either."""
         latest = self.log.latest_epoch
         if latest is None:
             snapshot = self.snapshots.latest
@@ -102,27 +102,27 @@ class MetadataLog:
 
     @property
     def earliest_snapshot(self) -> Snapshot | None:
-        """The snapshot that the log begins with, where it does not begin at its beginning."""
+        """The snapshot with the lowest end offset."""
         known = self.snapshots.known
         return known[0] if known else None
 
     @property
     def latest_snapshot(self) -> Snapshot | None:
-        """The snapshot that stands for the most."""
+        """The snapshot with the highest end offset."""
         return self.snapshots.latest
 
     def end_of_epoch(self, epoch: int) -> EndOfEpoch:
-        """Where an epoch ends, or the last one before it that there is."""
+        """Return the end of this epoch, or of the last one before it."""
         found, end_offset = self.log.end_offset_for_epoch(epoch)
         if end_offset < 0:
             return EndOfEpoch(self.last_epoch, self.end_offset)
         earliest = self.earliest_snapshot
         if earliest is not None and found == epoch and end_offset == earliest.end_offset:
-            # It may have ended before: what is left of it is in the snapshot.
+            # The snapshot has the end of this epoch, which may be earlier.
             return EndOfEpoch(earliest.epoch, earliest.end_offset)
         return EndOfEpoch(found, end_offset)
 
-    # --- who votes: `terms.QuorumLog`
+    # --- voters: `terms.QuorumLog`
 
     @property
     def voters(self) -> VoterSet:
@@ -131,17 +131,17 @@ class MetadataLog:
 
     @property
     def former_voters(self) -> VoterSet:
-        """Those before them."""
+        """The voters before the latest ones."""
         return self.history.former_voters
 
     @property
     def voters_offset(self) -> int:
-        """Where the record stands that says them."""
+        """The offset of the record with the latest voters."""
         return self.history.voters_offset
 
     @property
     def kraft_version(self) -> int:
-        """The version of the quorum's protocol: 1 where its voters stand in the log (KIP-853)."""
+        """The kraft.version: 1 if the log has the voters (KIP-853)."""
         return self.history.kraft_version
 
     def _note(self, offset: int, controls: Sequence[Message]) -> None:
@@ -149,7 +149,7 @@ class MetadataLog:
             self.history.note(offset, control)
 
     def _note_batches(self, data: memoryview) -> int:
-        """See what a run of batches says of voters; the offset after it. CorruptMetadata."""
+        """Read the voters in a run of batches, and return the next offset. CorruptMetadata."""
         following = -1
         for position, header in batches(data):
             following = header.next_offset
@@ -161,31 +161,31 @@ class MetadataLog:
     # --- reading
 
     def recover(self) -> None:
-        """See which snapshots there are, at the start. CorruptMetadata, StorageError."""
+        """List the snapshots, at startup. CorruptMetadata, StorageError."""
         self.snapshots.recover(self.start_offset)
 
     def read(self) -> Iterator[MetadataBatch]:
-        """The latest snapshot's batches, then the log's to its end. CorruptMetadata, StorageError."""
+        """Yield the latest snapshot's batches, then all of the log's. CorruptMetadata, StorageError."""
         self.recover()
         yield from self.read_snapshot()
         yield from self.read_up_to(self.end_offset)
 
     def read_snapshot(self) -> Iterator[MetadataBatch]:
-        """The latest snapshot's batches: what the log knows to be committed by itself, after a start.
+        """Yield the latest snapshot's batches, which are committed even after a restart.
 
-        A log that knows less begins anew behind it. CorruptMetadata, StorageError.
+        If the log ends before the snapshot, it is restarted after it. CorruptMetadata, StorageError.
         """
         snapshot = self.snapshots.latest
         self._restart_behind(snapshot)
         self._read_offset = self.start_offset
         self.history.clear()
         if snapshot is not None:
-            self._logger.info("metadata: starting from snapshot %s", snapshot.name)
+            self._logger.info("Loading snapshot %s", snapshot.name)
             self._read_offset = snapshot.end_offset
             self.log.high_watermark = max(self.high_watermark, snapshot.end_offset)
             self.unsnapshotted_bytes = 0
             for batch in decode_batches(self.snapshots.read(snapshot)):
-                # Offsets within a snapshot are its own; what it says holds up to its end offset.
+                # Batches of a snapshot have offsets of their own. The content is that of its last offset.
                 last = snapshot.end_offset - 1
                 self._note(last, batch.controls)
                 yield batch._replace(base_offset=last, last_offset=last, epoch=snapshot.epoch)
@@ -193,7 +193,7 @@ class MetadataLog:
         self._note_tail()
 
     def _note_tail(self) -> None:
-        """See what the log says of voters behind the snapshot, committed or not."""
+        """Read the voters after the snapshot, committed or not."""
         offset = self._read_offset
         while offset < self.end_offset:
             data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=self.end_offset).read()
@@ -203,17 +203,17 @@ class MetadataLog:
             offset = self._note_batches(memoryview(data)[:whole_bytes])
 
     def is_behind(self, offset: int) -> bool:
-        """Whether there is something before `offset` that was not read."""
+        """Return whether records before `offset` were not read yet."""
         return self._read_offset < offset
 
     def read_up_to(self, end_offset: int) -> Iterator[MetadataBatch]:
-        """The log's batches from where it was read to. CorruptMetadata, StorageError."""
+        """Yield the batches from the read position on. CorruptMetadata, StorageError."""
         while self._read_offset < end_offset:
             offset = self._read_offset
             data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read()
             if not data and end_offset < self.end_offset:
-                return  # a batch begins here of which only some is asked for
-            # The first batch of what is read is whole, the last may be cut short.
+                return  # the end offset is within a batch
+            # The first batch is complete, the last one may not be.
             whole_bytes = size_of_complete_batches(data)
             if not whole_bytes:
                 raise CorruptMetadata(f"metadata at offset {offset} cannot be read")
@@ -225,19 +225,19 @@ class MetadataLog:
                     yield batch
 
     def _restart_behind(self, snapshot: Snapshot | None) -> None:
-        """Begin the log at a snapshot that knows more than it, after a flush. StorageError.
+        """Restart the log after a snapshot that ends beyond it; a flush must follow. StorageError.
 
-        A snapshot is synced as a whole, so that it may outlive the end of the log; and one that was fetched
-        from a leader is durable before the log is cut.
+        A snapshot is synced, so after a crash it may reach further than the log. A fetched snapshot is
+        durable before the log is restarted.
         """
         if snapshot is None:
             return
         here = (self.last_epoch, self.end_offset)
         if (snapshot.epoch, snapshot.end_offset) > here:
             has_records = self.start_offset < self.end_offset
-            tell = self._logger.warning if has_records else self._logger.info
-            tell(
-                "metadata: the log ends at offset %d of epoch %d; it starts anew at the snapshot %s",
+            log_at_level = self._logger.warning if has_records else self._logger.info
+            log_at_level(
+                "The metadata log ends at offset %d in leader epoch %d: restarting it after snapshot %s",
                 here[1],
                 here[0],
                 snapshot.name,
@@ -245,60 +245,62 @@ class MetadataLog:
             self.log.truncate_fully_and_start_at(snapshot.end_offset)
             self.snapshots.forget_all_but_latest()
 
-    # --- what this node remembers of elections
+    # --- quorum-state
 
     def election(self) -> QuorumState:
-        """What `quorum-state` says. CorruptMetadata where that makes no sense, StorageError."""
+        """Return the content of `quorum-state`. CorruptMetadata: it is invalid. StorageError."""
         path = join(self.log.directory, FILE_NAME)
         if not self.disk.exists(path):
             return QuorumState()
         try:
             return decode_quorum_state(self.disk.read(path))
         except ValueError as error:
-            # Whom a voter has voted for, and in which epoch, must not be guessed.
+            # The epoch and the vote must not be guessed.
             raise CorruptMetadata(
-                f"{self.log.directory}/{error}: restore the file, or remove it, which a quorum of one "
-                f"voter survives"
+                f"{self.log.directory}/{error}: restore the file from a backup; remove it only if this node "
+                f"is the sole voter"
             ) from error
 
     def remember(self, state: QuorumState) -> None:
-        """Write it into `quorum-state`, now. StorageError."""
+        """Write `quorum-state` at once. StorageError."""
         self.disk.replace(join(self.log.directory, FILE_NAME), state.encode(), sync=True)
 
     # --- appending
 
     def append_decided(self, batch: bytearray) -> None:
-        """Stage a batch that this node has decided as the leader."""
+        """Stage a batch of records that this node decided as the leader."""
         self.log.append_stored(memoryview(batch))
 
     def append_controls(self, batch: bytearray) -> None:
-        """Stage one that says something of the quorum itself."""
+        """Stage a batch of control records."""
         self.log.append_stored(memoryview(batch))
         self._note_batches(memoryview(batch))
 
     def was_decided(self, batch: MetadataBatch) -> None:
-        """A batch of this node's own is committed, and need not be read to be known."""
-        assert batch.base_offset == self._read_offset, f"{batch.base_offset} comes after {self._read_offset}"
+        """Skip a committed batch of this node's own, which is already in memory."""
+        assert batch.base_offset == self._read_offset, (
+            f"batch at {batch.base_offset}, not {self._read_offset}"
+        )
         self._read_offset = batch.last_offset + 1
         self.unsnapshotted_bytes += batch.size_bytes
         self.last_timestamp_ms = batch.timestamp_ms
 
     def append_fetched(self, records: Buffer, *, epoch: int) -> None:
-        """Write what the leader of `epoch` has sent: whole batches, of which the last may be cut short.
+        """Write the records of the leader of `epoch`. The last batch may be incomplete, and is ignored then.
 
-        They are stored as they came. ValueError: they are not what follows here, and none is written.
+        Batches are stored unchanged. ValueError: they do not follow this log, and none is written.
         StorageError.
         """
         whole = memoryview(records)[: size_of_complete_batches(records)]
         if not whole:
-            raise ValueError("the first batch is cut short")
+            raise ValueError("the first batch is incomplete")
         try:
             offset, last_epoch = self.end_offset, self.last_epoch
             for _, header in batches(whole):
                 if header.base_offset != offset or not last_epoch <= header.leader_epoch <= epoch:
                     raise ValueError(
-                        f"a batch at offset {header.base_offset} of epoch {header.leader_epoch} cannot "
-                        f"follow offset {offset} and epoch {last_epoch}"
+                        f"a batch at offset {header.base_offset} of leader epoch {header.leader_epoch} "
+                        f"cannot follow offset {offset} and leader epoch {last_epoch}"
                     )
                 offset, last_epoch = header.next_offset, header.leader_epoch
             self.log.append_stored(whole)
@@ -310,42 +312,42 @@ class MetadataLog:
         self.log.commit()
 
     def truncate_to(self, offset: int) -> None:
-        """Forget what is not the leader's, which was never read here as committed. StorageError.
+        """Truncate what diverges from the leader's log. It was never read as committed. StorageError.
 
-        A flush comes next (`awaits_sync`).
+        A flush must follow (`awaits_sync`).
         """
-        assert offset >= self.high_watermark, f"a cut at {offset}, below {self.high_watermark}"
+        assert offset >= self.high_watermark, f"truncation to {offset}, below {self.high_watermark}"
         self.history.cut(offset)
         self.log.truncate_to(offset)
 
     def advance_to(self, high_watermark: int) -> None:
-        """What is committed ends at least there, as far as it is here."""
+        """Raise the high watermark, as far as the log reaches."""
         self.log.high_watermark = max(self.high_watermark, min(high_watermark, self.end_offset))
 
     def commit(self) -> None:
-        """Write what is staged. StorageError."""
+        """Write the staged batches. StorageError."""
         self.log.commit()
 
     @property
     def written_end_offset(self) -> int:
-        """Where what others may be sent ends."""
+        """The end of the written part, which may be sent to other nodes."""
         return self.log.written_end_offset
 
     @property
     def synced_end_offset(self) -> int:
-        """Where what is durable ends."""
+        """The end of the durable part."""
         return self.log.recovery_point
 
     @property
     def awaits_sync(self) -> bool:
-        """Whether it was cut, or begun anew: a flush has to be done before anything is appended."""
+        """Whether the log was truncated or restarted: a flush must precede the next append."""
         return self.log.awaits_sync
 
     def flush(self) -> None:
-        """Make everything written durable, now. StorageError."""
+        """Sync all written batches now. StorageError."""
         self.log.flush()
 
     def begin_flush(self) -> tuple[Callable[[], object], Callable[[], None]]:
-        """(what a worker is to run, what is to be called then)."""
+        """Return (the function for a worker, the function to call after it)."""
         ticket = self.log.begin_flush()
         return ticket.work, ticket.finish

@@ -1,7 +1,7 @@
-"""What the machine of the quorum has its shell do, strictly in this order.
+"""The outputs of the KRaft state machine, which its caller executes strictly in order.
 
-A `Remember` that is a promise holds up what comes behind it until it is durable, however long that takes: the
-machine goes on meanwhile, and it is only what others hear, and what the log gets, that waits.
+A `Remember` with `is_promise` blocks all later outputs until quorum-state is durable. The machine itself
+continues; only its messages and log writes wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kwire.wire.schema import Message
 
 
 class Send(NamedTuple):
-    """Ask a node: `answered(number, ...)` is called once, by the deadline. Several may be under way."""
+    """Send a request. `answered(number, ...)` is called once, by the deadline. Several may be in flight."""
 
     number: int
     to: PeerAddress
@@ -27,17 +27,17 @@ class Send(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Answer who has asked something."""
+    """Send the response to a request."""
 
     asker: object
     response: Message
 
 
 class Remember(NamedTuple):
-    """Have `quorum-state` say this.
+    """Write quorum-state.
 
-    If it is a promise, nothing behind it is done before the file is durable, with this or with something
-    newer.
+    If it is a promise, no later output is executed before the file is durable, with this state or a newer
+    one.
     """
 
     state: QuorumState
@@ -45,19 +45,19 @@ class Remember(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Leader, epoch, the leader's address or the role have changed: whoever follows that is to hear it."""
+    """Notify subscribers: the leader, its epoch, its address or this node's role changed."""
 
 
 class Unlead(NamedTuple):
-    """This node does not lead any more: it appends nothing more that it has decided, for this reason."""
+    """Stop appending decisions, because this node is no longer the leader."""
 
     reason: ErrorCode
 
 
 class AppendControls(NamedTuple):
-    """Append control records, given by their types, as one batch of the epoch; then `controls_appended`.
+    """Append control records, with their types, as one batch of the epoch; then call `controls_appended`.
 
-    Nothing is done, and nothing called, if the machine does not lead that epoch any more.
+    Nothing happens if the machine is no longer the leader of that epoch.
     """
 
     epoch: int
@@ -65,9 +65,9 @@ class AppendControls(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Write what the leader of `epoch` has sent; `refused` where it does not fit.
+    """Append the records of the leader of `epoch`; call `refused` if they do not follow this log.
 
-    Of who may vote it is synced then, and `synced` is called: it fetches no more until that.
+    On a controller the log is then synced, and `synced` is called. It fetches nothing before that.
     """
 
     records: Buffer
@@ -75,53 +75,53 @@ class Append(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Forget the log from an offset on, sync that, and call `synced`: nothing is asked for before.
+    """Truncate the log to an offset, sync it, and call `synced`. Nothing is fetched before that.
 
-    A sync that began before tells nothing of what follows.
+    A sync that began earlier does not count.
     """
 
     offset: int
 
 
 class Advance(NamedTuple):
-    """All is committed up to there, as far as it is here."""
+    """Raise the high watermark, as far as the log reaches."""
 
     high_watermark: int
 
 
 class BeginSnapshot(NamedTuple):
-    """Begin to write a snapshot that is fetched; what was begun before is of no use."""
+    """Start the download of a snapshot, in place of an earlier one."""
 
     snapshot: Snapshot
 
 
 class AddToSnapshot(NamedTuple):
-    """The next bytes of it."""
+    """Append bytes to the downloaded snapshot."""
 
     data: Buffer
 
 
 class Install(NamedTuple):
-    """All of it is there: check it, make it durable, and begin the log behind it; then `installed`.
+    """Check the downloaded snapshot, sync it, and restart the log after it; then call `installed`.
 
-    That the log begins there is synced then, and `synced` is called, as after a `Cut`.
+    The new log start is synced afterwards, and `synced` is called, as after a `Cut`.
     """
 
 
 class DropSnapshot(NamedTuple):
-    """It will not be completed."""
+    """Abandon the download."""
 
 
 class Complain(NamedTuple):
-    """Tell the operator."""
+    """Log a message for operators."""
 
     text: str
     is_fault: bool = True
-    """Somebody's; else it is what can happen to any quorum."""
+    """Whether it is an error of some node. Otherwise it is a warning of a normal event."""
 
 
 class Fail(NamedTuple):
-    """The node has to end."""
+    """Stop the node."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Where two copies of the metadata log part: with the epoch before it, an offset tells. KIP-595, KIP-630."""
+"""Comparison of two copies of the metadata log, by leader epochs and offsets. KIP-595, KIP-630."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class EndOfEpoch(NamedTuple):
-    """The latest epoch of a log that is at most the one asked for, and where it ends."""
+    """The latest epoch of a log that is not after the requested one, and its end offset."""
 
     epoch: int
     end_offset: int
 
 
 class Positions(Protocol):
-    """What has to be known of a log to compare it with another."""
+    """The properties of a log that a comparison needs."""
 
     @property
     def start_offset(self) -> int: ...
@@ -24,7 +24,7 @@ class Positions(Protocol):
     def end_offset(self) -> int: ...
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, be it in the snapshot that the log begins with; 0 without any."""
+        """The epoch of the last record, or of the snapshot that an empty log follows; 0 without either."""
 
     @property
     def earliest_snapshot(self) -> Snapshot | None: ...
@@ -32,14 +32,15 @@ class Positions(Protocol):
     def latest_snapshot(self) -> Snapshot | None: ...
 
     def end_of_epoch(self, epoch: int) -> EndOfEpoch:
-        """Where an epoch ends, or the last one before it that there is."""
+        """Return the end of this epoch, or of the last one before it."""
 
 
 def answer_to_fetch(log: Positions, offset: int, last_epoch: int) -> EndOfEpoch | Snapshot | None:
-    """What a leader has for who has the log up to `offset`, whose last record is of `last_epoch`.
+    """Return how a leader responds to a Fetch at `offset`, after a record of `last_epoch`.
 
-    None: the records from there on. EndOfEpoch: where the other one is to cut its log. Snapshot: what is to
-    be loaded first, because the records are gone, or, for who has nothing, because that is shorter.
+    None: records from there on. EndOfEpoch: the divergence; the follower truncates its log. Snapshot: the
+    follower loads it first, because its records are gone, or because its log is empty and the snapshot is
+    shorter.
     """
     latest = log.latest_snapshot
     if offset == 0 and latest is not None and latest.end_offset > 0:
@@ -58,7 +59,7 @@ def answer_to_fetch(log: Positions, offset: int, last_epoch: int) -> EndOfEpoch 
 
 
 def cut_for(log: Positions, leaders: EndOfEpoch) -> int:
-    """Where a log has to be cut that is not the leader's any more, which ends its epoch at `leaders`."""
+    """Return the offset to truncate a diverging log to. The leader ends its epoch at `leaders`."""
     if leaders.epoch == 0:
         return min(leaders.end_offset, log.end_offset)
     own = log.end_of_epoch(leaders.epoch)

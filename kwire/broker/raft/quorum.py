@@ -1,12 +1,12 @@
-"""The quorum that keeps the metadata log, as one node takes part in it: its machine, driven.
+"""KRaft on one node: the state machine of the metadata quorum, with its I/O (Kafka's KafkaRaftManager).
 
-The machine (`machine.py`) decides who leads and what is committed; what it says is done here, in its order. A
-promise (a vote, an epoch) is written by a worker, and nothing that comes behind it is done before that.
+The machine (`machine.py`) elects leaders and raises the high watermark; its outputs are executed here, in
+order. A vote or epoch is written by a worker, and no later output is executed before it is durable.
 
-A sole voter is elected, and has all committed, before its start returns: nobody is asked, so what a start
-appends needs one sync, at its end. While somebody follows the log, the leader writes something now and then,
-so that who follows can tell a quiet log from a silent leader (KIP-835). While nobody does the disk may rest,
-other than with Kafka.
+A sole voter is elected, and has committed everything, before `start` returns. It needs no other node, so a
+start syncs its records once, at its end. While other nodes follow the log, the leader appends a NoOpRecord
+from time to time, so that they can distinguish an idle log from a lost leader (KIP-835). Without followers it
+appends none, so that the disk can rest; Kafka always appends them.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from kwire.wire.schema import Message
 
 FETCHES: Final = "metadata"
 ELECTIONS: Final = "quorum"
-"""The purposes of connections: a vote is not to wait behind a Fetch that the other side holds."""
+"""The purposes of connections. Votes get their own, because a Fetch may block its connection for a while."""
 
 LEAVING_MS: Final = 5_000
-"""How long a leader that ends waits for another one to lead, as Kafka's."""
+"""The maximum wait of a stopping leader for the next leader, as in Kafka."""
 
 
 class Asks(Protocol):
-    """Somebody who has asked for something of the quorum's own, and is answered in a while."""
+    """A pending request to the quorum."""
 
     @property
     def api_version(self) -> int: ...
@@ -60,7 +60,7 @@ class Asks(Protocol):
 
 
 class Quorum:
-    """The quorum as one of its voters, or observers, takes part in it, and the log that it keeps."""
+    """The quorum as one of its voters or observers takes part in it, with the metadata log."""
 
     def __init__(
         self,
@@ -71,17 +71,17 @@ class Quorum:
         on_restarted: OnBatches = lambda batches: None,
         on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`on_committed` gets what is committed, in its order, from the beginning of the log.
+        """Take the callbacks.
 
-        `on_restarted` gets a snapshot that takes the place of everything before it: what lies between is
-        never told. `on_failed` is called with the reason once this node cannot take part any more.
+        `on_committed` gets all committed batches, in order. `on_restarted` gets a snapshot that replaces
+        everything before it. `on_failed` is called with the reason when this node cannot take part any more.
         """
         self.log: MetadataLog
         """Set by `start`."""
         self.failed = False
-        """The log cannot be written or followed any more: the node should end."""
+        """The log cannot be written or followed any more, and the node must stop."""
         self.is_ending = False
-        """Whether nobody may wait for more any longer."""
+        """Whether the node is stopping, so that no request may wait any longer."""
         self._config = config
         self._host = host
         self._on_committed = on_committed
@@ -91,12 +91,12 @@ class Quorum:
         self._machine: Machine | None = None
         self._listener = ""
         self._is_settled = True
-        """Whether what is staged is committed only once it is synced: not so while a sole voter starts."""
+        """Whether records are committed only after a sync; false while a sole voter starts."""
         self._outputs: deque[out.Output] = deque()
         self._is_held = False
-        """Whether they wait for a promise to be durable."""
+        """Whether outputs wait for a durable quorum-state."""
         self._holding: list[Callable[[], None]] = []
-        """Answers that wait for the same."""
+        """Responses that wait for the same."""
         self._is_at_work = False
         self._decisions: Decisions
         self._writes: Writes
@@ -111,7 +111,7 @@ class Quorum:
         self._on_left: Callable[[], None] | None = None
         self._logger = host.logger("kwire.raft")
 
-    # --- life
+    # --- start and stop
 
     def start(
         self,
@@ -120,11 +120,10 @@ class Quorum:
         leadership: Leadership | None = None,
         endpoints: Sequence[EndpointImage] = (),
     ) -> None:
-        """Pass on what is known to be committed, and take part. To be followed by `settle`.
+        """Publish what is known to be committed, and join the quorum. `settle` must follow.
 
-        `leadership` is of who may vote; `endpoints` are where this node is reached as a voter. A sole voter
-        has passed on all of its log, and leads in a new epoch, when this returns. CorruptMetadata,
-        StorageError.
+        Observers have no `leadership`. `endpoints`: this node's, as a voter. A sole voter has published all
+        of its log, and is the leader of a new epoch, when this returns. CorruptMetadata, StorageError.
         """
         self.log, self._leadership = log, leadership
         host, directory = self._host, log.log.directory
@@ -146,13 +145,13 @@ class Quorum:
         self._on_committed(log.read_snapshot())
         self._is_settled = not self.is_sole_voter
         if log.awaits_sync or (self._is_settled and leadership is not None):
-            # What a voter has, it may say to have: others count on it.
+            # Leaders count what a voter has as acknowledged, so it must be durable.
             log.flush()
         if not self._is_settled:
             log.advance_to(log.end_offset)
             self._on_committed(log.read_up_to(log.end_offset))
         self._election_file = ElectionFile(
-            log.disk, host, directory, lambda error: self._fail(f"quorum-state: {error}")
+            log.disk, host, directory, lambda error: self._fail(f"quorum-state cannot be written: {error}")
         )
         self._download = Download(
             host, log, self, on_complete=lambda: self._on_restarted(log.read_snapshot())
@@ -167,7 +166,7 @@ class Quorum:
         self._told = self._known()
         if not self.is_sole_voter:
             servers = ", ".join(map(str, terms.servers))
-            self._logger.info("metadata: following the quorum that %s know of", servers)
+            self._logger.info("Looking for the quorum leader at %s", servers)
         self._after(machine.start(now_ms))
         if not self._is_settled:
             self._synced(log.end_offset)
@@ -197,10 +196,10 @@ class Quorum:
         )
 
     def settle(self) -> None:
-        """Have all committed that a sole voter appended, and what comes of that. StorageError.
+        """Commit and publish what a sole voter appended while it started or stops. StorageError.
 
-        For a node that starts or ends: nobody waits for its loop then. What a start appends needs only one
-        sync, at its end: nobody outside hears of any of it before.
+        A node that starts or stops cannot wait for its event loop. A start needs one sync, at its end:
+        nothing of it is visible outside before.
         """
         while self._decisions.are_open and self.is_sole_voter and not self.failed:
             if self._is_settled:
@@ -223,14 +222,16 @@ class Quorum:
             self._after(self._machine.synced(end_offset, self._host.internode_clock.monotonic_ms()))
 
     def leave(self, on_left: Callable[[], None]) -> None:
-        """Lead no more, and have others elect; `on_left` is called when the node may end."""
+        """Resign, and have another voter elected; `on_left` is called when the node may stop."""
         machine = self._machine
         if machine is None or self.is_sole_voter or self._on_left is not None:
             self._host.call_soon(on_left)
             return
         self._on_left = on_left
         if not machine.may_end:
-            self._logger.info("metadata: ending as soon as another node leads, in %d ms at last", LEAVING_MS)
+            self._logger.info(
+                "Controlled shutdown: waiting up to %d ms for another quorum leader", LEAVING_MS
+            )
         self._host.internode_clock.schedule(LEAVING_MS, self._left)
         self._after(machine.stop(self._host.internode_clock.monotonic_ms()))
 
@@ -240,7 +241,7 @@ class Quorum:
             self._host.call_soon(on_left)
 
     def stop(self) -> None:
-        """Take no part any more: the node has ended. A snapshot that is not complete is given up."""
+        """Leave the quorum, because the node has stopped. An incomplete snapshot is abandoned."""
         self.end_waits()
         if self._machine is None:
             return
@@ -253,7 +254,7 @@ class Quorum:
         self._election_file.close()
         self._download.drop()
 
-    # --- for who asks who leads: `view.QuorumView`
+    # --- the leader: `view.QuorumView`
 
     @property
     def leads(self) -> bool:
@@ -262,7 +263,7 @@ class Quorum:
 
     @property
     def leader_id(self) -> int:
-        """The active controller; NO_LEADER while nobody is known."""
+        """The active controller; NO_LEADER if it is unknown."""
         machine = self._machine
         if machine is None or machine.role not in (QuorumRole.LEADER, QuorumRole.FOLLOWER):
             return NO_LEADER
@@ -270,31 +271,31 @@ class Quorum:
 
     @property
     def told_leader_id(self) -> int:
-        """Who leads the epoch as others are told: also while this node wants another, or has resigned."""
+        """The epoch's leader for responses: also during an election, or after this node resigned."""
         return NO_LEADER if self._machine is None else self._machine.leader_id
 
     @property
     def epoch(self) -> int:
-        """The latest epoch that this node has heard of."""
+        """The latest leader epoch that this node knows."""
         return 0 if self._machine is None else self._machine.epoch
 
     @property
     def kraft_version(self) -> int:
-        """The version of the quorum's protocol: 1 where its voters stand in the log (KIP-853)."""
+        """The kraft.version: 1 if the log has the voters (KIP-853)."""
         return self.log.kraft_version if self._machine is None else self._machine.kraft_version
 
     @property
     def is_sole_voter(self) -> bool:
-        """Whether this node, and nobody else, votes."""
+        """Whether this node is the only voter."""
         found = self.log.voters.find(ReplicaKey(self.log.node_id, self.log.directory_id))
         return found is not None and len(self.log.voters) == 1 and self._leadership is not None
 
     def leader_address(self) -> PeerAddress | None:
-        """Where the active controller is reached; None while that is not known, or it is this node."""
+        """Return the address of the active controller; None if it is unknown, or this node."""
         return None if self.leader_id == NO_LEADER or self._machine is None else self._machine.leader_address
 
     def subscribe_leader(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever the leader, its epoch or its address has changed."""
+        """Call `callback` after every change of the leader, its epoch or its address."""
         self._leader_watchers.append(callback)
 
     def _tell(self) -> None:
@@ -302,24 +303,24 @@ class Quorum:
         if known == self._told:
             return
         self._told = known
-        who = "nobody" if self.leader_id == NO_LEADER else f"node {self.leader_id}"
-        self._logger.info("metadata: %s leads epoch %d of the quorum", who, self.epoch)
+        who = "none" if self.leader_id == NO_LEADER else f"node {self.leader_id}"
+        self._logger.info("Quorum leader: %s (leader epoch %d)", who, self.epoch)
         for watcher in self._leader_watchers:
             watcher()
 
     def _tell_whether_it_votes(self, *, is_voter: bool) -> None:
         if self._told_to_vote is not None:
-            what = "a voter of the quorum now" if is_voter else "no voter of the quorum any more"
-            self._logger.info("metadata: this node is %s", what)
+            what = "now a voter of the quorum" if is_voter else "no longer a voter of the quorum"
+            self._logger.info("This node is %s", what)
         self._told_to_vote = is_voter
 
     def _known(self) -> object:
         return self.leader_id, self.epoch, self.leader_address(), self.leads
 
-    # --- driving the machine
+    # --- execution of outputs
 
     def _after(self, outputs: Iterable[out.Output]) -> None:
-        """Do what an input came to, and what is due by then; come back when more is."""
+        """Execute outputs, do what is due, and set the timer for the next `tick`."""
         self._do(outputs)
         machine = self._machine
         if machine is None:
@@ -333,7 +334,7 @@ class Quorum:
         due_ms = None if machine is None else machine.due_ms
         if self._on_left is not None and machine is not None and machine.may_end:
             self._left()
-        # A timer that comes too early only sets the next one: not each Fetch is to move it.
+        # A timer that fires too early only sets the next one, so not every Fetch has to move it.
         if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
             return
         if self._timer is not None:
@@ -348,7 +349,7 @@ class Quorum:
     def _do(self, outputs: Iterable[out.Output]) -> None:
         for output in outputs:
             if isinstance(output, out.Unlead):
-                # Whatever waits: nothing more is decided here.
+                # Stop deciding at once, even if other outputs wait.
                 self._unlead(ApiError(output.reason))
             else:
                 self._outputs.append(output)
@@ -384,7 +385,7 @@ class Quorum:
                 try:
                     log.append_fetched(output.records, epoch=output.epoch)
                 except ValueError as error:
-                    self._logger.error("metadata: what leader %d sent is refused: %s", self.leader_id, error)
+                    self._logger.error("Rejecting records of leader %d: %s", self.leader_id, error)
                     machine.refused(now_ms)
                     return
                 if self._leadership is not None:
@@ -394,7 +395,7 @@ class Quorum:
                 self._waiters.call_all()
             case out.Cut():
                 self._logger.info(
-                    "metadata: the log is cut at %d, where leader %d has another",
+                    "Truncating __cluster_metadata-0 to offset %d: the log of leader %d diverges there",
                     *(output.offset, self.leader_id),
                 )
                 log.truncate_to(output.offset)
@@ -409,7 +410,7 @@ class Quorum:
                 self._download.install()
             case out.Complain():
                 tell = self._logger.error if output.is_fault else self._logger.warning
-                tell("metadata: %s", output.text)
+                tell("%s", output.text)
             case out.Fail():
                 self._fail(output.reason)
             case _:
@@ -420,7 +421,7 @@ class Quorum:
             if self._machine is None:
                 return
             if isinstance(answer, PeerUnreachable):
-                self._logger.debug("metadata: %s", answer)
+                self._logger.debug("Request to the quorum failed: %s", answer)
             self._after(
                 self._machine.answered(send.number, answer, self._host.internode_clock.monotonic_ms())
             )
@@ -453,10 +454,10 @@ class Quorum:
         self._election_file.remember(remember.state, kept)
 
     def _fail(self, reason: str) -> None:
-        """A node in doubt about its metadata ends rather than guesses."""
+        """Stop the node: it must not guess its metadata."""
         if self.failed:
             return
-        self._logger.critical("this node cannot take part in the metadata any more: %s", reason)
+        self._logger.critical("Fatal error in the metadata quorum, stopping this node: %s", reason)
         self.failed = True
         self._unlead(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
         self.stop()
@@ -464,41 +465,41 @@ class Quorum:
         for watcher in self._leader_watchers:
             watcher()
 
-    # --- what is asked of the quorum itself
+    # --- requests to the quorum
 
     def asked(self, request: Message, asker: Asks) -> None:
-        """A vote, an epoch that begins or ends, a change of the voters: `asker` is answered, now or later."""
+        """Handle Vote, Begin- or EndQuorumEpoch, or a voter change. `asker` gets a response, maybe later."""
         if self._machine is not None:
             now_ms = self._host.internode_clock.monotonic_ms()
             self._after(self._machine.asked(request, asker, now_ms, api_version=asker.api_version))
 
     def when_kept(self, answer: Callable[[], None]) -> bool:
-        """Whether all is durable that this node has promised; else `answer` is called when it is.
+        """Return whether all votes and epochs of this node are durable; if not, call `answer` when they are.
 
-        Nobody may hear of an epoch, or that this node leads it, that it could forget.
+        No other node may learn of an epoch, or of this node's leadership, that this node could forget.
         """
         if self._is_held:
             self._holding.append(answer)
         return not self._is_held
 
     def describe(self) -> Description | None:
-        """How everybody is doing; None where this node does not lead."""
+        """Return the state of the quorum; None if this node is not the leader."""
         if self._machine is None or not self.leads:
             return None
         return self._machine.describe(self._host.internode_clock.monotonic_ms())
 
     def leader_endpoint(self, listener: str) -> PeerAddress | None:
-        """Where the leader is reached on a listener, this node or another; None while that is not known."""
+        """Return the leader's address on a listener; None if it is unknown."""
         machine = self._machine
         if machine is None:
             return None
         found = self.log.voters.address(machine.leader_id, listener)
         return machine.leader_address if found is None and listener == self._listener else found
 
-    # --- a fetched snapshot: `download.Installs`
+    # --- downloads of snapshots: `download.Installs`
 
     def installed(self, *, succeeded: bool) -> None:
-        """What was fetched has taken its place, or was refused."""
+        """Continue after a fetched snapshot, which is installed, or was invalid."""
         if self._machine is not None:
             now_ms = self._host.internode_clock.monotonic_ms()
             self._machine.installed(now_ms)
@@ -509,22 +510,22 @@ class Quorum:
             self._after(())
 
     def snapshot_failed(self, reason: str) -> None:
-        """What was fetched could not be written."""
+        """Fail: a fetched snapshot could not be written."""
         self._fail(reason)
 
-    # --- for who leads
+    # --- for the leader
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
-        """Append what the leader decided, which makes `delta`; the offset of the last record.
+        """Append the controller's records, and return the offset of the last.
 
-        ApiError: UNKNOWN_SERVER_ERROR, with nothing appended, where atomic ones are too long for one batch.
+        ApiError: UNKNOWN_SERVER_ERROR, with nothing appended, if atomic records exceed one batch.
         """
         offset = self._decisions.append(records, delta, atomic=atomic)
         self._write_soon()
         return offset
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> None:
-        """Append what makes the quorum dynamic (kraft.version 1). ApiError where it cannot be."""
+        """Append the records that make the quorum dynamic (kraft.version 1). ApiError: it cannot be."""
         assert self._machine is not None
         self._after(self._machine.raise_kraft_version(version, validate_only=validate_only))
 
@@ -543,38 +544,38 @@ class Quorum:
         self._decisions.end(reason)
         self._waiters.call_all()
 
-    # --- for who follows
+    # --- for followers
 
     @property
     def high_watermark(self) -> int:
-        """What followers are told: -1 while this node has led too short to know."""
+        """The high watermark in Fetch responses; -1 if a new leader does not know it yet."""
         return -1 if self._machine is None else self._machine.high_watermark
 
     def is_voter(self, key: ReplicaKey) -> bool:
-        """Whether another node votes."""
+        """Return whether this replica is a voter."""
         return self.log.voters.find(key) is not None
 
     def is_fetched(self, key: ReplicaKey, offset: int) -> None:
-        """Another node has everything before `offset`, and goes on from there."""
+        """Note a Fetch: the replica has everything before `offset`."""
         assert self._machine is not None
         self._after(self._machine.fetched_by(key, offset, self._host.internode_clock.monotonic_ms()))
         self._decisions.are_followed()
 
     def is_loaded(self, key: ReplicaKey) -> None:
-        """Another node was sent some of a snapshot."""
+        """Note a FetchSnapshot of the replica."""
         if self._machine is not None:
             self._machine.loaded_by(key, self._host.internode_clock.monotonic_ms())
 
     def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
-        """Call `waiter` once, when more is committed, or written, or the lead ends."""
+        """Call `waiter` once, when more is committed, or written, or the leader changes."""
         self._waiters.add(waiter, for_written=for_written)
 
     def wait_no_more(self, waiter: Callable[[], None]) -> None:
-        """Do not call it, if it was not called yet."""
+        """Remove a waiter that was not called yet."""
         self._waiters.remove(waiter)
 
     def end_waits(self) -> None:
-        """Let everyone go who waits, and write nothing more of ourselves: the node ends."""
+        """Complete all waiting requests, and append no more NoOpRecords: the node is stopping."""
         self.is_ending = True
         if self._machine is not None:
             self._decisions.stop()

@@ -1,7 +1,6 @@
-"""The `quorum-state` file: what a voter must remember across restarts, in Kafka's JSON.
+"""The `quorum-state` file: the epoch, vote and leader that a node remembers across restarts, in Kafka's JSON.
 
-Version 0 is a quorum whose voters stand in the configuration (controller.quorum.voters). Version 1 is a
-dynamic quorum (KIP-853), whose voters stand in the log: such a file is kept in its own version.
+Version 0 belongs to static quorums (controller.quorum.voters), version 1 to dynamic ones (KIP-853).
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from kwire.wire.primitives import ZERO_UUID, Uuid, uuid_from_text, uuid_to_text
 
 FILE_NAME = "quorum-state"
 BESIDE = ".new"
-"""What a file is called that is to take its place."""
+"""The suffix of a file that is to replace another one."""
 NOBODY = -1
 
 
 class QuorumState(NamedTuple):
-    """The epoch that this voter has seen, and who leads it or has its vote."""
+    """The current epoch, and its leader or this node's vote."""
 
     leader_id: int = NO_LEADER
     leader_epoch: int = 0
@@ -34,7 +33,7 @@ class QuorumState(NamedTuple):
     voted_directory_id: Uuid = ZERO_UUID
 
     def encode(self) -> bytes:
-        """The file's content."""
+        """Return the content of the file."""
         fields: dict[str, Any]
         if self.data_version == 0:
             fields = {
@@ -57,12 +56,12 @@ class QuorumState(NamedTuple):
 
 
 def decode_quorum_state(content: bytes) -> QuorumState:
-    """Read the file's content. ValueError where it is not what a voter writes."""
+    """Decode the content of the file. ValueError: it is invalid."""
     try:
         fields = json.loads(content)
         version = int(fields["data_version"])
         if version not in (0, 1):
-            raise ValueError(f"data_version {version} is not known")
+            raise ValueError(f"unknown data_version {version}")
         return QuorumState(
             leader_id=int(fields["leaderId"]),
             leader_epoch=int(fields["leaderEpoch"]),
@@ -72,13 +71,13 @@ def decode_quorum_state(content: bytes) -> QuorumState:
             voted_directory_id=uuid_from_text(fields["votedDirectoryId"]) if version else ZERO_UUID,
         )
     except KeyError as error:
-        raise ValueError(f"{FILE_NAME} makes no sense: it has no {error}") from error
+        raise ValueError(f"{FILE_NAME} is invalid: it has no {error}") from error
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{FILE_NAME} makes no sense: {error}") from error
+        raise ValueError(f"{FILE_NAME} is invalid: {error}") from error
 
 
 class ElectionFile:
-    """The file while its node runs: workers write it, the newest state last."""
+    """The writer of the file on a running node. Workers write it, one state after another."""
 
     def __init__(
         self, disk: Disk, host: Host, directory: str, on_failed: Callable[[BaseException], None]
@@ -89,16 +88,16 @@ class ElectionFile:
         self._on_failed = on_failed
         self._wanted: QuorumState | None = None
         self._promises: list[Callable[[], None]] = []
-        """Who waits until that is durable."""
+        """The callbacks that wait for the next write."""
         self._is_under_way = False
         self._is_closed = False
 
     def close(self) -> None:
-        """Write nothing more, and tell nobody."""
+        """Write nothing more, and call nothing more."""
         self._is_closed = True
 
     def remember(self, state: QuorumState, on_durable: Callable[[], None] | None = None) -> None:
-        """Have the file say this in a while; `on_durable` is called once it does, or says something newer."""
+        """Write the state soon. `on_durable` is called once this state or a newer one is durable."""
         self._wanted = state
         if on_durable is not None:
             self._promises.append(on_durable)

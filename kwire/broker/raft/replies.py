@@ -1,4 +1,4 @@
-"""What nodes of a quorum say to each other, read and written: one partition, the leader, and its epoch."""
+"""Requests and responses of the quorum's RPCs: the leader and epoch in them, for the one partition."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ FIRST_WITH_ENDPOINTS: Final = 1
 
 
 class Heard(NamedTuple):
-    """What an answer says of the quorum."""
+    """The state of the quorum in a response."""
 
     code: int
     leader_id: int
     epoch: int
     address: PeerAddress | None
-    """Where the leader is, if it says so."""
+    """The leader's address, if the response has it."""
     is_granted: bool = False
 
 
 def heard_in(answer: object) -> Heard | None:
-    """What the answer to any of these says; None if it is not about the one partition that there is."""
+    """Read a response; None if it does not have exactly the one partition."""
     if isinstance(answer, UpdateRaftVoterResponse):
         told = answer.current_leader
         address = PeerAddress(told.host, told.port) if told.host else None
@@ -73,19 +73,19 @@ def heard_in(answer: object) -> Heard | None:
 
 
 class Said(NamedTuple):
-    """What who leads, or wants to, says in a request: the same in Vote, BeginQuorumEpoch, EndQuorumEpoch."""
+    """The sender's state in a Vote, BeginQuorumEpoch or EndQuorumEpoch request."""
 
     replica_id: int
     """The candidate, or the leader."""
     epoch: int
     to: ReplicaKey | None
-    """Whom it means to talk to, if it says so."""
+    """The intended receiver, if the request names it."""
     address: PeerAddress | None
-    """Where the leader is, if it says so."""
+    """The leader's address, if the request has it."""
 
 
 def said_in(request: Electoral, listener: str) -> Said | None:
-    """What a request says; None if it is not about the one partition that there is."""
+    """Read a request; None if it does not have exactly the one partition."""
     if len(request.topics) != 1 or request.topics[0].topic_name != METADATA_TOPIC:
         return None
     if len(request.topics[0].partitions) != 1 or request.topics[0].partitions[0].partition_index != 0:
@@ -105,7 +105,7 @@ def said_in(request: Electoral, listener: str) -> Said | None:
 
 
 class Known(NamedTuple):
-    """Who leads, as every answer tells it."""
+    """The leader and epoch, as every response has them."""
 
     epoch: int
     leader_id: int
@@ -113,7 +113,7 @@ class Known(NamedTuple):
 
 
 def refusal(request: Electoral, code: ErrorCode) -> Message:
-    """The answer to a request of which no part makes sense here."""
+    """Build the response to an invalid request, without a partition."""
     if isinstance(request, vote.VoteRequest):
         return vote.VoteResponse(error_code=code, topics=[])
     if isinstance(request, begin.BeginQuorumEpochRequest):
@@ -124,7 +124,7 @@ def refusal(request: Electoral, code: ErrorCode) -> Message:
 def reply(
     request: Electoral, code: ErrorCode, known: Known, *, api_version: int, is_granted: bool = False
 ) -> Message:
-    """The answer for the one partition."""
+    """Build the response for the one partition."""
     epoch, leader_id, at = known
     if api_version < FIRST_WITH_ENDPOINTS or leader_id < 0:
         at = None
@@ -158,7 +158,7 @@ def reply(
 
 
 def update_reply(code: ErrorCode, known: Known) -> UpdateRaftVoterResponse:
-    """The answer to an UpdateRaftVoter."""
+    """Build the response to UpdateRaftVoter."""
     epoch, leader_id, at = known
     leader = CurrentLeader(leader_id=leader_id, leader_epoch=epoch)
     if at is not None:

@@ -1,4 +1,4 @@
-"""What a node can be to the quorum, and what makes it something else. KIP-595, KIP-996."""
+"""The roles of a node in the quorum, and the transitions between them. KIP-595, KIP-996."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Final
 
 
 class QuorumRole(Enum):
-    """What a node is in an epoch. An observer, which does not vote, is unattached or a follower."""
+    """The role of a node in an epoch. Observers are unattached or followers."""
 
     UNATTACHED = auto()
-    """It does not know where the leader is, and asks any server; perhaps it has voted."""
+    """It does not know the leader's address, and asks any server. It may have voted."""
     FOLLOWER = auto()
-    """The leader is known, and its log is fetched."""
+    """It fetches the log of a known leader."""
     PROSPECTIVE = auto()
-    """It asks the others whether they would vote for it, in an epoch that it has not begun."""
+    """It requests pre-votes, in an epoch that it has not started."""
     CANDIDATE = auto()
-    """It has begun an epoch, has voted for itself, and asks for votes."""
+    """It has started an epoch, voted for itself, and requests votes."""
     LEADER = auto()
     RESIGNED = auto()
-    """It has led the epoch, and leads no more: it appends nothing, and has others stand."""
+    """It was the leader of the epoch: it appends nothing, and has another voter elected."""
     FAILED = auto()
-    """What it knows contradicts the quorum: the node has to end."""
+    """Its state contradicts the quorum: the node must stop."""
 
 
 class Event(Enum):
-    """What makes it something else."""
+    """The cause of a transition."""
 
     EPOCH_SEEN = auto()
-    """There is a newer epoch, and it is not known where its leader is."""
+    """There is a newer epoch, without a known leader address."""
     LEADER_FOUND = auto()
     STANDS = auto()
-    """It has not heard of a leader for too long, or was not elected in time."""
+    """The election timeout or fetch timeout has passed."""
     LOST = auto()
-    """Too few would vote for it, and it knows of no leader that it could follow."""
+    """The pre-votes are lost, and no leader is known."""
     WOULD_WIN = auto()
     """A majority would vote for it."""
     ELECTED = auto()
@@ -61,18 +61,18 @@ MOVES: Final[dict[QuorumRole, dict[Event, QuorumRole]]] = {
         Event.ELECTED: QuorumRole.LEADER,
     },
     QuorumRole.LEADER: {**_ELECTIONS, Event.RESIGNS: QuorumRole.RESIGNED},
-    # A sole voter that has led before need not wait for others.
+    # A sole voter need not wait for other nodes after a restart.
     QuorumRole.RESIGNED: {**_ELECTIONS, Event.STANDS: QuorumRole.PROSPECTIVE},
     QuorumRole.FAILED: {},
 }
-"""The moves that there are: anything else is a fault of ours."""
+"""The legal transitions. Any other one is a bug."""
 
 
 class Stage(Enum):
-    """How far a follower has come with its leader's log."""
+    """The fetch state of a follower."""
 
     FETCHING = auto()
     LOADING = auto()
-    """A snapshot of the leader's is fetched."""
+    """It fetches a snapshot of the leader."""
     INSTALLING = auto()
-    """It is complete, and becomes durable; nothing is asked meanwhile."""
+    """The snapshot is complete and is being synced. Nothing is fetched meanwhile."""

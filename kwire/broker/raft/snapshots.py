@@ -1,9 +1,8 @@
-"""The snapshots beside a metadata log, `<offset>-<epoch>.checkpoint`: each stands for all before that offset.
+"""Snapshot files of the metadata log. `<offset>-<epoch>.checkpoint` replaces all records before its offset.
 
-A snapshot is written into a `.part` file, synced, and only then gets its name; one that is not needed any
-more is renamed to `.deleted` and removed later. Names and content are Apache Kafka's (KIP-630): a header that
-tells the time of the last record and, where the quorum is dynamic, its voters (KIP-853); the records; a
-footer.
+A snapshot is written to a `.part` file, which is synced and then renamed. An obsolete snapshot is renamed to
+`.deleted` and removed later. Names and content are Apache Kafka's (KIP-630): a header with the timestamp of
+the last record and, in a dynamic quorum, the voters (KIP-853); the records; a footer.
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ KRAFT_VERSION_TYPE: Final = 5
 VOTERS_TYPE: Final = 6
 
 _HEADER_BYTES: Final = 16 * 1024
-"""More than the first batch of a snapshot ever has, with however many voters."""
+"""An upper bound for the first batch of a snapshot, whatever the number of voters."""
 
 
 class Snapshot(NamedTuple):
-    """A snapshot file: the metadata as it was before `end_offset`, which was written in `epoch`."""
+    """A snapshot: the metadata before `end_offset`; its last record is of leader epoch `epoch`."""
 
     end_offset: int
     epoch: int
 
     @property
     def name(self) -> str:
-        """The file's name."""
+        """The file name."""
         return f"{self.end_offset:020d}-{self.epoch:010d}{SUFFIX}"
 
 
 def quorum_records(voters: VotersRecord | None) -> list[Message]:
-    """The control records that say who votes; none where that stands in the configuration."""
+    """Return the control records with the voters; none in a static quorum."""
     if voters is None:
         return []
     return [KRaftVersionRecord(version=0, k_raft_version=1), voters]
@@ -65,7 +64,7 @@ def quorum_records(voters: VotersRecord | None) -> list[Message]:
 def control_batch(
     controls: Iterable[tuple[int, Message]], now_ms: int, *, base_offset: int, epoch: int
 ) -> bytearray:
-    """A batch of control records, given by their types, each in version 0."""
+    """Build a batch of control records, given with their types, each in version 0."""
     encoded: list[NewRecord] = [
         (now_ms, control_key(kind), encode(message, 0), []) for kind, message in controls
     ]
@@ -73,12 +72,12 @@ def control_batch(
 
 
 class SnapshotWriter:
-    """Makes the content of a snapshot, a batch at a time."""
+    """The content of a snapshot, batch by batch."""
 
     def __init__(
         self, epoch: int, *, now_ms: int, last_timestamp_ms: int, voters: VotersRecord | None = None
     ) -> None:
-        """`last_timestamp_ms` is when the last record that the snapshot stands for was written."""
+        """Start a snapshot. `last_timestamp_ms`: the timestamp of the last record that it replaces."""
         self._epoch = epoch
         self._now_ms = now_ms
         header = SnapshotHeaderRecord(version=0, last_contained_log_timestamp=last_timestamp_ms)
@@ -87,12 +86,12 @@ class SnapshotWriter:
         self._offset = 0
 
     def header(self) -> bytes:
-        """How the file begins."""
+        """Return the first batch."""
         self._offset = len(self._controls)
         return bytes(control_batch(self._controls, self._now_ms, base_offset=0, epoch=self._epoch))
 
     def batch(self, records: Sequence[StoredRecord]) -> bytes:
-        """The next records, of which there must be some."""
+        """Return a batch with the next records, at least one."""
         made = build(
             [(self._now_ms, None, encode_record(record, version), []) for record, version in records],
             base_offset=self._offset,
@@ -102,13 +101,13 @@ class SnapshotWriter:
         return bytes(made)
 
     def footer(self) -> bytes:
-        """How the file ends."""
+        """Return the last batch."""
         footer = (FOOTER_TYPE, SnapshotFooterRecord(version=0))
         return bytes(control_batch([footer], self._now_ms, base_offset=self._offset, epoch=self._epoch))
 
 
 class SnapshotFile:
-    """A snapshot that is being written. StorageError from every method."""
+    """A snapshot file that is being written. Every method may raise StorageError."""
 
     def __init__(self, disk: Disk, directory: str, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -121,30 +120,30 @@ class SnapshotFile:
         self._size = 0
 
     def append(self, data: bytes) -> None:
-        """Add to the file."""
+        """Append to the file."""
         self._file.write_at(self._size, [data])
         self._size += len(data)
 
     def sync(self) -> None:
-        """Make the content durable. May run in any thread."""
+        """Sync the content. May run in any thread."""
         self._file.sync()
 
     def publish(self) -> Callable[[], None]:
-        """Give the file its name; what this returns, called in any thread, makes that durable."""
+        """Rename the file; return the function that makes the name durable, for any thread."""
         self._disk.rename(self._part, self._path)
-        self._disk.make_read_only(self._path)  # as Kafka leaves a snapshot that is complete
+        self._disk.make_read_only(self._path)  # as Kafka does
         return lambda: self._disk.sync_directory(self._directory)
 
     def check(self) -> None:
-        """See that it is a whole snapshot. CorruptMetadata. May run in any thread.
+        """Check that the snapshot is complete. CorruptMetadata. May run in any thread.
 
-        Its records are not decoded: whoever reads the snapshot does that.
+        The records are not decoded here, but when the snapshot is loaded.
         """
         data, kinds = self._disk.read(self._part), [-1]
         try:
             for position, header in batches(data):
                 if not crc_is_valid(data, position, header):
-                    raise CorruptMetadata(f"{self.snapshot.name}: a batch has a wrong CRC")
+                    raise CorruptMetadata(f"{self.snapshot.name}: wrong CRC of the batch at byte {position}")
                 if header.is_control:
                     kinds += [control_type(record.key) for record in records(data, position, header)]
                 else:
@@ -152,16 +151,16 @@ class SnapshotFile:
         except CorruptBatch as error:
             raise CorruptMetadata(f"{self.snapshot.name}: {error}") from error
         if kinds[1:2] != [HEADER_TYPE] or kinds[-1] != FOOTER_TYPE:
-            raise CorruptMetadata(f"{self.snapshot.name} does not begin and end as a snapshot does")
+            raise CorruptMetadata(f"{self.snapshot.name} is incomplete: it has no header or no footer")
 
     def abandon(self) -> None:
-        """Remove what was written. Never raises: the next start removes what is left."""
+        """Remove the unfinished file. Never raises: the next start removes leftovers."""
         with suppress(StorageError):
             self._disk.remove(self._part)
 
 
 class Snapshots:
-    """Which snapshots there are in the directory of a metadata log."""
+    """The snapshots in the directory of a metadata log."""
 
     def __init__(self, disk: Disk, directory: str, logger: NodeLogger) -> None:
         self._disk = disk
@@ -171,9 +170,9 @@ class Snapshots:
         self._timestamps_ms: dict[Snapshot, int] = {}
 
     def recover(self, log_start_offset: int) -> None:
-        """See what there is, and remove what nobody needs. CorruptMetadata, StorageError.
+        """List the snapshots, and remove obsolete files. CorruptMetadata, StorageError.
 
-        A log that does not begin at its beginning needs a snapshot that says what came before.
+        A log that does not start at offset 0 needs a snapshot of the records before it.
         """
         disk, known, useless = self._disk, [], []
         for name in disk.names(self._directory):
@@ -188,44 +187,44 @@ class Snapshots:
         known.sort()
         if log_start_offset > 0 and not known:
             raise CorruptMetadata(
-                f"{self._directory} begins at offset {log_start_offset}, and has no snapshot (*{SUFFIX}) of "
-                f"what came before: restore the missing file, or the whole directory, from a copy"
+                f"{self._directory} starts at offset {log_start_offset} and has no snapshot (*{SUFFIX}) of "
+                f"the records before it: restore the missing file, or the complete directory, from a backup"
             )
         for name in useless:
-            self._logger.info("metadata: removing %s, which is not needed any more", name)
+            self._logger.info("Removing obsolete snapshot file %s", name)
             disk.remove(join(self._directory, name))
         self._known = known
 
     def forget_all_but_latest(self) -> None:
-        """The log begins with the latest one. StorageError."""
+        """Remove all snapshots but the latest, at which the log now starts. StorageError."""
         for snapshot in self._known[:-1]:
             self._disk.remove(join(self._directory, snapshot.name))
         self._known = self._known[-1:]
 
     @property
     def known(self) -> Sequence[Snapshot]:
-        """The snapshots, the oldest first."""
+        """The snapshots, oldest first."""
         return self._known
 
     @property
     def latest(self) -> Snapshot | None:
-        """The last snapshot, None without any."""
+        """The latest snapshot, or None."""
         return self._known[-1] if self._known else None
 
     def read(self, snapshot: Snapshot) -> bytes:
-        """The content. StorageError."""
+        """Return the content. StorageError."""
         return self._disk.read(join(self._directory, snapshot.name))
 
     def piece(self, snapshot: Snapshot, position: int, max_bytes: int) -> bytes:
-        """Some of the content, for another node. StorageError."""
+        """Return a part of the content, for a FetchSnapshot response. StorageError."""
         return self._disk.read_part(join(self._directory, snapshot.name), position, max_bytes)
 
     def size(self, snapshot: Snapshot) -> int:
-        """The size in bytes. StorageError."""
+        """Return the size in bytes. StorageError."""
         return self._disk.size(join(self._directory, snapshot.name))
 
     def last_timestamp_ms(self, snapshot: Snapshot) -> int:
-        """When the last record that it stands for was written. CorruptMetadata, StorageError."""
+        """Return the timestamp of the last record that it replaces. CorruptMetadata, StorageError."""
         if snapshot not in self._timestamps_ms:
             # Read, not opened: Kafka leaves its snapshots read-only.
             for batch in decode_batches(self.read(snapshot)[:_HEADER_BYTES]):
@@ -235,18 +234,18 @@ class Snapshots:
                 break
         if snapshot in self._timestamps_ms:
             return self._timestamps_ms[snapshot]
-        raise CorruptMetadata(f"{join(self._directory, snapshot.name)} does not begin as a snapshot does")
+        raise CorruptMetadata(f"{join(self._directory, snapshot.name)} has no snapshot header")
 
     def create(self, snapshot: Snapshot) -> SnapshotFile:
-        """Begin to write a snapshot; `add` it when it has its name. StorageError."""
+        """Start writing a snapshot. Call `add` once the file has its name. StorageError."""
         return SnapshotFile(self._disk, self._directory, snapshot)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Note a snapshot that now exists."""
+        """Add a snapshot that is complete."""
         self._known = sorted({*self._known, snapshot})
 
     def set_aside_before(self, snapshot: Snapshot) -> list[str]:
-        """Rename those before `snapshot`; the paths, to be removed in a while. StorageError."""
+        """Rename the snapshots before this one, and return their new paths for removal. StorageError."""
         paths = []
         for old in [old for old in self._known if old < snapshot]:
             path = join(self._directory, old.name)
@@ -257,8 +256,8 @@ class Snapshots:
         return paths
 
     def remove_file(self, path: str) -> None:
-        """Remove one that was set aside. A failure is logged: the next start finds what is left."""
+        """Remove a renamed snapshot. A failure is logged only: the next start removes the file."""
         try:
             self._disk.remove(path)
         except StorageError as error:
-            self._logger.error("%s cannot be removed: %s", path, error)
+            self._logger.error("Cannot remove %s: %s", path, error)

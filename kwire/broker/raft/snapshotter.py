@@ -1,14 +1,14 @@
-"""When a snapshot of the metadata is taken, and when old ones go, with the part of the log that they replace.
+"""Generation of metadata snapshots, and deletion of old snapshots with the records that they replace.
 
-A snapshot is due once metadata.log.max.record.bytes.between.snapshots were written since the last, or when
-metadata.log.max.snapshot.interval.ms have passed and anything has changed; and, other than with Kafka, after
-a start that had to replay much, because each stop and start changes every partition. It is made of an image,
-which never changes, on the loop but a few records at a time, so that no client waits; the sync is a worker's.
+A snapshot is generated after metadata.log.max.record.bytes.between.snapshots of new records, or after
+metadata.log.max.snapshot.interval.ms with any change. Unlike Kafka, kwire also generates one after a start
+that replayed many records, because each restart changes every partition. A snapshot is made from an immutable
+image, on the event loop, a few records at a time, so that no client has to wait; a worker syncs the file.
 
-Of at least two snapshots the oldest goes while log and snapshots are larger than metadata.max.retention.bytes
-together, or when it is older than metadata.max.retention.ms. The log then starts where the next one ends. Not
-as soon as that one is complete: who follows and is a moment behind would have to fetch all of it, and a
-broker of Apache Kafka's that does takes up its coordinators anew. (There it goes once a minute.)
+The oldest of at least two snapshots is deleted if log and snapshots exceed metadata.max.retention.bytes, or
+if it is older than metadata.max.retention.ms. The log then starts at the next snapshot. This is delayed after
+a new snapshot: a follower that lags slightly would have to load the complete snapshot, and an Apache Kafka
+broker that does so reloads its coordinators. (Kafka deletes once a minute.)
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from kwire.host.host import Host, Timer
 
 REPLAYED_BYTES: Final = 1024 * 1024
-"""What a start may replay, or twice a snapshot's size where that is more, before the next is spared it."""
+"""A start that replays more than this, and more than twice the snapshot's size, generates a snapshot."""
 
 STEP_RECORDS: Final = 128
-"""How many records are written in one go: some two milliseconds of work."""
+"""The records that are written in one step, which takes about two milliseconds."""
 STEP_MS: Final = 1
 CLEAN_INTERVAL_MS: Final = 60_000
 CLEAN_DELAY_MS: Final = 10_000
-"""How long who follows has to come past a new snapshot before what it replaces goes."""
+"""The time that followers get to pass a new snapshot before the records that it replaces are deleted."""
 
 
 class Snapshotter:
-    """Takes the snapshots of one metadata log."""
+    """The generator of one metadata log's snapshots."""
 
     def __init__(self, config: BrokerConfig, host: Host, log: MetadataLog) -> None:
         self._host = host
@@ -61,19 +61,19 @@ class Snapshotter:
         self._stopped = False
 
     def start(self, image: MetadataImage) -> None:
-        """Begin, with the image that the log gives. StorageError."""
+        """Start with the current image. StorageError."""
         self._wait_for_interval()
         self._clean_often()
         self._image = image
         replayed_bytes, latest = self._log.unsnapshotted_bytes, self._log.snapshots.latest
         snapshot_bytes = 0 if latest is None else self._log.snapshots.size(latest)
         if replayed_bytes >= max(REPLAYED_BYTES, 2 * snapshot_bytes):
-            self._begin(f"{replayed_bytes} bytes had to be replayed at this start")
+            self._begin(f"{replayed_bytes} bytes were replayed at startup")
         else:
             self._take_if_due()
 
     def stop(self) -> None:
-        """Take no more snapshots; what is not finished is given up. Never raises."""
+        """Generate no more snapshots, and abandon an unfinished one. Never raises."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
@@ -83,10 +83,10 @@ class Snapshotter:
             self._writing = None
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The metadata was published: take a snapshot of it if one is due."""
+        """Note a new image, and generate a snapshot if one is due."""
         self._image = image
         if self._writing is not None and self._writing.snapshot.end_offset < self._log.start_offset:
-            # One that was fetched has taken the place of all that this one stands for.
+            # A fetched snapshot has replaced everything that this one would contain.
             self._writing.abandon()
             self._writing = None
         self._take_if_due()
@@ -95,11 +95,14 @@ class Snapshotter:
         if self._stopped or self._writing is not None:
             return
         if self._log.unsnapshotted_bytes >= self._max_bytes:
-            self._begin(f"{self._max_bytes} bytes or more were written since the last")
+            self._begin(
+                f"at least {self._max_bytes} bytes since the last one "
+                f"(metadata.log.max.record.bytes.between.snapshots)"
+            )
         elif self._is_time:
-            self._begin(f"{self._interval_ms} ms have passed since the last")
+            self._begin(f"{self._interval_ms} ms since the last one (metadata.log.max.snapshot.interval.ms)")
 
-    # --- taking one
+    # --- generation
 
     def _wait_for_interval(self) -> None:
         self._is_time = False
@@ -122,7 +125,7 @@ class Snapshotter:
         snapshot = Snapshot(image.offset + 1, image.epoch)
         if snapshot in log.snapshots.known:
             return
-        self._logger.info("metadata: writing snapshot %s, because %s", snapshot.name, reason)
+        self._logger.info("Generating snapshot %s: %s", snapshot.name, reason)
         voters = log.history.voters_at(image.offset)
         writer = SnapshotWriter(
             image.epoch,
@@ -175,18 +178,18 @@ class Snapshotter:
             return
         self._log.snapshots.add(file.snapshot)
         self._log.history.trim(file.snapshot.end_offset - 1)
-        self._logger.info("metadata: snapshot %s is complete", file.snapshot.name)
+        self._logger.info("Completed snapshot %s", file.snapshot.name)
         self._clean_soon()
         self._take_if_due()
 
     def _failed(self, snapshot: Snapshot, error: BaseException) -> None:
-        """What a snapshot would have stood for is in the log: the next one will do."""
-        self._logger.error("metadata: snapshot %s cannot be written: %s", snapshot.name, error)
+        """Log a failure. The records stay in the log, and the next snapshot includes them."""
+        self._logger.error("Cannot write snapshot %s, keeping its records: %s", snapshot.name, error)
         if self._writing is not None:
             self._writing.abandon()
             self._writing = None
 
-    # --- forgetting old ones
+    # --- deletion
 
     def _clean_often(self) -> None:
         self.clean()
@@ -199,31 +202,31 @@ class Snapshotter:
         self._timers["clean soon"] = self._host.schedule(CLEAN_DELAY_MS, self.clean)
 
     def clean(self) -> None:
-        """Remove snapshots that are not to be kept, and the log before the oldest that is."""
+        """Delete snapshots beyond the retention, and the records that they replace."""
         try:
             while (reason := self._too_much()) is not None:
                 oldest, following = self._log.snapshots.known[:2]
-                self._logger.info("metadata: snapshot %s goes, because %s", oldest.name, reason)
+                self._logger.info("Deleting snapshot %s: %s", oldest.name, reason)
                 self._log.log.delete_records_before(following.end_offset)
                 self._log.log.delete_old_segments(self._host.now_ms())
                 for path in self._log.snapshots.set_aside_before(following):
                     self._remove_later(path)
         except (StorageError, ApiError, CorruptMetadata) as error:
-            self._logger.error("metadata: old snapshots cannot be removed: %s", error)
+            self._logger.error("Cannot delete old snapshots: %s", error)
 
     def _too_much(self) -> str | None:
-        """Why the oldest snapshot is to go; None where it may stay."""
+        """Return why the oldest snapshot is deleted; None if it is kept."""
         snapshots = self._log.snapshots
         if len(snapshots.known) < 2:
             return None
         if self._retention_bytes >= 0:
             size = self._log.log.size_bytes + sum(map(snapshots.size, snapshots.known))
             if size > self._retention_bytes:
-                return f"the log and its snapshots have {size} bytes"
+                return f"log and snapshots have {size} bytes (metadata.max.retention.bytes)"
         if self._retention_ms >= 0:
             age_ms = self._host.now_ms() - snapshots.last_timestamp_ms(snapshots.known[0])
             if age_ms > self._retention_ms:
-                return f"it is {age_ms} ms old"
+                return f"it is {age_ms} ms old (metadata.max.retention.ms)"
         return None
 
     def _remove_later(self, path: str) -> None:

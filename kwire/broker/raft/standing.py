@@ -1,7 +1,7 @@
-"""What a node is to the quorum, what it remembers of the epoch, and how it becomes something else.
+"""The quorum state of one node, and the transitions between its roles.
 
-The moves themselves stand in `roles`; this is what they mean. Each gives what its shell is to do: first what
-ends (a leader appends nothing more), then what is to be remembered, then what others hear of it.
+`roles` lists the legal transitions; this module implements them. Each returns outputs in this order: the end
+of the old role (a leader appends nothing more), the write of quorum-state, and notifications.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from kwire.wire.primitives import ZERO_UUID
 
 LEAST_BACKOFF_MS: Final = 20
 FIRST_BACKOFF_MS: Final = 200
-"""Of the wait after a first refusal. It doubles, up to `controller.quorum.election.backoff.max.ms`."""
+"""The first election backoff. It doubles up to controller.quorum.election.backoff.max.ms."""
 
 
 class Standing:
-    """The state of one node, be it a voter or an observer, and its moves."""
+    """The state of a voter or observer, and its transitions."""
 
     def __init__(
         self, terms: Terms, log: QuorumLog, rng: random.Random, *, remembered: QuorumState, now_ms: int
     ) -> None:
-        """`remembered` is what quorum-state says; all of the log is durable."""
+        """Start with the state of the quorum-state file, and a durable log."""
         self.role = QuorumRole.UNATTACHED
         self.epoch = max(remembered.leader_epoch, log.last_epoch)
         self.leader_id = NO_LEADER
-        """This node itself while it is RESIGNED, too: that is what others are to be answered."""
+        """The leader of the epoch. A leader that resigned still reports itself."""
         self.leader_address: PeerAddress | None = None
-        """None where it is this node, or is not known."""
+        """None if it is this node, or unknown."""
         self._terms = terms
         self._log = log
         self._rng = rng
@@ -50,34 +50,34 @@ class Standing:
         self._calls = Calls(terms, rng)
         self._fetching = Fetching(terms, log, self._calls, rng)
         self._voted: ReplicaKey | None = None
-        """Who has this node's vote in this epoch."""
+        """The candidate that has this node's vote in this epoch."""
         self._tally: Tally | None = None
         self._refusals = 0
-        """How often somebody has refused this node since it has last heard of a leader, or was one."""
+        """The rejections of this node since it last had a leader, or was the leader."""
         self._leading: Leading | None = None
         self._membership: Membership | None = None
         self._successors: list[ReplicaKey] = []
         self._unaware: list[Voter] = []
-        """The voters that have not heard yet that this node has resigned."""
+        """The voters that do not know yet that this node resigned."""
         self._election_due_ms = now_ms + self._random_timeout_ms()
-        """When an election is over, or the wait for one."""
+        """The time at which an election times out, or the next one starts."""
         self._fetch_due_ms: int | None = None
-        """Until when the leader has to answer; None before it was asked."""
+        """The end of the fetch timeout; None before the first Fetch."""
         self._leader_has_ended = False
-        """Whether the leader has said that others are to stand."""
+        """Whether the leader sent EndQuorumEpoch."""
         self._is_stopping = False
         self._told: object = None
-        if remembered.leader_epoch == self.epoch:  # and is not lost, or older than the log
+        if remembered.leader_epoch == self.epoch:  # else the file is missing, or older than the log
             self._recall(remembered, now_ms)
 
     def _recall(self, remembered: QuorumState, now_ms: int) -> None:
-        """Be in the epoch what this node was."""
+        """Restore the role in the remembered epoch."""
         terms, voters = self._terms, self._log.voters
         if remembered.voted_id != NOBODY:
             self._voted = ReplicaKey(remembered.voted_id, remembered.voted_directory_id)
         self.leader_id = remembered.leader_id
         if self.leader_id == terms.node_id:
-            # It appends nothing more in an epoch of which it may have lost something.
+            # A restarted leader may have lost records of its epoch, so it appends nothing more in it.
             self.role = QuorumRole.RESIGNED
             self._unaware = self._others()
         elif self.leader_id != NO_LEADER:
@@ -92,29 +92,28 @@ class Standing:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this node votes by the latest voters."""
+        """Whether this node is one of the latest voters."""
         return self._log.voters.find(self._terms.key) is not None
 
     @property
     def _may_stand(self) -> bool:
-        """Whether it may want to lead: a voter, or one until a change that is not known to be committed.
+        """Whether this node may become a candidate: a voter, or one until its removal is committed.
 
-        The log of such a one may be the only one that goes far enough, and then it alone can be elected, by
-        the voters that it does not belong to any more. It leads until the change is committed. (Section 4.2.2
-        of Ongaro's thesis. With Kafka such a quorum stands still.)
+        Its log may be the only complete one, and then the remaining voters can elect no other node. It leads
+        until the removal is committed. (Section 4.2.2 of Ongaro's thesis. A Kafka quorum gets stuck here.)
         """
         log = self._log
         is_open = log.voters_offset >= log.high_watermark
         return self.is_voter or (is_open and log.former_voters.find(self._terms.key) is not None)
 
     def _is_me(self, key: ReplicaKey) -> bool:
-        """Whether this node is meant, be it without its directory."""
+        """Return whether the key is this node's, possibly without a directory id."""
         mine = self._terms.key
         return key.replica_id == mine.replica_id and key.directory_id in (ZERO_UUID, mine.directory_id)
 
     @property
     def _lead_of_epoch(self) -> tuple[Leading, Membership]:
-        """What only a leader has."""
+        """The state that only a leader has."""
         assert self._leading is not None
         assert self._membership is not None
         return self._leading, self._membership
@@ -126,18 +125,18 @@ class Standing:
         return self._terms.election_timeout_ms + self._rng.randrange(max(1, self._terms.election_timeout_ms))
 
     def _stand_again_soon(self, now_ms: int) -> None:
-        """Somebody has refused. Those who do not have answered by then, and the more refusals the later."""
+        """Shorten the wait after a rejection. It grows with each one, so that all voters can respond."""
         backoff_ms = min(self._terms.election_backoff_max_ms, FIRST_BACKOFF_MS << min(self._refusals, 16))
         self._refusals += 1
         due_ms = now_ms + LEAST_BACKOFF_MS + self._rng.randrange(1 + backoff_ms)
         self._election_due_ms = min(self._election_due_ms, due_ms)
 
-    # --- from one role to another
+    # --- transitions
 
     def _leave(self, event: Event, reason: ErrorCode = ErrorCode.NOT_CONTROLLER) -> list[Output]:
-        """End what this node was, and be what follows."""
+        """End the current role, and enter the one that follows the event."""
         following = MOVES[self.role].get(event)
-        assert following is not None, f"{event.name} comes as {self.role.name}"
+        assert following is not None, f"{event.name} is illegal for {self.role.name}"
         outputs: list[Output] = []
         if self._membership is not None:
             outputs = [Unlead(reason), *self._membership.abandon()]
@@ -150,7 +149,7 @@ class Standing:
         return outputs
 
     def _remember(self, *, is_promise: bool) -> list[Output]:
-        """Have what was decided be remembered, and told if it is of interest to anybody."""
+        """Write the epoch, vote and leader to quorum-state, and notify if the leader changed."""
         voted = self._voted or ReplicaKey(NOBODY, ZERO_UUID)
         state = QuorumState(
             leader_id=self.leader_id,
@@ -172,7 +171,7 @@ class Standing:
     def _see(
         self, epoch: int, now_ms: int, *, leader_id: int = NO_LEADER, address: PeerAddress | None = None
     ) -> list[Output]:
-        """There is an epoch, or its leader, that was not known before; who was asked is asked anew."""
+        """Enter an epoch, or learn its leader. Requests in flight are forgotten."""
         if leader_id != NO_LEADER and address is not None:
             return self._follow_leader(epoch, leader_id, address, now_ms)
         keeps_time = self.role in (QuorumRole.UNATTACHED, QuorumRole.CANDIDATE, QuorumRole.RESIGNED)
@@ -198,14 +197,14 @@ class Standing:
         return outputs + self._remember(is_promise=False)
 
     def _stand(self, now_ms: int) -> list[Output]:
-        """Ask the others whether they would vote for this node; begin an epoch at once if it is alone."""
+        """Become prospective and request pre-votes. A sole voter becomes a candidate at once."""
         outputs = self._leave(Event.STANDS)
         self._tally = Tally(self._log.voters, self._terms.key)
         self._election_due_ms = now_ms + self._random_timeout_ms()
         return outputs + self._count(now_ms)
 
     def _count(self, now_ms: int) -> list[Output]:
-        """Go on where the votes decide that."""
+        """Continue if the votes decide the election."""
         tally = self._tally
         assert tally is not None
         if tally.is_won:
@@ -215,18 +214,18 @@ class Standing:
         return self._lose(now_ms) if tally.is_lost and self.role is QuorumRole.PROSPECTIVE else []
 
     def _become_candidate(self, now_ms: int) -> list[Output]:
-        """Begin an epoch, with this node's own vote."""
+        """Start a new epoch with a vote for this node."""
         outputs = self._leave(Event.WOULD_WIN)
         self.epoch, self.leader_id, self.leader_address = self.epoch + 1, NO_LEADER, None
         self._voted = self._terms.key
         self._tally = Tally(self._log.voters, self._terms.key)
         self._election_due_ms = now_ms + self._random_timeout_ms()
-        if self._tally.is_won:  # it is alone: one promise is enough
+        if self._tally.is_won:  # a sole voter needs only one write of quorum-state
             return outputs + self._win(now_ms)
         return outputs + self._remember(is_promise=True)
 
     def _win(self, now_ms: int) -> list[Output]:
-        """Lead. It appends nothing before its lead is durable: it must not begin an epoch twice."""
+        """Become leader. Nothing is appended before quorum-state has it, so that no epoch begins twice."""
         assert self._tally is not None
         granted = self._tally.granted
         self._refusals = 0
@@ -239,7 +238,7 @@ class Standing:
         return [*outputs, *self._remember(is_promise=True), controls]
 
     def _lose(self, now_ms: int) -> list[Output]:
-        """Not enough votes came. Who was a candidate asks for them anew; others go back to waiting."""
+        """End a lost election. A candidate becomes prospective again; other roles wait for a leader."""
         if self.role is QuorumRole.CANDIDATE:
             return self._stand(now_ms)
         assert self._tally is not None
@@ -247,8 +246,8 @@ class Standing:
             self._election_due_ms = now_ms + self._random_timeout_ms()
         if self.leader_id != NO_LEADER and self.leader_address is not None:
             outputs = self._follow_leader(self.epoch, self.leader_id, self.leader_address, now_ms)
-            # A leader that is there answers a Fetch by then. If it is gone, those who refused had waited less
-            # long for it, or can only be elected after this node has asked again.
+            # A healthy leader responds to a Fetch within this time. If it is gone, the voters that rejected
+            # this node have waited less long for it, or need this node's next Fetch timeout to be elected.
             wait_ms = FETCH_WAIT_MS + self._rng.randrange(FETCH_WAIT_MS)
             self._fetch_due_ms = now_ms + min(wait_ms, self._terms.fetch_timeout_ms)
             return outputs
@@ -257,7 +256,7 @@ class Standing:
         return outputs + self._remember(is_promise=False)
 
     def _resign(self, now_ms: int, reason: ErrorCode) -> list[Output]:
-        """Lead no more, and have others stand, those first whose log goes furthest."""
+        """Resign, and send EndQuorumEpoch with the voters in the order of their logs."""
         assert self._leading is not None
         self._successors = self._leading.successors()
         outputs = self._leave(Event.RESIGNS, reason)

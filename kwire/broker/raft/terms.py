@@ -1,4 +1,4 @@
-"""On what terms a node takes part in the quorum of the metadata log, and what it must know of that log."""
+"""The quorum's configuration on one node, and the interface of the log that the state machine reads."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kwire.wire.records.raft import Endpoint
 
 
 class Terms(NamedTuple):
-    """Who takes part, and in what time; the times are Kafka's controller.quorum.*."""
+    """A node's identity and settings in the quorum. Times are Kafka's controller.quorum.* configs."""
 
     node_id: int
     directory_id: Uuid
     cluster_id: str
     servers: Sequence[PeerAddress]
-    """Whom to ask who leads: controller.quorum.bootstrap.servers, or else the voters of the configuration."""
+    """The addresses to ask for the leader: controller.quorum.bootstrap.servers, or else the static voters."""
     may_vote: bool
-    """Whether it can be a voter: process.roles has controller. What it appends is synced then."""
+    """Whether this node is a controller, and can be a voter. Its appends are synced then."""
     listener: str
-    """The first of controller.listener.names, on which voters are reached."""
+    """The first of controller.listener.names, which other voters connect to."""
     endpoints: Sequence[Endpoint]
-    """Where its own controller listeners are reached."""
+    """The endpoints of this node's controller listeners."""
     auto_join: bool
-    """Whether it makes itself a voter (controller.quorum.auto.join.enable)."""
+    """Whether this node adds itself as a voter (controller.quorum.auto.join.enable)."""
     election_timeout_ms: int
     election_backoff_max_ms: int
     fetch_timeout_ms: int
@@ -39,39 +39,39 @@ class Terms(NamedTuple):
 
     @property
     def key(self) -> ReplicaKey:
-        """What the node is to others."""
+        """This node's key as a voter or observer."""
         return ReplicaKey(self.node_id, self.directory_id)
 
 
 class QuorumLog(Positions, Protocol):
-    """What the machine reads of the log, which is always up to date."""
+    """The part of the log that the state machine reads. It is always up to date."""
 
     @property
     def high_watermark(self) -> int:
-        """Where what is known to be committed ends."""
+        """The end of the records that are known to be committed."""
 
     @property
     def awaits_sync(self) -> bool:
-        """Whether it was cut, or begun anew behind a snapshot, and may not be appended to before a sync."""
+        """Whether the log was truncated or restarted, so that a sync must precede the next append."""
 
     @property
     def voters(self) -> VoterSet:
-        """Who votes by the last record that says it, be it committed or not, or else by the configuration.
+        """The latest voters in the log, committed or not, or else those of the configuration.
 
-        Nobody for an observer that knows of none yet.
+        Empty on an observer that knows none yet.
         """
 
     @property
     def voters_offset(self) -> int:
-        """Where that record stands; the last offset of a snapshot that says it.
+        """The offset of their record; for a snapshot, its last offset.
 
-        `voters.OF_CONFIGURATION` for the configuration, and for the snapshot of a fresh directory (0-0).
+        `voters.OF_CONFIGURATION` for configured voters, and for the snapshot of a fresh directory (0-0).
         """
 
     @property
     def former_voters(self) -> VoterSet:
-        """Who voted before the latest voters did: `VoterHistory.former_voters`."""
+        """The voters before the latest ones: `VoterHistory.former_voters`."""
 
     @property
     def kraft_version(self) -> int:
-        """The version of the quorum's protocol, likewise: 0 or 1."""
+        """The latest kraft.version in the log, committed or not: 0 or 1."""

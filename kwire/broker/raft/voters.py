@@ -1,8 +1,7 @@
-"""Who votes in the quorum: a set of voters, and how the log has changed it. KIP-595, KIP-853.
+"""Voter sets of the quorum, and their history in the log. KIP-595, KIP-853.
 
-A voter is a node and the directory in which it keeps the log: the same node with another directory has
-promised nothing. Where the voters stand in the configuration (kraft.version 0), their directories are not
-known, and any will do.
+A voter is a node with a directory id: with another directory, the node has forgotten its votes and is another
+voter. In a static quorum (kraft.version 0) the directory ids are unknown, and any directory matches.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from kwire.wire.schema import Message
 T = TypeVar("T")
 
 KRAFT_VERSIONS: Final = (0, 1)
-"""The versions of the quorum's protocol that kwire knows."""
+"""The versions of kraft.version that kwire supports."""
 OF_CONFIGURATION: Final = -1
-"""The offset of voters that no record of the log says: of the configuration, or of a fresh directory."""
+"""The offset of voters without a record in the log: configured ones, or those of a fresh directory."""
 
 
 class ReplicaKey(NamedTuple):
-    """A node, and the directory in which it keeps the log."""
+    """The id of a node, and the directory id of its metadata log."""
 
     replica_id: int
     directory_id: Uuid
@@ -47,7 +46,7 @@ class VoterEndpoint(NamedTuple):
 
 
 class Voter(NamedTuple):
-    """A voter: where it is reached, and which versions of the quorum's protocol it knows."""
+    """A voter, with its endpoints and the kraft.version range that it supports."""
 
     key: ReplicaKey
     endpoints: tuple[VoterEndpoint, ...]
@@ -55,22 +54,22 @@ class Voter(NamedTuple):
     max_version: int = 0
 
     def is_named(self, key: ReplicaKey) -> bool:
-        """Whether this is the voter that `key` names."""
+        """Return whether `key` is this voter's."""
         mine = self.key
         return mine.replica_id == key.replica_id and mine.directory_id in (ZERO_UUID, key.directory_id)
 
     def address(self, listener: str) -> PeerAddress | None:
-        """Where it is reached on a listener."""
+        """Return the voter's address on a listener."""
         return address_of(self.endpoints, listener)
 
 
 def endpoints_of(listeners: Iterable[Endpoint]) -> tuple[VoterEndpoint, ...]:
-    """Listeners as some message has them, the order of which means nothing."""
+    """Return the endpoints of a message, sorted."""
     return tuple(sorted(VoterEndpoint(one.name, one.host, one.port) for one in listeners))
 
 
 def address_of(endpoints: Iterable[VoterEndpoint], listener: str) -> PeerAddress | None:
-    """Where one is reached on a listener."""
+    """Return the address of a listener."""
     for one in endpoints:
         if one.name == listener:
             return PeerAddress(one.host, one.port)
@@ -78,7 +77,7 @@ def address_of(endpoints: Iterable[VoterEndpoint], listener: str) -> PeerAddress
 
 
 class VoterSet:
-    """The voters at one time, by their ids. It never changes: changes make another one."""
+    """An immutable set of voters, sorted by id."""
 
     __slots__ = ("_voters",)
 
@@ -89,7 +88,7 @@ class VoterSet:
 
     @staticmethod
     def of_addresses(addresses: Mapping[int, PeerAddress], listener: str) -> VoterSet:
-        """The voters that controller.quorum.voters names, whose directories are not known."""
+        """Make the voters of controller.quorum.voters, without directory ids."""
         return VoterSet(
             Voter(ReplicaKey(node_id, ZERO_UUID), (VoterEndpoint(listener, address.host, address.port),))
             for node_id, address in addresses.items()
@@ -97,7 +96,7 @@ class VoterSet:
 
     @staticmethod
     def of_record(record: VotersRecord) -> VoterSet:
-        """The voters that a record of the log says."""
+        """Make the voters of a VotersRecord."""
         return VoterSet(
             Voter(
                 ReplicaKey(voter.voter_id, voter.voter_directory_id),
@@ -109,7 +108,7 @@ class VoterSet:
         )
 
     def record(self) -> VotersRecord:
-        """The record that says them."""
+        """Return the VotersRecord."""
         return VotersRecord(
             version=0,
             voters=[
@@ -142,56 +141,56 @@ class VoterSet:
 
     @property
     def ids(self) -> Sequence[int]:
-        """Their ids, in their order."""
+        """The voter ids, sorted."""
         return list(self._voters)
 
     @property
     def majority(self) -> int:
-        """How many of them decide."""
+        """The number of voters that make a majority."""
         return len(self._voters) // 2 + 1
 
     def of_id(self, voter_id: int) -> Voter | None:
-        """The voter that has this id, in whatever directory."""
+        """Return the voter with this id, whatever its directory."""
         return self._voters.get(voter_id)
 
     def find(self, key: ReplicaKey) -> Voter | None:
-        """The voter that `key` names."""
+        """Return the voter with this key."""
         voter = self._voters.get(key.replica_id)
         return voter if voter is not None and voter.is_named(key) else None
 
     def address(self, voter_id: int, listener: str) -> PeerAddress | None:
-        """Where a voter is reached on a listener."""
+        """Return a voter's address on a listener."""
         voter = self._voters.get(voter_id)
         return None if voter is None else voter.address(listener)
 
     def replaced(self, voter: Voter) -> VoterSet:
-        """With this voter in the place of that with its id, or beside the others."""
+        """Return the set with this voter added, or replaced if its id is in the set."""
         others = (one for one in self._voters.values() if one.key.replica_id != voter.key.replica_id)
         return VoterSet((*others, voter))
 
     def without(self, voter_id: int) -> VoterSet:
-        """Without the voter that has this id."""
+        """Return the set without the voter with this id."""
         return VoterSet(one for one in self._voters.values() if one.key.replica_id != voter_id)
 
     def support(self, version: int) -> bool:
-        """Whether all of them know a version of the quorum's protocol."""
+        """Return whether all voters support this kraft.version."""
         return all(one.min_version <= version <= one.max_version for one in self._voters.values())
 
     def overlaps(self, other: VoterSet) -> bool:
-        """Whether every majority of either has one of every majority of the other: at most one is changed."""
+        """Return whether the sets differ by at most one voter, so that all of their majorities overlap."""
         mine = {one.key for one in self._voters.values()}
         theirs = {one.key for one in other._voters.values()}
         return len(mine - theirs) <= 1 and len(theirs - mine) <= 1
 
 
 class VoterHistory:
-    """What the log says of voters and of the version of the quorum's protocol, by offset.
+    """The voters and kraft.versions in the log, by offset.
 
-    What it says is in force as soon as it is there, committed or not; a cut brings the one before back.
+    A record is in force as soon as it is appended, committed or not. A truncation restores the one before it.
     """
 
     def __init__(self, static: VoterSet) -> None:
-        """`static` are the voters that the configuration names: until the log says others."""
+        """Start without records. `static`: the configured voters, which apply until the log has others."""
         self._static = static
         self._voters: _Said[VoterSet] = _Said()
         self._versions: _Said[int] = _Said()
@@ -204,55 +203,55 @@ class VoterHistory:
 
     @property
     def former_voters(self) -> VoterSet:
-        """The voters before the latest ones, which a cut would bring back."""
+        """The voters before the latest ones, which a truncation would restore."""
         found = self._voters.values
         return found[-2] if len(found) > 1 else self._static
 
     @property
     def voters_offset(self) -> int:
-        """Where they stand: OF_CONFIGURATION if no record of the log, or of a snapshot of it, says them."""
+        """The offset of the latest voters' record; OF_CONFIGURATION if they have none."""
         found = self._voters.offsets
         return found[-1] if found else OF_CONFIGURATION
 
     @property
     def kraft_version(self) -> int:
-        """The latest version."""
+        """The latest kraft.version."""
         found = self._versions.values
         return found[-1] if found else 0
 
     def voters_at(self, offset: int) -> VoterSet | None:
-        """The voters by the records up to `offset`, that one included; None where none of those says it."""
+        """Return the voters at `offset`; None if no record up to there has any."""
         return self._voters.at(offset)
 
     def kraft_version_at(self, offset: int) -> int:
-        """The version by the records up to `offset`, that one included."""
+        """Return the kraft.version at `offset`."""
         return self._versions.at(offset) or 0
 
     def note(self, offset: int, control: Message) -> None:
-        """A control record stands at `offset`; one of a snapshot at the last offset that that stands for."""
+        """Add a control record at `offset`. A snapshot's records have the last offset that it replaces."""
         if isinstance(control, VotersRecord):
             self._voters.put(offset, VoterSet.of_record(control))
         elif isinstance(control, KRaftVersionRecord):
             self._versions.put(offset, control.k_raft_version)
 
     def cut(self, offset: int) -> None:
-        """Forget what stood from `offset` on."""
+        """Truncate to `offset`."""
         self._voters.cut(offset)
         self._versions.cut(offset)
 
     def trim(self, offset: int) -> None:
-        """Forget what nobody asks for any more who asks for `offset` and what comes later."""
+        """Drop the entries that are only needed for offsets before this one."""
         self._voters.trim(offset)
         self._versions.trim(offset)
 
     def clear(self) -> None:
-        """Forget everything: a snapshot says it anew."""
+        """Drop everything, before a snapshot is loaded."""
         self._voters.cut(OF_CONFIGURATION)
         self._versions.cut(OF_CONFIGURATION)
 
 
 class _Said(Generic[T]):
-    """Values, and the offsets from which on each of them holds."""
+    """Values by the offset from which on each applies."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []

@@ -1,4 +1,4 @@
-"""Who waits for the metadata log to grow."""
+"""Requests that wait for the metadata log to grow (a Fetch purgatory)."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Callable
 
 
 class Waiters:
-    """Those that are called once, when there is more for them or no use in waiting."""
+    """Callbacks that are called once: when the log grows, or when waiting has become useless."""
 
     def __init__(self) -> None:
         self._waiters: dict[Callable[[], None], bool] = {}
-        """Whether each waits for what is written, and not only for what is committed."""
+        """Whether each one waits for written records, not only for committed ones."""
 
     def add(self, waiter: Callable[[], None], *, for_written: bool) -> None:
-        """Call `waiter` when more is committed, or already when it is written."""
+        """Call `waiter` when more is committed, or already when more is written."""
         self._waiters[waiter] = for_written
 
     def remove(self, waiter: Callable[[], None]) -> None:
-        """Do not call it, if it was not called yet."""
+        """Remove a waiter that was not called yet."""
         self._waiters.pop(waiter, None)
 
     def written(self) -> None:
-        """There is more in the log."""
+        """Call the waiters for written records."""
         self._call([waiter for waiter, for_written in self._waiters.items() if for_written])
 
     def call_all(self) -> None:
-        """More is committed, or somebody else leads, or the node ends."""
+        """Call all waiters: more is committed, the leader changed, or the node is stopping."""
         self._call(list(self._waiters))
 
     def _call(self, waiters: list[Callable[[], None]]) -> None:

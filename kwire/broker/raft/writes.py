@@ -1,5 +1,6 @@
-"""When the metadata log is written and synced: what comes in one turn shares one write, and all that comes
-while a sync is under way shares the next one (group commit).
+"""Group commit of the metadata log.
+
+The appends of one event loop turn share one write. All appends during a sync share the next one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from kwire.host.host import Host
 
 
 class Writes:
-    """The writes of one log."""
+    """The writes and syncs of one log."""
 
     def __init__(
         self,
@@ -23,7 +24,7 @@ class Writes:
         on_synced: Callable[[int], None],
         on_failed: Callable[[str], None],
     ) -> None:
-        """`on_synced` is told up to where the log, as it is then, is durable."""
+        """Take the callbacks. `on_synced` gets the end offset of the durable part of the current log."""
         self._host = host
         self._log = log
         self._on_written = on_written
@@ -40,12 +41,12 @@ class Writes:
             self._host.call_soon(self._write)
 
     def now(self) -> None:
-        """Write what is staged, and sync it, before this returns. StorageError."""
+        """Write and sync what is staged, before this returns. StorageError."""
         self._log.commit()
         self._log.flush()
 
     def stop(self) -> None:
-        """Write nothing more, and tell nobody."""
+        """Write nothing more, and call nothing more."""
         self._is_stopped = True
 
     def _write(self) -> None:
@@ -69,7 +70,7 @@ class Writes:
                 self._on_failed(f"the metadata log failed: {result}")
                 return
             finish()
-            # After a cut this is less than what was synced.
+            # After a truncation this is less than the sync covered.
             self._on_synced(log.synced_end_offset)
             if not self._is_asked:
                 self._write()

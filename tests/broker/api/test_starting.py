@@ -129,7 +129,7 @@ def test_a_garbled_quorum_state_ends_the_start_with_a_sentence(content: bytes) -
     rig = stopped()
     rig.disk.write("/d1/__cluster_metadata-0/quorum-state", content, sync=True)
     with pytest.raises(
-        CorruptMetadata, match=r"/d1/__cluster_metadata-0/quorum-state makes no sense: .*: restore"
+        CorruptMetadata, match=r"/d1/__cluster_metadata-0/quorum-state is invalid: .*: restore"
     ):
         start(rig.disk)
 

@@ -199,7 +199,7 @@ def test_a_quorum_does_not_become_dynamic_before_every_voter_has_told_of_its_dir
     for check in (True, False):
         answer = three.set_level("kraft.version", 1, by=three.another(dead), check=check)
         assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-        assert "not every voter has told" in answer.error_message
+        assert "not every voter has registered" in answer.error_message
     dead.start()
     three.events.advance(ELECTION_MS)
     assert three.set_level("kraft.version", 1).error_code == ErrorCode.NONE

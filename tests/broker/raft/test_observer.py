@@ -190,8 +190,8 @@ def test_a_log_that_is_still_empty_is_not_begun_anew(caplog: pytest.LogCaptureFi
     assert world.observer.log.start_offset == world.observer.log.end_offset
     with caplog.at_level("INFO"):
         world.observer.start()
-    assert "starting from snapshot" in caplog.text
-    assert "starts anew" not in caplog.text
+    assert "Loading snapshot" in caplog.text
+    assert "restarting it after" not in caplog.text
     world.settle()
 
 

@@ -329,7 +329,7 @@ def test_a_log_without_its_beginning_is_refused() -> None:
     bench.stop()
     for name in bench.names():
         bench.disk.remove(f"{DIRECTORY}/{name}")
-    with pytest.raises(CorruptMetadata, match=r"begins at offset \d+, and has no snapshot"):
+    with pytest.raises(CorruptMetadata, match=r"starts at offset \d+ and has no snapshot"):
         bench.start()
 
 

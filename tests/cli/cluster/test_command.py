@@ -225,7 +225,7 @@ def test_a_node_that_fails_before_it_serves_is_told_of(desk: Desk) -> None:
     meta = desk.directory / "node-1" / "meta.properties"
     own_id = (desk.directory / "cluster.id").read_text().strip()
     meta.write_text(meta.read_text().replace(own_id, "AAAAAAAAAAAAAAAAAAAAAQ"))
-    assert "node 1 did not start: the quorum is that of another cluster" in desk.says(
+    assert "node 1 did not start: the quorum belongs to another cluster" in desk.says(
         "up", "--brokers", "1", status=1
     )
 
