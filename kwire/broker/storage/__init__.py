@@ -1,1 +1,1 @@
-"""Partition logs on disk, in Apache Kafka's own files. Knows nothing of the network."""
+"""Partition logs on disk, in Apache Kafka's file formats. This package does not depend on the network."""

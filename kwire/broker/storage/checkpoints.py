@@ -1,7 +1,7 @@
-"""Kafka's small text files: checkpoints, `partition.metadata`, `meta.properties`, the clean-shutdown marker.
+"""Kafka's small text files: checkpoints, `partition.metadata`, `meta.properties`, `.kafka_cleanshutdown`.
 
-A checkpoint is a version (0), a count, and a line an entry. All are replaced whole, so that a crash leaves
-the old one or the new one.
+A checkpoint has a version (0), a count, and one line per entry. Each file is replaced atomically, so that a
+crash leaves the old content or the new content.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VERSION = 0
 
 
 class CorruptCheckpoint(StorageError):
-    """A file that can be read, and makes no sense. Not to be mistaken for one that the disk does not give."""
+    """A file that was read and has invalid content, as opposed to a file that the disk failed to read."""
 
 
 def _encode_checkpoint(lines: Iterable[str]) -> bytes:
@@ -39,26 +39,26 @@ def _encode_checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def _read_entries(disk: Disk, path: str) -> list[str]:
-    """As Kafka's CheckpointFile: one that ends before the count is empty."""
+    """Return the entry lines of a checkpoint. As in Kafka, a file that ends before the count is empty."""
     try:
         text = disk.read(path).decode("utf-8", "replace")
     except FileMissing:
         return []
     lines = text.splitlines()
     if lines and lines[0] != str(_VERSION):
-        raise CorruptCheckpoint(f"{path} is of version {lines[0][:100]!r}, not {_VERSION}")
+        raise CorruptCheckpoint(f"{path} has version {lines[0][:100]!r}, expected {_VERSION}")
     if len(lines) < 2:
         return []
     if not text.endswith("\n"):
-        # A number that is cut short is another number.
-        raise CorruptCheckpoint(f"{path} is cut short")
+        # Without the line break the last number may have lost digits.
+        raise CorruptCheckpoint(f"{path} is truncated")
     if lines[1] != str(len(lines) - 2):
-        raise CorruptCheckpoint(f"{path} should have {lines[1]} entries, and has {len(lines) - 2}")
+        raise CorruptCheckpoint(f"{path} should have {lines[1]} entries, but has {len(lines) - 2}")
     return lines[2:]
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """The offsets of a checkpoint by topic and partition; empty without the file. StorageError if garbled."""
+    """Read the offsets of a checkpoint; none if there is no file. Raises CorruptCheckpoint, StorageError."""
     offsets: dict[TopicPartition, int] = {}
     for line in _read_entries(disk, path):
         try:
@@ -70,19 +70,19 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """A checkpoint that says this."""
+    """Return the content of a checkpoint with these offsets."""
     return _encode_checkpoint(
         f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()
     )
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace a checkpoint, durably. StorageError."""
+    """Replace a checkpoint and sync it. Raises StorageError."""
     disk.replace(path, encode_offsets(offsets), sync=True)
 
 
 class OffsetCheckpoints(NamedTuple):
-    """What a log directory's checkpoints tell of its logs."""
+    """The offset checkpoints of one log directory."""
 
     recovery_points: Mapping[TopicPartition, int]
     log_start_offsets: Mapping[TopicPartition, int]
@@ -90,11 +90,11 @@ class OffsetCheckpoints(NamedTuple):
 
     @classmethod
     def read(cls, disk: Disk, directory: str) -> OffsetCheckpoints:
-        """GarbledCheckpoint, as Kafka fails the directory; StorageError."""
+        """Read the three files. CorruptCheckpoint and StorageError fail the directory, as in Kafka."""
         return cls(*(read_offsets(disk, join(directory, name)) for name in _CHECKPOINTS))
 
     def by_file(self) -> Mapping[str, Mapping[TopicPartition, int]]:
-        """What each file is to say."""
+        """Return the content of each file, by file name."""
         return dict(zip(_CHECKPOINTS, self, strict=True))
 
 
@@ -102,7 +102,7 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
-    """Leader epochs and their start offsets; empty without the file. StorageError if garbled."""
+    """Read leader epochs and their start offsets. Raises CorruptCheckpoint, StorageError."""
     epochs: list[tuple[int, int]] = []
     for line in _read_entries(disk, path):
         try:
@@ -114,16 +114,16 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
 
 
 def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool) -> None:
-    """Replace a leader epoch checkpoint. StorageError."""
+    """Replace a leader epoch checkpoint. Raises StorageError."""
     lines = (f"{epoch} {start_offset}" for epoch, start_offset in epochs)
     disk.replace(path, _encode_checkpoint(lines), sync=sync)
 
 
 def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
-    """The topic id that a log directory belongs to; None where that was never written down.
+    """Return the topic id in a log's `partition.metadata`; None if the file does not exist.
 
-    GarbledCheckpoint for a file that is empty or makes no sense: whose the log is cannot be told, and to take
-    it for nobody's would put it out of sight. StorageError.
+    Raises StorageError; CorruptCheckpoint if the file is empty or invalid. A log whose topic is unknown must
+    not be treated as a log without a topic id: that would hide its records.
     """
     path = join(directory, PARTITION_METADATA)
     try:
@@ -136,49 +136,49 @@ def read_topic_id(disk: Disk, directory: str) -> Uuid | None:
     except ValueError:
         topic_id = ZERO_UUID
     if topic_id == ZERO_UUID:
-        raise CorruptCheckpoint(f"{path} does not say which topic the log belongs to")
+        raise CorruptCheckpoint(f"{path} has no valid topic_id")
     return topic_id
 
 
 _TOPIC_ID = re.compile(r"version:\s+[0-9]+\r?\ntopic_id:\s+(\S+)\s*(?:\n|$)")
-"""Of any version: the id has the same place in all that are to come."""
+"""Matches every version of the file: later versions keep the id in this line."""
 
 
 def write_temporary_partition_metadata(disk: Disk, directory: str, topic_id: Uuid) -> None:
-    """Write what is to be `partition.metadata` beside its place, to be synced and placed. StorageError."""
+    """Write `partition.metadata` under a temporary name, to be synced and renamed. Raises StorageError."""
     text = f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}"
     disk.write(join(directory, TEMPORARY_PARTITION_METADATA), text.encode(), sync=False)
 
 
 def rename_partition_metadata(disk: Disk, directory: str) -> None:
-    """Give it its name: one whose content has not reached the disk would stand for a garbled file.
+    """Rename the synced temporary file to `partition.metadata`. Raises StorageError.
 
-    So it is whole after a loss of power, or not there. The name itself can wait. StorageError.
+    The file is complete or missing after a power loss. The rename itself need not be synced at once.
     """
     disk.rename(join(directory, TEMPORARY_PARTITION_METADATA), join(directory, PARTITION_METADATA))
 
 
 class IncompleteMetaProperties(StorageError):
-    """A `meta.properties` that names no node or no cluster: nobody may take the directory for theirs."""
+    """A `meta.properties` without a node id or cluster id, so that the directory's owner is unknown."""
 
 
 class MetaProperties(NamedTuple):
-    """Whose a log directory is."""
+    """The content of `meta.properties`: the node and the cluster that own a log directory."""
 
     cluster_id: str
     node_id: int
     directory_id: Uuid | None
     version: int = 1
-    """0 is what brokers wrote before KRaft, with broker.id for node.id."""
+    """Brokers before KRaft wrote version 0, with broker.id in place of node.id."""
 
 
 def read_meta_properties(
     disk: Disk, directory: str, defaults: MetaProperties | None = None
 ) -> MetaProperties | None:
-    """Read `meta.properties`; None for a directory that was not formatted.
+    """Read `meta.properties`; None if the directory was not formatted.
 
-    StorageError if unusable; NoOwner of a file of version 0, which may leave everything out, unless
-    `defaults` says what to take then.
+    A file of version 0 may lack the cluster id or the node id: `defaults` supplies them, else
+    IncompleteMetaProperties is raised. Any other invalid file raises StorageError.
     """
     path = join(directory, META_PROPERTIES)
     try:
@@ -191,7 +191,7 @@ def read_meta_properties(
     except ValueError:
         raise StorageError(f"{path} has no usable version") from None
     if version not in _NODE_ID:
-        raise StorageError(f"{path} is of version {version}; 0 and 1 are known")
+        raise StorageError(f"{path} has version {version}; versions 0 and 1 are supported")
     cluster_id, node_id = properties.get("cluster.id"), properties.get(_NODE_ID[version])
     if version == 0 and defaults is not None:
         cluster_id = defaults.cluster_id if cluster_id is None else cluster_id
@@ -214,12 +214,12 @@ def read_meta_properties(
 
 
 _ENCODING = "iso-8859-1"
-"""In which Kafka reads these files, though it writes UTF-8."""
+"""Kafka writes UTF-8, but reads these files in this encoding."""
 _NODE_ID = {0: "broker.id", 1: "node.id"}
 
 
 def write_meta_properties(disk: Disk, directory: str, properties: MetaProperties) -> None:
-    """Replace `meta.properties`, durably, in the version that it has. StorageError."""
+    """Replace `meta.properties` and sync it, keeping its version. Raises StorageError."""
     version = properties.version
     lines = ["#", f"cluster.id={escaped(properties.cluster_id)}"]
     if properties.directory_id is not None:
@@ -232,20 +232,20 @@ UNKNOWN_BROKER_EPOCH = -1
 
 
 def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
-    """Leave the marker that says: everything here was flushed, closed and checkpointed. StorageError."""
+    """Write the marker of a clean shutdown: every log is flushed, closed and checkpointed."""
     content = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     disk.write(join(directory, CLEAN_SHUTDOWN), content.encode(), sync=True)
     disk.sync_directory(directory)
 
 
 def consume_clean_shutdown(disk: Disk, directory: str) -> int | None:
-    """Remove the marker and give its broker epoch (-1 unknown); None where there was no marker.
+    """Remove the clean shutdown marker and return its broker epoch (-1 if unknown); None without a marker.
 
-    It goes before the logs are opened, so that a crash from here on counts as one.
+    The marker is removed before the logs are opened, so that a later crash is not taken for a clean shutdown.
     """
     path = join(directory, CLEAN_SHUTDOWN)
     if not disk.exists(path):
-        # Whoever removed it may have been killed before this, and a loss of power would bring it back.
+        # A process killed right after the removal may not have synced it: a power loss would undo it.
         disk.sync_directory(directory)
         return None
     try:

@@ -1,11 +1,11 @@
-"""The few operations that storage needs of a disk, and the real one.
+"""The file operations that storage needs, and their implementation on the operating system.
 
-Everything else in storage goes through `Disk`, so that tests and the simulator can put a disk in its place
-that tears writes, runs full or forgets what was never synced.
+Storage accesses files only through `Disk`. Tests and the simulation replace it by a disk that tears writes,
+runs full, or loses data that was not synced.
 
-Descriptors are not a log's to hold: `open` answers from a bounded cache of handles, least recently used out
-first. A handle lives as long as somebody refers to it, so a region that waits in a send queue can still be
-read after its segment was deleted or its handle left the cache.
+Logs keep no file descriptors: `open` returns handles from a bounded LRU cache. A handle stays open as long as
+something refers to it. A file region in a send queue can thus be read after its segment was deleted, or after
+its handle left the cache.
 """
 
 from __future__ import annotations
@@ -23,128 +23,128 @@ from typing import Final, Protocol
 from kwire.wire.primitives import Buffer
 
 IOV_MAX = 1024
-"""The most buffers Linux takes in one pwritev."""
+"""The maximum number of buffers that Linux accepts in one pwritev."""
 
 _SMALL_FILE_BYTES = 4096
 
 TEMPORARY_SUFFIX = ".tmp"
-"""What `replace` writes into before it renames; a leftover one is worthless."""
+"""The suffix under which `replace` writes before it renames. A leftover file has no value."""
 
 
 READ_ONLY_MODE = 0o400
 
 
 class StorageError(Exception):
-    """The disk failed, or holds what cannot be used. What was being written is not acknowledged."""
+    """A disk operation failed, or a file has unusable content. Data being written is not acknowledged."""
 
 
 class FileMissing(StorageError):
-    """There is no such file or directory."""
+    """The file or directory does not exist."""
 
 
 def failure_in(result: object) -> StorageError | None:
-    """The failure with which a worker has come back from a disk; None where there is none."""
+    """Return the StorageError of a disk operation in a worker; None if the operation succeeded."""
     if isinstance(result, BaseException):
         return result if isinstance(result, StorageError) else StorageError(str(result))
     return None
 
 
 class DiskFile(Protocol):
-    """An open file. Its descriptor closes when the last reference goes."""
+    """An open file. Its descriptor is closed when the last reference to it is dropped."""
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile. A disk without descriptors raises OSError."""
+        """Return the descriptor, for sendfile. Raises OSError if the disk has no descriptors."""
 
     def size(self) -> int:
-        """The file's length in bytes."""
+        """Return the file's length in bytes."""
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write all of the buffers from `position` on. StorageError: any part may have been written."""
+        """Write all buffers at `position`. After a StorageError any part may have been written."""
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        """Return `size` bytes from `position`; fewer only at the end of the file."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or extend it with a hole that reads as zeros."""
+        """Shorten the file, or extend it with a hole that reads as zeros."""
 
     def sync(self) -> None:
-        """Return when the content is durable. May be called in a worker thread."""
+        """Make the content durable (fdatasync). May be called in a worker thread."""
 
 
 class DiskLock(Protocol):
-    """A lock on a directory against other processes."""
+    """A lock on a directory that excludes other processes."""
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
 
 
 class Disk(Protocol):
-    """A tree of files. Every method raises StorageError, or FileMissing where that is the reason."""
+    """A tree of files. Every method may raise StorageError, or FileMissing if a path does not exist."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes see the same files by the same paths."""
+        """Whether other processes see the same files under the same paths."""
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
-        """The file for reading and writing, from the cache of handles where it is there already."""
+        """Open a file for reading and writing, or return its cached handle."""
 
     def exists(self, path: str) -> bool: ...
 
     def is_directory(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """A file's length in bytes, without opening it."""
+        """Return a file's length in bytes without opening it."""
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written to."""
+        """Return a file's modification time."""
 
     def read(self, path: str) -> bytes:
-        """A small file, whole."""
+        """Return the content of a small file."""
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
-        """Up to `size` bytes of a file that may be read-only; fewer only at its end."""
+        """Return `size` bytes of a file that may be read-only; fewer only at its end."""
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
-        """Create or overwrite a small file in place, so that a crash may leave it torn."""
+        """Create or overwrite a small file in place; a crash may leave it torn."""
 
     def replace(self, path: str, content: bytes, *, sync: bool) -> None:
-        """Put a small file in place, whole: whoever reads it sees the old content or the new.
+        """Replace a small file atomically: readers see the old content or the new content.
 
-        With `sync` the new content survives a loss of power once this returns.
+        With `sync`, the new content survives a power loss once this returns.
         """
 
     def make_read_only(self, path: str) -> None:
-        """Let nobody write to a file any more, as far as the disk knows of such."""
+        """Remove the write permission of a file, if the disk has permissions."""
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file or a directory within the disk; open handles stay usable."""
+        """Move a file or a directory within the disk. Open handles stay valid."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; one that is not there is no error."""
+        """Remove a file if it exists."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with all that is in it; one that is not there is no error."""
+        """Remove a directory and its content if it exists."""
 
     def names(self, path: str) -> list[str]:
-        """The sorted names in a directory."""
+        """Return the sorted names in a directory."""
 
     def subdirectories(self, path: str) -> list[str]:
-        """Those of them that are directories."""
+        """Return the sorted names of the directories in a directory."""
 
     def make_directory(self, path: str) -> None:
-        """Make the directory and those above it that are missing; one that exists is no error."""
+        """Create a directory and its missing parents."""
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable; one that is not there is no error."""
+        """Make the names in a directory durable, if it exists."""
 
     def lock(self, path: str) -> DiskLock | None:
-        """Lock through a lock file, None when another process holds it."""
+        """Lock a lock file; None if another process holds the lock."""
 
     def close(self) -> None:
-        """Give back what is open, and locks that are still held: nobody uses the disk any more."""
+        """Close the cached handles and release the locks. The disk is not used afterwards."""
 
     def volume_bytes(self, path: str) -> tuple[int, int]:
-        """Total and usable bytes of the volume that the directory lies on."""
+        """Return the total and the usable bytes of the directory's volume."""
 
 
 def _failure(error: OSError) -> StorageError:
@@ -194,11 +194,11 @@ class RealFile:
             raise self._failure(error) from error
 
     def _write_rest(self, position: int, buffers: list[Buffer]) -> None:
-        # A write stops short of the whole on a nearly full disk, at a signal, or at 2 GiB.
+        # A write is short on a nearly full disk, after a signal, or beyond 2 GiB.
         while buffers:
             written = os.pwritev(self._descriptor, buffers[:IOV_MAX], position)
             if written == 0:
-                raise OSError(errno.EIO, "the disk took no bytes")
+                raise OSError(errno.EIO, "the disk wrote no bytes")
             position += written
             buffers = _remaining_buffers(buffers, written)
 
@@ -236,7 +236,7 @@ class RealFile:
 
 
 def _remaining_buffers(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
-    """What is left of the buffers when their first `written` bytes are gone."""
+    """Return the rest of the buffers after their first `written` bytes."""
     for index, buffer in enumerate(buffers):
         if written < len(buffer):
             return [memoryview(buffer)[written:], *buffers[index + 1 :]]
@@ -245,13 +245,14 @@ def _remaining_buffers(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
 
 
 _WHOLE_FILE: Final = pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-"""The kernel's `struct flock` for a lock of the whole file."""
+"""The kernel's `struct flock` for a lock on the complete file."""
 
 
 class RealLock:
-    """A record lock over the whole lock file, which keeps out the one that the JVM's FileChannel takes.
+    """A record lock on the complete lock file, which excludes the lock of the JVM's FileChannel.
 
-    It belongs to the open file and not to the process, so that it also keeps out another broker in this one.
+    The lock belongs to the open file and not to the process, so that it also excludes a second broker in
+    the same process.
     """
 
     def __init__(self, path: str, descriptor: int, on_release: Callable[[RealLock], None]) -> None:
@@ -260,7 +261,7 @@ class RealLock:
         self._on_release = on_release
 
     def release(self) -> None:
-        """Remove the file while it is still locked, as Kafka does, then give the lock up."""
+        """Remove the file while it is locked, as Kafka does, then release the lock."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 os.unlink(self._path)
@@ -270,13 +271,13 @@ class RealLock:
 
 
 class _HandleCache:
-    """Open files by path, so many at most. To drop a directory's costs what is dropped."""
+    """A bounded LRU cache of open files by path. Dropping a directory costs time for its open files only."""
 
     def __init__(self, most: int) -> None:
         self._files: OrderedDict[str, RealFile] = OrderedDict()
-        """The least recently used come first."""
+        """Least recently used first."""
         self._below: dict[str, set[str]] = {}
-        """By directory: the files and directories in it that are open, or have something open below them."""
+        """For each directory, the entries that are open files or contain open files."""
         self._most = most
 
     def get(self, path: str) -> RealFile | None:
@@ -286,7 +287,7 @@ class _HandleCache:
         return file
 
     def add(self, path: str, file: RealFile) -> None:
-        """One that is not there yet."""
+        """Add a file that is not in the cache."""
         self._files[path] = file
         while path:
             directory = path.rpartition("/")[0]
@@ -299,7 +300,7 @@ class _HandleCache:
             self.drop(next(iter(self._files)))
 
     def drop(self, path: str) -> None:
-        """Forget a file, or all below a directory. In any thread for what is not here."""
+        """Drop a file, or all files below a directory. Safe in any thread for a path without open files."""
         if path not in self._files and path not in self._below:
             return
         gone = [path]
@@ -322,9 +323,10 @@ class _HandleCache:
 
 
 class RealDisk:
-    """The disk of this machine.
+    """The file system of the operating system.
 
-    Single-threaded, but for `sync`, `sync_directory`, and `write` of a file that nobody else looks at.
+    Only the loop thread may use it, except for `sync`, `sync_directory`, and `write` of a file that no other
+    thread accesses.
     """
 
     is_shared: Final = True
@@ -515,7 +517,7 @@ class RealDisk:
 
 
 class FileRegion:
-    """A part of a file, as a read gives it: it goes from the file to the socket, not through Python."""
+    """A part of a file, as returned by a read. It is sent from the file to the socket, bypassing Python."""
 
     __slots__ = ("file", "position", "size_bytes")
 
@@ -525,7 +527,7 @@ class FileRegion:
         self.size_bytes = size_bytes
 
     def read(self) -> bytes:
-        """The bytes themselves, for whoever cannot send from a descriptor."""
+        """Return the bytes, for callers that cannot send from a descriptor."""
         return self.file.read_at(self.position, self.size_bytes)
 
     def __repr__(self) -> str:
@@ -533,5 +535,5 @@ class FileRegion:
 
 
 def join(directory: str, name: str) -> str:
-    """The path of a name in a directory. Storage's paths are POSIX paths on every disk."""
+    """Return the path of a name in a directory. Storage uses POSIX paths on every disk."""
     return f"{directory}/{name}"

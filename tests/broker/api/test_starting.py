@@ -94,7 +94,7 @@ def test_a_garbled_partition_metadata_takes_its_directory_offline(
         node = start(rig.disk)
     assert offline(node) == second
     assert f"{len(second)} partitions are offline: {', '.join(second)}" in caplog.text
-    assert f"/d2 is served without: /d2/{second[0]}/partition.metadata does not say which" in caplog.text
+    assert f"/d2 is served without: /d2/{second[0]}/partition.metadata has no valid topic_id" in caplog.text
     assert not any("stray" in name for name in names(rig.disk))
     node.begin_shutdown()
     node.finish_shutdown()
@@ -107,7 +107,7 @@ def test_a_garbled_partition_metadata_beside_the_metadata_log_ends_the_start() -
     first = next(name for name in names(rig.disk) if name.startswith(("/d1/t-", "/d1/u-")))
     rig.disk.write(f"{first}/partition.metadata", b"", sync=True)
     with pytest.raises(
-        StartRefused, match=r"log\.dirs is /d1,/d2, whose first.*partition\.metadata does not say"
+        StartRefused, match=r"log\.dirs is /d1,/d2, whose first.*partition\.metadata has no valid topic_id"
     ):
         start(rig.disk)
     assert not any("stray" in name for name in names(rig.disk))

@@ -77,7 +77,7 @@ def test_partition_metadata_of_a_version_to_come() -> None:
     ],
 )
 def test_garbled_partition_metadata_is_an_error_and_not_a_log_of_no_topic(content: bytes) -> None:
-    with pytest.raises(CorruptCheckpoint, match=r"/partition\.metadata does not say which topic"):
+    with pytest.raises(CorruptCheckpoint, match=r"/partition\.metadata has no valid topic_id"):
         read_topic_id(disk_with("/partition.metadata", content), "")
     assert read_topic_id(MemoryDisk(), "") is None
 

@@ -1,1 +1,1 @@
-"""The log of a partition: segments, indexes, producers, recovery."""
+"""The log of a partition: segments, indexes, producer state, log recovery."""

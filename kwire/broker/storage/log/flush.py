@@ -1,6 +1,7 @@
-"""What of a log is durable, and making the rest so.
+"""Flushing a log, and the record of how far it is durable.
 
-A flush has two halves: the waiting for the disk, which a worker may do, and what the log makes of it.
+A flush has two parts: `FlushTicket.work` waits for the disk and may run in a worker thread; `finish` runs on
+the loop and advances the recovery point.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from kwire.broker.storage.log.segments import LogSegments
 
 
 class FlushTicket:
-    """What has to be synced for a log to be durable up to `end_offset`.
+    """The files and directories to sync so that a log is durable up to `end_offset`.
 
-    The files were opened on the loop; `work` touches nothing else of the log, so it may run beside appends,
-    rolls and deletions.
+    The files are opened on the loop. `work` uses nothing else of the log, so that it may run while the log
+    appends, rolls and deletes segments.
     """
 
     __slots__ = ("_directories", "_disk", "_files", "end_offset", "finish")
@@ -40,12 +41,12 @@ class FlushTicket:
         self._files = files
         self._directories = directories
         self.end_offset = end_offset
-        """Everything before it is durable once `finish` has been called."""
+        """The end of the durable part of the log once `finish` has been called."""
         self.finish = finish
-        """To be called on the loop when `work` has returned: advances the recovery point."""
+        """Advance the recovery point. To be called on the loop after `work`."""
 
     def work(self) -> None:
-        """Sync. May run in any thread. StorageError."""
+        """Sync the files and directories. May run in any thread. Raises StorageError."""
         for file in self._files:
             file.sync()
         for directory in self._directories:
@@ -53,7 +54,7 @@ class FlushTicket:
 
 
 class Durability:
-    """How far a log is durable."""
+    """The recovery point of a log, and the files that are not synced yet."""
 
     __slots__ = (
         "_directory",
@@ -89,12 +90,12 @@ class Durability:
         names_are_synced: bool,
         tail_needs_sync: bool,
     ) -> None:
-        """`lacks_partition_metadata`: `partition.metadata` is written, and not placed yet.
+        """Start from the state in which log recovery left the files.
 
-        `metadata_needs_sync`: it was written, and the directory made, only just now.
-
-        `names_are_synced`: the directory is as a clean shutdown has left it. `tail_needs_sync`: what was cut
-        off the active segment may not be gone for good, so the next flush syncs it, whatever else it does.
+        `lacks_partition_metadata`: `partition.metadata` was written and not renamed to its final name yet.
+        `metadata_needs_sync`: the log's directory or its `partition.metadata` may not be durable yet.
+        `names_are_synced`: no file was created or removed since a clean shutdown. `tail_needs_sync`: a
+        truncation of the active segment may not be durable, so that the next flush has to sync the segment.
         """
         self.recovery_point = recovery_point
         self._disk = disk
@@ -103,26 +104,26 @@ class Durability:
         self._epochs = epochs
         self._producers = producers
         self.lacks_partition_metadata = lacks_partition_metadata
-        """Whether the log cannot tell its topic's id yet, should the process die: it would be a stray's."""
+        """Whether the topic id is not on disk yet: a start after a crash would find a log without a topic."""
         self.is_replacing = False
-        """Whether it has taken the place of another, and a start after a crash may find that one."""
+        """Whether it is replacing the current log: a start after a crash may find the old log instead."""
         self._is_new = metadata_needs_sync
-        """Whether the name of the directory, and those in it, may not be durable."""
+        """Whether the name of the log's directory, or a name in it, may not be durable."""
         self._metadata_needs_sync = (
             metadata_needs_sync and not lacks_partition_metadata
-        )  # else it is synced before it is placed
+        )  # else it is synced before it is renamed
         self._seen_ms: int | None = None
-        """When somebody last asked whether a flush is due, in monotonic time."""
+        """The monotonic time of the last `is_due`."""
         self._flushed_ms: int | None = None
         self._synced_base = segments.active.base_offset if names_are_synced else -1
         self._tail_needs_sync = tail_needs_sync
         self.awaits_sync = False
-        """Whether the log was cut, and a flush has to make that durable before anything is appended."""
+        """Whether the log was truncated and has to be flushed before the next append."""
         self._renames = 0
         self._truncations = 0
 
     def is_due(self, config: LogConfig, monotonic_ms: int) -> bool:
-        """Whether flush.messages or flush.ms asks for a flush."""
+        """Return whether flush.messages or flush.ms requires a flush."""
         self._seen_ms = monotonic_ms
         if self._flushed_ms is None:
             self._flushed_ms = monotonic_ms
@@ -132,23 +133,23 @@ class Durability:
         )
 
     def on_truncated(self, offset: int) -> None:
-        """The log now ends there. What is appended next is not what an unfinished flush will call durable."""
+        """Record that the log was truncated to `offset`: unfinished flushes do not cover later appends."""
         self._truncations += 1
         self._tail_needs_sync = self.awaits_sync = True
         self.recovery_point = min(self.recovery_point, offset)
 
     def on_files_renamed(self) -> None:
-        """Files of the log were renamed: the next flush makes that durable."""
+        """Record that files of the log were renamed, so that the next flush syncs the directory."""
         self._renames += 1
         self._synced_base = -1
 
     def begin_partition_metadata_flush(self) -> FlushTicket:
-        """What is to be synced before the log can tell its topic's id for good. StorageError."""
+        """Return the ticket that makes `partition.metadata` durable. Raises StorageError."""
         beside = self._disk.open(join(self._directory, TEMPORARY_PARTITION_METADATA))
         return FlushTicket(self._disk, [beside], (), self.recovery_point, self._rename_partition_metadata)
 
     def flush_partition_metadata(self) -> None:
-        """Have the log tell its topic's id from here on, unless it does. StorageError."""
+        """Make `partition.metadata` durable, if it is not yet. Raises StorageError."""
         if self.lacks_partition_metadata:
             ticket = self.begin_partition_metadata_flush()
             ticket.work()
@@ -161,20 +162,20 @@ class Durability:
 
     @property
     def is_recoverable(self) -> bool:
-        """Whether a start after a crash would take it for the partition's log."""
+        """Whether log recovery after a crash finds this log as the partition's log."""
         return not (self.lacks_partition_metadata or self.is_replacing)
 
     def update_directory(self, directory: str) -> None:
-        """The directory was renamed; who did so makes that durable."""
+        """Follow a rename of the log's directory. The caller syncs the parent directory."""
         self._directory = directory
 
     def begin_flush(self) -> FlushTicket:
-        """What is to be synced for all that is in the files now, of a log that has its name. StorageError."""
-        assert self.is_recoverable, f"{self._directory} is not in its place yet"
+        """Return the ticket that makes everything written durable. The log must be recoverable."""
+        assert self.is_recoverable, f"a crash now would lose {self._directory}"
         return self._ticket(closes=False)
 
     def begin_replacement(self) -> FlushTicket:
-        """The same, of a log that is on its way to the place of another until that is called finished."""
+        """Return the flush ticket of a future log that replaces the current log until `finish`."""
         ticket = self.begin_flush()
         flushed = ticket.finish
 
@@ -187,10 +188,10 @@ class Durability:
         return ticket
 
     def begin_close(self) -> FlushTicket:
-        """Leave the files as a clean shutdown does; what is to be synced then. StorageError.
+        """Prepare the files for a clean shutdown, and return the ticket to sync them. Raises StorageError.
 
-        Of a log that nobody has written to since it was opened, nothing is opened or synced. The directory
-        above, which has the name of the log's own, is left to the caller: it is the same for all logs in it.
+        Nothing is opened or synced if the log was not written to since it was opened. The caller syncs the
+        parent directory, once for all logs in it.
         """
         self.flush_partition_metadata()
         self._segments.active.become_inactive()
@@ -214,7 +215,7 @@ class Durability:
             snapshots = self._producers.take_unsynced_paths()
             files += [self._disk.open(path) for path in snapshots]
         if closes:
-            # The next start trusts them all.
+            # After a clean shutdown all indexes are trusted.
             files += [
                 file
                 for one in self._segments
@@ -235,7 +236,7 @@ class Durability:
         synced_base, truncations, renames = active.base_offset, self._truncations, self._renames
         seen_ms = self._seen_ms
 
-        # Until then another flush, which may be done sooner, has to sync the same.
+        # Reset these only now: another flush may finish first, and has to sync the same files.
         def finish() -> None:
             self._metadata_needs_sync = self._is_new = False
             if truncations == self._truncations:

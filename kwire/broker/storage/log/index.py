@@ -1,14 +1,14 @@
-"""The two indexes of a segment: offset to position, and timestamp to offset. Files as Kafka writes them.
+"""The offset index and the time index of a segment, in Kafka's file formats.
 
-An index is an array of fixed-size big-endian entries, each with its offset relative to the segment's base:
-8 bytes (offset, position) or 12 (timestamp, offset). The files of an active segment that is written to are
-preallocated with zeros, and cut to their entries when the segment rolls or closes. A crash leaves the active
-ones in doubt; they are rebuilt from the log then, so nothing here is ever synced for the active segment.
+An index is an array of big-endian entries of 8 bytes (relative offset, position) or 12 bytes (timestamp,
+relative offset). The index files of an active segment are preallocated with zeros, and truncated to their
+entries when the segment rolls or the log is closed. Log recovery rebuilds the indexes of the active segment
+after a crash, so they are not synced while the segment is active.
 
-Entries are gathered in memory and written a block at a time. That keeps index writes out of most appends, and
-the gathered tail is what nearly every lookup ends in. Lookups further back read the file by bisection, a
-block in the last step, which is kept for a while: whoever reads on needs it again. No descriptor and no
-mapping is held in between.
+New entries are collected in memory and written in blocks, so that most appends do not write to an index.
+Nearly every lookup ends in these entries. Other lookups bisect the file. The last step of the bisection reads
+a block, which is cached because a sequential reader needs it again. Between lookups the index keeps no
+descriptor and no mapping.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ TIME_ENTRY = Struct(">qi")
 
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _BLOCK_ENTRIES = 128
-"""How many entries the last step of a bisection reads at once, at most."""
+"""The maximum number of entries that the last step of a bisection reads."""
 _TAIL_ENTRIES = 64
-"""How many entries are gathered before they are written."""
+"""The number of entries that are collected before they are written."""
 
 
 class CorruptIndex(StorageError):
-    """The file cannot be an index of its segment. It has to be rebuilt from the log."""
+    """The file cannot be an index of its segment and has to be rebuilt from the log."""
 
 
 class InvalidOffset(StorageError):
-    """An entry that does not lie beyond the last one: the log's offsets are out of order."""
+    """An entry that is not after the last entry: the log's offsets are out of order."""
 
 
 class _Index:
-    """What both kinds share: counted entries, the first part in the file, the tail in memory."""
+    """The common part of both indexes: entries in the file, followed by entries in memory."""
 
     __slots__ = (
         "_block",
@@ -63,23 +63,23 @@ class _Index:
         self.path = path
         self.base_offset = base_offset
         self.max_entries = 0
-        """How many entries the preallocated file takes; 0 for an index that is not written to."""
+        """The capacity of the preallocated file; 0 for the index of an inactive segment."""
         self.needs_sync = False
-        """Whether the file was changed since it was found or synced."""
+        """Whether the file was changed since it was opened or synced."""
         self._loaded = False
         self._is_trimmed = True
-        """Whether the file holds its entries and nothing behind them."""
+        """Whether the file ends with its last entry."""
         self._on_disk = 0
         self._block = b""
-        """The entries of the file in which the last lookup ended, from number `_block_begins` on."""
+        """The cached block of the last lookup. Its first entry has the number `_block_begins`."""
         self._block_begins = 0
         self._tail: list[tuple[int, int]] = []
         self._last: tuple[int, int] | None = None
 
-    # --- opening and closing
+    # --- opening and closing the file
 
     def create(self, max_bytes: int) -> None:
-        """Start empty, in a preallocated file."""
+        """Create an empty index in a preallocated file."""
         self._loaded = True
         self._on_disk = 0
         self._block = b""
@@ -91,17 +91,17 @@ class _Index:
         self._disk.open(self.path, create=True).truncate(self.max_entries * self._entry.size)
 
     def open_for_appends(self, max_bytes: int) -> None:
-        """Let the file grow to this size. It gets it when entries are first written: most logs are quiet."""
+        """Allow the file to grow to this size. It is preallocated at the first write: most logs are idle."""
         self.load()
         self.max_entries = max_bytes // self._entry.size
 
     def load(self) -> None:
-        """Learn how many entries there are, once. CorruptIndex; FileMissing."""
+        """Count the entries in the file, unless already done. Raises CorruptIndex, FileMissing."""
         if self._loaded:
             return
         size = self._disk.size(self.path)
         if size % self._entry.size:
-            raise CorruptIndex(f"{self.path} holds {size} bytes, no multiple of {self._entry.size}")
+            raise CorruptIndex(f"{self.path} has {size} bytes, not a multiple of {self._entry.size}")
         self._on_disk = size // self._entry.size
         self._block = b""
         self._is_trimmed = True
@@ -109,17 +109,17 @@ class _Index:
         self._last = None
         if self._on_disk:
             last = self._last = self._read_entry(self._on_disk - 1)
-            # Keys grow strictly; a preallocated file that was never cut ends in zeros instead.
+            # Keys grow strictly. A preallocated file that was not truncated ends in zeros.
             if min(last) < 0 or (self._on_disk > 1 and last[0] <= self._read_entry(0)[0]):
-                raise CorruptIndex(f"{self.path} ends in the entry {last}")
+                raise CorruptIndex(f"{self.path} has the invalid last entry {last}")
         self._loaded = True
 
     def mark_empty(self) -> None:
-        """Its segment is, so that no entry of the file could be right, and none is looked for."""
+        """Treat the index as empty without reading the file, because its segment is empty."""
         self._loaded = True
 
     def finish(self) -> None:
-        """Write the gathered tail and cut the file to its entries: the segment is no longer active."""
+        """Write the entries in memory and truncate the file to its entries, for an inactive segment."""
         self.load()
         self.max_entries = 0
         self.write_tail()
@@ -129,17 +129,17 @@ class _Index:
             self.needs_sync = True
 
     def forget(self) -> None:
-        """Drop what is known of the file."""
+        """Discard the state of the file, so that the next use loads it again."""
         self._loaded = False
         self._block = b""
         self._tail = []
 
     def forget_lookup(self) -> None:
-        """Drop what is kept of the last lookup."""
+        """Discard the cached block."""
         self._block = b""
 
     def write_tail(self) -> None:
-        """Put the gathered entries into the file."""
+        """Write the entries in memory to the file."""
         if not self._tail:
             return
         pack = self._entry.pack
@@ -157,7 +157,7 @@ class _Index:
         """Make the file durable. May run in a worker thread."""
         self._disk.open(self.path).sync()
 
-    # --- entries
+    # --- reading and adding entries
 
     @property
     def entries(self) -> int:
@@ -171,7 +171,7 @@ class _Index:
             self.write_tail()
 
     def entry(self, number: int) -> tuple[int, int]:
-        """The entry as it is stored: its offset is relative."""
+        """Return the entry as stored, with a relative offset."""
         self.load()
         if number >= self._on_disk:
             return self._tail[number - self._on_disk]
@@ -194,7 +194,7 @@ class _Index:
         return data
 
     def _floor(self, target: int, column: int = 0) -> int:
-        """The number of the last entry whose column is at most the target; -1 if there is none."""
+        """Return the number of the last entry whose `column` is at most `target`; -1 if there is none."""
         self.load()
         tail = self._tail
         if tail and tail[0][column] <= target:
@@ -209,7 +209,7 @@ class _Index:
         return self._block_begins + at - 1
 
     def _is_in_block(self, target: int, column: int) -> bool:
-        """Whether the block has the last entry of the file whose column is at most the target, if one is."""
+        """Return whether the cached block contains the entry that `_floor` looks for in the file."""
         block, first = self._block, self._block_begins
         if not block or (first and self._entry.unpack_from(block)[column] > target):
             return False
@@ -227,7 +227,7 @@ class _Index:
         self._block, self._block_begins = self._read(first, end - first), first
 
     def _truncate_to_entries(self, count: int) -> None:
-        """Drop every entry from number `count` on."""
+        """Drop all entries after the first `count`."""
         self._block = b""
         if count <= self._on_disk:
             self._is_trimmed = self._is_trimmed and count == self._on_disk
@@ -239,7 +239,7 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """`.index`: for some of the segment's appends, their last offset and where they begin."""
+    """The `.index` file: for some appends, their last offset and their position."""
 
     __slots__ = ()
 
@@ -248,13 +248,13 @@ class OffsetIndex(_Index):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last entry; the base offset when there is none."""
+        """The offset of the last entry; the base offset if there is no entry."""
         self.load()
         return self.base_offset + self._last[0] if self._last else self.base_offset
 
     @property
     def last_position(self) -> int:
-        """The position in the last entry; -1 when there is none."""
+        """The position of the last entry; -1 if there is no entry."""
         return self._last[1] if self._last else -1
 
     @property
@@ -262,21 +262,21 @@ class OffsetIndex(_Index):
         return self._on_disk + len(self._tail) >= self.max_entries
 
     def append(self, offset: int, position: int) -> None:
-        """Note that the append that ends in `offset` begins at `position`. InvalidOffset."""
+        """Add an entry: the append that ends at `offset` starts at `position`. Raises InvalidOffset."""
         relative = offset - self.base_offset
         if self._last is not None and relative <= self._last[0]:
             raise InvalidOffset(f"{self.path}: offset {offset} after {self.last_offset}")
         self._append(relative, position)
 
     def lookup(self, offset: int) -> int:
-        """A position from where a scan meets the first batch that holds `offset` or comes after it."""
+        """Return a position from which a scan reaches the first batch that contains or follows `offset`."""
         number = self._floor(offset - self.base_offset)
         return 0 if number < 0 else self.entry(number)[1]
 
     def offset_at(self, position: int) -> int | None:
-        """The first offset of the index that lies at `position` or behind it; None where there is none.
+        """Return the offset of the first entry at or after `position`; None if there is no such entry.
 
-        The very first entry is passed over when it lies there exactly, as by Apache Kafka's bisection.
+        As in Kafka's bisection, the first entry of the index is skipped if it is exactly at `position`.
         """
         number = self._floor(position - 1, 1) + 1
         if not number and self.entries and self.entry(0)[1] == position:
@@ -284,14 +284,14 @@ class OffsetIndex(_Index):
         return self.base_offset + self.entry(number)[0] if number < self.entries else None
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries for `offset` and beyond."""
+        """Drop the entries at and after `offset`."""
         relative = offset - self.base_offset
         number = self._floor(relative)
         self._truncate_to_entries(number if number >= 0 and self.entry(number)[0] == relative else number + 1)
 
 
 class TimeIndex(_Index):
-    """`.timeindex`: a timestamp and the offset up to which no record is younger. Both only grow."""
+    """The `.timeindex` file: timestamps, each with an offset up to which no record has a later timestamp."""
 
     __slots__ = ()
 
@@ -300,7 +300,7 @@ class TimeIndex(_Index):
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """Timestamp and offset of the last entry; -1 and the base offset when there is none."""
+        """The last timestamp and its offset; -1 and the base offset if there is no entry."""
         self.load()
         if self._last is None:
             return NO_TIMESTAMP, self.base_offset
@@ -308,11 +308,11 @@ class TimeIndex(_Index):
 
     @property
     def is_full(self) -> bool:
-        # One place is kept for the entry that a roll adds.
+        # Keep space for the entry that a roll adds.
         return self._on_disk + len(self._tail) >= self.max_entries - 1
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry when the timestamp is greater than the last one's. InvalidOffset."""
+        """Add an entry if `timestamp` is greater than the last one. May raise InvalidOffset."""
         relative = offset - self.base_offset
         last = self._last
         if last is None:
@@ -325,12 +325,12 @@ class TimeIndex(_Index):
         self._append(timestamp, relative)
 
     def lookup(self, timestamp: int) -> int:
-        """An offset up to which no record is younger than `timestamp`."""
+        """Return the offset from which to search for the first record at or after `timestamp`."""
         number = self._floor(timestamp)
         return self.base_offset if number < 0 else self.base_offset + self.entry(number)[1]
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries for `offset` and beyond."""
+        """Drop the entries at and after `offset`."""
         relative = offset - self.base_offset
         number = self._floor(relative, column=1)
         self._truncate_to_entries(number if number >= 0 and self.entry(number)[1] == relative else number + 1)

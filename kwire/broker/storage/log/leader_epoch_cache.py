@@ -1,11 +1,9 @@
-"""Which leader epoch appended which offsets. KIP-101, KIP-279.
+"""The leader epochs of a log with their start offsets. KIP-101, KIP-279.
 
-Each entry is an epoch and the offset of its first record. Epochs and start offsets both grow strictly; an
-assignment that contradicts later entries removes them.
+Epochs and start offsets both grow strictly. Assigning an epoch removes the later entries that contradict it.
 
-The file is replaced at each change but not synced with it: what a loss of power takes away are entries of
-records that were not flushed either, or that recovery finds again in the batches, of the whole log if need
-be. Flushing the log syncs it.
+The file is replaced at each change, and synced when the log is flushed. A power loss can only lose entries of
+records that were not flushed either, or that log recovery reads from the batches again.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET
 
 
 class LeaderEpochFileCache:
-    """The epochs of one log, in its `leader-epoch-checkpoint`."""
+    """The leader epochs of one log, stored in `leader-epoch-checkpoint`."""
 
     __slots__ = (
         "_disk",
@@ -41,17 +39,17 @@ class LeaderEpochFileCache:
         self.needs_sync = False
         """Whether the file was replaced since it was last synced."""
         self.needs_save = False
-        """Whether an epoch has begun that the file does not tell."""
+        """Whether an epoch was started that is not in the file."""
         self.is_corrupt = False
-        """Whether the file was there and made no sense."""
+        """Whether the file was invalid."""
 
     def load(self) -> None:
-        """Read the file. A garbled one counts as empty: opening finds the epochs again. StorageError."""
+        """Read the file. A corrupt file counts as empty: log recovery reads the epochs from the batches."""
         try:
             stored = read_epochs(self._disk, self._path)
             self.is_corrupt = False
         except CorruptCheckpoint as error:
-            self._logger.warning("%s: the leader epochs are read from the batches instead", error)
+            self._logger.warning("%s. Rebuilding the leader epoch cache from the log", error)
             stored, self.is_corrupt = [], True
         self._entries = []
         for epoch, start_offset in stored:
@@ -63,12 +61,12 @@ class LeaderEpochFileCache:
         return self._path
 
     def update_directory(self, directory: str) -> None:
-        """The log's directory was renamed."""
+        """Follow a rename of the log's directory."""
         self._path = join(directory, LEADER_EPOCHS)
 
     @property
     def entries(self) -> list[tuple[int, int]]:
-        """Epochs with their start offsets, oldest first."""
+        """The epochs with their start offsets, oldest first."""
         return list(self._entries)
 
     @property
@@ -80,7 +78,7 @@ class LeaderEpochFileCache:
         return self._entries[0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """The records from `start_offset` on are of this epoch, unless it is negative. StorageError."""
+        """Assign an epoch and save the file; negative epochs are ignored. Raises StorageError."""
         if epoch < 0:
             return
         entries = self._entries
@@ -90,10 +88,10 @@ class LeaderEpochFileCache:
         self.save()
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """A leader of this epoch goes on at `start_offset`. To be saved before its first record is written.
+        """Start an epoch at `start_offset`, to be saved before its first record is written.
 
-        An epoch without a record need not be told: whoever loads the file forgets it. A broker with thousands
-        of quiet logs leads them anew at each start, and would write each of their files.
+        An epoch without records need not be in the file. This saves a broker with thousands of idle logs
+        thousands of writes at each start.
         """
         self.assign_in_memory(epoch, start_offset)
         self.needs_save = True
@@ -110,13 +108,13 @@ class LeaderEpochFileCache:
         entries.append((epoch, start_offset))
 
     def assign_if_newer(self, epoch: int, start_offset: int) -> None:
-        """Note an epoch if it is newer than all that is known, as recovery does for each batch it reads."""
+        """Assign an epoch in memory if it is later than all known epochs, as log recovery needs."""
         latest = self.latest
         if epoch > (NO_LEADER_EPOCH if latest is None else latest):
             self.assign_in_memory(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch that is at most `epoch`, and where it ended; -1, -1 when it cannot be told."""
+        """Return the largest known epoch up to `epoch` and its end offset; -1, -1 if unknown."""
         entries = self._entries
         if epoch == NO_LEADER_EPOCH or not entries:
             return NO_LEADER_EPOCH, NO_OFFSET
@@ -126,16 +124,16 @@ class LeaderEpochFileCache:
         if after == len(entries):
             return NO_LEADER_EPOCH, NO_OFFSET
         end_offset = entries[after][1]
-        # Before the first known epoch: its records are gone, and whoever asks goes on from our start.
+        # `epoch` is before the first known one: its records are gone, and a follower continues at our start.
         return (entries[after - 1][0] if after else epoch), end_offset
 
     def epoch_for(self, offset: int) -> int | None:
-        """The epoch that the record at `offset` was appended in."""
+        """Return the leader epoch of the record at `offset`."""
         after = bisect_right(self._entries, offset, key=_start_offset)
         return self._entries[after - 1][0] if after else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop the epochs that start at `end_offset` or beyond. StorageError."""
+        """Drop the epochs that start at or after `end_offset`. Raises StorageError."""
         entries = self._entries
         if not entries or entries[-1][1] < end_offset:
             return
@@ -144,7 +142,7 @@ class LeaderEpochFileCache:
         self.write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop what ended before `start_offset`; the epoch that holds it now starts there. StorageError."""
+        """Drop the epochs that ended before `start_offset`; the remaining first epoch starts there."""
         entries = self._entries
         count = bisect_right(entries, start_offset, key=_start_offset)
         if not count or entries[count - 1] == (entries[0][0], start_offset):
@@ -153,16 +151,15 @@ class LeaderEpochFileCache:
         self.write()
 
     def drop_from(self, offset: int) -> None:
-        """Drop the epochs that start at `offset` or beyond, without writing the file."""
+        """Drop the epochs that start at or after `offset`, without writing the file."""
         while self._entries and self._entries[-1][1] >= offset:
             self._entries.pop()
 
     def restrict_to(self, start_offset: int, end_offset: int) -> None:
-        """Keep what lies within the log.
+        """Drop what is outside of the log, without writing the file.
 
-        The file is left as it is: whoever loads it again cuts it again, and the next epoch is written with
-        the rest. A broker with thousands of empty logs starts without thousands of writes. What recovery
-        has read from the log itself is to be saved.
+        Not writing saves a broker with thousands of empty logs thousands of writes at each start. The next
+        load drops the same entries. The caller has to save entries that log recovery read from the log.
         """
         self.drop_from(end_offset)
         count = bisect_right(self._entries, start_offset, key=_start_offset)
@@ -170,18 +167,18 @@ class LeaderEpochFileCache:
             self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
 
     def save(self) -> None:
-        """Write the file if it says anything else, or nothing that makes sense. StorageError."""
+        """Write the file if its content differs or is corrupt. Raises StorageError."""
         if self.is_corrupt or self._entries != self._written:
             self.write()
         self.needs_save = self.is_corrupt = False
 
     def clear(self) -> None:
-        """Forget every epoch. StorageError."""
+        """Drop all epochs. Raises StorageError."""
         self._entries.clear()
         self.write()
 
     def write(self) -> None:
-        """Replace the file with what is known. StorageError."""
+        """Replace the file. Raises StorageError."""
         write_epochs(self._disk, self._path, self._entries, sync=False)
         self._written = list(self._entries)
         self.needs_save = False

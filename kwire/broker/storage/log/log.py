@@ -43,7 +43,7 @@ __all__ = ["AppendOrigin", "LogAppendInfo", "Log", "TimestampOffset"]
 
 
 class Log(ReadableLog):
-    """One partition's log. Made by `recovery.open_log`; everything but a flush's work runs on the loop."""
+    """The log of one partition, created by `recovery.open_log`. It belongs to the loop thread."""
 
     __slots__ = (
         "_batch_at_start",
@@ -101,11 +101,11 @@ class Log(ReadableLog):
         self.config = config
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
-        """The offset that the next append gets; staged appends count."""
+        """The offset of the next append. Staged batches count."""
         self._high_watermark = log_start_offset
         self.producers = producers
         self.failure: StorageError | None = None
-        """Why this log is offline."""
+        """The reason why this log is offline."""
         self._disk = disk
         self._segments = LogSegments(segments, log_end_offset)
         self._epochs = epochs
@@ -126,7 +126,7 @@ class Log(ReadableLog):
         )
         self._on_failure = on_failure
         self.staged = StagedAppends()
-        """What `commit` is to write."""
+        """The appends that `commit` will write."""
         self._batch_at_start: int | None = None
 
     def __repr__(self) -> str:
@@ -134,18 +134,18 @@ class Log(ReadableLog):
 
     @property
     def written_end_offset(self) -> int:
-        """The offset after the last batch in the file: what readers see ends here at the latest."""
+        """The offset after the last batch in the file, which is the limit for readers."""
         return self._segments.end_offset
 
     @property
     def high_watermark(self) -> int:
-        """What is committed ends here. Moved by whoever replicates the log, never beyond its end."""
+        """The end of the committed records. The replica sets it, at most to the log end offset."""
         return self._high_watermark
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
         self._high_watermark = offset
-        # A transaction is over for readers once its marker is committed.
+        # A read_committed consumer may read a transaction once its marker is committed.
         self.producers.on_high_watermark_updated(offset)
 
     # --- appending
@@ -160,10 +160,11 @@ class Log(ReadableLog):
         marker: MarkerContext | None = None,
         header: BatchHeader | None = None,
     ) -> LogAppendInfo:
-        """Check produced batches, give them offsets, and stage them; `commit` makes them part of the log.
+        """Validate the batch of a leader append, assign its offsets and stage it for `commit`.
 
-        `records` has to be writable and belongs to the log from here on; `header` is theirs, where it was
-        read before. Raises ApiError with Kafka's code when the batches are refused; nothing is staged then.
+        `records` must be writable, and belongs to the log afterwards. `header` is the header of the batch if
+        the caller has read it already. Raises ApiError with Kafka's error code if the batch is rejected;
+        nothing is staged then.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -174,10 +175,10 @@ class Log(ReadableLog):
         if len(validated.data) > config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{len(validated.data)} bytes do not fit into a segment of {config.segment_bytes}.",
+                f"The batch of {len(validated.data)} bytes exceeds segment.bytes ({config.segment_bytes}).",
             )
         incoming = assign_offsets(validated, self.log_end_offset, leader_epoch)
-        # As in Kafka, a batch that is refused from here on, or known already, has rolled the segment too.
+        # As in Kafka, the segment rolls even if the batch is rejected below, or is a duplicate.
         segment = self._roll_if_due(incoming, now_ms)
         known = self.producers.check_batch(validated.header, origin, marker)
         if known is not None:
@@ -188,19 +189,19 @@ class Log(ReadableLog):
         return LogAppendInfo(incoming.first_offset, incoming.last_offset, append_ms, self.log_start_offset)
 
     def append_stored(self, records: memoryview, *, now_ms: int | None = None) -> LogAppendInfo:
-        """Stage batches that have their offsets and epochs: from another log, or from the metadata quorum.
+        """Stage batches that already have offsets and leader epochs: from another log or the metadata quorum.
 
-        Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets that do not follow the log's end.
+        Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets before the log end offset.
         """
         appended = self._append_stored(records, now_ms)
         if appended is None:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, "There is no batch to append.")
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, "There is no complete batch to append.")
         return appended
 
     def append_fetched(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> LogAppendInfo | None:
-        """Stage what a follower was given by the leader of this epoch; None where no whole batch is of it.
+        """Stage the batches of a fetch response, up to the first one with an epoch above `leader_epoch`.
 
-        ApiError as above.
+        Returns None if there is no complete batch to stage. Raises ApiError as `append_stored` does.
         """
         return self._append_stored(records, now_ms, leader_epoch)
 
@@ -217,7 +218,7 @@ class Log(ReadableLog):
         return LogAppendInfo(incoming.first_offset, incoming.last_offset, -1, self.log_start_offset)
 
     def _roll_if_due(self, incoming: IncomingBatches, now_ms: int) -> LogSegment:
-        """The segment that is active then. ApiError: KAFKA_STORAGE_ERROR."""
+        """Roll the segment if it is due and return the active segment. Raises KAFKA_STORAGE_ERROR."""
         self._now_ms = now_ms
         segment = self._segments.active
         try:
@@ -236,7 +237,7 @@ class Log(ReadableLog):
         return segment
 
     def _stage(self, incoming: IncomingBatches, segment: LogSegment) -> None:
-        assert not self._durability.awaits_sync, f"{self.name} was cut, and that is not durable yet"
+        assert not self._durability.awaits_sync, f"{self.name} was truncated and has to be flushed first"
         epochs, producers = self._epochs, self.producers
         try:
             for epoch, start_offset in incoming.epochs:
@@ -259,7 +260,7 @@ class Log(ReadableLog):
         self.log_end_offset = incoming.last_offset + 1
 
     def commit(self) -> None:
-        """Write what is staged. StorageError: none of it is in the log, which is offline from here on."""
+        """Write all staged batches with one call. After a StorageError the log is offline without them."""
         if self.failure is not None:
             raise self.failure
         if not self.staged:
@@ -277,7 +278,7 @@ class Log(ReadableLog):
         self._segments.end_offset = self.log_end_offset
 
     def roll(self, now_ms: int) -> None:
-        """Begin a new segment, unless the active one is empty. StorageError."""
+        """Roll the active segment, unless it is empty. Raises StorageError."""
         self.commit()
         with self._failing():
             self._roll(now_ms, self.log_end_offset)
@@ -288,7 +289,7 @@ class Log(ReadableLog):
         if active.base_offset == base_offset:
             return active
         active.become_inactive()
-        # The snapshot has the new segment's base offset, so that recovering that segment can start from it.
+        # Log recovery of the new segment starts from this snapshot at its base offset.
         self.producers.end_offset = base_offset
         self.producers.take_snapshot()
         return self._add_segment(base_offset, now_ms)
@@ -307,11 +308,11 @@ class Log(ReadableLog):
         self._segments.add(segment)
         return segment
 
-    # --- looking around
+    # --- properties
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments, without their indexes."""
+        """The size of all segments in bytes, without their indexes."""
         return self._segments.size_bytes
 
     @property
@@ -324,12 +325,12 @@ class Log(ReadableLog):
 
     @property
     def last_stable_offset(self) -> int:
-        """Where readers of committed transactions stop: at the first open one, or the high watermark."""
+        """The first offset of the earliest open transaction, at most the high watermark. KIP-98."""
         stable = self.producers.first_unstable_offset
         if stable is None:
             return self._high_watermark
         if stable < self.log_start_offset:
-            # As in Kafka it is where a batch begins, which may be before the log does.
+            # As in Kafka, use the base offset of the batch, which may be before the log start offset.
             if self._batch_at_start is None:
                 try:
                     self._batch_at_start = self._segments.batch_base_offset(self.log_start_offset)
@@ -342,34 +343,34 @@ class Log(ReadableLog):
 
     @property
     def latest_epoch(self) -> int | None:
-        """The newest leader epoch that the log has heard of."""
+        """The latest leader epoch, with or without records."""
         return self._epochs.latest
 
     @property
     def leader_epochs(self) -> list[tuple[int, int]]:
-        """Epochs with their start offsets, oldest first."""
+        """The leader epochs with their start offsets, oldest first."""
         return self._epochs.entries
 
     def begin_leader_epoch(self, epoch: int) -> None:
-        """A leader of this epoch appends from here on. StorageError."""
+        """Assign the log end offset as the start of a leader epoch. Raises StorageError."""
         if self.failure is not None:
             raise self.failure
         self._epochs.begin(epoch, self.log_end_offset)
 
     def epoch_at_start(self) -> int | None:
-        """The epoch of the record at the log start offset, where it is known."""
+        """Return the leader epoch of the record at the log start offset, if it is known."""
         earliest = self._epochs.earliest
         return earliest[0] if earliest is not None and earliest[1] <= self.log_start_offset else None
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """The largest epoch up to the one asked for, and where it ended; -1, -1 when it cannot be told."""
+        """Return the largest epoch up to `leader_epoch` and its end offset; -1, -1 if unknown. KIP-101."""
         return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     # --- durability
 
     @property
     def recovery_point(self) -> int:
-        """Everything before it is durable."""
+        """The end of the durable part of the log."""
         return self._durability.recovery_point
 
     def needs_flush(self, monotonic_ms: int) -> bool:
@@ -383,7 +384,7 @@ class Log(ReadableLog):
 
     @property
     def has_unrecoverable_records(self) -> bool:
-        """Whether something is written that a start after a crash would not find: nobody may count on it."""
+        """Whether the log has records that a crash would lose: they must not count as replicated."""
         durability = self._durability
         return (
             durability.lacks_partition_metadata or durability.is_replacing
@@ -391,27 +392,27 @@ class Log(ReadableLog):
 
     @property
     def awaits_sync(self) -> bool:
-        """Whether the log was cut: a flush has to be done before anything is appended."""
+        """Whether the log was truncated and has to be flushed before the next append."""
         return self._durability.awaits_sync
 
     @property
     def has_unflushed_segments(self) -> bool:
-        """Whether a segment that the log has rolled on from is not durable yet."""
+        """Whether an inactive segment is not durable yet."""
         return self._durability.recovery_point < self._segments.active.base_offset
 
     def snapshot_producers(self) -> None:
-        """Write down what is known of producers, also where that was done for this end. StorageError."""
+        """Write a producer state snapshot at the log end offset, replacing an existing one."""
         self.producers.forget_snapshot(self.producers.end_offset)
         with self._failing():
             self.producers.take_snapshot()
 
     def begin_replacement(self) -> FlushTicket:
-        """Serve in the place of another log, on the way there: `finish` when that is over. StorageError."""
+        """Begin to serve in place of the current log; `finish` ends that. Raises StorageError."""
         with self._failing():
             return self._durability.begin_replacement()
 
     def update_directory(self, directory: str) -> None:
-        """Its directory was renamed."""
+        """Follow a rename of the log's directory."""
         self._delayed_deletion.update_directory(self.directory, directory)
         self.directory = self.producers.directory = directory
         self._durability.update_directory(directory)
@@ -420,25 +421,22 @@ class Log(ReadableLog):
             segment.update_directory(directory)
 
     def begin_partition_metadata_flush(self) -> FlushTicket | None:
-        """Have the log tell its topic's id whatever happens, as `begin_flush`; None where it does already.
-
-        `finish` may raise StorageError, too. The first flush comes after it.
-        """
+        """Return the ticket that makes `partition.metadata` durable, before any flush; None if it is."""
         if self.failure is not None or not self._durability.lacks_partition_metadata:
             return None
         with self._failing():
             return self._durability.begin_partition_metadata_flush()
 
     def begin_flush(self) -> FlushTicket:
-        """Make what is written so far durable: run `work` in any thread, then call `finish` on the loop.
+        """Return the ticket that makes everything written durable. Raises StorageError.
 
-        `work` raises StorageError; the caller then gives this log up with `fail`. StorageError here too.
+        Run `work` in any thread, then `finish` on the loop. If `work` raises StorageError, call `fail`.
         """
         with self._failing():
             return self._durability.begin_flush()
 
     def flush(self) -> None:
-        """Make everything written durable before this returns. StorageError."""
+        """Make everything written durable before returning. Raises StorageError."""
         if self.failure is not None:
             raise self.failure
         with self._failing():
@@ -447,12 +445,13 @@ class Log(ReadableLog):
             ticket.work()
         ticket.finish()
 
-    # --- changing what there is
+    # --- truncation, retention and compaction
 
     def truncate_to(self, offset: int) -> bool:
-        """Forget every batch that reaches to `offset` or beyond. False if there is none. StorageError.
+        """Truncate the log to `offset`; return False if it already ends there or before. Raises StorageError.
 
-        A flush comes next: what goes must not come back behind what is appended then (`awaits_sync`).
+        The log has to be flushed before the next append (`awaits_sync`). Otherwise a power loss could bring
+        the truncated batches back behind new ones.
         """
         self.commit()
         with self._failing():
@@ -462,7 +461,7 @@ class Log(ReadableLog):
             if offset < self._segments.bases[0]:
                 self.truncate_fully_and_start_at(offset)
             else:
-                # The last goes first, so that a crash leaves no hole.
+                # Delete the last segment first, so that a crash leaves no gap.
                 beyond = [segment for segment in self._segments if segment.base_offset > offset]
                 self._drop_segments(beyond[::-1])
                 active = self._segments.active
@@ -471,7 +470,8 @@ class Log(ReadableLog):
                 self._epochs.truncate_from_end(offset)
                 self.log_start_offset = min(offset, self.log_start_offset)
                 self.producers.rebuild(list(self._segments), self.log_start_offset, offset, self._now_ms)
-                self.producers.on_high_watermark_updated(self._high_watermark)  # which may not rise for long
+                # The high watermark may not advance for a long time.
+                self.producers.on_high_watermark_updated(self._high_watermark)
         return True
 
     def _set_log_end_offset(self, offset: int) -> None:
@@ -482,7 +482,7 @@ class Log(ReadableLog):
         self.high_watermark = min(self.high_watermark, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Forget everything, and go on at `offset`, after a flush. StorageError."""
+        """Delete all records and continue at `offset`. The log has to be flushed before the next append."""
         self._drop_segments(list(self._segments)[::-1])
         self._add_segment(offset, self._now_ms)
         self._set_log_end_offset(offset)
@@ -492,7 +492,7 @@ class Log(ReadableLog):
         self.producers.truncate_fully_and_start_at(offset)
 
     def delete_records_before(self, offset: int) -> None:
-        """Raise the log start offset; segments wholly before it go with the next `delete_old_segments`.
+        """Raise the log start offset. The next `delete_old_segments` deletes the segments before it.
 
         Raises ApiError: OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR.
         """
@@ -519,9 +519,9 @@ class Log(ReadableLog):
         self.producers.on_log_start_offset_incremented(offset)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Delete segments that retention or the log start offset has left behind; how many. StorageError.
+        """Delete segments by retention and log start offset, and return their number. Raises StorageError.
 
-        Called now and then, it also lets go of memory that readers who are still there fill again.
+        Called periodically, so it also frees the cached index blocks.
         """
         self.commit()
         self._segments.forget_lookups()
@@ -544,7 +544,7 @@ class Log(ReadableLog):
         return len(old)
 
     def replace_segments(self, old: list[LogSegment], new: LogSegment) -> None:
-        """Put a compacted segment in the place of those it was made from. StorageError."""
+        """Replace segments with the compacted segment that was made from them. Raises StorageError."""
         self._segments.replace(old, new)
         self._delete_files(old, kept_base_offset=new.base_offset)
 
@@ -562,12 +562,12 @@ class Log(ReadableLog):
                 if snapshot is not None:
                     self._delayed_deletion.rename_files([snapshot], delay_ms)
 
-    # --- the end
+    # --- closing and failing
 
     def close(self) -> None:
         """Flush the log and leave its files as a clean shutdown does. StorageError.
 
-        The caller syncs the directory above, once for all of its logs: a new log's name may not be durable.
+        The caller syncs the parent directory, once for all of its logs: a new log's name may not be durable.
         """
         self.commit()
         with self._failing():
@@ -577,7 +577,7 @@ class Log(ReadableLog):
         ticket.finish()
 
     def fail(self, error: StorageError) -> None:
-        """Take the log offline: its directory has failed, or it is being deleted."""
+        """Take the log offline: its directory has failed, or the log is deleted or replaced."""
         if self.failure is None:
             self.failure = error
             self.staged.clear()
@@ -585,7 +585,7 @@ class Log(ReadableLog):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """A StorageError in here takes the log offline."""
+        """Take the log offline if the block raises StorageError."""
         try:
             yield
         except StorageError as error:

@@ -190,7 +190,7 @@ def test_a_directory_that_cannot_be_read_is_done_without() -> None:
     assert not is_new(disk)
     assert list(load_meta_properties(disk, PATHS).failures) == ["/b"]
     told = refused(disk, home="/b")
-    assert "/b, which holds the metadata log, cannot be used: /b/meta.properties is of version 2" in told
+    assert "/b, which holds the metadata log, cannot be used: /b/meta.properties has version 2" in told
 
 
 def test_a_file_in_place_of_a_directory_is_done_without() -> None:
@@ -204,7 +204,7 @@ def test_where_none_can_be_read_none_is_formatted() -> None:
     disk = made()
     disk.make_directory("/b")
     disk.write("/b/meta.properties", b"version=2\n", sync=False)
-    assert "no meta.properties can be read: /b/meta.properties is of version 2" in refused(disk)
+    assert "no meta.properties can be read: /b/meta.properties has version 2" in refused(disk)
 
 
 def test_a_file_that_names_nobody_is_an_error() -> None:
