@@ -9,11 +9,13 @@ from kwire.broker.config.definition import INT, LIST, Key
 # fmt: off
 CLIENT_METRICS_KEYS: Final = (
     Key("metrics", LIST, "",
-        doc="Which of their metrics they send, by the beginnings of their names."),
+        doc="The prefixes of the metric names that clients push, separated by commas. * means all metrics. "
+            "An empty list means none."),
     Key("interval.ms", INT, "300000",
-        doc="How often clients are to send what they measured, in milliseconds."),
+        doc="The time, in milliseconds, between two pushes of a client."),
     Key("match", LIST, "",
-        doc="Which clients are asked: pairs of an attribute and a regular expression."),
+        doc="The clients that push metrics, as pairs of a client attribute and a regular expression, "
+            "separated by commas. An empty list means all clients."),
 )
 # fmt: on
 """In the order in which Kafka reads them: of several faults the first is reachable."""

@@ -49,52 +49,52 @@ def _is_past(duration: str) -> bool:
 # fmt: off
 GROUP_KEYS: Final = (
     Key("consumer.assignment.interval.ms", INT, "1000", at_least(0),
-        doc="The least time, in milliseconds, between two assignments of the consumer group; 0 assigns as "
-            "soon as something changes."),
+        doc="The minimum time, in milliseconds, between two assignments of the consumer group. With 0, "
+            "every change leads to an assignment immediately."),
     Key("consumer.heartbeat.interval.ms", INT, "5000", at_least(1),
-        doc="How often, in milliseconds, members of the consumer group have to send a heartbeat."),
+        doc="The time, in milliseconds, between two heartbeats of a member of the consumer group."),
     Key("consumer.session.timeout.ms", INT, "45000", at_least(1),
-        doc="How long, in milliseconds, a member of the consumer group may go without a heartbeat before it "
-            "is removed."),
+        doc="The time, in milliseconds, without a heartbeat after which a member is removed from the "
+            "consumer group."),
     Key("share.assignment.interval.ms", INT, "1000", at_least(0),
-        doc="The least time, in milliseconds, between two assignments of the share group; 0 assigns as soon "
-            "as something changes."),
+        doc="The minimum time, in milliseconds, between two assignments of the share group. With 0, every "
+            "change leads to an assignment immediately."),
     Key("share.auto.offset.reset", STRING, "latest", reset_fault,
-        doc="Where the share group starts in a partition it has not read yet: earliest, latest, or "
-            "by_duration: with an ISO 8601 duration, which is that long ago."),
+        doc="The position at which the share group starts in a partition: earliest, latest, or by_duration: "
+            "followed by an ISO 8601 duration, which means that long ago."),
     Key("share.delivery.count.limit", INT, "5", at_least(2),
-        doc="How many times the share group's members may be given a record before it counts as "
-            "undeliverable and is skipped."),
+        doc="The maximum number of times that a record is delivered to members of the share group before it "
+            "is archived."),
     Key("share.heartbeat.interval.ms", INT, "5000", at_least(1),
-        doc="How often, in milliseconds, members of the share group have to send a heartbeat."),
+        doc="The time, in milliseconds, between two heartbeats of a member of the share group."),
     Key("share.isolation.level", STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted"),
-        doc="Which transactional records the share group gets: read_committed only those of committed "
-            "transactions, read_uncommitted all of them."),
+        doc="The isolation level of the share group: read_committed returns only the records of committed "
+            "transactions, read_uncommitted returns all records."),
     Key("share.partition.max.record.locks", INT, "2000", at_least(100),
-        doc="How many records of one partition the share group's members may hold unacknowledged at a time. "
-            "At this limit no further ones are given out."),
+        doc="The maximum number of records per partition that members of the share group have acquired and "
+            "not acknowledged. At the limit, no further records are delivered."),
     Key("share.record.lock.duration.ms", INT, "30000", at_least(1000),
-        doc="How long, in milliseconds, a member of the share group has a record to itself. Without an "
-            "acknowledgement the record is then given out again."),
+        doc="The time, in milliseconds, that a record stays acquired by a member of the share group. "
+            "Without an acknowledgement, the record is then delivered again."),
     Key("share.renew.acknowledge.enable", BOOLEAN, "true",
-        doc="Whether a member of the share group may extend the time it has a record to itself."),
+        doc="Whether a member of the share group can extend the time that a record stays acquired."),
     Key("share.session.timeout.ms", INT, "45000", at_least(1),
-        doc="How long, in milliseconds, a member of the share group may go without a heartbeat before it is "
-            "removed."),
+        doc="The time, in milliseconds, without a heartbeat after which a member is removed from the share "
+            "group."),
     Key("streams.assignment.interval.ms", INT, "1000", at_least(0),
-        doc="The least time, in milliseconds, between two assignments of the streams group; 0 assigns as "
-            "soon as something changes."),
+        doc="The minimum time, in milliseconds, between two assignments of the streams group. With 0, every "
+            "change leads to an assignment immediately."),
     Key("streams.heartbeat.interval.ms", INT, "5000", at_least(1),
-        doc="How often, in milliseconds, members of the streams group have to send a heartbeat."),
+        doc="The time, in milliseconds, between two heartbeats of a member of the streams group."),
     Key("streams.initial.rebalance.delay.ms", INT, "3000", at_least(0),
-        doc="How long, in milliseconds, the streams group waits after its first member joined for others to "
-            "join too; 0 means it assigns at once."),
+        doc="The time, in milliseconds, that an empty streams group waits for further members after the "
+            "first one joins. With 0, the group does not wait."),
     Key("streams.num.standby.replicas", INT, "0", at_least(0),
-        doc="How many members besides the active one keep a copy of each stateful task's state; 0 means no "
-            "copies."),
+        doc="The number of standby replicas of each stateful task in the streams group. 0 means no standby "
+            "replicas."),
     Key("streams.session.timeout.ms", INT, "45000", at_least(1),
-        doc="How long, in milliseconds, a member of the streams group may go without a heartbeat before it "
-            "is removed."),
+        doc="The time, in milliseconds, without a heartbeat after which a member is removed from the "
+            "streams group."),
 )
 # fmt: on
 

@@ -31,207 +31,215 @@ SSL_ENGINE: Final = "org.apache.kafka.common.security.ssl.DefaultSslEngineFactor
 # fmt: off
 SECURITY_KEYS: Final = (
     Key("authorizer.class.name", STRING, "",
-        doc="The class that decides who may do what. Empty means everyone may do everything."),
+        doc="The class of the authorizer. Empty means that every client has full access."),
     Key("sasl.mechanism.controller.protocol", STRING, "GSSAPI",
         doc="The SASL mechanism with which this node authenticates to controllers."),
     Key("security.inter.broker.protocol", STRING, "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        doc="The security protocol between brokers, which selects the listener of that name. Cannot be set "
+        doc="The security protocol between brokers. It selects the listener of that name. It cannot be set "
             "together with inter.broker.listener.name."),
     Key("sasl.server.max.receive.size", INT, "524288",
-        doc="The largest message, in bytes, accepted from a client that has not authenticated yet."),
+        doc="The maximum size, in bytes, of a message from a client that has not authenticated yet."),
     Key("security.providers", STRING, None,
-        doc="Classes that supply security providers, separated by commas. Unset means none are added."),
+        doc="The classes that create additional security providers, separated by commas. Unset means no "
+            "additional providers."),
     Key("principal.builder.class", CLASS, PRINCIPAL_BUILDER,
         update_mode=PER_BROKER, classes=(PRINCIPAL_BUILDER,),
-        doc="The class that turns what a client authenticated with into the principal that ACLs and quotas "
-            "name."),
+        doc="The class that builds the principal of an authenticated client. ACLs and quotas refer to "
+            "principals."),
     Key("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), update_mode=PER_BROKER,
-        doc="Whether clients have to show a certificate: required, requested (one is checked if shown) or "
-            "none. Can be set for one listener by prefix."),
+        doc="Whether clients must present a certificate: required, requested (verified if presented) or "
+            "none. The key can have a listener prefix."),
     Key("ssl.principal.mapping.rules", STRING, "DEFAULT",
-        doc="Rules, separated by commas, that make a short name of a client certificate's subject; the "
-            "first that matches is used. DEFAULT takes the whole subject."),
+        doc="The rules, separated by commas, that map a client certificate's distinguished name to a short "
+            "name. The first matching rule applies. DEFAULT uses the complete distinguished name."),
     Key("ssl.allow.dn.changes", BOOLEAN, "false",
-        doc="Whether a key store replaced on the running broker may have a certificate with another "
-            "subject."),
+        doc="Whether an update of the key store on a running broker can change the certificate's "
+            "distinguished name."),
     Key("ssl.allow.san.changes", BOOLEAN, "false",
-        doc="Whether a key store replaced on the running broker may have a certificate with other "
+        doc="Whether an update of the key store on a running broker can change the certificate's subject "
             "alternative names."),
     Key("ssl.protocol", STRING, "TLSv1.3", update_mode=PER_BROKER,
-        doc="The TLS version connections are set up for. Which older ones are still accepted is up to "
-            "ssl.enabled.protocols."),
+        doc="The TLS version of the SSL context. ssl.enabled.protocols lists the versions that connections "
+            "can use."),
     Key("ssl.provider", STRING, None, update_mode=PER_BROKER,
-        doc="The security provider that does TLS. Unset means the platform's own."),
+        doc="The security provider for TLS. Unset means the default provider of the platform."),
     Key("ssl.enabled.protocols", LIST, "TLSv1.2,TLSv1.3", update_mode=PER_BROKER,
-        doc="The TLS versions a connection may use, separated by commas. The newest that both ends allow is "
-            "used."),
+        doc="The TLS versions that connections can use, separated by commas. The latest version that both "
+            "sides support is used."),
     Key("ssl.keystore.type", STRING, "JKS", update_mode=PER_BROKER,
         doc="The format of the key store, such as JKS, PKCS12 or PEM."),
     Key("ssl.keystore.location", STRING, None, update_mode=PER_BROKER,
-        doc="The file with this node's private key and certificate. Unset means there is no such file."),
+        doc="The key store file, which contains this node's private key and certificate. Unset means no key "
+            "store file."),
     Key("ssl.keystore.password", PASSWORD, None, update_mode=PER_BROKER,
-        doc="The password of the key store file. Unset means it has none; PEM key stores never have one."),
+        doc="The password of the key store file. Unset means no password. PEM key stores have no password."),
     Key("ssl.key.password", PASSWORD, None, update_mode=PER_BROKER,
-        doc="The password of the private key, in the key store file or in ssl.keystore.key. Unset means the "
-            "key is not encrypted."),
+        doc="The password of the private key in the key store file or in ssl.keystore.key. Unset means that "
+            "the key is not encrypted."),
     Key("ssl.keystore.key", PASSWORD, None, update_mode=PER_BROKER,
-        doc="This node's private key itself, as PEM in PKCS#8, instead of in a file. Used with the key "
-            "store type PEM only."),
+        doc="This node's private key in PEM format (PKCS#8), instead of a key store file. It requires the "
+            "key store type PEM."),
     Key("ssl.keystore.certificate.chain", PASSWORD, None, update_mode=PER_BROKER,
-        doc="This node's certificate and those that vouch for it, as PEM, instead of in a file. Used with "
-            "the key store type PEM only."),
+        doc="This node's certificate chain in PEM format, instead of a key store file. It requires the key "
+            "store type PEM."),
     Key("ssl.truststore.type", STRING, "JKS", update_mode=PER_BROKER,
         doc="The format of the trust store, such as JKS, PKCS12 or PEM."),
     Key("ssl.truststore.location", STRING, None, update_mode=PER_BROKER,
-        doc="The file with the certificates this node trusts. Unset means the platform's trusted "
-            "certificates, unless ssl.truststore.certificates is set."),
+        doc="The trust store file, which contains the certificates that this node trusts. Unset means "
+            "ssl.truststore.certificates, or else the trusted certificates of the platform."),
     Key("ssl.truststore.password", PASSWORD, None, update_mode=PER_BROKER,
-        doc="The password of the trust store file. Unset means it is read without checking that it is "
-            "intact."),
+        doc="The password of the trust store file. Unset means that the integrity of the file is not "
+            "verified."),
     Key("ssl.truststore.certificates", PASSWORD, None, update_mode=PER_BROKER,
-        doc="The certificates this node trusts themselves, as PEM, instead of in a file. Used with the "
-            "trust store type PEM only."),
+        doc="The trusted certificates in PEM format, instead of a trust store file. It requires the trust "
+            "store type PEM."),
     Key("ssl.keymanager.algorithm", STRING, "SunX509", update_mode=PER_BROKER,
-        doc="The algorithm that chooses which of this node's keys and certificates a connection uses."),
+        doc="The algorithm of the key manager, which selects the key and certificate of a connection."),
     Key("ssl.trustmanager.algorithm", STRING, "PKIX", update_mode=PER_BROKER,
-        doc="The algorithm that checks the certificates the other end shows."),
+        doc="The algorithm of the trust manager, which verifies the certificates of the other side."),
     Key("ssl.endpoint.identification.algorithm", STRING, "https", update_mode=PER_BROKER,
-        doc="How a server's certificate is compared with the host name it was reached by: https compares "
-            "them, empty does not."),
+        doc="The algorithm that verifies the server's host name against its certificate. With https the "
+            "host name is verified, with an empty value it is not."),
     Key("ssl.secure.random.implementation", STRING, None, update_mode=PER_BROKER,
-        doc="The random number generator TLS uses. Unset means the platform's choice."),
+        doc="The random number generator for TLS. Unset means the default of the platform."),
     Key("ssl.cipher.suites", LIST, "", update_mode=PER_BROKER,
-        doc="The cipher suites a connection may use, separated by commas. Empty means every suite the "
-            "platform has on by default."),
+        doc="The cipher suites that connections can use, separated by commas. Empty means the default "
+            "cipher suites of the platform."),
     Key("ssl.engine.factory.class", CLASS, None, update_mode=PER_BROKER, classes=(SSL_ENGINE,),
-        doc="The class that sets up TLS in place of the built-in one. Unset means the built-in one does, "
-            "from the other ssl settings."),
+        doc="The class that creates SSL engines. Unset means the built-in class, which uses the other ssl "
+            "keys."),
     Key("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", update_mode=PER_BROKER,
         doc="The SASL mechanism with which brokers authenticate to each other."),
     Key("sasl.enabled.mechanisms", LIST, "GSSAPI", update_mode=PER_BROKER,
-        doc="The SASL mechanisms clients may authenticate with, separated by commas. Can be set for one "
-            "listener by prefix."),
+        doc="The SASL mechanisms that clients can use, separated by commas. The key can have a listener "
+            "prefix."),
     Key("sasl.server.callback.handler.class", CLASS, None,
-        doc="The class that checks clients' credentials, set by the prefix of a listener and a mechanism. "
-            "Unset means the mechanism's built-in one."),
+        doc="The class that verifies the credentials of clients. It is set with a listener and mechanism "
+            "prefix. Unset means the mechanism's built-in class."),
     Key("sasl.kerberos.principal.to.local.rules", LIST, "DEFAULT", update_mode=PER_BROKER,
-        doc="Rules, separated by commas, that make a short name of a Kerberos principal; the first that "
-            "matches is used. DEFAULT takes what comes before the first / or @."),
+        doc="The rules, separated by commas, that map a Kerberos principal to a short name. The first "
+            "matching rule applies. DEFAULT uses the part before the first / or @."),
     Key("sasl.jaas.config", PASSWORD, None, update_mode=PER_BROKER,
-        doc="The login module and its options as JAAS text: MODULE required OPTION=VALUE;. A broker sets it "
-            "by the prefix of a listener and a mechanism."),
+        doc="The JAAS configuration: a login module and its options, as MODULE required OPTION=VALUE;. On "
+            "brokers, it is set with a listener and mechanism prefix."),
     Key("sasl.client.callback.handler.class", CLASS, None,
-        doc="The class that supplies credentials when this node is itself the client. Unset means the "
-            "mechanism's built-in one."),
+        doc="The class that provides the credentials of this node when it connects as a client. Unset means "
+            "the mechanism's built-in class."),
     Key("sasl.login.class", CLASS, None,
-        doc="The class that logs this node in and keeps it logged in. Unset means the mechanism's built-in "
-            "one."),
+        doc="The class that logs this node in and refreshes the login. Unset means the mechanism's built-in "
+            "class."),
     Key("sasl.login.callback.handler.class", CLASS, None,
-        doc="The class that answers the login module's questions, set by the prefix of a listener and a "
-            "mechanism. Unset means the mechanism's built-in one."),
+        doc="The class that handles the callbacks of the login module. It is set with a listener and "
+            "mechanism prefix. Unset means the mechanism's built-in class."),
     Key("sasl.kerberos.service.name", STRING, None, update_mode=PER_BROKER,
-        doc="The service part of the brokers' Kerberos principals. Unset means the JAAS text says it."),
+        doc="The service name in the Kerberos principals of the brokers. Unset means the service name in "
+            "the JAAS configuration."),
     Key("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", update_mode=PER_BROKER,
-        doc="The program that renews Kerberos tickets."),
+        doc="The path of the kinit command, which renews Kerberos tickets."),
     Key("sasl.kerberos.ticket.renew.window.factor", DOUBLE, "0.8", update_mode=PER_BROKER,
-        doc="The share of a Kerberos ticket's life after which it is renewed."),
+        doc="The share of a Kerberos ticket's lifetime after which the ticket is renewed."),
     Key("sasl.kerberos.ticket.renew.jitter", DOUBLE, "0.05", update_mode=PER_BROKER,
-        doc="The share by which the time of renewing a Kerberos ticket is varied at random."),
+        doc="The share by which the renewal time of a Kerberos ticket varies randomly."),
     Key("sasl.kerberos.min.time.before.relogin", LONG, "60000", update_mode=PER_BROKER,
-        doc="Milliseconds at least between two Kerberos logins."),
+        doc="The minimum time, in milliseconds, between two Kerberos logins."),
     Key("sasl.login.refresh.window.factor", DOUBLE, "0.8", update_mode=PER_BROKER,
-        doc="The share of a credential's life after which it is renewed, from 0.5 to 1. OAUTHBEARER only."),
+        doc="The share of a credential's lifetime, from 0.5 to 1, after which the credential is refreshed. "
+            "It applies to OAUTHBEARER only."),
     Key("sasl.login.refresh.window.jitter", DOUBLE, "0.05", update_mode=PER_BROKER,
-        doc="The share, 0 to 0.25, of a credential's life that is added at random to the time of its "
-            "renewal. OAUTHBEARER only."),
+        doc="The maximum random share of a credential's lifetime, from 0 to 0.25, that is added to its "
+            "refresh time. It applies to OAUTHBEARER only."),
     Key("sasl.login.refresh.min.period.seconds", SHORT, "60", update_mode=PER_BROKER,
-        doc="Seconds at least before a credential is renewed, 0 to 900, unless it would run out first. "
-            "OAUTHBEARER only."),
+        doc="The minimum time, in seconds from 0 to 900, before a credential is refreshed, unless it "
+            "expires earlier. It applies to OAUTHBEARER only."),
     Key("sasl.login.refresh.buffer.seconds", SHORT, "300", update_mode=PER_BROKER,
-        doc="Seconds before a credential runs out by which it should have been renewed, 0 to 3600. "
-            "OAUTHBEARER only."),
+        doc="The time, in seconds from 0 to 3600, before the expiry of a credential by which it must be "
+            "refreshed. It applies to OAUTHBEARER only."),
     Key("sasl.login.connect.timeout.ms", INT, None,
-        doc="Milliseconds a connection to the identity provider gets to be established. Unset means as long "
-            "as the network takes."),
+        doc="The maximum time, in milliseconds, to establish a connection to the identity provider. Unset "
+            "means no limit."),
     Key("sasl.login.read.timeout.ms", INT, None,
-        doc="Milliseconds the identity provider gets to answer. Unset means there is no limit."),
+        doc="The maximum time, in milliseconds, to wait for a response of the identity provider. Unset "
+            "means no limit."),
     Key("sasl.login.retry.backoff.max.ms", LONG, "10000",
-        doc="The ceiling, in milliseconds, for the growing pause between attempts to reach the identity "
-            "provider."),
+        doc="The upper limit, in milliseconds, to which the time between login attempts at the identity "
+            "provider grows."),
     Key("sasl.login.retry.backoff.ms", LONG, "100",
-        doc="Milliseconds before a failed attempt to reach the identity provider is first repeated."),
+        doc="The time, in milliseconds, before the first retry of a login at the identity provider."),
     Key("sasl.oauthbearer.jwt.retriever.class", CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
-        doc="The class that gets this node's own token from the identity provider."),
+        doc="The class that retrieves this node's token from the identity provider."),
     Key("sasl.oauthbearer.jwt.validator.class", CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
-        doc="The class that checks tokens."),
+        doc="The class that validates tokens."),
     Key("sasl.oauthbearer.scope", STRING, None,
-        doc="The scope asked of the identity provider with a token. Unset means none is asked for."),
+        doc="The scope that this node requests from the identity provider. Unset means no scope."),
     Key("sasl.oauthbearer.client.credentials.client.id", STRING, None,
-        doc="The client id this node gives the identity provider when it asks for a token. Unset means the "
-            "JAAS text may say it."),
+        doc="The client id with which this node requests a token from the identity provider. Unset means "
+            "the client id in the JAAS configuration."),
     Key("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None,
-        doc="The secret that goes with the client id this node gives the identity provider. Unset means the "
-            "JAAS text may say it."),
+        doc="The client secret with which this node requests a token from the identity provider. Unset "
+            "means the client secret in the JAAS configuration."),
     Key("sasl.oauthbearer.assertion.algorithm", STRING, "RS256", one_of_any_case("ES256", "RS256"),
-        doc="How the assertions this node sends the identity provider are signed: RS256 or ES256."),
+        doc="The signature algorithm of the assertions that this node sends to the identity provider: RS256 "
+            "or ES256."),
     Key("sasl.oauthbearer.assertion.claim.aud", STRING, None,
-        doc="The audience claim of the assertions this node makes. Unset leaves it out."),
+        doc="The aud (audience) claim of this node's assertions. Unset means no such claim."),
     Key("sasl.oauthbearer.assertion.claim.exp.seconds", INT, "300", between(0, 86_400),
-        doc="Seconds for which the assertions this node makes are valid."),
+        doc="The time, in seconds, that this node's assertions are valid."),
     Key("sasl.oauthbearer.assertion.claim.iss", STRING, None,
-        doc="The issuer claim of the assertions this node makes. Unset leaves it out."),
+        doc="The iss (issuer) claim of this node's assertions. Unset means no such claim."),
     Key("sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN, "false",
-        doc="Whether each assertion this node makes carries a unique id."),
+        doc="Whether this node's assertions have a jti claim with a unique id."),
     Key("sasl.oauthbearer.assertion.claim.nbf.seconds", INT, "60", between(0, 3600),
-        doc="Seconds before it is made from which an assertion is already valid, to allow for clocks that "
-            "differ."),
+        doc="The time, in seconds before its creation, from which an assertion is valid. It allows for "
+            "clocks that differ."),
     Key("sasl.oauthbearer.assertion.claim.sub", STRING, None,
-        doc="The subject claim of the assertions this node makes. Unset leaves it out."),
+        doc="The sub (subject) claim of this node's assertions. Unset means no such claim."),
     Key("sasl.oauthbearer.assertion.file", STRING, None,
-        doc="A file with a finished assertion to send. Unset means this node makes its assertions."),
+        doc="The file of a prepared assertion. Unset means that this node creates its assertions."),
     Key("sasl.oauthbearer.assertion.private.key.file", STRING, None,
-        doc="The PEM file of the private key that signs the assertions this node makes. Unset means it "
-            "makes none."),
+        doc="The PEM file of the private key that signs this node's assertions. Unset means that this node "
+            "creates no assertions."),
     Key("sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, None,
-        doc="The password of the key that signs assertions. Unset means that key is not encrypted."),
+        doc="The passphrase of the private key that signs this node's assertions. Unset means that the key "
+            "is not encrypted."),
     Key("sasl.oauthbearer.assertion.template.file", STRING, None,
-        doc="A JSON file with headers and claims that every assertion this node makes starts from. Unset "
-            "means there are none to start from."),
+        doc="The JSON file with the headers and claims of all assertions of this node. Unset means no such "
+            "file."),
     Key("sasl.oauthbearer.scope.claim.name", STRING, "scope",
-        doc="The claim of a token that holds its scopes."),
+        doc="The name of the token claim that contains the scopes."),
     Key("sasl.oauthbearer.sub.claim.name", STRING, "sub",
-        doc="The claim of a token that holds its subject, which becomes the principal's name."),
+        doc="The name of the token claim that contains the subject, which becomes the principal name."),
     Key("sasl.oauthbearer.token.endpoint.url", STRING, None,
-        doc="Where this node asks for its own token. A file: URL names a file that holds the token."),
+        doc="The URL at which this node requests its token. A file: URL refers to a file that contains the "
+            "token."),
     Key("sasl.oauthbearer.jwks.endpoint.url", STRING, None,
-        doc="Where the public keys that check tokens' signatures are found: an HTTP address or, as a file: "
-            "URL, a file."),
+        doc="The URL of the public keys that verify token signatures. A file: URL refers to a file."),
     Key("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, "3600000",
-        doc="Milliseconds between fetches of the public keys that check tokens' signatures."),
+        doc="The time, in milliseconds, between two fetches of the public keys that verify token "
+            "signatures."),
     Key("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, "100",
-        doc="Milliseconds before a failed fetch of the public keys is first repeated."),
+        doc="The time, in milliseconds, before the first retry of a failed fetch of the public keys."),
     Key("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, "10000",
-        doc="The ceiling, in milliseconds, for the growing pause between repeated fetches of the public "
-            "keys."),
+        doc="The upper limit, in milliseconds, to which the time between fetches of the public keys grows "
+            "after failures."),
     Key("sasl.oauthbearer.clock.skew.seconds", INT, "30",
-        doc="Seconds by which the identity provider's clock may differ from this node's when a token's "
-            "times are checked."),
+        doc="The time, in seconds, by which the clocks of the identity provider and this node may differ "
+            "when a token is validated."),
     Key("sasl.oauthbearer.expected.audience", LIST, "",
-        doc="The audiences of which a token has to name at least one, separated by commas. Empty means the "
-            "audience is not checked."),
+        doc="The accepted audiences of tokens, separated by commas. Empty means that the audience is not "
+            "verified."),
     Key("sasl.oauthbearer.expected.issuer", STRING, None,
-        doc="The issuer a token has to come from. Unset means the issuer is not checked."),
+        doc="The accepted issuer of tokens. Unset means that the issuer is not verified."),
     Key("delegation.token.secret.key", PASSWORD, None,
-        doc="The secret delegation tokens are signed with, the same on all brokers and controllers. Unset "
-            "means there are no delegation tokens."),
+        doc="The secret that signs delegation tokens. It must be the same on all brokers and controllers. "
+            "Unset means that delegation tokens are disabled."),
     Key("delegation.token.max.lifetime.ms", LONG, "604800000", at_least(1),
-        doc="Milliseconds after which a delegation token can no longer be renewed."),
+        doc="The time, in milliseconds, after which a delegation token can no longer be renewed."),
     Key("delegation.token.expiry.time.ms", LONG, "86400000", at_least(1),
-        doc="Milliseconds a delegation token is valid before it has to be renewed."),
+        doc="The time, in milliseconds, that a delegation token is valid unless it is renewed."),
     Key("delegation.token.expiry.check.interval.ms", LONG, "3600000", at_least(1),
-        doc="Milliseconds between the controller's rounds of removing delegation tokens that ran out."),
+        doc="The time, in milliseconds, between two checks of the controller for expired delegation tokens."),
 )
 # fmt: on

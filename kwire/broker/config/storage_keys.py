@@ -29,237 +29,240 @@ from kwire.broker.config.definition import (
 # fmt: off
 STORAGE_KEYS: Final = (
     Key("remote.log.storage.system.enable", BOOLEAN, "false",
-        doc="Whether the broker can keep older segments in remote storage. A topic uses it only if its "
-            "remote.storage.enable says so too."),
+        doc="Whether the broker supports remote storage. A topic uses it only if its remote.storage.enable "
+            "is true."),
     Key("remote.log.storage.manager.impl.prefix", STRING, "rsm.config.", non_empty,
-        doc="Keys that begin with this are handed, without it, to the class that stores segments remotely."),
+        doc="The prefix of the keys that are passed, without the prefix, to the remote storage manager."),
     Key("remote.log.metadata.manager.impl.prefix", STRING, "rlmm.config.", non_empty,
-        doc="Keys that begin with this are handed, without it, to the class that keeps track of remote "
-            "segments."),
+        doc="The prefix of the keys that are passed, without the prefix, to the remote log metadata "
+            "manager."),
     Key("remote.log.storage.manager.class.name", STRING, None, non_empty,
-        doc="The class that moves segments to remote storage and back. Needed once remote storage is "
-            "enabled."),
+        doc="The class of the remote storage manager, which copies segments to remote storage and reads "
+            "them. It is required if remote storage is enabled."),
     Key("remote.log.storage.manager.class.path", STRING, None,
-        doc="Where the class that stores segments remotely, and what it depends on, is loaded from. Unset "
-            "means the broker's own class path."),
+        doc="The class path of the remote storage manager. Unset means the class path of the broker."),
     Key("remote.log.metadata.manager.class.name", STRING,
         "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager", non_empty,
-        doc="The class that keeps track of which segments are in remote storage. The default keeps that in "
-            "an internal topic."),
+        doc="The class of the remote log metadata manager, which stores the list of remote segments. The "
+            "default class stores it in an internal topic."),
     Key("remote.log.metadata.manager.class.path", STRING, None,
-        doc="Where the class that keeps track of remote segments, and what it depends on, is loaded from. "
-            "Unset means the broker's own class path."),
+        doc="The class path of the remote log metadata manager. Unset means the class path of the broker."),
     Key("remote.log.metadata.manager.listener.name", STRING, None, non_empty,
-        doc="The listener on which the class that keeps track of remote segments reaches the brokers. The "
-            "default class cannot do without it."),
+        doc="The listener on which the remote log metadata manager connects to brokers. The default class "
+            "requires it."),
     Key("remote.log.metadata.custom.metadata.max.bytes", INT, "128", at_least(0),
-        doc="The most bytes a storage class may attach to a remote segment. If it attaches more, no further "
-            "segment of that partition is copied."),
+        doc="The maximum size, in bytes, of the custom metadata of a remote segment. If it is exceeded, the "
+            "broker stops copying segments of the partition."),
     Key("remote.log.index.file.cache.total.size.bytes", LONG, "1073741824", at_least(1),
         update_mode=CLUSTER_WIDE,
-        doc="Bytes of local disk for index files brought back from remote storage."),
+        doc="The maximum size, in bytes, of the local cache of index files from remote storage."),
     Key("remote.log.index.file.cache.ttl.ms", LONG, "900000", at_least(-1), internal=True,
-        doc="Milliseconds an index file brought back from remote storage is kept after its last use; -1 "
-            "means time removes none."),
+        doc="The time, in milliseconds, that the local cache keeps an index file from remote storage after "
+            "its last use. -1 means no limit."),
     Key("remote.log.manager.thread.pool.size", INT, "2", at_least(1),
-        doc="The deprecated name of remote.log.manager.follower.thread.pool.size: how many threads keep "
-            "followers informed of what is stored remotely."),
+        doc="The deprecated name of remote.log.manager.follower.thread.pool.size."),
     Key("remote.log.manager.copier.thread.pool.size", INT, "10", at_least(1), update_mode=CLUSTER_WIDE,
-        doc="How many threads copy segments to remote storage."),
+        doc="The number of threads that copy segments to remote storage."),
     Key("remote.log.manager.expiration.thread.pool.size", INT, "10", at_least(1), update_mode=CLUSTER_WIDE,
-        doc="How many threads delete segments from remote storage once they are past retention."),
+        doc="The number of threads that delete expired segments from remote storage."),
     Key("remote.log.manager.follower.thread.pool.size", INT, "2", at_least(1), update_mode=CLUSTER_WIDE,
-        doc="How many threads look up, for the partitions this broker follows, how far their logs are "
-            "stored remotely."),
+        doc="The number of threads that update the remote log offsets of the partitions that this broker "
+            "follows."),
     Key("remote.log.manager.task.interval.ms", LONG, "30000", at_least(1),
-        doc="Milliseconds between two rounds of copying to, and clearing out of, remote storage."),
+        doc="The time, in milliseconds, between two runs of the tasks that copy segments to remote storage "
+            "and delete them there."),
     Key("remote.log.manager.task.retry.backoff.ms", LONG, "500", at_least(1), internal=True,
-        doc="Milliseconds before a failed remote storage request is first repeated."),
+        doc="The time, in milliseconds, before the first retry of a failed remote storage request."),
     Key("remote.log.manager.task.retry.backoff.max.ms", LONG, "30000", at_least(1), internal=True,
-        doc="The ceiling, in milliseconds, for the growing pause between repeats of a failed remote storage "
-            "request."),
+        doc="The upper limit, in milliseconds, to which the time between retries of a remote storage "
+            "request grows."),
     Key("remote.log.manager.task.retry.jitter", DOUBLE, "0.2", between(0, 0.5), internal=True,
-        doc="The share, 0 to 0.5, by which each pause between remote storage retries is varied at random."),
+        doc="The share, from 0 to 0.5, by which the time between retries of a remote storage request varies "
+            "randomly."),
     Key("remote.log.reader.threads", INT, "10", at_least(1), update_mode=CLUSTER_WIDE,
-        doc="How many threads read from remote storage for consumers."),
+        doc="The number of threads that read from remote storage for consumers."),
     Key("remote.log.reader.max.pending.tasks", INT, "100", at_least(1),
-        doc="How many reads may wait for a remote reader thread; further ones are refused with an error."),
+        doc="The maximum number of reads that wait for a thread in remote.log.reader.threads. Further reads "
+            "fail with an error."),
     Key("log.local.retention.ms", LONG, "-2", at_least(-2), update_mode=CLUSTER_WIDE,
-        doc="The default of local.retention.ms: milliseconds a segment stays on local disk once it is "
-            "stored remotely. -2 means as long as log.retention.ms, -1 means no limit."),
+        doc="The default of local.retention.ms: the time, in milliseconds, that a segment stays on local "
+            "disk after it was copied to remote storage. -2 means the value of log.retention.ms, and -1 "
+            "means no limit."),
     Key("log.local.retention.bytes", LONG, "-2", at_least(-2), update_mode=CLUSTER_WIDE,
-        doc="The default of local.retention.bytes: bytes a remotely stored partition may keep on local "
-            "disk. -2 means as much as log.retention.bytes, -1 means no limit."),
+        doc="The default of local.retention.bytes: the maximum size, in bytes, of a partition on local disk "
+            "if it is also in remote storage. -2 means the value of log.retention.bytes, and -1 means no "
+            "limit."),
     Key("remote.log.manager.copy.max.bytes.per.second", LONG, "9223372036854775807", at_least(1),
         update_mode=CLUSTER_WIDE,
-        doc="Bytes a second this broker copies to remote storage at most. The largest number means no "
-            "limit."),
+        doc="The maximum rate, in bytes per second, at which this broker copies to remote storage. The "
+            "default means no limit."),
     Key("remote.log.manager.copy.quota.window.num", INT, "11", at_least(1),
-        doc="How many time windows the rate of copies to remote storage is computed over."),
+        doc="The number of samples from which the rate of copies to remote storage is computed."),
     Key("remote.log.manager.copy.quota.window.size.seconds", INT, "1", at_least(1),
-        doc="The length, in seconds, of each window the rate of copies to remote storage is computed over."),
+        doc="The duration, in seconds, of each sample of the rate of copies to remote storage."),
     Key("remote.log.manager.fetch.max.bytes.per.second", LONG, "9223372036854775807", at_least(1),
         update_mode=CLUSTER_WIDE,
-        doc="Bytes a second this broker reads from remote storage at most. The largest number means no "
-            "limit."),
+        doc="The maximum rate, in bytes per second, at which this broker reads from remote storage. The "
+            "default means no limit."),
     Key("remote.log.manager.fetch.quota.window.num", INT, "11", at_least(1),
-        doc="How many time windows the rate of reads from remote storage is computed over."),
+        doc="The number of samples from which the rate of reads from remote storage is computed."),
     Key("remote.log.manager.fetch.quota.window.size.seconds", INT, "1", at_least(1),
-        doc="The length, in seconds, of each window the rate of reads from remote storage is computed over."),
+        doc="The duration, in seconds, of each sample of the rate of reads from remote storage."),
     Key("remote.fetch.max.wait.ms", INT, "500", at_least(1), update_mode=CLUSTER_WIDE,
-        doc="Milliseconds a consumer's fetch waits for remote storage before it is answered without that "
-            "data."),
+        doc="The maximum time, in milliseconds, that a fetch waits for data from remote storage. The broker "
+            "then responds without that data."),
     Key("remote.list.offsets.request.timeout.ms", LONG, "30000", at_least(1), update_mode=CLUSTER_WIDE,
-        doc="Milliseconds a ListOffsets request may take when the answer has to be looked up in remote "
-            "storage."),
+        doc="The maximum time, in milliseconds, of a ListOffsets request that has to read remote storage."),
     Key("message.max.bytes", INT, "1048588", at_least(0), update_mode=CLUSTER_WIDE,
-        doc="The default of max.message.bytes: the largest batch of records, in bytes and as compressed, "
-            "that a topic accepts."),
+        doc="The default of max.message.bytes: the maximum size, in bytes, of a record batch, after "
+            "compression."),
     Key("delete.topic.enable", BOOLEAN, "true",
-        doc="Whether topics can be deleted. If not, DeleteTopics is refused."),
+        doc="Whether topics can be deleted. If it is false, DeleteTopics requests fail."),
     Key("compression.type", STRING, "producer",
         one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), update_mode=CLUSTER_WIDE,
-        doc="The codec in which a topic's batches are stored: gzip, snappy, lz4 or zstd. With uncompressed "
-            "nothing is compressed; with producer batches stay as they arrived."),
+        doc="The compression codec of the topic's batches: gzip, snappy, lz4, zstd, uncompressed, or "
+            "producer. With producer, the broker stores batches as the producer compressed them."),
     Key("compression.gzip.level", INT, "-1", gzip_level, update_mode=CLUSTER_WIDE,
-        doc="How hard gzip compresses where batches are stored as gzip, 1 to 9; -1 is gzip's own default."),
+        doc="The gzip compression level, from 1 to 9, if compression.type is gzip. -1 means gzip's default "
+            "level."),
     Key("compression.lz4.level", INT, "9", between(1, 17), update_mode=CLUSTER_WIDE,
-        doc="How hard lz4 compresses where batches are stored as lz4, 1 to 17."),
+        doc="The lz4 compression level, from 1 to 17, if compression.type is lz4."),
     Key("compression.zstd.level", INT, "3", between(-131_072, 22), update_mode=CLUSTER_WIDE,
-        doc="How hard zstd compresses where batches are stored as zstd, up to 22. Negative levels are "
-            "faster and compress less."),
+        doc="The zstd compression level, up to 22, if compression.type is zstd. Negative levels are faster "
+            "and compress less."),
     Key("unclean.leader.election.interval.ms", LONG, "300000", at_least(1), internal=True,
-        doc="Milliseconds between the controller's looks for partitions without a leader that could get an "
-            "unclean one."),
+        doc="The time, in milliseconds, between two checks of the controller for leaderless partitions that "
+            "can get a leader in an unclean leader election."),
     Key("unclean.leader.election.enable", BOOLEAN, "false", update_mode=CLUSTER_WIDE,
-        doc="Whether a replica that is out of sync may lead when none in sync is left. The partition comes "
-            "back, and acknowledged records can be lost."),
+        doc="Whether a replica outside of the ISR can become leader if no replica in the ISR is available. "
+            "The partition becomes available again, but acknowledged records can be lost."),
     Key("follower.fetch.last.tiered.offset.enable", BOOLEAN, "false", update_mode=CLUSTER_WIDE,
-        doc="Whether a follower with an empty log starts at the first offset that is not stored remotely "
-            "yet, instead of at the first its leader has on disk."),
+        doc="Whether a follower with an empty log starts at the first offset that is not in remote storage "
+            "yet, instead of the leader's local log start offset."),
     Key("log.cleaner.threads", INT, "1", at_least(0), update_mode=CLUSTER_WIDE,
-        doc="How many threads compact logs."),
+        doc="The number of threads that compact logs."),
     Key("log.cleaner.io.max.bytes.per.second", DOUBLE, "1.7976931348623157E308", update_mode=CLUSTER_WIDE,
-        doc="Bytes a second that all compaction threads together read and write at most. The largest number "
-            "means no limit."),
+        doc="The maximum rate, in bytes per second, at which all cleaner threads together read and write. "
+            "The default means no limit."),
     Key("log.cleaner.dedupe.buffer.size", LONG, "134217728", update_mode=CLUSTER_WIDE,
-        doc="Bytes of memory for the keys being compacted, shared by all compaction threads. More lets one "
-            "pass cover more of a log."),
+        doc="The size, in bytes, of the memory for record keys that all cleaner threads share. With more "
+            "memory, one compaction covers a larger part of a log."),
     Key("log.cleaner.io.buffer.size", INT, "524288", at_least(0), update_mode=CLUSTER_WIDE,
-        doc="Bytes of read and write buffers, shared by all compaction threads."),
+        doc="The size, in bytes, of the I/O buffers that all cleaner threads share."),
     Key("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", update_mode=CLUSTER_WIDE,
-        doc="How full the memory for keys may get, as a share of it. Fuller covers more of a log in one "
-            "pass and makes keys collide more."),
+        doc="The share of the memory for record keys that may be filled. With a larger value, one "
+            "compaction covers a larger part of a log, but more keys collide."),
     Key("log.cleaner.backoff.ms", LONG, "15000", at_least(0), update_mode=CLUSTER_WIDE,
-        doc="Milliseconds a compaction thread sleeps when there is nothing to compact."),
+        doc="The time, in milliseconds, that a cleaner thread sleeps if there is nothing to compact."),
     Key("log.cleaner.min.cleanable.ratio", DOUBLE, "0.5", between(0, 1), update_mode=CLUSTER_WIDE,
-        doc="The default of min.cleanable.dirty.ratio: the share of a log, 0 to 1, not compacted yet from "
-            "which it is worth compacting."),
+        doc="The default of min.cleanable.dirty.ratio: the share of a log, from 0 to 1, that must be "
+            "uncompacted before compaction starts."),
     Key("log.cleaner.enable", BOOLEAN, "true",
-        doc="Whether compaction runs. Without it logs with the policy compact grow without limit, the one "
-            "with the committed offsets included."),
+        doc="Whether the log cleaner runs. Without it, topics with the policy compact grow without limit, "
+            "including the internal topic of committed offsets."),
     Key("log.cleaner.delete.retention.ms", LONG, "86400000", at_least(0), update_mode=CLUSTER_WIDE,
-        doc="The default of delete.retention.ms: milliseconds a compacted log keeps the markers of deleted "
-            "keys, so that readers get to see them."),
+        doc="The default of delete.retention.ms: the time, in milliseconds, that a compacted partition "
+            "retains tombstones."),
     Key("log.cleaner.min.compaction.lag.ms", LONG, "0", at_least(0), update_mode=CLUSTER_WIDE,
-        doc="The default of min.compaction.lag.ms: milliseconds a record is safe from compaction. 0 leaves "
-            "only the segment being written alone."),
+        doc="The default of min.compaction.lag.ms: the minimum time, in milliseconds, that a record remains "
+            "uncompacted."),
     Key("log.cleaner.max.compaction.lag.ms", LONG, "9223372036854775807", at_least(1),
         update_mode=CLUSTER_WIDE,
-        doc="The default of max.compaction.lag.ms: milliseconds after which a record has to be considered "
-            "for compaction. The largest number means that never happens by age."),
+        doc="The default of max.compaction.lag.ms: the maximum time, in milliseconds, that a record remains "
+            "ineligible for compaction. The default means no limit."),
     Key("num.partitions", INT, "1", at_least(1),
-        doc="How many partitions topics get that were created automatically or with no count given."),
+        doc="The number of partitions of topics that are created automatically, or without a partition "
+            "count."),
     Key("log.dir", LIST, "/tmp/kafka-logs",
-        doc="The data directory used when log.dirs is not set. Several may be given, separated by commas."),
+        doc="The log directory if log.dirs is not set. It can name several directories, separated by "
+            "commas."),
     Key("log.dirs", LIST, None,
-        doc="The data directories, separated by commas. Unset means log.dir."),
+        doc="The log directories, separated by commas. Unset means the value of log.dir."),
     Key("cordoned.log.dirs", LIST, "", update_mode=PER_BROKER,
-        doc="Data directories that get no new partitions but keep those they have, separated by commas. * "
-            "means all of them, empty none."),
+        doc="The log directories that receive no new partitions, separated by commas. Their existing "
+            "partitions stay. * means all log directories."),
     Key("log.segment.bytes", INT, "1073741824", at_least(1_048_576), update_mode=CLUSTER_WIDE,
-        doc="The default of segment.bytes: the size in bytes at which a log closes a segment and starts "
-            "another."),
+        doc="The default of segment.bytes: the maximum size, in bytes, of a segment."),
     Key("log.roll.ms", LONG, None, update_mode=CLUSTER_WIDE,
-        doc="The default of segment.ms: the age in milliseconds at which a log closes a segment even if it "
-            "is not full. Unset means log.roll.hours."),
+        doc="The default of segment.ms: the time, in milliseconds, after which a partition rolls a new "
+            "segment even if the active one is not full. Unset means the value of log.roll.hours."),
     Key("log.roll.hours", INT, "168", at_least(1),
-        doc="The age in hours at which a log closes a segment even if it is not full. Counts only while "
-            "log.roll.ms is unset."),
+        doc="The default of segment.ms, in hours, if log.roll.ms is not set."),
     Key("log.roll.jitter.ms", LONG, None, update_mode=CLUSTER_WIDE,
-        doc="The default of segment.jitter.ms: the most milliseconds taken at random off a segment's "
-            "allowed age. Unset means log.roll.jitter.hours."),
+        doc="The default of segment.jitter.ms: the maximum random time, in milliseconds, that is subtracted "
+            "from segment.ms. Unset means the value of log.roll.jitter.hours."),
     Key("log.roll.jitter.hours", INT, "0", at_least(0),
-        doc="The most hours taken at random off a segment's allowed age. Counts only while "
-            "log.roll.jitter.ms is unset; 0 means no variation."),
+        doc="The default of segment.jitter.ms, in hours, if log.roll.jitter.ms is not set."),
     Key("log.retention.ms", LONG, None, update_mode=CLUSTER_WIDE,
-        doc="The default of retention.ms: milliseconds a log keeps a segment before it is deleted. Unset "
-            "means log.retention.minutes, -1 means no limit."),
+        doc="The default of retention.ms: the time, in milliseconds, that a partition retains a segment "
+            "before it deletes it. Unset means the value of log.retention.minutes, and -1 means no limit."),
     Key("log.retention.minutes", INT, None,
-        doc="Minutes a log keeps a segment before it is deleted. Counts only while log.retention.ms is "
-            "unset; when unset itself, log.retention.hours counts."),
+        doc="The default of retention.ms, in minutes, if log.retention.ms is not set. Unset means the value "
+            "of log.retention.hours."),
     Key("log.retention.hours", INT, "168",
-        doc="Hours a log keeps a segment before it is deleted. Counts only while log.retention.ms and "
-            "log.retention.minutes are unset; -1 means no limit."),
+        doc="The default of retention.ms, in hours, if neither log.retention.ms nor log.retention.minutes "
+            "is set. -1 means no limit."),
     Key("log.retention.bytes", LONG, "-1", update_mode=CLUSTER_WIDE,
-        doc="The default of retention.bytes: the size in bytes above which a partition's oldest segments "
-            "are deleted; -1 means no limit. A topic may take this once for each partition."),
+        doc="The default of retention.bytes: the maximum size, in bytes, of a partition before its oldest "
+            "segments are deleted. -1 means no limit. The limit applies to each partition of a topic."),
     Key("log.retention.check.interval.ms", LONG, "300000", at_least(1),
-        doc="Milliseconds between the broker's looks for segments that are past retention."),
+        doc="The time, in milliseconds, between two checks for segments to delete."),
     Key("log.cleanup.policy", LIST, "delete", ListValidator("compact", "delete"), update_mode=CLUSTER_WIDE,
-        doc="The default of cleanup.policy: delete drops old segments, compact keeps the latest record of "
-            "each key, and both may be given. An empty list keeps everything."),
+        doc="The default of cleanup.policy: delete removes old segments by age and size, compact retains "
+            "the latest record of each key. An empty list retains everything."),
     Key("log.index.size.max.bytes", INT, "10485760", at_least(4), update_mode=CLUSTER_WIDE,
-        doc="The default of segment.index.bytes: the most bytes an offset or time index of one segment may "
-            "grow to."),
+        doc="The default of segment.index.bytes: the maximum size, in bytes, of an offset or time index."),
     Key("log.index.interval.bytes", INT, "4096", at_least(0), update_mode=CLUSTER_WIDE,
-        doc="The default of index.interval.bytes: bytes of log between two entries of its offset index."),
+        doc="The default of index.interval.bytes: the number of bytes of a partition's log between two "
+            "entries of its offset index."),
     Key("log.flush.interval.messages", LONG, "9223372036854775807", at_least(1), update_mode=CLUSTER_WIDE,
-        doc="The default of flush.messages: how many records may be appended before a log is forced to "
-            "disk. The largest number leaves it to the operating system."),
+        doc="The default of flush.messages: the number of records after which a partition is flushed to "
+            "disk. The default leaves flushing to the operating system."),
     Key("log.segment.delete.delay.ms", LONG, "60000", at_least(0), update_mode=CLUSTER_WIDE,
-        doc="The default of file.delete.delay.ms: milliseconds between taking a segment out of use and "
-            "removing its files."),
+        doc="The default of file.delete.delay.ms: the time, in milliseconds, between the removal of a "
+            "segment and the deletion of its files."),
     Key("log.flush.scheduler.interval.ms", LONG, "9223372036854775807",
-        doc="Milliseconds between the broker's looks for logs that are due to be forced to disk. The "
-            "largest number means it does not look."),
+        doc="The time, in milliseconds, between two checks for partitions to flush to disk. The default "
+            "means no checks."),
     Key("log.flush.interval.ms", LONG, None, update_mode=CLUSTER_WIDE,
-        doc="The default of flush.ms: milliseconds a record may be in memory only before its log is forced "
-            "to disk. Unset means log.flush.scheduler.interval.ms."),
+        doc="The default of flush.ms: the maximum time, in milliseconds, that a record stays in memory "
+            "before the partition is flushed to disk. Unset means the value of "
+            "log.flush.scheduler.interval.ms."),
     Key("log.flush.offset.checkpoint.interval.ms", INT, "60000", at_least(0),
-        doc="Milliseconds between the times it is noted on disk up to where each log is known to be "
-            "flushed, which is where recovery starts."),
+        doc="The time, in milliseconds, between two checkpoints of the partitions' flushed offsets, from "
+            "which log recovery starts."),
     Key("log.flush.start.offset.checkpoint.interval.ms", INT, "60000", at_least(0),
-        doc="Milliseconds between the times each log's first offset is noted on disk."),
+        doc="The time, in milliseconds, between two checkpoints of the partitions' log start offsets."),
     Key("log.preallocate", BOOLEAN, "false", update_mode=CLUSTER_WIDE,
-        doc="The default of preallocate: whether a new segment's file is given its full size at once."),
+        doc="The default of preallocate: whether the file of a new segment is created with its full size."),
     Key("num.recovery.threads.per.data.dir", INT, "2", at_least(1), update_mode=CLUSTER_WIDE,
-        doc="How many threads each data directory gets for recovering logs at start and flushing them at "
+        doc="The number of threads per log directory that recover logs at startup and flush them at "
             "shutdown."),
     Key("auto.create.topics.enable", BOOLEAN, "true",
-        doc="Whether asking for the metadata of a topic that does not exist may create it."),
+        doc="Whether a Metadata request for an unknown topic can create the topic."),
     Key("min.insync.replicas", INT, "1", at_least(1), update_mode=CLUSTER_WIDE,
-        doc="How many replicas have to be in sync for a write with acks=all to be accepted; with fewer it "
-            "fails."),
+        doc="The minimum number of replicas in the ISR for a write with acks=all. With fewer replicas, the "
+            "write fails."),
     Key("log.message.timestamp.type", STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),
         update_mode=CLUSTER_WIDE,
-        doc="The default of message.timestamp.type: CreateTime keeps the producer's time, LogAppendTime "
-            "stamps records as they are appended."),
+        doc="The default of message.timestamp.type: CreateTime is the producer's time, LogAppendTime is the "
+            "broker's time at the append."),
     Key("log.message.timestamp.before.max.ms", LONG, "9223372036854775807", at_least(0),
         update_mode=CLUSTER_WIDE,
-        doc="The default of message.timestamp.before.max.ms: milliseconds a record's time may lie before "
-            "the broker's. Does not apply to LogAppendTime; the largest number means no limit."),
+        doc="The default of message.timestamp.before.max.ms: the maximum time, in milliseconds, by which a "
+            "record's timestamp may precede the broker's time. It does not apply to LogAppendTime."),
     Key("log.message.timestamp.after.max.ms", LONG, "3600000", at_least(0), update_mode=CLUSTER_WIDE,
-        doc="The default of message.timestamp.after.max.ms: milliseconds a record's time may lie ahead of "
-            "the broker's. Does not apply to LogAppendTime."),
+        doc="The default of message.timestamp.after.max.ms: the maximum time, in milliseconds, by which a "
+            "record's timestamp may exceed the broker's time. It does not apply to LogAppendTime."),
     Key("create.topic.policy.class.name", CLASS, None,
-        doc="The class that may refuse the creation of a topic. Unset means none is asked."),
+        doc="The class that can reject the creation of a topic. Unset means no such policy."),
     Key("alter.config.policy.class.name", CLASS, None,
-        doc="The class that may refuse a change of settings. Unset means none is asked."),
+        doc="The class that can reject a change of configuration. Unset means no such policy."),
     Key("log.dir.failure.timeout.ms", LONG, "30000", at_least(1),
-        doc="Milliseconds the broker tries to tell the controller that a data directory failed before it "
-            "shuts down."),
+        doc="The time, in milliseconds, that the broker tries to report a failed log directory to the "
+            "controller before it shuts down."),
     Key("log.initial.task.delay.ms", LONG, "30000", at_least(0), internal=True,
-        doc="Milliseconds after start before retention, flushing and checkpoints first run."),
+        doc="The time, in milliseconds, between the start of the broker and the first run of retention, "
+            "flushing and checkpoints."),
 )
 # fmt: on

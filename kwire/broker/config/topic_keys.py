@@ -28,51 +28,51 @@ from kwire.wire.named_tuple import NamedTuple
 TOPIC_KEYS: Final = (
     # Those that a broker has under the same name, and the same text, stand without one.
     Key("segment.bytes", INT, "1073741824", at_least(1_048_576),
-        doc="The size in bytes at which a partition closes a segment and starts another. Compaction leaves "
-            "the open segment alone."),
+        doc="The maximum size, in bytes, of a segment. The partition then rolls a new segment. The active "
+            "segment is not compacted."),
     Key("segment.ms", LONG, "604800000", at_least(1),
-        doc="The age in milliseconds at which a partition closes a segment even if it is not full, so that "
-            "its records can be deleted or compacted."),
+        doc="The time, in milliseconds, after which a partition rolls a new segment even if the active one "
+            "is not full, so that its records can be deleted or compacted."),
     Key("segment.jitter.ms", LONG, "0", at_least(0),
-        doc="The most milliseconds taken at random off segment.ms, so that many partitions do not start "
-            "segments at the same moment; 0 means no variation."),
+        doc="The maximum random time, in milliseconds, that is subtracted from segment.ms, so that "
+            "partitions do not roll their segments at the same time."),
     Key("segment.index.bytes", INT, "10485760", at_least(4),
-        doc="The most bytes an offset or time index of a segment may grow to; a full index closes its "
-            "segment."),
+        doc="The maximum size, in bytes, of an offset or time index. The partition rolls a new segment when "
+            "an index is full."),
     Key("flush.messages", LONG, "9223372036854775807", at_least(1),
-        doc="How many records may be appended to a partition before it is forced to disk. The largest "
-            "number leaves it to the operating system, and durability to replication."),
+        doc="The number of records after which a partition is flushed to disk. The default leaves flushing "
+            "to the operating system, and durability to replication."),
     Key("flush.ms", LONG, "9223372036854775807", at_least(0),
-        doc="Milliseconds an appended record may be in memory only before the partition is forced to disk. "
-            "The largest number leaves it to the operating system."),
+        doc="The maximum time, in milliseconds, that a record stays in memory before the partition is "
+            "flushed to disk. The default leaves flushing to the operating system."),
     Key("retention.bytes", LONG, "-1",
-        doc="The size in bytes above which each partition deletes its oldest segments, where cleanup.policy "
-            "has delete; -1 means size deletes nothing."),
+        doc="The maximum size, in bytes, of a partition before its oldest segments are deleted, if "
+            "cleanup.policy contains delete. -1 means no limit."),
     Key("retention.ms", LONG, "604800000", at_least(-1),
-        doc="Milliseconds a partition keeps a segment before it deletes it, where cleanup.policy has "
-            "delete; -1 means age deletes nothing."),
+        doc="The time, in milliseconds, that a partition retains a segment before it deletes it, if "
+            "cleanup.policy contains delete. -1 means no limit."),
     Key("max.message.bytes", INT, "1048588", at_least(0),
-        doc="The largest batch of records, in bytes and as compressed, that the topic accepts."),
+        doc="The maximum size, in bytes, of a record batch, after compression."),
     Key("index.interval.bytes", INT, "4096", at_least(0),
-        doc="Bytes of a partition's log between two entries of its offset index. Fewer make look-ups more "
-            "exact and the index larger."),
+        doc="The number of bytes of a partition's log between two entries of its offset index. A smaller "
+            "interval makes lookups faster and the index larger."),
     Key("delete.retention.ms", LONG, "86400000", at_least(0),
-        doc="Milliseconds a compacted partition keeps the markers of deleted keys. A reader that starts at "
-            "the beginning has this long to see all of them."),
+        doc="The time, in milliseconds, that a compacted partition retains tombstones. A consumer that "
+            "starts at the beginning must reach the end within this time to see all of them."),
     Key("min.compaction.lag.ms", LONG, "0", at_least(0),
-        doc="Milliseconds after it was written during which a record is never compacted away. 0 leaves only "
-            "the segment being written alone."),
+        doc="The minimum time, in milliseconds, that a record remains uncompacted. With 0, only the active "
+            "segment is excluded from compaction."),
     Key("max.compaction.lag.ms", LONG, "9223372036854775807", at_least(1),
-        doc="Milliseconds after it was written by which a record has to be considered for compaction. The "
-            "largest number means age alone never causes it."),
+        doc="The maximum time, in milliseconds, that a record remains ineligible for compaction. The "
+            "default means no limit."),
     Key("file.delete.delay.ms", LONG, "60000", at_least(0),
-        doc="Milliseconds a segment's files stay on disk after the partition stopped using them."),
+        doc="The time, in milliseconds, between the removal of a segment and the deletion of its files."),
     Key("min.cleanable.dirty.ratio", DOUBLE, "0.5", between(0, 1),
-        doc="The share of a partition's log, 0 to 1, that is not compacted yet from which compaction "
-            "begins. Higher means fewer passes and more disk space."),
+        doc="The share of a log, from 0 to 1, that must be uncompacted before compaction starts. A larger "
+            "value means fewer compactions and more disk space."),
     Key("cleanup.policy", LIST, "delete", ListValidator("compact", "delete"),
-        doc="What becomes of old records: delete drops segments by age and size, compact keeps the latest "
-            "record of each key, and both may be given. An empty list keeps everything."),
+        doc="The retention policies of the topic, separated by commas: delete removes old segments by age "
+            "and size, compact retains the latest record of each key. An empty list retains everything."),
     Key("unclean.leader.election.enable", BOOLEAN, "false"),
     Key("min.insync.replicas", INT, "1", at_least(1)),
     Key("compression.type", STRING, "producer",
@@ -81,40 +81,41 @@ TOPIC_KEYS: Final = (
     Key("compression.lz4.level", INT, "9", between(1, 17)),
     Key("compression.zstd.level", INT, "3", between(-131_072, 22)),
     Key("preallocate", BOOLEAN, "false",
-        doc="Whether the file of a new segment is given its full size on disk at once."),
+        doc="Whether the file of a new segment is created with its full size."),
     Key("message.timestamp.type", STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),
-        doc="Which time records carry: CreateTime is the producer's, LogAppendTime the broker's at the "
-            "moment it appends them."),
+        doc="The timestamp of records: CreateTime is the producer's time, LogAppendTime is the broker's "
+            "time at the append."),
     Key("message.timestamp.before.max.ms", LONG, "9223372036854775807", at_least(0),
-        doc="Milliseconds by which a record's time may lie before the broker's; older ones are refused. "
-            "Does not apply to LogAppendTime, and the largest number means no limit."),
+        doc="The maximum time, in milliseconds, by which a record's timestamp may precede the broker's "
+            "time. Older records are rejected. It does not apply to LogAppendTime. The default means no "
+            "limit."),
     Key("message.timestamp.after.max.ms", LONG, "3600000", at_least(0),
-        doc="Milliseconds by which a record's time may lie ahead of the broker's; later ones are refused. "
-            "Does not apply to LogAppendTime."),
+        doc="The maximum time, in milliseconds, by which a record's timestamp may exceed the broker's time. "
+            "Newer records are rejected. It does not apply to LogAppendTime."),
     Key("leader.replication.throttled.replicas", LIST, "", ThrottledReplicasValidator(),
-        doc="The replicas whose replication is throttled where they lead, as PARTITION:BROKER pairs "
-            "separated by commas; * means all, empty means none."),
+        doc="The leader replicas whose replication is throttled, as PARTITION:BROKER pairs, separated by "
+            "commas. * means all replicas, and an empty list means none."),
     Key("follower.replication.throttled.replicas", LIST, "", ThrottledReplicasValidator(),
-        doc="The replicas whose replication is throttled where they follow, as PARTITION:BROKER pairs "
-            "separated by commas; * means all, empty means none."),
+        doc="The follower replicas whose replication is throttled, as PARTITION:BROKER pairs, separated by "
+            "commas. * means all replicas, and an empty list means none."),
     Key("remote.storage.enable", BOOLEAN, "false",
-        doc="Whether the topic's older segments are kept in remote storage. The broker's "
-            "remote.log.storage.system.enable has to be on as well."),
+        doc="Whether the topic's segments are copied to remote storage. It requires "
+            "remote.log.storage.system.enable on the broker."),
     Key("local.retention.ms", LONG, "-2", at_least(-2),
-        doc="Milliseconds a segment stays on local disk once it is stored remotely. -2 means as long as "
-            "retention.ms, -1 means no limit."),
+        doc="The time, in milliseconds, that a segment stays on local disk after it was copied to remote "
+            "storage. -2 means the value of retention.ms, and -1 means no limit."),
     Key("local.retention.bytes", LONG, "-2", at_least(-2),
-        doc="Bytes of a remotely stored partition that may stay on local disk. -2 means as much as "
-            "retention.bytes, -1 means no limit."),
+        doc="The maximum size, in bytes, of a partition on local disk if it is also in remote storage. -2 "
+            "means the value of retention.bytes, and -1 means no limit."),
     Key("remote.log.copy.disable", BOOLEAN, "false",
-        doc="Whether the topic stops copying segments to remote storage. What is there stays readable, and "
-            "retention.ms and retention.bytes alone then decide what is deleted."),
+        doc="Whether the topic stops copying segments to remote storage. Existing remote segments remain "
+            "readable. Their deletion then depends only on retention.ms and retention.bytes."),
     Key("remote.log.delete.on.disable", BOOLEAN, "false",
-        doc="Whether what the topic has in remote storage is deleted when remote.storage.enable is turned "
-            "off. Turning it off is refused without this."),
+        doc="Whether the topic's remote segments are deleted when remote.storage.enable is turned off. "
+            "Turning it off fails without this setting."),
     Key("internal.segment.bytes", INT, None, internal=True,
-        doc="Replaces segment.bytes without its lower bound, for tests that need tiny segments. Unset means "
-            "it does not apply."),
+        doc="Overrides segment.bytes without its lower bound, in bytes. For tests that need small segments. "
+            "Unset means no override."),
 )
 # fmt: on
 

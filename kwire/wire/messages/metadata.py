@@ -1,6 +1,6 @@
 """Metadata v0–13.
 
-KIP-430 (authorized operations, v8), KIP-516 (topic ids, v10 and v12), KIP-1102 (top- level error, v13).
+KIP-430 (authorized operations, v8), KIP-516 (topic ids, v10 and v12), KIP-1102 (top-level error, v13).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def test_keys_are_told_with_what_they_do(desk: Desk) -> None:
     ran = desk("configs", "describe", "topic", "documented", "--key", "retention.ms", "--docs", "--json")
     (row,) = ran.json
     assert row["key"] == "retention.ms"
-    assert "Milliseconds" in row["documentation"]
+    assert "milliseconds" in row["documentation"]
     assert (
         "no key retention"
         in desk("configs", "describe", "topic", "documented", "--key", "retention").sentence
