@@ -1,1 +1,1 @@
-"""From requests to replies: a plain function an API, one file a subject."""
+"""Kafka's request handlers: one function per API, one module per subject."""

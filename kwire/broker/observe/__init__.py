@@ -1,1 +1,1 @@
-"""What a node tells of itself to those who run it: its health, its metrics, its last requests."""
+"""Observability of a node: health, metrics, slow requests, the flight recorder and the HTTP port."""

@@ -1,1 +1,1 @@
-"""Who it is that asks: mechanisms of SASL, users, delegation tokens. Knows nothing of the network."""
+"""SASL mechanisms, SCRAM credentials, delegation tokens and principals. No code here uses the network."""

@@ -1,1 +1,1 @@
-"""The cluster: its brokers, its quorum, its features, who leads what and where it lies."""
+"""Handlers for the cluster: brokers, features, quotas, leaders, reassignments and log directories."""

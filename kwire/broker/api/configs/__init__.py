@@ -1,1 +1,1 @@
-"""Configurations of topics, brokers, groups and loggers."""
+"""Handlers for the configuration of topics, brokers, groups and loggers."""

@@ -1,1 +1,1 @@
-"""Groups and their offsets."""
+"""Handlers for groups and their committed offsets."""

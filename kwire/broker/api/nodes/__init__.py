@@ -1,1 +1,1 @@
-"""What the nodes of a cluster ask of its controller: registrations, heartbeats, and what they forward."""
+"""Handlers for requests of other nodes to the controller: registration, heartbeats, Envelope, replicas."""

@@ -1,1 +1,1 @@
-"""The metadata log, as the other nodes of the cluster fetch it, and how its quorum is doing."""
+"""Handlers for the metadata quorum: Fetch, FetchSnapshot, DescribeQuorum, elections and voter changes."""

@@ -1,1 +1,1 @@
-"""Records: written, read, and found by offset, time and epoch."""
+"""Handlers for records: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""

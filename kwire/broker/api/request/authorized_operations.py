@@ -1,6 +1,6 @@
-"""Authorized operations as bit sets: bit n stands for operation n of Kafka's ACLs (KIP-430).
+"""Authorized operations as bit fields: bit n stands for ACL operation n. KIP-430.
 
-Without an authorizer everybody may do everything that makes sense for a resource.
+There is no authorizer, so a client may perform every operation that a resource supports.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a handler is given: the connection's ordered replies, and the request at hand.
+"""Connections and requests as handlers see them.
 
-A `Channel` is the pure half of a connection. Each request takes a slot in arrival order; its reply may be
-completed at any time, and leaves only when every earlier slot of the channel is complete. The shell owns
-the socket, and client `take_ready` for what may be sent.
+A `Channel` is the part of a connection that does no I/O. Each request takes a slot in arrival order. A
+request may be completed at any time, but its response is sent only after the responses of all earlier slots.
+The I/O shell owns the socket, and calls `take_ready` for the bytes to send.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kwire.wire.schema import Message
 
 
 class Delayed:
-    """The type of `DELAYED`: the handler completes its context later."""
+    """The type of `DELAYED`."""
 
     __slots__ = ()
 
@@ -34,9 +34,10 @@ class Delayed:
 
 
 DELAYED: Final = Delayed()
+"""A handler returns this for a delayed operation: it completes the request context later."""
 
 MAX_CLIENT_ID_LENGTH: Final = 255
-"""Longer ones are not remembered by connections, each of which may have one of 32 KiB."""
+"""A connection does not keep a longer client id, which could have 32 KiB."""
 
 MAX_FRAME_BYTES: Final = 2**31 - 1
 
@@ -44,25 +45,28 @@ _PENDING, _READY = range(2)
 
 
 class ChannelAuthentication(Protocol):
-    """What stands before the handlers where who connects has to say who he is: `api.security.session`."""
+    """The authentication of a connection on a SASL listener. Implemented in `api.security.sasl_session`."""
 
     @property
     def expects_raw_tokens(self) -> bool:
-        """Whether what comes next is no request."""
+        """Whether the next frame is a raw SASL token without a Kafka request header."""
 
     @property
     def session_expires(self) -> bool:
-        """Whether each request is to come by here, since one of them may be too late."""
+        """Whether the session has an end, so that `handle_frame` must see each request."""
 
     def handle_frame(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
-        """Whether a frame is not for the handlers; what has to come of it was done. WireError."""
+        """Handle a frame that is not for the API handlers, and return whether it was one. WireError."""
 
     def fail_invalid_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
-        """Whether a frame of a size that cannot be was seen to, and the connection ends by itself."""
+        """Fail a running authentication over a frame of invalid size, and return whether one was running.
+
+        If it returns True, the connection will be closed after the delay for failed authentication.
+        """
 
 
 class Channel:
-    """One client connection as the broker's machines see it."""
+    """One client connection, without its socket."""
 
     __slots__ = (
         "_client",
@@ -106,55 +110,58 @@ class Channel:
         role: ListenerRole = ListenerRole.BROKER,
         request_metrics: RequestMetrics | None = None,
     ) -> None:
-        """`request_metrics` is told of each request, and of each reply that leaves."""
+        """`request_metrics` counts each request, and each response when it is sent."""
         self.id = channel_id
         self.peer_host = peer_host
         self.peer_port = peer_port
         self.local_host = local_host
         self.listener = listener
         self.role = role
-        """Whose listener it is: a broker's, or a controller's."""
+        """Whether the listener is a broker's or a controller's."""
         self.principal = principal
         self.authentication: ChannelAuthentication | None = None
-        """None where nobody is asked who he is."""
+        """None if the listener requires no authentication."""
         self.max_frame_bytes = MAX_FRAME_BYTES
-        """A longer one ends the connection."""
+        """A longer frame closes the connection."""
         self.on_ready = on_ready
         self.logger = logger
         self.request_metrics = request_metrics
         self._client_id: str | None = None
         self._client = client_bytes(None, peer_host)
         self.received_s = 0.0
-        """When what is at hand was received, by the clock of `request_metrics`: the shell says so."""
+        """When the current frames were received, in seconds of the clock of `request_metrics`.
+
+        The I/O shell sets it.
+        """
         self.client_software_name = "unknown"
         self.client_software_version = "unknown"
         self.slots: deque[RequestContext] = deque()
         self.pending_bytes = 0
-        """Bytes of the requests that wait for their replies."""
+        """Bytes of the requests whose responses have not been sent."""
         self.queued_bytes = 0
-        """Bytes of completed replies that `take_ready` has not handed out yet."""
+        """Bytes of completed responses that `take_ready` has not returned yet."""
         self.ending = False
-        """Set when no further request is to be read, since one that is under way ends the connection."""
+        """True once a pending request will close the connection: no further request may be read."""
         self.closing = False
-        """Set when the connection must be closed once the replies that were handed out are sent."""
+        """True once the connection must be closed after the responses that `take_ready` returned."""
         self.closed = False
         self.interrupt: Callable[[], None] | None = None
-        """Ends the long poll that later requests of this channel are waiting behind, if there is one."""
+        """Completes the long poll that later requests of this channel wait for, if there is one."""
         self.repeated_request: RepeatedRequest | None = None
-        """The last request that may come in the same words, and its answer."""
+        """The last request that is expected to be repeated byte for byte, with its response."""
 
     @property
     def pending(self) -> int:
-        """Requests received whose replies have not been handed to the shell."""
+        """The number of requests whose responses `take_ready` has not returned."""
         return len(self.slots)
 
     @property
     def client_id(self) -> str | None:
-        """What the last request has called who client; None before, and where nobody is told of requests."""
+        """The client id of the last request; None before it, and without `request_metrics`."""
         return self._client_id
 
     def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:
-        """Take the next place in the order of replies, for a request of `size_bytes`."""
+        """Append a slot for a request of `size_bytes` to the order of responses."""
         request_metrics = self.request_metrics
         number = 0 if request_metrics is None else self.log_request(request_metrics, header, size_bytes)
         context = RequestContext(header, self, arrived_ms, size_bytes, number)
@@ -163,7 +170,7 @@ class Channel:
         return context
 
     def log_request(self, request_metrics: RequestMetrics, header: RequestHeader, size_bytes: int) -> int:
-        """Note a request before it is handled. Its number."""
+        """Log a request before it is handled, and return its number in the request log."""
         client_id = header[3]
         if client_id == self._client_id:
             client = self._client
@@ -174,9 +181,9 @@ class Channel:
         return request_metrics.log.begin(header, client, self.id, size_bytes, self.received_s)
 
     def take_ready(self) -> list[Buffer | Region]:
-        """Pop the completed replies at the head, in request order, as pieces to send.
+        """Pop the completed responses at the head, in request order, and return the pieces to send.
 
-        Whatever comes behind a request that ends the connection is not answered.
+        Requests behind one that closes the connection get no response.
         """
         slots = self.slots
         pieces: list[Buffer | Region] = []
@@ -210,14 +217,14 @@ class Channel:
         self.queued_bytes = 0
 
     def close(self) -> None:
-        """The connection is gone: completions that come later are dropped."""
+        """Mark the connection as closed. Later completions are dropped."""
         self.closed = True
         self.repeated_request = None
         self._drop_slots()
 
 
 def size_of(piece: Buffer | Region) -> int:
-    """The bytes of a piece of a reply."""
+    """Return the bytes of one piece of a response."""
     if isinstance(piece, (bytes, bytearray)):
         return len(piece)
     if isinstance(piece, memoryview):
@@ -226,7 +233,7 @@ def size_of(piece: Buffer | Region) -> int:
 
 
 class RequestContext:
-    """One request under way, and the only way to answer it."""
+    """One request, and the only way to respond to it."""
 
     __slots__ = (
         "arrived_ms",
@@ -253,20 +260,18 @@ class RequestContext:
         self.size_bytes = size_bytes
         self.received_s = channel.received_s
         self.number = number
-        """By which it was logged: see `RequestLog`."""
+        """The number of the request in the `RequestLog`."""
         self.from_follower = False
-        """Whether it is a follower that fetches."""
+        """Whether the request is a Fetch of a follower."""
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
         self.reply_bytes = 0
         self.closes = False
-        """Whether the connection ends with this request, and the answer to it where there is one."""
+        """Whether the connection is closed after this request, and after its response if it has one."""
         self.request: object = None
-        """Kept until it is request_metrics: a reply that cannot be written is an error to all that
-        was asked."""
+        """Kept until the response is encoded. If encoding fails, the error response needs it."""
         self.fast_path: FastPath | None = None
-        """Set by the handler of a request that may come in the same words, and was request_metrics
-        at once."""
+        """Set by a handler that completed the request at once and expects it to be repeated."""
 
     @property
     def api_version(self) -> int:
@@ -274,27 +279,27 @@ class RequestContext:
 
     @property
     def request_id(self) -> str:
-        """By what the log names it."""
+        """The id of the request in log lines."""
         return request_id(self.channel.id, self.header.correlation_id)
 
     @property
     def listener(self) -> str:
-        """The name of the listener that it came in by."""
+        """The name of the listener that received the request."""
         return self.channel.listener
 
     @property
     def principal(self) -> Principal:
-        """Who client."""
+        """The principal that sent the request."""
         return self.channel.principal
 
     @property
     def peer_host(self) -> str:
-        """The address that the client has asked from."""
+        """The address of the client."""
         return self.channel.peer_host
 
     @property
     def client_id(self) -> str:
-        """The client's id, empty where the request had none."""
+        """The client id; empty if the request had none."""
         return self.header.client_id or ""
 
     @property
@@ -302,7 +307,7 @@ class RequestContext:
         return self.state == _READY
 
     def complete(self, response: Message) -> None:
-        """Encode `response` and release it in its turn. To be called exactly once."""
+        """Encode `response`, and release it once all earlier responses are released. Call it exactly once."""
         channel = self.channel
         if channel.closed or channel.closing:
             self.state = _READY
@@ -312,14 +317,15 @@ class RequestContext:
         try:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
         except NotInVersion as error:
-            self.channel.logger.info("%s to %s is refused: %s", header, self.channel.peer_host, error)
+            self.channel.logger.info("rejecting %s from %s: %s", header, self.channel.peer_host, error)
             self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION)
             return
         except Exception:
-            # A reply that its version has no room for: mostly a string beyond 32767 bytes, as clients can
-            # have texts of errors made that long. Whoever waits for others must not wait for this one.
+            # The response does not fit its version. Usually a string is longer than 32767 bytes, which a
+            # client can cause with names that an error message quotes. Other waiting requests must not be
+            # affected.
             self.channel.logger.exception(
-                "a reply cannot be written: %s to %s",
+                "could not encode the response to %s from %s",
                 header,
                 self.channel.peer_host,
                 extra={"request": self.request_id},
@@ -329,29 +335,34 @@ class RequestContext:
         self.complete_encoded(encoded)
 
     def refuse(self, error: ApiError) -> None:
-        """Answer with an error of the whole request."""
+        """Respond with an error for the whole request."""
         self.complete(self.error_response(error))
 
     def error_response(self, error: ApiError) -> Message:
-        """The response that tells of an error of the whole request. WireError where there can be none."""
+        """Return the response with an error for the whole request. WireError if the API has none."""
         return error_response(self.header.api_key, self.header.api_version, self.request, error)
 
     def _complete_with_error(self, code: ErrorCode) -> None:
-        """Answer with this error, or close the connection where that cannot be told either."""
+        """Respond with this error, or close the connection if that response cannot be encoded either."""
         header = self.header
         self.fast_path = None
         try:
             failed = self.error_response(ApiError(code))
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, failed)
         except Exception as error:
-            self.channel.logger.warning("%s to %s is not answered: %s", header, self.channel.peer_host, error)
+            self.channel.logger.warning(
+                "closing the connection of %s: no error response to %s: %s",
+                self.channel.peer_host,
+                header,
+                error,
+            )
             self.close_connection()
             return
         self.complete_encoded(encoded)
 
     def complete_encoded(self, pieces: list[Buffer | Region]) -> None:
-        """Release a reply that is encoded already: the whole frame, its size in front."""
-        assert self.state == _PENDING, f"a second reply to {self.header}"
+        """Release a response that is already encoded, with its size in front."""
+        assert self.state == _PENDING, f"a second response to {self.header}"
         self.state = _READY
         self.request = None
         channel = self.channel
@@ -368,8 +379,8 @@ class RequestContext:
             channel.on_ready(channel)
 
     def complete_without_reply(self) -> None:
-        """End the request with nothing on the wire (Produce with acks=0)."""
-        assert self.state == _PENDING, f"a second reply to {self.header}"
+        """Complete the request without a response (Produce with acks=0)."""
+        assert self.state == _PENDING, f"a second response to {self.header}"
         self.state = _READY
         self.request = None
         channel = self.channel
@@ -377,13 +388,13 @@ class RequestContext:
             channel.on_ready(channel)
 
     def complete_and_close(self, response: Message) -> None:
-        """Answer, and end the connection with that."""
+        """Respond, and close the connection once the response is sent."""
         self.closes = True
         self.channel.ending = True
         self.complete(response)
 
     def close_connection(self) -> None:
-        """End the request, and the connection once what came before is request_metrics."""
+        """Complete the request without a response, and close the connection after the earlier responses."""
         self.closes = True
         self.channel.ending = True
         self.complete_without_reply()

@@ -1,11 +1,8 @@
-"""The response of items API to an error of the whole request: its handler failed, or its reply
-cannot be made.
+"""Error responses for a whole request, used when a handler fails or a response cannot be encoded.
 
-Most APIs have no place for one error, so everything that the request names gets it: items topic, partition,
-group or resource. `ITEM_ERRORS` says where that stands in the request and in the response; where
-the response has a
-place at its top, that has the error too. What Apache Kafka's own classes answer is kept in
-`tests/broker/api/data`.
+Most responses have no field for one error, so each item of the request gets it: each topic, partition, group
+or resource. `ITEM_ERRORS` names the fields with these items. If the response has a top-level error field,
+that is set as well. `tests/broker/api/data` has the error responses of Apache Kafka's own classes.
 """
 
 from __future__ import annotations
@@ -23,22 +20,22 @@ from kwire.wire.schema import Message, fields_of
 
 
 class ItemErrors(NamedTuple):
-    """Every entry of a list in the request has its own in a list of the response."""
+    """Two lists of items: each item of the request's list gets its own item in the response's list."""
 
     request_field: str
     response_field: str
     key_fields: tuple[str, ...]
-    """The fields that tell which one it is. An entry that is a plain value goes into the first of them."""
+    """The fields that identify an item. If the request's item is a plain value, it goes into the first one."""
     inner: ItemErrors | None = None
-    """What is in items entry in its turn, and then has the error in its place."""
+    """The items inside of each item. If set, they get the error instead."""
     other_fields: Mapping[str, object] = {}
-    """What else the response says where Kafka does not leave it at its default."""
+    """Other fields of the response's item for which Kafka does not use the default."""
 
 
 def _topics(
     request_field: str = "topics", response_field: str = "topics", partitions: str = "partitions"
 ) -> ItemErrors:
-    """By far the most: partitions by their index, in topics by their name."""
+    """Return the most common case: topics by name with partitions by index."""
     return ItemErrors(
         request_field, response_field, ("name",), ItemErrors(partitions, "partitions", ("partition_index",))
     )
@@ -119,7 +116,7 @@ ITEM_ERRORS: Final[dict[int, ItemErrors]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: ItemErrors("group_ids", "groups", ("group_id",)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ItemErrors("topics", "topics", ("name",)),
 }
-"""By API key. An API that is not here has its error at the top alone."""
+"""By API key. The other APIs have only a top-level error."""
 
 WITH_DEFAULT_MESSAGE: Final = {
     ApiKey.FIND_COORDINATOR,
@@ -129,7 +126,7 @@ WITH_DEFAULT_MESSAGE: Final = {
     ApiKey.ADD_RAFT_VOTER,
     ApiKey.REMOVE_RAFT_VOTER,
 }
-"""These have Kafka's own words where an error has none."""
+"""APIs that send Kafka's default message if an error has none."""
 
 ELECT_LEADERS_WITHOUT_TOP: Final = ApiKey.ELECT_LEADERS, 0
 FIRST_FETCH_WITH_IDS: Final = 13
@@ -143,7 +140,7 @@ FIRST_OFFSET_FETCH_OF_GROUPS: Final = 8
 
 
 def error_response(api_key: int, version: int, request: Any, error: ApiError) -> Message:
-    """The response with `error` where a client looks for it. WireError where there can be none."""
+    """Return the response with `error` in the fields that clients check. WireError if there is none."""
     message = error.message
     if message is None and api_key in WITH_DEFAULT_MESSAGE:
         message = DEFAULT_MESSAGES.get(error.code)
@@ -161,7 +158,7 @@ def error_response(api_key: int, version: int, request: Any, error: ApiError) ->
 
 
 def _set_error(place: Message, code: ErrorCode, message: str | None) -> None:
-    """Put the error into a message, as far as that has room for it."""
+    """Set the error fields that `place` declares."""
     fields = place.declared_fields
     for name, value in (("error_code", code), ("partition_error_code", code), ("error_message", message)):
         if name in fields:
@@ -188,7 +185,7 @@ def _fill(
 
 def _produce(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
     if not request.acks:
-        raise WireError("a Produce request failed that asks for no answer")
+        raise WireError("a Produce request with acks=0 failed, and gets no response")
     _fill(response, ITEM_ERRORS[ApiKey.PRODUCE], request.topic_data, code, message)
 
 
@@ -304,4 +301,4 @@ SPECIAL: Final[dict[int, Callable[[Any, Any, int, ErrorCode, str | None], None]]
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_client_quotas,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_user_scram_credentials,
 }
-"""What hangs on the version, or is none of the request's own lists."""
+"""APIs whose error response depends on the version, or is not made of lists of the request."""

@@ -1,7 +1,6 @@
-"""What a broker passes on to the active controller, and what comes back.
+"""Requests that a broker forwards to the active controller.
 
-A broker's part of a forwarded API may answer some of the request itself, and forwards the rest as
-a `PartialRequest`.
+A broker's handler may answer some items of a request itself. It forwards the others as a `PartialRequest`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.ports import ControllerRequestContext
 
 Forward = Callable[["ControllerRequestContext", Any], Delayed]
-"""Have the active controller answer a request."""
+"""Forward a request to the active controller."""
 
 
 class PartialRequest:
-    """A part of a request, whose answer goes into that of the whole."""
+    """Some items of a request, whose response is merged into the response to the original request."""
 
     def __init__(
         self, original: RequestContext, request: Message, on_response: Callable[[Any], None]
@@ -35,39 +34,39 @@ class PartialRequest:
 
     @property
     def header(self) -> RequestHeader:
-        """That of the whole."""
+        """The header of the original request."""
         return self._original.header
 
     @property
     def api_version(self) -> int:
-        """That of the whole."""
+        """The version of the original request."""
         return self._original.api_version
 
     @property
     def principal(self) -> Principal:
-        """That of the whole."""
+        """The principal of the original request."""
         return self._original.principal
 
     @property
     def peer_host(self) -> str:
-        """That of the whole."""
+        """The client address of the original request."""
         return self._original.peer_host
 
     @property
     def listener(self) -> str:
-        """That of the whole."""
+        """The listener of the original request."""
         return self._original.listener
 
     def complete(self, response: Message) -> None:
-        """The controller's answer."""
+        """Process the controller's response."""
         self._on_response(response)
 
     def refuse(self, error: ApiError) -> None:
-        """The controller's refusal of all that was forwarded."""
+        """Process an error of the controller for all forwarded items."""
         self._on_response(
             error_response(self._original.header.api_key, self.api_version, self._request, error)
         )
 
     def close_connection(self) -> None:
-        """That of the whole ends."""
+        """Close the connection of the original request."""
         self._original.close_connection()

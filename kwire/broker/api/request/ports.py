@@ -1,6 +1,6 @@
-"""What handlers need of the node that they are part of: as a broker, and as a controller.
+"""Protocols: the node as request handlers see it.
 
-Handlers of a broker are given the node in a `BrokerRole`, those of a controller in a `ControllerRole`.
+Handlers of broker APIs get the node as a `BrokerRole`, handlers of controller APIs as a `ControllerRole`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Endpoint(NamedTuple):
-    """Where a broker can be reached through one listener."""
+    """The address of a broker on one listener."""
 
     node_id: int
     host: str
@@ -45,7 +45,7 @@ class Endpoint(NamedTuple):
 
 
 class Features(NamedTuple):
-    """Feature levels: what this node supports, and what its cluster has finalized."""
+    """Feature levels: the supported ranges of this node, and the finalized levels of the cluster."""
 
     supported: dict[str, tuple[int, int]]
     finalized: dict[str, int]
@@ -53,40 +53,40 @@ class Features(NamedTuple):
 
 
 class ControllerRequestContext(Protocol):
-    """A request as the controller sees it: its own client's, or one that a broker forwards."""
+    """A request to the controller, sent by a client of its own or forwarded by a broker."""
 
     @property
     def header(self) -> RequestHeader:
-        """Who asks what; the version is that of its answer, too."""
+        """The request header. The response has the same version."""
 
     @property
     def api_version(self) -> int:
-        """The version of the request, and of its answer."""
+        """The version of the request and of its response."""
 
     @property
     def principal(self) -> Principal:
-        """Who asks."""
+        """The principal that sent the request."""
 
     @property
     def peer_host(self) -> str:
-        """The address that the client has asked from."""
+        """The address of the client."""
 
     @property
     def listener(self) -> str:
-        """The name of the listener that it came in by."""
+        """The name of the listener that received the request."""
 
     def complete(self, response: Message) -> None:
-        """Answer. To be called exactly once, unless it is refused."""
+        """Respond. Call it exactly once, or call `refuse`."""
 
     def refuse(self, error: ApiError) -> None:
-        """Answer with an error of the whole request."""
+        """Respond with an error for the whole request."""
 
     def close_connection(self) -> None:
-        """Give no answer, and end the client's connection: it is to begin anew."""
+        """Close the client's connection without a response, so that the client connects again."""
 
 
 class ForwardingManager(Protocol):
-    """The way of clients' requests to the active controller, where that may be another node."""
+    """Forwards client requests to the active controller, which may be another node."""
 
     def forward(
         self,
@@ -94,14 +94,14 @@ class ForwardingManager(Protocol):
         request: Message,
         locally: Callable[[ControllerRequestContext], None],
     ) -> None:
-        """Have the active controller answer it; `locally` does, while that is this node."""
+        """Forward the request; call `locally` instead while this node is the active controller."""
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """Which APIs the active controller serves, by key; nothing while that is not known."""
+        """Return the APIs and versions of the active controller, by key; empty while they are unknown."""
 
 
 class ClusterView(Protocol):
-    """The cluster as this node knows it."""
+    """The cluster as this node sees it."""
 
     @property
     def node_id(self) -> int: ...
@@ -115,25 +115,25 @@ class ClusterView(Protocol):
     def image(self) -> MetadataImage: ...
     @property
     def controller(self) -> ControllerPort:
-        """The active controller, wherever it is."""
+        """The active controller, on this node or another."""
 
     @property
     def users(self) -> Users:
-        """Whose passwords and tokens are known."""
+        """The SCRAM credentials and delegation tokens of the cluster."""
 
     @property
     def token_hmacs(self) -> TokenHmacs:
-        """What the tokens that there are are shown by."""
+        """The HMACs of the delegation tokens."""
 
     def features(self) -> Features:
-        """Feature levels for ApiVersions."""
+        """Return the feature levels for ApiVersions."""
 
     def loggers(self) -> Mapping[str, Logger]:
-        """The loggers whose levels are told and set, by name. KIP-412."""
+        """Return the loggers whose levels can be described and altered, by name. KIP-412."""
 
 
 class QuorumPort(Protocol):
-    """The quorum of the metadata log, as one of its voters knows it, and the log of this one."""
+    """The metadata quorum and the metadata log, as a voter sees them."""
 
     @property
     def log(self) -> MetadataLog: ...
@@ -141,13 +141,16 @@ class QuorumPort(Protocol):
     def leader_id(self) -> int: ...
     @property
     def told_leader_id(self) -> int:
-        """Who leads the epoch as others are told: also while this node wants another, or has resigned."""
+        """The leader of the epoch as sent in responses.
+
+        This node sends it also after it has resigned, or while it is a candidate for a later epoch.
+        """
 
     @property
     def epoch(self) -> int: ...
     @property
     def is_ending(self) -> bool:
-        """Whether this node is about to stop."""
+        """Whether this node is shutting down."""
 
     @property
     def leads(self) -> bool:
@@ -157,74 +160,74 @@ class QuorumPort(Protocol):
     def kraft_version(self) -> int: ...
     @property
     def high_watermark(self) -> int:
-        """Up to where all is committed; -1 while a new leader does not know it."""
+        """The high watermark of the metadata log; -1 while a new leader does not know it."""
 
     def asked(self, request: Message, asker: ControllerRequestContext) -> None:
-        """Have `asker` answered, now or later, on a vote, an epoch, or a change of the voters."""
+        """Handle a vote, a quorum epoch or a voter change, and respond to `asker` now or later."""
 
     def when_kept(self, answer: Callable[[], None]) -> bool:
-        """Whether all is durable that this node has promised; else `answer` is called when it is."""
+        """Return whether all promised state is durable; if not, call `answer` once it is."""
 
     def describe(self) -> Description | None:
-        """How everybody is doing; None where this node does not lead."""
+        """Return the state of voters and observers; None if this node is not the leader."""
 
     def leader_endpoint(self, listener: str) -> PeerAddress | None:
-        """Where the leader is reached on a listener; None while that is not known."""
+        """Return the leader's address on a listener; None while it is unknown."""
 
     def is_voter(self, key: ReplicaKey) -> bool:
-        """Whether another node votes."""
+        """Return whether another node is a voter."""
 
     def is_fetched(self, key: ReplicaKey, offset: int) -> None:
-        """Another node has everything before `offset`, and goes on from there."""
+        """Record a Fetch: the other node has everything before `offset`."""
 
     def is_loaded(self, key: ReplicaKey) -> None:
-        """Another node was sent some of a snapshot."""
+        """Record that a part of a snapshot was sent to another node."""
 
     def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
-        """Call `waiter` once, when more is committed, or written, or the lead ends."""
+        """Call `waiter` once: when more is committed, when more is written, or when the leader resigns."""
 
     def wait_no_more(self, waiter: Callable[[], None]) -> None:
-        """Do not call it, if it was not called yet."""
+        """Cancel `wait`, if `waiter` was not called yet."""
 
 
 class ControllerRole(ClusterView, Protocol):
-    """A node as its handlers of the controller's APIs see it."""
+    """A node as the handlers of controller APIs see it."""
 
     @property
     def quorum(self) -> QuorumPort: ...
     @property
     def own_controller(self) -> ControllerPort:
-        """The controller of this node, which refuses what it is asked while it is not the active one."""
+        """The controller of this node. It returns NOT_CONTROLLER while another node is the active one."""
 
 
 class BrokerPartitions(Protocol):
-    """The partitions of a broker, and what it knows of others."""
+    """The partitions of a broker, and the metadata of other partitions."""
 
     @property
     def traffic(self) -> BrokerTopicStats:
-        """What has come in and gone out, a topic."""
+        """Counters of bytes and requests by topic."""
 
     @property
     def leader_throttle(self) -> ReplicationQuota:
-        """How fast followers may be given what they have not got."""
+        """The leader replication throttle: bytes per second for followers that are not in the ISR."""
 
     def partition(self, topic: str, index: int) -> Partition | None:
-        """The partition, if this broker holds it."""
+        """Return the partition; None if this broker has no replica of it."""
 
     def partition_exists(self, topic: str, index: int) -> bool:
-        """Whether the cluster has such a partition, be it here or elsewhere."""
+        """Return whether the cluster has the partition, on any broker."""
 
     def absence(self, topic: str, index: int) -> ApiError:
-        """Why `partition` has none, as `led_partition` tells it."""
+        """Return the error for a partition that this broker does not have, as `led_partition` raises it."""
 
     def led_partition(self, topic: str, index: int) -> Partition:
-        """The partition, led by this broker and online.
+        """Return the partition if this broker is its leader and it is online.
 
         ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
         """
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
-        """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""
+        """Return the leader's id and leader epoch from the metadata; (-1, -1) if there is none."""
 
     def write_marker(
         self,
@@ -233,7 +236,7 @@ class BrokerPartitions(Protocol):
         coordinator_epoch: int,
         done: Callable[[ApiError | None], None],
     ) -> None:
-        """Write a transaction's end into a partition that it touched."""
+        """Write the transaction marker into a partition of the transaction."""
 
     def ask_coordinator(
         self,
@@ -244,25 +247,25 @@ class BrokerPartitions(Protocol):
         adds: bool,
         told: Callable[[ErrorCode], None],
     ) -> None:
-        """Whether the partition is part of the transaction; with `adds` it becomes part of it."""
+        """Verify that the partition is part of the transaction; with `adds`, add it. KIP-890."""
 
 
 class LogDirMover(Protocol):
-    """Where a broker's partitions lie."""
+    """Moves replicas between the broker's log directories."""
 
     def move(self, topic: str, index: int, path: str) -> None:
-        """Begin to move a partition, or remember where it is to be made. ApiError."""
+        """Start to move a replica, or remember the directory for a future replica. ApiError."""
 
 
 class ProducerIdManager(Protocol):
-    """Producer ids that the controller has given to this broker."""
+    """Producer ids from the blocks that the controller allocated to this broker."""
 
     def next(self) -> int:
-        """One that nobody has. ApiError where there is none yet."""
+        """Return an unused producer id. ApiError while no block is allocated."""
 
 
 class BrokerRole(ClusterView, BrokerPartitions, Protocol):
-    """A node as its handlers of the brokers' APIs see it."""
+    """A node as the handlers of broker APIs see it."""
 
     @property
     def groups(self) -> GroupCoordinatorService: ...
@@ -276,15 +279,15 @@ class BrokerRole(ClusterView, BrokerPartitions, Protocol):
     def log_dirs(self) -> LogDirMover: ...
     @property
     def has_telemetry_receiver(self) -> bool:
-        """Whether anybody can be shown what clients push of their metrics."""
+        """Whether pushed client metrics can be read, which needs an HTTP port."""
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
-        """Where these brokers are reached through a listener; those that are not are left out."""
+        """Return the addresses of these brokers on a listener, without brokers that do not have it."""
 
 
 class CombinedRole(BrokerRole, ControllerRole, Protocol):
-    """A node of both roles."""
+    """A node with both process roles, broker and controller."""
 
     @property
     def forwarding(self) -> ForwardingManager | None:
-        """None where no other node can be the active controller."""
+        """None if no other node can be the active controller."""

@@ -1,8 +1,8 @@
-"""A request that a connection sends over and over, and the respond that it gets: heartbeats.
+"""A request that a connection repeats byte for byte, and its cached response: heartbeats.
 
-Ten thousand members send little else, each the same bytes every time but for the correlation id. Where a
-handler knows by a look at what it has that the same request would do the same fast_path, the broker need not
-decode it, go through its layers and encode the respond anew.
+With ten thousand group members most requests are heartbeats, which differ only in their correlation id. A
+handler sets a `FastPath` if it can cheaply check that the same request would have the same effect. The broker
+then neither decodes the request nor encodes the response again.
 """
 
 from __future__ import annotations
@@ -14,39 +14,42 @@ from kwire.wire.primitives import Buffer
 from kwire.wire.registry import RequestHeader
 
 _CORRELATION_ID = 4
-"""Where it is, in a request (behind API key and version) as in an respond (behind the size)."""
+"""Its position: in a request after API key and version, in a response after the size."""
 _BEHIND_IT = 8
 _INT32 = Struct(">i")
 
 MAX_REPEATED_BYTES = 1024
-"""Longer ones are not remembered: each connection may have one, which tags can make as long as it likes."""
+"""Longer requests are not cached. Each connection may cache one, and tagged fields can be of any length."""
 
 FastPath = Callable[[], bool]
-"""Does what the request does. False: nothing was done, handle the request."""
+"""Performs the request again. Returns False if it did nothing, and the request must be handled normally."""
 
 
 class RepeatedRequest:
-    """The last request of its kind on a connection."""
+    """The last request of a connection that can be repeated."""
 
-    __slots__ = ("_answer", "_before", "_behind", "_fast_path", "_header", "size_bytes")
+    __slots__ = ("_before", "_behind", "_fast_path", "_header", "_response", "size_bytes")
 
-    def __init__(self, header: RequestHeader, frame: Buffer, respond: Buffer, fast_path: FastPath) -> None:
-        """`frame` is the request without its size, `respond` the response with it."""
+    def __init__(self, header: RequestHeader, frame: Buffer, response: Buffer, fast_path: FastPath) -> None:
+        """`frame` is the request without its size, `respond` the response with its size."""
         self._header = header
         self.size_bytes = len(frame)
-        """Of the request, without its size."""
+        """The size of the request, without the size field."""
         self._before = bytes(frame[:_CORRELATION_ID])
         self._behind = bytes(frame[_BEHIND_IT:])
-        self._answer = bytes(respond[:_CORRELATION_ID]), bytes(respond[_BEHIND_IT:])
+        self._response = bytes(response[:_CORRELATION_ID]), bytes(response[_BEHIND_IT:])
         self._fast_path = fast_path
 
     def header_of(self, frame: memoryview) -> RequestHeader:
-        """The header of this frame, which is another one's but for the correlation id."""
+        """Return the header of this frame, which differs only in the correlation id."""
         correlation_id: int = _INT32.unpack_from(frame, _CORRELATION_ID)[0]
         return self._header._replace(correlation_id=correlation_id)
 
     def respond(self, frame: memoryview) -> bytes | None:
-        """The respond to a frame. If nothing is done: None for another one, empty where something changed."""
+        """Perform the request again and return its response.
+
+        Returns None for a different frame, and empty bytes if the request must be handled normally.
+        """
         request = frame.tobytes()
         if (
             len(request) != self.size_bytes
@@ -56,5 +59,5 @@ class RepeatedRequest:
             return None
         if not self._fast_path():
             return b""
-        before, behind = self._answer
+        before, behind = self._response
         return before + request[_CORRELATION_ID:_BEHIND_IT] + behind

@@ -1,7 +1,7 @@
-"""The last requests of a node, in slots of equal size: each goes over the oldest one.
+"""The last requests of a node, in a ring of slots of equal size.
 
-A request is logged before it is handled, and how it was answered when its reply leaves. What holds the slots
-may be memory of the process or, so that they outlive it, a file that is mapped (`broker.observe.ring`).
+A request is written before it is handled, and its duration and response size when the response is sent. The
+slots are memory of the process, or a mapped file that survives the process (`broker.observe.ring_file`).
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ if TYPE_CHECKING:
 SLOTS: Final = 1_000
 CLIENT_BYTES: Final = 64
 PEER_BYTES: Final = 46
-"""An IPv6 address has as many at most."""
+"""The longest text of an IPv6 address."""
 NO_RESPONSE: Final = -1.0
 _SLOT: Final = Struct(f"<qqddqqihh{CLIENT_BYTES + PEER_BYTES}s")
 _RESPONSE: Final = Struct("<qd")
-"""Of a slot, behind its number: bytes of the reply, and seconds."""
+"""The part of a slot after its number: response bytes and seconds."""
 _RESPONSE_OFFSET: Final = 8
 _SLOT_BYTES: Final = _SLOT.size
 SLOTS_BYTES: Final = SLOTS * _SLOT_BYTES
 
 
 class LoggedRequest(NamedTuple):
-    """One request that was logged."""
+    """One request of the log."""
 
     received_s: float
-    """When it came in, in seconds of the clock that the node counts by."""
+    """When it was received, in seconds of the node's clock."""
     seconds: float | None
-    """From then until its reply was handed over to be sent; None where it was not answered."""
+    """From then until the response was passed on for sending; None if there was no response."""
     connection: int
     correlation_id: int
     api_key: int
     api_version: int
     client_id: str | None
-    """Cut to `CLIENT_BYTES`; None where it is empty, too."""
+    """Truncated to `CLIENT_BYTES`; None also if it is empty."""
     peer_host: str
     size_bytes: int
     reply_bytes: int
 
     @property
     def request_id(self) -> str:
-        """See `request_id`."""
+        """The id of the request in log lines."""
         return request_id(self.connection, self.correlation_id)
 
 
 def request_id(connection: int, correlation_id: int) -> str:
-    """By what the log and the flight recorder name a request."""
+    """Return the id of a request in log lines and in the flight recorder."""
     return f"{connection}-{correlation_id}"
 
 
 def client_bytes(client_id: str | None, peer_host: str) -> bytes:
-    """Who client, as slots have it."""
+    """Return the client id and the address as slots have them."""
     client = (client_id or "").encode()[:CLIENT_BYTES]
     return client.ljust(CLIENT_BYTES, b"\0") + peer_host.encode()[:PEER_BYTES]
 
 
 class RequestLog:
-    """Those of a node that runs."""
+    """The log of the last requests of a running node."""
 
     __slots__ = ("_at", "_count", "_slots")
 
@@ -75,18 +75,18 @@ class RequestLog:
         self._at = 0
 
     def move_to(self, slots: bytearray | mmap, at: int) -> None:
-        """Have them there from now on, from byte `at` on, where `SLOTS_BYTES` are taken."""
+        """Move the log to another buffer, where it takes `SLOTS_BYTES` from byte `at` on."""
         slots[at : at + SLOTS_BYTES] = self._slots[self._at : self._at + SLOTS_BYTES]
         self._slots, self._at = slots, at
 
     def move_to_memory(self) -> None:
-        """Have them in the memory of this process from now on."""
+        """Move the log to memory of this process."""
         self.move_to(bytearray(SLOTS_BYTES), 0)
 
     def begin(
         self, header: RequestHeader, client: bytes, connection: int, size_bytes: int, received_s: float
     ) -> int:
-        """Note a request that is about to be handled. Its number. `client`: see `client_bytes`."""
+        """Log a request before it is handled, and return its number. `client` is from `client_bytes`."""
         self._count = number = self._count + 1
         api_key, api_version, correlation_id, _, _ = header
         _SLOT.pack_into(
@@ -106,7 +106,7 @@ class RequestLog:
         return number
 
     def finish(self, number: int, reply_bytes: int, seconds: float) -> bool:
-        """Note how a request was answered; False where its slot is another's by now."""
+        """Log the response to a request. Return False if its slot has been reused."""
         if self._count - number >= SLOTS:
             return False
         at = self._at + number % SLOTS * _SLOT_BYTES + _RESPONSE_OFFSET
@@ -114,24 +114,24 @@ class RequestLog:
         return True
 
     def has_requests_of_others(self, client_id: str, since: float) -> bool:
-        """Whether anybody but this client has asked since then, of the requests that are kept."""
+        """Return whether the log has a request of any other client since then."""
         ours = client_bytes(client_id, "")
         for number in range(self._count, max(0, self._count - SLOTS), -1):
             _, _, _, received_s, _, _, _, _, _, client = _SLOT.unpack_from(
                 self._slots, self._at + number % SLOTS * _SLOT_BYTES
             )
-            # Not in their order: one that has waited is logged anew where its slot has gone to another.
+            # The slots are not in order of time: a slow request whose slot was reused is logged again.
             if received_s > since and not client.startswith(ours):
                 return True
         return False
 
     def all(self) -> list[LoggedRequest]:
-        """The newest one last."""
+        """Return the requests, the newest one last."""
         return read_slots(self._slots[self._at : self._at + SLOTS_BYTES])
 
 
 def read_slots(slots: Buffer) -> list[LoggedRequest]:
-    """What is in `SLOTS_BYTES`, the newest one last."""
+    """Return the requests in `SLOTS_BYTES`, the newest one last."""
     logged = []
     for number, reply, seconds, received_s, connection, size, correlation, key, version, client in sorted(
         _SLOT.iter_unpack(slots)

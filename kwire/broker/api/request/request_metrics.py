@@ -1,9 +1,8 @@
-"""What a node has answered: how often, how long it took, and the last requests one by one.
+"""Request metrics of a node: counts and durations per API version, and the log of the last requests.
 
-A request is logged when it is taken up, and when its reply leaves; no histogram is kept. Quantiles are taken
-from the last times of an API when somebody client for them: that costs the request an append to a
-ring, and the
-peer a sort. Both notes take 0.7 µs, where the request takes 15 µs at least.
+No histogram is kept. Quantiles are computed on demand from the last durations of an API: a request only
+appends to a ring, and a scrape sorts. Logging a request and its response takes 0.7 µs; a request takes at
+least 15 µs.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
     from kwire.wire.registry import RequestHeader
 
 RESERVOIR_SIZE: Final = 1_000
-"""So many times of an API are kept for its quantiles. Kafka's reservoir has about as many."""
+"""The number of durations per API version for quantiles. Kafka's reservoir has about as many."""
 
 FETCH_FOLLOWER: Final = -1
-"""As an API key: Fetch of followers, whose waits say nothing about consumers."""
+"""A pseudo API key for fetches of followers, whose waits would distort the figures of consumers."""
 NEVER_SLOW: Final = frozenset(
     {
         ApiKey.FETCH,
@@ -34,8 +33,10 @@ NEVER_SLOW: Final = frozenset(
         ApiKey.SASL_AUTHENTICATE,
     }
 )
-"""Requests that are meant to wait, for records, for other members or to be refused: that they took long says
-nothing."""
+"""Requests that may wait for records, for other members or for the delay of failed authentication.
+
+They are never logged as slow.
+"""
 
 
 class Peer(Protocol):
@@ -48,31 +49,31 @@ class Peer(Protocol):
 
 
 class ApiTimes:
-    """The times of one version of an API."""
+    """The durations of one version of an API."""
 
     __slots__ = ("count", "recent")
 
     def __init__(self) -> None:
         self.count = 0
-        """How many requests were answered."""
+        """The number of completed requests."""
         self.recent: deque[float] = deque(maxlen=RESERVOIR_SIZE)
-        """How many seconds the last ones took."""
+        """The durations of the last requests in seconds."""
 
 
 class RequestMetrics:
-    """The answers of one node."""
+    """The request metrics of one node."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds, of whatever beginning."""
+        """`clock` returns seconds since any fixed time."""
         self.clock = clock
         self.apis: dict[tuple[int, int], ApiTimes] = {}
-        """By API key and version; fetches of followers under `FETCH_FOLLOWER`."""
+        """By API key and version; fetches of followers have the key `FETCH_FOLLOWER`."""
         self.log = RequestLog()
         self._slow_seconds = math.inf
         self._on_slow: Callable[[LoggedRequest], None] = lambda logged: None
 
     def watch_slow(self, seconds: float, on_slow: Callable[[LoggedRequest], None]) -> None:
-        """Call `on_slow` with each request that took longer, but for those that are meant to wait."""
+        """Call `on_slow` with each request that takes longer, except for those in `NEVER_SLOW`."""
         self._slow_seconds, self._on_slow = seconds, on_slow
 
     def record(
@@ -85,10 +86,10 @@ class RequestMetrics:
         received_s: float,
         from_follower: bool,
     ) -> None:
-        """A request is answered, or has come to its end without that. `number`: by which it was logged."""
+        """Record the response to a request, or its end without one. `number` is from the request log."""
         seconds = self.clock() - received_s
         if not self.log.finish(number, reply_bytes, seconds):
-            # It took longer than a thousand others, which is why somebody will look for it.
+            # More than a thousand others completed meanwhile, so it matters: log it again.
             client = client_bytes(header.client_id, peer.peer_host)
             number = self.log.begin(header, client, peer.id, size_bytes, received_s)
             self.log.finish(number, reply_bytes, seconds)
@@ -110,7 +111,7 @@ def logged_request(
     received_s: float,
     seconds: float | None,
 ) -> LoggedRequest:
-    """As `RequestLog` tells of it, with all of the client's name."""
+    """Return the request as `RequestLog` would, but with the complete client id."""
     return LoggedRequest(
         received_s,
         seconds,

@@ -1,8 +1,8 @@
-"""What is served: each API with its versions, and who answers it.
+"""The supported APIs: their versions, and whether the broker or the controller handles them.
 
-This is the truth about what is offered: ApiVersions is made from it, and a request outside of it closes its
-connection, as Apache Kafka does. Who answers an API is as Kafka has it (`listeners` in its message
-definitions, KafkaApis and ControllerApis; KIP-590). Its function is named in `handlers`.
+ApiVersions is generated from `SUPPORTED_APIS`. A request for another API or version closes the connection, as
+in Apache Kafka. The roles are those of Kafka's message definitions (`listeners`), KafkaApis and
+ControllerApis; KIP-590. `dispatch.handlers` has the functions.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class ListenerRole(Enum):
-    """What a node is to whom it listens to."""
+    """The role of a node on a listener."""
 
     BROKER = "broker"
     CONTROLLER = "controller"
 
 
 class Handlers(NamedTuple):
-    """Which listeners an API has, and whether that of a broker only passes it on."""
+    """The listeners that handle an API, and whether a broker's listener forwards it."""
 
     roles: frozenset[ListenerRole]
     is_forwarded: bool = False
 
 
 class HandledBy(Enum):
-    """Who answers an API."""
+    """The roles that handle an API."""
 
     BROKER = Handlers(frozenset({ListenerRole.BROKER}))
     EACH_NODE = Handlers(frozenset({ListenerRole.BROKER, ListenerRole.CONTROLLER}))
-    """Broker and controller, each of itself."""
+    """The broker and the controller, each for itself."""
     CONTROLLER = Handlers(frozenset({ListenerRole.CONTROLLER}), is_forwarded=True)
-    """Brokers forward it to the active one."""
+    """The controller; brokers forward the API to the active controller."""
     CONTROLLER_ONLY = Handlers(frozenset({ListenerRole.CONTROLLER}))
-    """It is asked by other nodes, on the controller's own listener."""
+    """The controller, for requests of other nodes on the controller's listener."""
 
 
 class SupportedApi(NamedTuple):
-    """An API that is offered: in which versions, and who answers it."""
+    """A supported API: its versions, and the roles that handle it."""
 
     min_version: int
     max_version: int
     handled_by: HandledBy = HandledBy.BROKER
     rejected_below: int = 0
-    """Versions below this one are advertised, but not accepted."""
+    """Lower versions are advertised but rejected."""
     needs_telemetry_receiver: bool = False
-    """Whether it is advertised only while somebody is shown what clients push of their metrics."""
+    """Whether it is advertised only while pushed client metrics can be read."""
 
 
 SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
-    # KAFKA-18659: librdkafka before 2.8 stops compressing where Produce 0 is not advertised.
+    # KAFKA-18659: librdkafka before 2.8 does not compress unless Produce 0 is advertised.
     ApiKey.PRODUCE: SupportedApi(0, 13, rejected_below=3),
     ApiKey.FETCH: SupportedApi(4, 18, HandledBy.EACH_NODE),
     ApiKey.LIST_OFFSETS: SupportedApi(1, 11),
@@ -129,7 +129,7 @@ SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
 
 
 def apis_for(role: ListenerRole) -> dict[int, SupportedApi]:
-    """The APIs of a controller's listener, or of a broker's, with what brokers forward."""
+    """Return the APIs of a controller's listener, or those of a broker's including the forwarded ones."""
     return {
         key: one
         for key, one in SUPPORTED_APIS.items()

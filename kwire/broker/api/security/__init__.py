@@ -1,1 +1,1 @@
-"""Who asks: how connections are authenticated, and the APIs of users and delegation tokens."""
+"""SASL authentication of connections, and handlers for SCRAM credentials and delegation tokens."""

@@ -1,1 +1,1 @@
-"""What clients push of their own metrics: who is asked for which, and what they have pushed. KIP-714."""
+"""Client metrics: subscriptions, client instances and the metrics that clients push. KIP-714."""

@@ -1,1 +1,1 @@
-"""Topics: made, grown, deleted and described."""
+"""Handlers for topics: create, delete, add partitions, describe."""

@@ -1,1 +1,1 @@
-"""Transactions and producers."""
+"""Handlers for transactions and producers."""
