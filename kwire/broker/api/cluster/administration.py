@@ -1,8 +1,8 @@
 """UpdateFeatures v0–2, UnregisterBroker v0.
 
-The levels of features (KIP-584, KIP-778 in v1, KIP-1022 in v2); and a broker that does not come back is
-forgotten (KIP-500). Apache Kafka forgets a broker that runs, too, which then serves nothing until it is
-started again. That helps nobody: here the broker that is asked refuses to be forgotten.
+UpdateFeatures: KIP-584, KIP-778 (v1), KIP-1022 (v2). UnregisterBroker (KIP-500) removes a broker from the
+metadata. Apache Kafka also unregisters a running broker, which then serves nothing until it is restarted.
+Here the broker that receives the request refuses to be unregistered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAST_WITH_RESULTS = 1
 def update_features(
     node: ControllerRole, context: ControllerRequestContext, request: UpdateFeaturesRequest
 ) -> Delayed:
-    """All levels are set or none; version 0 allows no downgrade, whatever it asks, as in Apache Kafka."""
+    """Update all features or none. As in Apache Kafka, version 0 allows no downgrade."""
 
     def done(reply: Fault | ApiError | None) -> None:
         response = UpdateFeaturesResponse(error_message=None, results=[])
@@ -54,7 +54,7 @@ def update_features(
             ]
         context.complete(response)
 
-    # A feature named twice goes to the level named last.
+    # If a feature occurs twice, the last level wins.
     updates = {
         update.feature: FeatureUpdate(update.max_version_level, update.upgrade_type)
         for update in request.feature_updates
@@ -67,7 +67,7 @@ def update_features(
 def check_not_this_broker(
     node: BrokerRole, context: RequestContext, request: UnregisterBrokerRequest, forward: Forward
 ) -> Delayed:
-    """The broker that is asked is not forgotten."""
+    """Refuse to unregister the broker that received the request, and forward the request otherwise."""
     _check_not_this_broker(node, request)
     return forward(context, request)
 
@@ -75,7 +75,7 @@ def check_not_this_broker(
 def unregister_broker(
     node: ControllerRole, context: ControllerRequestContext, request: UnregisterBrokerRequest
 ) -> Delayed:
-    """Whether the broker is forgotten; not if it is this very node, which is a broker, too."""
+    """Unregister a broker, unless it is the broker of this node."""
     if request.broker_id in node.image.brokers:
         _check_not_this_broker(node, request)
 
@@ -91,5 +91,5 @@ def unregister_broker(
 
 def _check_not_this_broker(node: ClusterView, request: UnregisterBrokerRequest) -> None:
     if request.broker_id == node.node_id:
-        text = f"Broker {node.node_id} runs, and is the one that was asked to forget it."
+        text = f"Broker {node.node_id} is running and received this request, so it cannot be unregistered."
         raise ApiError(ErrorCode.INVALID_REQUEST, text)

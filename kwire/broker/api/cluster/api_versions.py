@@ -1,7 +1,8 @@
 """ApiVersions v0–4. KIP-35, KIP-511 (client software), KIP-584 (features), KAFKA-17011.
 
-A version newer than ours is answered UNSUPPORTED_VERSION in a v0 body that names only our ApiVersions range,
-so that the client can ask again. The response header is always version 0: the client cannot know yet.
+A request of a newer version gets UNSUPPORTED_VERSION in a v0 body that has only the supported ApiVersions
+range, so that the client can retry. The response header is always version 0, because the client does not know
+ours yet.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FIRST_VERSION_WITH_ZERO_MINIMUM = 4
 def api_versions(
     node: CombinedRole, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """All APIs that are served on this listener, and the feature levels of its cluster."""
+    """Respond with the APIs of this listener and the feature levels of the cluster."""
     version = context.api_version
     if version >= FIRST_VERSION_WITH_SOFTWARE:
         name, software_version = request.client_software_name, request.client_software_version
@@ -61,7 +62,7 @@ def api_versions(
 
 
 def _offered(node: CombinedRole, role: ListenerRole) -> dict[int, tuple[int, int]]:
-    """The versions of each API that whoever answers it serves: the active controller may know fewer."""
+    """Return the versions of each API. Forwarded APIs are limited to those of the active controller."""
     offered = {
         key: (served.min_version, served.max_version)
         for key, served in apis_for(role).items()
@@ -78,7 +79,7 @@ def _offered(node: CombinedRole, role: ListenerRole) -> dict[int, tuple[int, int
 
 
 def complete_unsupported(context: RequestContext) -> None:
-    """Answer an ApiVersions request of a version that is not ours."""
+    """Respond to an ApiVersions request of an unsupported version."""
     served = SUPPORTED_APIS[ApiKey.API_VERSIONS]
     response = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

@@ -1,4 +1,4 @@
-"""DescribeCluster v0–2: the brokers, and who answers for the controller. KIP-700, KIP-919."""
+"""DescribeCluster v0–2: the brokers or the controllers of the cluster. KIP-700, KIP-919."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOO_EARLY = "Direct-to-controller communication is not supported with the curren
 def describe_cluster(
     node: CombinedRole, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Of a broker the brokers, of a controller the controllers: each is asked on its own listeners."""
+    """Respond with brokers on a broker listener, and with controllers on a controller listener."""
     own = CONTROLLERS if context.channel.role is ListenerRole.CONTROLLER else BROKERS
     if own == CONTROLLERS and node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, TOO_EARLY)

@@ -1,7 +1,7 @@
-"""ElectLeaders v0–2, AlterPartitionReassignments v0–1, ListPartitionReassignments v0: who leads, who follows.
+"""ElectLeaders v0–2, AlterPartitionReassignments v0–1, ListPartitionReassignments v0.
 
-Leaders by request, the preferred ones or (v1) any that live (KIP-183, KIP-460); partitions that move to other
-replicas, or stop doing so (KIP-455, KIP-860).
+ElectLeaders: preferred leader election (KIP-183), from v1 on also unclean election (KIP-460). Reassignments:
+KIP-455, KIP-860.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ELECTIONS = {int(one): one for one in (Election.PREFERRED, Election.UNCLEAN)}
 def elect_leaders(
     node: ControllerRole, context: ControllerRequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse | Delayed:
-    """One outcome a partition; what concerns the whole request is said for each of them, too."""
+    """Respond with one result per partition. An error of the whole request is repeated in each of them."""
     if request.topic_partitions == []:
         return ElectLeadersResponse(replica_election_results=[])
     if request.timeout_ms <= 0:
@@ -65,7 +65,7 @@ def elect_leaders(
 def alter_partition_reassignments(
     node: ControllerRole, context: ControllerRequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse | Delayed:
-    """One outcome a partition, in the order asked."""
+    """Respond with one result per partition, in the order of the request."""
     asked = [
         (topic.name, partition.partition_index, partition.replicas)
         for topic in request.topics
@@ -116,7 +116,7 @@ def _response(
 def list_partition_reassignments(
     node: ControllerRole, _context: ControllerRequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """The moves under way among the partitions asked for; a null list asks for all."""
+    """Respond with the ongoing reassignments of the requested partitions; a null list means all."""
     image = node.image
     asked: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:

@@ -1,7 +1,7 @@
-"""DescribeClientQuotas v0–1: the quotas that are in the metadata. KIP-546.
+"""DescribeClientQuotas v0–1: the client quotas in the metadata log. KIP-546.
 
-They are kept for other brokers, and told: nobody is held to them here, and they cannot be altered here.
-Tools that describe users ask for their quotas first.
+Quotas can be described, but this broker neither enforces nor alters them. Other brokers of the cluster may.
+Tools that describe users request their quotas first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS: Final = ("user", "client-id", IP)
 
 
 class Match(IntEnum):
-    """How an entity is to be named. The numbers are the protocol's."""
+    """The rule by which a component matches an entity. The numbers are the protocol's."""
 
     EXACT = 0
     DEFAULT = 1
@@ -38,7 +38,7 @@ class Match(IntEnum):
 def describe_client_quotas(
     node: BrokerRole, _context: ControllerRequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Of every entity that names each kind asked for and, where it is strict, no other."""
+    """Respond with every entity that has all requested types and, if `strict`, no other type."""
     wanted: dict[str, ComponentData] = {}
     for component in request.components:
         kind = component.entity_type

@@ -1,6 +1,6 @@
-"""From a frame to the handler of its API, and from what went wrong to an answer.
+"""Dispatch of request frames to the handlers of their APIs, and of handler failures to error responses.
 
-Handlers are import_handler when their API is first called.
+A handler is imported when its API is first called.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 Handler = Callable[["CombinedRole", RequestContext, Any], Message | Delayed]
 Routes = tuple[dict[int, SupportedApi], dict[int, Handler]]
-"""What a role serves, and the handlers of what it was context so far."""
+"""The APIs of a listener role, and the handlers imported so far."""
 
 _CONTROLLER = ListenerRole.CONTROLLER
 _PRODUCE = ApiKey.PRODUCE
-"""For what each request asks: a member of an enumeration takes six times as long to look up."""
+"""Read for each request. A lookup of the enumeration member takes six times as long."""
 
 
 class Dispatcher:
-    """Sends each frame of a node's connections to the handler of its API."""
+    """Dispatches the frames of a node's connections to API handlers."""
 
     def __init__(self, node: CombinedRole) -> None:
         self._node = node
@@ -43,22 +43,23 @@ class Dispatcher:
         self._as_controller: Routes = apis_for(ListenerRole.CONTROLLER), {}
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
-        """Whether a frame has to wait until what its connection has context before is answered.
+        """Return whether a frame must wait for the responses to earlier requests of its connection.
 
-        Apache Kafka takes a connection's requests one at a time, so that each sees what those before it did.
-        Not so behind a long poll, which ends with it; nor Produce behind Produce: they are written in their
-        order, and nobody looks between them.
+        Apache Kafka handles the requests of a connection one at a time, so that each request sees the effects
+        of the earlier ones. There are two exceptions here. A request behind a long poll ends that poll. A
+        Produce behind other Produces need not wait, because they are appended in order and no request reads
+        in between.
         """
         slots = channel.slots
         if not slots or channel.interrupt is not None:
             return False
         if int.from_bytes(frame[:2], "big") == _PRODUCE:
-            # Whatever is no Produce had nothing behind it, so it can only be the last.
+            # A request other than Produce has no request behind it, so only the last slot can be one.
             return not slots[-1].completed and slots[-1].header.api_key != _PRODUCE
         return not all(context.completed for context in slots)
 
     def dispatch(self, channel: Channel, frame: memoryview, now_ms: int) -> None:
-        """Handle one frame (without its size). WireError means that the connection must be closed."""
+        """Handle one frame, without its size. WireError: the connection must be closed."""
         authentication = channel.authentication
         if authentication is not None:
             interrupt = channel.interrupt
@@ -67,7 +68,7 @@ class Dispatcher:
                     interrupt()
                 return
         repeated = channel.repeated_request
-        # What waits is answered first, and an answer behind a long poll ends that.
+        # Not with pending requests: their responses come first, and this request must end a long poll.
         if repeated is not None and not channel.slots:
             answer = repeated.respond(frame)
             if answer:
@@ -75,7 +76,7 @@ class Dispatcher:
                 channel.open_slot(header, now_ms, len(frame)).complete_encoded([answer])
                 return
             if answer is not None:
-                # It holds on to what its coordinator knew, who may be gone. The next one is remembered again.
+                # Its fast path keeps coordinator state alive that may be gone. The next one is cached again.
                 channel.repeated_request = None
         header, position = decode_request_header(frame)
         role = channel.role
@@ -108,9 +109,9 @@ class Dispatcher:
         except WireError:
             raise
         except Exception:
-            # Ours, not the client's: it is logged with its request, and the broker lives on.
+            # A bug in the broker and not the client's fault: log the request, and keep the broker running.
             self._node.host.logger("kwire.dispatch").exception(
-                "request failed: %s from %s: %.2000r",
+                "request handler failed: %s from %s: %.2000r",
                 header,
                 channel.peer_host,
                 request,
@@ -129,11 +130,11 @@ class Dispatcher:
             assert isinstance(piece, bytearray)
             channel.repeated_request = RepeatedRequest(header, frame, piece, context.fast_path)
         if interrupt is not None:
-            # This reply waits behind a long poll of the same connection: end that poll now.
+            # This response waits behind a long poll of the same connection, so end that poll now.
             interrupt()
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
-        """What answers an API on a listener of this role, directly or by forwarding it."""
+        """Return the function for an API on a listener of this role: its handler, or one that forwards it."""
         if role is _CONTROLLER and api_key in CONTROLLER_HANDLERS:
             return import_handler(CONTROLLER_HANDLERS[api_key])
         handler = import_handler(HANDLERS[api_key])
@@ -147,7 +148,7 @@ class Dispatcher:
         return lambda node, context, request: first(node, context, request, self._forward)
 
     def _forward(self, context: ControllerRequestContext, request: Any) -> Delayed:
-        """Have the active controller answer a request, be it this node or another."""
+        """Forward a request to the active controller, which may be this node."""
         way = self._node.forwarding
         if way is None:
             self._handle_as_controller(context, request)
@@ -156,7 +157,7 @@ class Dispatcher:
         return DELAYED
 
     def _handle_as_controller(self, context: ControllerRequestContext, request: Any) -> None:
-        """Answer a request that is forwarded, as the controller of this node does."""
+        """Handle a forwarded request with the controller of this node."""
         try:
             reply = import_handler(HANDLERS[context.header.api_key])(self._node, context, request)
         except ApiError as error:

@@ -1,6 +1,7 @@
-"""Where each API is answered: its handlers by name, each import_handler when its API is first called.
+"""The handler functions of the APIs, by name. Each is imported when its API is first called.
 
-Most never are. Whatever handlers need of what is served stands in `table`: dispatch alone knows them.
+Most APIs are never called on a node. Only dispatch imports this module; handlers use
+`request.supported_apis`.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ HANDLERS: Final[dict[int, str]] = {
     ApiKey.UPDATE_RAFT_VOTER: "..quorum.raft_requests.handle",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "..topics.describe.describe_topic_partitions",
 }
-"""The function of each API."""
+"""The handler of each API."""
 
 BEFORE_FORWARDING: Final[dict[int, str]] = {
     ApiKey.ALTER_CONFIGS: "..configs.alter.alter_configs",
@@ -94,7 +95,7 @@ BEFORE_FORWARDING: Final[dict[int, str]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "..configs.alter.alter_configs",
     ApiKey.UNREGISTER_BROKER: "..cluster.administration.check_not_this_broker",
 }
-"""What a broker does with a request before it forwards it, if anything."""
+"""Functions that a broker calls for a request before it forwards it."""
 
 CONTROLLER_HANDLERS: Final[dict[int, str]] = {
     ApiKey.FETCH: "..quorum.fetch.fetch",
@@ -104,11 +105,11 @@ CONTROLLER_HANDLERS: Final[dict[int, str]] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "..security.unsupported_on_controller.describe_unsupported",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "..security.unsupported_on_controller.describe_unsupported",
 }
-"""The function for the controller's listener, where it is another one."""
+"""The handlers on the controller's listener, where they differ."""
 
 
 def import_handler(name: str) -> Callable[..., Any]:
-    """A handler by its name in these tables."""
+    """Import a handler by its name in these tables."""
     module, _, function = name.rpartition(".")
     handler: Callable[..., Any] = getattr(import_module(module, __package__), function)
     return handler

@@ -1,8 +1,8 @@
-"""Envelope v0: a request of a client, which a broker passes on to the active controller. KIP-590.
+"""Envelope v0: a client's request, forwarded by a broker to the active controller. KIP-590.
 
-Whatever is wrong with the envelope, or that this is not the active controller any more, is said in the
-envelope's answer, and the broker sees to it; what is wrong with the request is in the client's answer.
-Without an authorizer whoever reaches the controller's listener may forward, as in Apache Kafka.
+Errors of the envelope, and NOT_CONTROLLER, are returned in the envelope's response for the broker. Errors of
+the client's request are returned in the response inside of it. There is no authorizer, so any node or client
+that can connect to the controller's listener may send an Envelope, as in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def envelope(
     request: EnvelopeRequest,
     handle: Callable[[ControllerRequestContext, Message], None],
 ) -> Delayed:
-    """Have `handle` answer what is in it as if its client had asked. ApiError in Apache Kafka's order."""
+    """Pass the request in the envelope to `handle`. ApiError, with checks in Apache Kafka's order."""
     principal = _principal(request)
     try:
         peer_host = str(ipaddress.ip_address(bytes(request.client_host_address)))
@@ -74,7 +74,7 @@ def _principal(request: EnvelopeRequest) -> Principal:
 
 
 class EnvelopedRequest:
-    """A request that came in an envelope."""
+    """A request that arrived in an Envelope."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class EnvelopedRequest:
         return self._outer.listener
 
     def complete(self, response: Message) -> None:
-        """Answer, in an envelope."""
+        """Respond with the response in an envelope."""
         header = self.header
         if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
             self._outer.refuse(ApiError(ErrorCode.NOT_CONTROLLER))
@@ -115,7 +115,10 @@ class EnvelopedRequest:
         self._outer.complete(EnvelopeResponse(response_data=bytes(frame[4:])))
 
     def refuse(self, error: ApiError) -> None:
-        """Refuse all that was asked; or, where this is not the active controller, have it asked elsewhere."""
+        """Respond with an error for the whole request.
+
+        NOT_CONTROLLER is the envelope's error, so that the broker forwards the request to another controller.
+        """
         if error.code is ErrorCode.NOT_CONTROLLER:
             self._outer.refuse(error)
         else:
@@ -123,5 +126,5 @@ class EnvelopedRequest:
             self.complete(error_response(header.api_key, header.api_version, self._request, error))
 
     def close_connection(self) -> None:
-        """End the connection of the broker that has forwarded it."""
+        """Close the connection of the forwarding broker."""
         self._outer.close_connection()

@@ -1,8 +1,7 @@
 """BrokerRegistration v0–4, BrokerHeartbeat v0–2, AllocateProducerIds v0, ControllerRegistration v0.
 
-Other nodes come, say that they live, and are given ids for producers (KIP-631, KIP-730, KIP-919). Each is a
-command of the controller, which has the checks; that of the cluster's id is here, since no command can come
-from another cluster.
+KIP-631, KIP-730 (producer id blocks), KIP-919 (controllers). Each request becomes a command of the
+controller, which does the checks. Only the cluster id of a BrokerRegistration is checked here.
 """
 
 from __future__ import annotations
@@ -38,13 +37,14 @@ if TYPE_CHECKING:
 
 
 def _warn_about_unsupported_features(node: ControllerRole, broker_id: int) -> None:
-    """The broker of the controller's own node has claimed more than it serves, for while it is alone."""
+    """Warn that this node has finalized features that it does not support, once another broker joins."""
     features, own = node.image.features, node.node_id in node.image.brokers
     unserved = [name for name, level in features.items() if level and not FEATURES[name].is_served]
     if unserved and own and broker_id != node.node_id:
         options = " ".join(f"--feature {name}=0" for name in unserved)
         node.host.logger("kwire.node").warning(
-            "broker %d joins, and may offer %s, which this node does not: run kafka-features downgrade %s",
+            "broker %d joins and may use %s, which this node does not support: "
+            "run kafka-features downgrade %s",
             *(broker_id, ", ".join(unserved), options),
         )
 
@@ -52,7 +52,7 @@ def _warn_about_unsupported_features(node: ControllerRole, broker_id: int) -> No
 def broker_registration(
     node: ControllerRole, context: ControllerRequestContext, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse | Delayed:
-    """The epoch of a broker's new life."""
+    """Register a broker and respond with its new broker epoch."""
     if request.cluster_id != node.cluster_id:
         text = f"Expected cluster ID {node.cluster_id}, but got cluster ID {request.cluster_id}"
         raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
@@ -61,7 +61,7 @@ def broker_registration(
         if isinstance(reply, ApiError):
             if reply.code is ErrorCode.UNSUPPORTED_VERSION:
                 node.host.logger("kwire.node").warning(
-                    "broker %d is not let in: %s", request.broker_id, reply.message
+                    "rejecting the registration of broker %d: %s", request.broker_id, reply.message
                 )
             context.refuse(reply)
         else:
@@ -75,7 +75,7 @@ def broker_registration(
         _features(request),
         request.rack,
         request.log_dirs,
-        # Before version 3 a broker cannot tell, and has it at its default: it may have lost something.
+        # Before version 3 it is the default, -1, so that the broker's replicas may have lost records.
         request.previous_broker_epoch,
         request.is_migrating_zk_broker,
         node.quorum.kraft_version,
@@ -87,7 +87,7 @@ def broker_registration(
 def broker_heartbeat(
     node: ControllerRole, context: ControllerRequestContext, request: BrokerHeartbeatRequest
 ) -> Delayed:
-    """What a broker is, as it lives on."""
+    """Renew a broker's session and respond with its state."""
 
     def done(reply: BrokerHeartbeatReply | ApiError) -> None:
         if isinstance(reply, ApiError):
@@ -117,7 +117,7 @@ def broker_heartbeat(
 def allocate_producer_ids(
     node: ControllerRole, context: ControllerRequestContext, request: AllocateProducerIdsRequest
 ) -> Delayed:
-    """A block of ids that nobody else gets."""
+    """Allocate a block of producer ids to a broker."""
 
     def done(reply: ProducerIdBlock | ApiError) -> None:
         if isinstance(reply, ApiError):
@@ -134,7 +134,7 @@ def allocate_producer_ids(
 def controller_registration(
     node: ControllerRole, context: ControllerRequestContext, request: ControllerRegistrationRequest
 ) -> Delayed:
-    """Whether another controller is known from now on."""
+    """Register a controller."""
     if node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         text = "The current MetadataVersion is too old to support controller registrations."
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)

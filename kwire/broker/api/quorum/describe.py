@@ -1,4 +1,4 @@
-"""DescribeQuorum v0–2: how those do that keep the metadata log. KIP-595, KIP-836 (v1), KIP-853 (v2)."""
+"""DescribeQuorum v0–2: the state of voters and observers. KIP-595, KIP-836 (v1), KIP-853 (v2)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FIRST_WITH_DIRECTORIES = 2
 def describe_quorum(
     node: ControllerRole, context: ControllerRequestContext, request: DescribeQuorumRequest
 ) -> Message | Delayed:
-    """How all of them do, who keep it."""
+    """Respond with the state of voters and observers."""
     return respond_when_durable(node, context, lambda: _describe_quorum(node, context, request))
 
 
 def _describe_quorum(
     node: ControllerRole, context: ControllerRequestContext, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    """There is one quorum: who asks for anything else, or for anything beside it, is told of nothing."""
+    """Describe the only quorum. A request for other or further partitions gets errors for all of them."""
     asked = [
         (topic.topic_name, partition.partition_index)
         for topic in request.topics

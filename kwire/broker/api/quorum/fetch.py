@@ -1,11 +1,10 @@
-"""Fetch v4–18 of the metadata log, from its leader. KIP-595, KIP-630, KIP-853 (v17), KIP-1166 (v18).
+"""Fetch v4–18 of the metadata log from its leader. KIP-595, KIP-630, KIP-853 (v17), KIP-1166 (v18).
 
-Order: cluster, partition, the numbers themselves, the leader's epoch; then whether the log up to there is
-the leader's. A Fetch that finds no records waits until more is committed, unless it says (from version 18 on)
-that it knows less to be committed than there is.
+Order of checks: cluster id, partition, offset and epochs, leader epoch, divergence. A Fetch without records
+is delayed until more is committed, unless its high watermark (from v18 on) is lower than the leader's.
 
-A voter is sent what is written, which its Fetch from the end of that helps to commit. Whoever does not vote
-is sent what is committed, and nothing else; Kafka sends to all what is written, and the high watermark later.
+A voter gets everything that is written, because its next Fetch helps to commit it. An observer gets only what
+is committed; Kafka sends observers everything that is written, and the high watermark later.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.ports import ControllerRole
 
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""What Kafka's controllers send at most, whatever is asked for."""
+"""The largest response of Kafka's controllers, whatever the request allows."""
 FIRST_WITH_ENDPOINTS: Final = 17
 FIRST_WITH_REPLICA_STATE: Final = 15
 
 
 def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> Message | Delayed:
-    """Answer at once, or wait until there is more or the wait is over."""
+    """Respond at once, or wait until there is more or max_wait_ms is over."""
     return respond_when_durable(node, context, lambda: _fetch(node, context, request))
 
 
@@ -67,7 +66,7 @@ def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest)
 
 
 def _partition(request: FetchRequest) -> FetchPartition | None:
-    """The one partition, if nothing else is asked for. It goes by its id: older versions have none."""
+    """Return the metadata partition if nothing else is fetched. Versions without topic ids cannot name it."""
     if len(request.topics) != 1 or request.topics[0].topic_id != METADATA_TOPIC_ID:
         return None
     partitions = request.topics[0].partitions
@@ -75,7 +74,7 @@ def _partition(request: FetchRequest) -> FetchPartition | None:
 
 
 class _Fetch:
-    """One Fetch under way."""
+    """One Fetch request."""
 
     def __init__(
         self, node: ControllerRole, context: RequestContext, request: FetchRequest, asked: FetchPartition
@@ -88,7 +87,7 @@ class _Fetch:
         self._is_voter = False
 
     def read(self) -> tuple[FetchResponse, bool]:
-        """What there is now, and whether that is reason enough to answer at once."""
+        """Return the response for the current log, and whether to send it at once."""
         quorum, asked, log = self._node.quorum, self._asked, self._node.quorum.log
         code = leader_error(quorum, asked.current_leader_epoch)
         if code != ErrorCode.NONE:
@@ -102,7 +101,7 @@ class _Fetch:
                 return self.refusal(ErrorCode.UNKNOWN_SERVER_ERROR), True
             key = ReplicaKey(replica_id, asked.replica_directory_id)
             self._is_voter = quorum.is_voter(key)
-            # What it says to have may commit what follows: that is answered, too.
+            # The fetch offset may advance the high watermark, which this response already includes.
             if replica_id >= 0:
                 quorum.is_fetched(key, asked.fetch_offset)
                 if leader_error(quorum, asked.current_leader_epoch) != ErrorCode.NONE:
@@ -151,7 +150,7 @@ class _Fetch:
         return response
 
     def refusal(self, code: ErrorCode) -> FetchResponse:
-        """Nothing but an error, and who leads."""
+        """Return a response with an error and the current leader."""
         data = self._data(-1)
         data.error_code = code
         return self._response(data)
@@ -163,7 +162,7 @@ class _Fetch:
         self._context.channel.interrupt = self.complete
 
     def complete(self) -> None:
-        """Read again, and answer with whatever there is."""
+        """Read again, and respond with the result."""
         self._node.quorum.wait_no_more(self.complete)
         if self._timer is not None:
             self._timer.cancel()
@@ -175,7 +174,7 @@ class _Fetch:
         try:
             response: Message = self.read()[0]
         except Exception:
-            # Nobody else would ever answer it.
-            self._node.host.logger("kwire.dispatch").exception("a fetch that has waited cannot be answered")
+            # Without a response here the request would never be completed.
+            self._node.host.logger("kwire.dispatch").exception("could not respond to a delayed fetch")
             response = self.refusal(ErrorCode.UNKNOWN_SERVER_ERROR)
         self._context.complete(response)

@@ -1,7 +1,7 @@
-"""FetchSnapshot v0–1: a piece of a snapshot of the metadata log, from who leads it. KIP-630, KIP-853 (v1).
+"""FetchSnapshot v0–1: a part of a metadata snapshot from the leader. KIP-630, KIP-853 (v1).
 
-Order: cluster, partition, the leader's epoch, whether there is such a snapshot, the position in it. The
-snapshot of a fresh directory is never sent: what it says stands in the log, too.
+Order of checks: cluster id, partition, leader epoch, snapshot id, position. The bootstrap snapshot of a newly
+formatted directory is never sent, because its records are also in the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIRST_WITH_ENDPOINTS = 1
 def fetch_snapshot(
     node: ControllerRole, context: RequestContext, request: FetchSnapshotRequest
 ) -> Message | Delayed:
-    """Answer with the next bytes, up to max_bytes."""
+    """Respond with the next bytes of the snapshot, up to max_bytes."""
     return respond_when_durable(node, context, lambda: _fetch_snapshot(node, context, request))
 
 
@@ -75,7 +75,7 @@ def _fill(
     asked: RequestPartitionSnapshot,
     data: ResponsePartitionSnapshot,
 ) -> ErrorCode:
-    """Put the bytes that are asked for into the answer; why they are not there, if they are not."""
+    """Add the requested bytes to the response, and return the error if there are none."""
     code = leader_error(node.quorum, asked.current_leader_epoch)
     if code != ErrorCode.NONE:
         return code

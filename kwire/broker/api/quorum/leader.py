@@ -1,4 +1,4 @@
-"""What each answer of the quorum's own APIs says of its leader."""
+"""Leader checks and leader fields that the quorum APIs share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def leader_error(quorum: QuorumPort, epoch: int) -> ErrorCode:
-    """Why this node is not the leader of an epoch; NONE where it is."""
+    """Return the error if this node is not the leader of an epoch; NONE if it is."""
     if epoch < quorum.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if epoch > quorum.epoch:
@@ -29,7 +29,7 @@ def leader_error(quorum: QuorumPort, epoch: int) -> ErrorCode:
 def respond_when_durable(
     node: ControllerRole, context: ControllerRequestContext, answer: Callable[[], Message | Delayed]
 ) -> Message | Delayed:
-    """What `answer` gives, once all is durable that this node has promised the others."""
+    """Respond with the result of `answer` once all state that this node has promised is durable."""
 
     def later() -> None:
         try:
@@ -44,11 +44,11 @@ def respond_when_durable(
 
 
 def leader_endpoint(node: ControllerRole, listener: str) -> tuple[int, PeerAddress] | None:
-    """The leader's id, and where it is reached through a listener; None where that is not known."""
+    """Return the leader's id and address on a listener; None while they are unknown."""
     quorum = node.quorum
     address = quorum.leader_endpoint(listener) if quorum.told_leader_id >= 0 else None
     if address is not None and not address.host:
-        # Voters are not told the host of a listener that has every address; registrations are.
+        # The voter set has no host for a listener that is bound to all addresses, but registrations have one.
         registered = node.image.controllers.get(quorum.told_leader_id)
         if registered is None or listener not in registered.endpoints:
             return None

@@ -1,8 +1,9 @@
 """Vote v0–2, BeginQuorumEpoch v0–1, EndQuorumEpoch v0–1: elections (KIP-595, KIP-996, KIP-853).
-AddRaftVoter v0–1, RemoveRaftVoter v0, UpdateRaftVoter v0: who votes (KIP-853).
 
-The quorum's machine has all the checks, the cluster's id among them, and answers: a vote once it is durable,
-a change of the voters once it is committed, or in the log.
+AddRaftVoter v0–1, RemoveRaftVoter v0, UpdateRaftVoter v0: voter changes (KIP-853).
+
+The raft state machine does all checks, including the cluster id. It responds to a vote once the vote is
+durable, and to a voter change once the change is committed or, for some requests, in the log.
 """
 
 from __future__ import annotations
@@ -17,6 +18,6 @@ if TYPE_CHECKING:
 
 
 def handle(node: ControllerRole, context: ControllerRequestContext, request: Message) -> Delayed:
-    """Have the quorum answer."""
+    """Pass the request to the quorum."""
     node.quorum.asked(request, context)
     return DELAYED

@@ -25,7 +25,7 @@ class ItemErrors(NamedTuple):
     request_field: str
     response_field: str
     key_fields: tuple[str, ...]
-    """The fields that identify an item. If the request's item is a plain value, it goes into the first one."""
+    """The fields that identify an item. A plain value of the request goes into the first one."""
     inner: ItemErrors | None = None
     """The items inside of each item. If set, they get the error instead."""
     other_fields: Mapping[str, object] = {}
