@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs v0–1, AlterConfigs v0–2.
 
-The first sets, deletes, appends to and subtracts from keys (KIP-339), and sets the levels of loggers
-(KIP-412); the other replaces a resource's whole configuration (KIP-133). A broker checks what it can, answers
-for its own loggers, of which no record tells, and forwards the rest.
+IncrementalAlterConfigs sets, deletes, appends to and subtracts from keys (KIP-339), and sets logger levels
+(KIP-412). AlterConfigs replaces the complete configuration of a resource (KIP-133). A broker does the checks
+that it can, sets the levels of its own loggers, which are not in the metadata log, and forwards the rest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DUPLICATE_RESOURCE = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
 def alter_configs(
     node: BrokerRole, context: RequestContext, request: Request, forward: Forward
 ) -> Response | Delayed:
-    """One outcome a resource. What this broker refuses, or does itself, is not forwarded."""
+    """Respond with one result per resource. Forward what this broker neither rejects nor alters."""
     changes = _changes(request)
     rules = BrokerConfigRules(node.config)
     found = faults(changes, node.image, rules, node.node_id, incremental=_is_incremental(request))
@@ -74,9 +74,9 @@ def alter_configs(
 def alter_configs_on_controller(
     node: ControllerRole, context: ControllerRequestContext, request: Request
 ) -> Delayed:
-    """What the controller makes of it, which may have been asked by somebody else than a broker."""
+    """Alter configurations on the controller. The request may come from a client and not from a broker."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    # What is named twice is answered once.
+    # A resource that occurs twice gets one result.
     named = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     request.resources = list(named.values())  # type: ignore[assignment]
     changes = _changes(request)
@@ -113,7 +113,7 @@ def _is_incremental(request: Request) -> bool:
 
 
 def _changes(request: Request) -> list[ResourceChange]:
-    """What is to become of each resource. All that AlterConfigs names is set."""
+    """Return the changes of each resource. AlterConfigs only sets keys."""
     return [
         ResourceChange(
             resource.resource_type,

@@ -1,7 +1,7 @@
-"""What a broker checks of AlterConfigs and IncrementalAlterConfigs before the controller hears of them.
+"""Checks of AlterConfigs and IncrementalAlterConfigs on the broker, before the request is forwarded. KIP-226.
 
-In this order: resources named twice, keys named twice, values that are missing, types that there are not, and
-of a broker's own settings what may change while it runs. KIP-226.
+Order: duplicate resources, duplicate keys, missing values, unknown resource types, and for the broker's own
+keys whether they can be updated while it runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def faults(
     *,
     incremental: bool,
 ) -> list[Fault | None]:
-    """What is wrong with each resource, as far as this broker can tell. Only the increments know loggers."""
+    """Return the error of each resource, or None. Only IncrementalAlterConfigs has loggers."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     return [
         _DUPLICATE_RESOURCE
@@ -61,7 +61,7 @@ def _fault(
 
 
 def _form_fault(resource: ResourceChange) -> Fault | None:
-    """Keys that come twice, values that are missing."""
+    """Return the error for duplicate keys or missing values."""
     names = [change.name for change in resource.changes]
     if len(set(names)) < len(names):
         return Fault(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -79,7 +79,7 @@ def _form_fault(resource: ResourceChange) -> Fault | None:
 def _broker_fault(
     resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
 ) -> Fault | None:
-    """A broker answers for itself: it knows which of its settings may change while it runs."""
+    """Return the error of a broker resource. The broker knows which of its keys are dynamic."""
     name = resource.resource_name
     if name:
         broker_id = parse_integer(name)
@@ -91,7 +91,7 @@ def _broker_fault(
     for change in resource.changes:
         if change.operation not in _OPERATIONS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
-    # What is stored and cannot be applied is no reason to refuse a change.
+    # Stored values that cannot be applied are no reason to reject a change.
     stored = image.config(RESOURCE_BROKER, name) if incremental else {}
     values = rules.usable(stored, per_broker=bool(name))
     for change in resource.changes:
@@ -115,7 +115,7 @@ def _broker_fault(
 
 
 def _edited(current: str, operation: int, value: str) -> str:
-    """A list as the broker edits it, to look at what a change would come to."""
+    """Apply an append or subtract operation to a list, to check the result."""
     if operation == AlterOperation.APPEND:
         parts = split_list(current) if current else []
         return ",".join([*parts, *(part for part in split_list(value) if part not in parts)])

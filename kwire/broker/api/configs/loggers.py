@@ -1,6 +1,6 @@
-"""The loggers of this broker as a configuration resource: described, and set while it runs. KIP-412.
+"""The loggers of this broker as a configuration resource. KIP-412.
 
-Levels have log4j's names. A logger's own level may be taken away, and its parent's holds for it then.
+Levels have log4j's names. If a logger's own level is deleted, its parent's level applies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kwire.host.loggers import ROOT
 from kwire.wire.errors import ApiError, ErrorCode
 
 Loggers = Mapping[str, logging.Logger]
-"""By name: what a node says its loggers are."""
+"""The loggers of a node, by name."""
 
 TRACE: Final = 5
 LEVELS: Final = {
@@ -31,7 +31,7 @@ _NAMES: Final = sorted(((level, name) for name, level in LEVELS.items()), revers
 
 
 def describe_loggers(loggers: Loggers, node_id: int, resource_name: str) -> list[ConfigEntry]:
-    """Every logger and the level that holds for it. ApiError where this is not the broker."""
+    """Return every logger with its effective level. ApiError if the resource is another broker."""
     if not resource_name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
     broker_id = parse_integer(resource_name)
@@ -64,7 +64,7 @@ def alter_loggers(
     *,
     validate_only: bool,
 ) -> Fault | None:
-    """Set levels, or take them away: all of them, or, with what is wrong told, none."""
+    """Set or delete logger levels, all or none. Return the error if there is one."""
     broker_id = parse_integer(resource_name)
     if broker_id is None:
         return _invalid(f"Node id must be an integer, but it is: {resource_name}")

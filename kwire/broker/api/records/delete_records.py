@@ -1,7 +1,7 @@
-"""DeleteRecords v0–2. KIP-107: raise the log start offset; -1 means up to the high watermark.
+"""DeleteRecords v0–2: raise the log start offset; offset -1 means the high watermark. KIP-107.
 
-The low watermark of the answer is where the log begins on all replicas that live: followers raise theirs when
-they hear of the leader's, and say so with their next fetch.
+The response's low watermark is the lowest log start offset of all live replicas. A follower raises its log
+start offset to the leader's, and reports it with its next fetch. The response waits for that.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ INVALID_LOW_WATERMARK = -1
 def handle(
     node: BrokerRole, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse | Delayed:
-    """Delete what lies before each offset; answer when all replicas that live have, or the time is over."""
-    # What is named twice has one answer, to what was asked last; a topic without partitions has none.
+    """Delete the records before each offset, and respond once all live replicas have, or at the timeout."""
+    # If a partition occurs twice, the last offset wins. A topic without partitions gets no result.
     asked = {
         (topic.name, partition.partition_index): partition.offset
         for topic in request.topics
@@ -54,7 +54,7 @@ def handle(
 
 
 class _DelayedDeleteRecords:
-    """One request under way."""
+    """One DeleteRecords request: a delayed operation that waits for followers."""
 
     def __init__(self, node: BrokerRole, context: RequestContext) -> None:
         self._host = node.host
@@ -62,15 +62,15 @@ class _DelayedDeleteRecords:
         self._response: DeleteRecordsResponse | None = None
         self._timer: Timer | None = None
         self._deleted: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
-        """Where followers are waited for, up to which offset."""
+        """The partitions whose followers have not reached the offset yet."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is waited for."""
+        """Whether no follower has to be waited for."""
         return not self._deleted
 
     def delete(self, partition: Partition, offset: int, answer: DeleteRecordsPartitionResult) -> None:
-        """Delete on this broker. ApiError."""
+        """Delete the records of this replica. ApiError."""
         log = partition.log
         if offset == UP_TO_HIGH_WATERMARK:
             offset = partition.high_watermark
@@ -87,7 +87,7 @@ class _DelayedDeleteRecords:
             self._deleted.append((partition, partition.led, offset, answer))
 
     def wait(self, response: DeleteRecordsResponse, timeout_ms: int) -> Delayed:
-        """Answer later."""
+        """Wait for the followers, up to `timeout_ms`."""
         self._response = response
         for _, led, _, _ in self._deleted:
             led.deletions[self._check] = None
@@ -95,7 +95,7 @@ class _DelayedDeleteRecords:
         return DELAYED
 
     def _check(self) -> None:
-        """Some log may begin later than it did, or not be led here any more."""
+        """Check the partitions after a log start offset or a leader has changed."""
         if self._response is None:
             return
         left: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
@@ -128,7 +128,7 @@ class _DelayedDeleteRecords:
 
 
 def _to_delete_from(node: BrokerRole, topic: str, index: int) -> Partition:
-    """The partition, led by this broker, where it is one whose records may be deleted. ApiError."""
+    """Return the partition if its leader is here and its records may be deleted. ApiError."""
     if is_internal(topic) and node.partition_exists(topic, index):
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted."

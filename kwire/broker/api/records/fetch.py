@@ -1,12 +1,14 @@
-"""Fetch v4–18 of consumers. KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-320 (epochs),
-KIP-392 (from followers), KIP-516 (ids), KIP-951 (leaders).
+"""Fetch v4–18 of consumers.
 
-Order: session, isolation level, then per partition topic id and existence, epochs, replica, offset range.
-A fetch that finds fewer than `min_bytes` and no error waits up to `max_wait_ms` for the partitions to grow,
-and is then read afresh. Records go out as regions of the segment file, never through Python.
+KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-320 (epochs), KIP-392 (from followers),
+KIP-516 (topic ids), KIP-951 (current leader).
 
-A session may have thousands of partitions, most of which are quiet: of such a one nothing is read, made or
-looked up.
+Order of checks: isolation level, session; then per partition topic id and existence, leader epoch, leader,
+offset range. A fetch that finds less than `min_bytes` and no error is delayed up to `max_wait_ms`, and then
+reads again. Records are sent from the segment files and are not copied in Python.
+
+A session may have thousands of partitions. Most are quiet: they have nothing new. For a quiet partition
+nothing is read, allocated or looked up.
 """
 
 from __future__ import annotations
@@ -52,23 +54,26 @@ if TYPE_CHECKING:
 
 READ_UNCOMMITTED, READ_COMMITTED = range(2)
 FUTURE_REPLICA_ID = -3
-"""A broker's own copy of a log in another directory: it reads all there is. Other ids below 0 are clients."""
+"""The fetcher of a future replica, which copies a log to another log directory. It reads the complete log.
+
+Other negative ids are clients.
+"""
 FIRST_VERSION_FROM_FOLLOWERS = 11
 QUIET: Final = FileRegion(EMPTY.file, 0, 0)
-"""What there is of a partition of which there is nothing to tell."""
+"""The read result of a quiet partition."""
 
 
 class FetchBroker(BrokerRole, Protocol):
-    """A broker, with its sessions."""
+    """A broker with its cache of fetch sessions."""
 
     @property
     def fetch_sessions(self) -> FetchSessionCache: ...
 
 
 def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) -> FetchResponse | Delayed:
-    """Answer at once, or wait until the partitions have grown or the wait is over.
+    """Respond at once, or wait until the partitions have grown or `max_wait_ms` is over.
 
-    ApiError INVALID_REQUEST: there is no such isolation level.
+    ApiError INVALID_REQUEST: unknown isolation level.
     """
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no isolation level {request.isolation_level}.")
@@ -90,7 +95,7 @@ def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) ->
 
 
 class _Fetch:
-    """One Fetch request under way; while it is parked, a waiter of its partitions."""
+    """One Fetch request. While it is delayed, its partitions notify it when they grow."""
 
     __slots__ = (
         "_committed",
@@ -125,22 +130,22 @@ class _Fetch:
         self._selects_replica = (
             version >= FIRST_VERSION_FROM_FOLLOWERS and node.config.replica_selector_class is not None
         )
-        """Whether it may be sent to a follower instead."""
+        """Whether the response may name a preferred read replica. KIP-392."""
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
-        """Partitions that could be read, and what there was."""
+        """The readable partitions and what the last read returned."""
         self._positions: list[tuple[int, int] | None] = []
-        """Where the read of each of them began: the segment's base offset, and the position in it.
+        """For each of them the position of its fetch offset: the segment's base offset and the byte position.
 
-        None where that is to be looked for once there is something to read.
+        None if it is looked up only once there is something to read.
         """
         self._skips_quiet = session.is_incremental and not self._selects_replica and not self._reads_all
         self._timer: Timer | None = None
-        # What does not exist when the request comes does not for as long as it waits; it is told of last.
+        # A partition that does not exist now stays an error while the request waits. It is sent last.
         self._unknown: FetchedPartitions = []
         self._targets: list[tuple[FetchTarget, Partition | PartitionData]] = []
-        """What is to be read, or the refusal of what exists and this broker has none of."""
+        """The partitions to read, or the error for a partition that exists only on other brokers."""
         for target in session.targets.values():
             if target.topic is None:
                 self._unknown.append((target, partition_error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
@@ -156,7 +161,7 @@ class _Fetch:
                 self._targets.append((target, partition_refusal(node, context.api_version, target, code)))
 
     def read(self) -> tuple[FetchedPartitions, bool]:
-        """What there is now, and whether it is reason enough to answer at once."""
+        """Read all partitions, and return the results and whether to respond at once."""
         fetched: FetchedPartitions = []
         watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
         left_bytes = self._max_bytes
@@ -196,7 +201,7 @@ class _Fetch:
         return fetched + self._unknown, enough
 
     def _is_quiet(self, partition: Partition, target: FetchTarget) -> bool:
-        """Whether a reading would find nothing that the session has not told, and no fault."""
+        """Return whether a read would find nothing that the session has not sent, and no error."""
         log, offset = partition.log, target.fetch_offset
         high_watermark = log.high_watermark
         start_offset = log.log_start_offset
@@ -207,7 +212,7 @@ class _Fetch:
             and target.current_leader_epoch in (partition.leader_epoch, NO_LEADER_EPOCH)
             and target.last_fetched_epoch < 0
             and partition.role is LEADER
-            and log.failure is None  # the logs of a directory fail at once, and roles follow one by one
+            and log.failure is None  # all logs of a directory fail at once, but roles change one by one
             and target.topic_id in (partition.topic_id, ZERO_UUID)
         )
 
@@ -258,20 +263,20 @@ class _Fetch:
         return data, region
 
     def _end_offset(self, log: Log) -> int:
-        """How far it reads."""
+        """Return the offset up to which this request may read."""
         if self._committed:
             return log.last_stable_offset
         return log.written_end_offset if self._reads_all else log.high_watermark
 
     def response(self, fetched: FetchedPartitions) -> FetchResponse:
-        """The response to these readings, trimmed to what the session has not been told."""
+        """Return the response, with only what the session has not sent."""
         try:
             return build_response(self._node, self._context, self._session, fetched)
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
 
     def is_satisfied(self) -> bool:
-        """Whether there is nothing to wait for, after a reading that did not say so by itself."""
+        """Return whether waiting is pointless, after a read that did not find enough."""
         known = True
         counts = self._min_bytes > 1
         try:
@@ -299,12 +304,12 @@ class _Fetch:
         self._context.channel.interrupt = self.complete
 
     def partition_grew(self) -> None:
-        """Answer as soon as the partitions together hold min_bytes more."""
+        """Respond as soon as the partitions together have `min_bytes` more."""
         if not self._context.completed and self._has_enough():
             self.complete()
 
     def _has_enough(self) -> bool:
-        """Whether a wait is over: where a partition can be read no further, too, or not in this segment."""
+        """Return whether to respond: also if a partition has an error or continues in the next segment."""
         total_bytes = 0
         for (partition, target, _), place in zip(self._watched, self._positions, strict=True):
             role = partition.role
@@ -324,11 +329,11 @@ class _Fetch:
                         return True
                     total_bytes += min(available_bytes, target.max_bytes)
             except ApiError:
-                return True  # the answer says which partition cannot be read
+                return True  # the response has the error of the partition
         return total_bytes >= self._min_bytes
 
     def complete(self) -> None:
-        """Read again and answer with whatever there is."""
+        """Read again, and respond with the result."""
         for partition, _, _ in self._watched:
             partition.waiters.pop(self, None)
         if self._timer is not None:
@@ -342,7 +347,7 @@ class _Fetch:
             fetched, _ = self.read()
             response: Message = self.response(fetched)
         except Exception:
-            # Nobody else would ever answer it.
-            self._node.host.logger("kwire.dispatch").exception("a fetch that has waited cannot be answered")
+            # Without a response here the request would never be completed.
+            self._node.host.logger("kwire.dispatch").exception("could not respond to a delayed fetch")
             response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         self._context.complete(response)

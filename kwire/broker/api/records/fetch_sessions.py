@@ -1,10 +1,11 @@
 """Incremental fetch sessions. KIP-227, topic ids KIP-516.
 
-A session remembers which partitions a consumer or follower fetches, and what it was last told of each, so
-that requests and responses carry only what changed. The cache is bounded.
+A session remembers the partitions that a consumer or follower fetches, and what was last sent for each, so
+that requests and responses carry only changes. The cache has a fixed number of slots.
 
-A follower has thousands of partitions in a session, of which hardly any changes between two fetches. Those
-that may have news are kept apart, and no other is looked at: the leader's partitions tell of themselves.
+A follower's session has thousands of partitions, of which few change between two fetches. The session keeps a
+separate list of partitions that may have changed, and reads only those. The leader's partitions add
+themselves.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ FINAL_EPOCH = -1
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 TargetKey = tuple[str | Uuid, int]
-"""A partition as the request names it: by topic name before version 13, by topic id from there on."""
+"""A partition as a request names it: by topic name before version 13, by topic id from version 13 on."""
 
 
 class FetchTarget:
-    """One partition of a fetch: what was asked, and what the client was last told of it."""
+    """One partition of a fetch: the request's fields, and what was last sent to the client."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -44,27 +45,27 @@ class FetchTarget:
 
     def __init__(self, topic: str | None, topic_id: Uuid, index: int) -> None:
         self.topic = topic
-        """None while the topic id is not known to this broker."""
+        """None while this broker does not know the topic id."""
         self.topic_id = topic_id
         self.index = index
         self.fetch_offset = 0
         self.max_bytes = 0
         self.current_leader_epoch = -1
-        """-1 where it is not known, which all epochs below 0 mean here; to other requests only -1 does."""
+        """-1 if unknown. Fetch treats every negative epoch as unknown; other requests only -1."""
         self.last_fetched_epoch = -1
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
 
 
 class FollowerTarget(FetchTarget):
-    """One partition of a follower's fetch: what a leader's partition tells its news to."""
+    """One partition of a follower's fetch, which the leader's partition notifies of changes."""
 
     __slots__ = ("log_start_offset", "session")
 
     def __init__(self, topic: str | None, topic_id: Uuid, index: int, session: FollowerSession) -> None:
         super().__init__(topic, topic_id, index)
         self.log_start_offset = -1
-        """Where the follower's log starts."""
+        """The log start offset of the follower."""
         self.session = session
 
     @property
@@ -73,21 +74,21 @@ class FollowerTarget(FetchTarget):
         return self.session.last_used_ms
 
     def changed(self, *, wake: bool) -> None:
-        """There may be news of the partition; with `wake` a fetch that waits is to look now."""
+        """Add the partition to those that may have changed; with `wake`, wake a waiting fetch now."""
         session = self.session
         key = _key(self, session.uses_topic_ids)
-        if session.targets.get(key) is self:  # else it was forgotten, and perhaps asked for again
+        if session.targets.get(key) is self:  # not after the session has dropped or replaced this target
             session.maybe_changed[key] = self
             if wake and session.waiting_fetch is not None:
                 session.waiting_fetch.wake()
 
 
 NameOf = Callable[[Uuid], str | None]
-"""How topic ids read as names, now."""
+"""Returns the current name of a topic id."""
 
 
 class FetchSession:
-    """What the broker keeps of one client's incremental fetches."""
+    """One incremental fetch session."""
 
     __slots__ = (
         "created_ms",
@@ -113,19 +114,19 @@ class FetchSession:
         self.targets = targets
         self.uses_topic_ids = uses_topic_ids
         self.privileged = privileged
-        """Whether it is a replica's, and not a consumer's."""
+        """Whether it is a replica's session and not a consumer's."""
         self.created_ms = now_ms
         self.last_used_ms = now_ms
         self.epoch = 1
         self.has_unknown_topics = _has_unknown_topics(targets)
-        """Whether the names of some topics are not known to this broker."""
+        """Whether some topic ids are unknown to this broker."""
 
     def to_read(self) -> Iterable[FetchTarget]:
-        """What a fetch in this session looks at, in this order."""
+        """Return the targets that a fetch in this session reads, in this order."""
         return self.targets.values()
 
     def record_read(self, target: FetchTarget) -> None:
-        """It had data, and goes to the back, so that busy partitions do not starve the others."""
+        """Move a target that had records to the end, so that busy partitions do not starve the others."""
         self.targets.move_to_end(_key(target, self.uses_topic_ids))
 
 
@@ -134,14 +135,14 @@ def _has_unknown_topics(targets: Mapping[TargetKey, FetchTarget]) -> bool:
 
 
 class WaitingFetch(Protocol):
-    """A follower's fetch that waits."""
+    """A delayed fetch of a follower."""
 
     def wake(self) -> None:
-        """There is more to fetch."""
+        """Check whether to respond."""
 
 
 class FollowerSession(FetchSession):
-    """A follower's; also what a fetch without a session knows of its partitions, with no id."""
+    """A follower's session. A fetch without a session uses one with id 0."""
 
     __slots__ = ("maybe_changed", "waiting_fetch")
 
@@ -150,11 +151,11 @@ class FollowerSession(FetchSession):
             INVALID_SESSION_ID, OrderedDict(), uses_topic_ids=uses_topic_ids, privileged=True, now_ms=now_ms
         )
         self.maybe_changed: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
-        """Those of the targets that may have news."""
+        """The targets that may have changed since they were last sent."""
         self.waiting_fetch: WaitingFetch | None = None
 
     def begin(self, targets: OrderedDict[TargetKey, FetchTarget]) -> None:
-        """These are its targets; nothing has been told of any."""
+        """Set the targets. Nothing has been sent for any of them."""
         self.targets, self.maybe_changed = targets, targets.copy()
         self.has_unknown_topics = _has_unknown_topics(targets)
 
@@ -167,19 +168,19 @@ class FollowerSession(FetchSession):
             self.maybe_changed.move_to_end(key)
 
     def mark_quiet(self, target: FetchTarget) -> None:
-        """There is no news of it before its partition says so."""
+        """Remove a target from those that may have changed, until its partition adds it again."""
         self.maybe_changed.pop(_key(target, self.uses_topic_ids), None)
 
 
 def next_epoch(epoch: int) -> int:
-    """The session epoch after this one: it wraps past zero, which means a new session."""
+    """Return the next session epoch. It wraps to 1, because 0 means a new session."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == 0x7FFFFFFF else epoch + 1
 
 
 class FetchContext:
-    """What one request fetches, and how its response is trimmed for its session."""
+    """The partitions that one request fetches, and its session if it has one."""
 
     __slots__ = ("_creates", "_epoch", "_session", "_uses_topic_ids", "follower", "targets")
 
@@ -194,7 +195,7 @@ class FetchContext:
     ) -> None:
         self.targets = targets
         self.follower = follower
-        """What knows a follower's targets, in a session or not; None of a consumer."""
+        """The targets of a follower's fetch, in a session or not; None for a consumer."""
         self._creates = cache if session is None else None
         self._session = session
         self._epoch = session.epoch if session is not None else 0
@@ -202,15 +203,15 @@ class FetchContext:
 
     @property
     def is_incremental(self) -> bool:
-        """Whether the response tells of what has changed alone."""
+        """Whether the response carries only changes."""
         return self._session is not None
 
     def trim(
         self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: int
     ) -> tuple[int, Sequence[tuple[FetchTarget, PartitionData]]]:
-        """The session id and the partitions to answer with.
+        """Return the session id and the partitions for the response.
 
-        Raises ApiError(INVALID_FETCH_SESSION_EPOCH) when another request moved the session on meanwhile.
+        ApiError INVALID_FETCH_SESSION_EPOCH: another request has advanced the session meanwhile.
         """
         session = self._session
         if session is not None:
@@ -223,7 +224,7 @@ class FetchContext:
             return session.id, told
         if self._creates is None:
             return INVALID_SESSION_ID, fetched
-        # The session has them in the order of this answer, where those that cannot be looked up come last.
+        # The session's order is that of this response, with unknown topics and partitions last.
         targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
         for target, data in fetched:
             _update_sent(target, data)
@@ -251,13 +252,13 @@ def _key(target: FetchTarget, by_id: bool) -> TargetKey:
 
 
 def size_of(records: object) -> int:
-    """How many bytes of records an answer has, be they in memory or in a file."""
+    """Return the bytes of the records in a response, in memory or in a file."""
     size = getattr(records, "size_bytes", None)
     return size if isinstance(size, int) else len(records)  # type: ignore[arg-type]
 
 
 def _update_sent(target: FetchTarget, data: PartitionData) -> bool:
-    """Whether an incremental response must carry this partition; notes what the client now knows."""
+    """Return whether an incremental response must carry this partition, and record what is sent."""
     news = data.records is not None and size_of(data.records) > 0
     if target.sent_high_watermark != data.high_watermark:
         news = True
@@ -267,8 +268,8 @@ def _update_sent(target: FetchTarget, data: PartitionData) -> bool:
         target.sent_log_start_offset = data.log_start_offset
     diverges = data.diverging_epoch.epoch >= 0
     if data.error_code or diverges:
-        # So that the partition is sent again when the error goes away, or the follower has cut its log: it
-        # does not take the high watermark before.
+        # The partition must be sent again once the error is gone or the follower has truncated its log. The
+        # follower ignores the high watermark until then.
         target.sent_high_watermark = -1
         news = True
     return news or data.preferred_read_replica >= 0
@@ -296,40 +297,40 @@ def _read_targets(
 
 
 def replica_id_of(request: FetchRequest, version: int) -> int:
-    """The id of the replica that fetches; negative for clients."""
+    """Return the id of the replica that fetches; negative for clients."""
     if version >= FIRST_VERSION_WITH_REPLICA_STATE:
         return request.replica_state.replica_id
     return request.replica_id
 
 
 def _eviction_key(session: FetchSession) -> tuple[bool, int, int]:
-    """What a session is measured by: a newcomer evicts one that is worth less than itself."""
+    """Return the key by which sessions are compared: a new session evicts one with a lower key."""
     return (session.privileged, len(session.targets), session.id)
 
 
 class FetchSessionCache:
-    """All sessions of this broker, at most `slots` of them."""
+    """The fetch sessions of this broker, at most `slots`."""
 
     def __init__(self, slots: int, eviction_ms: int, rng: random.Random) -> None:
         self._slots = slots
         self._eviction_ms = eviction_ms
         self._rng = rng
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        """By id, the one unused for longest first."""
+        """By id, the least recently used first."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def context(self, request: FetchRequest, version: int, name_of: NameOf, now_ms: int) -> FetchContext:
-        """What this request fetches, after its changes to its session.
+        """Apply a request to its session, and return what it fetches.
 
-        Raises ApiError with the session errors, which are answered at the top of the response:
+        ApiError with a session error, which is the top-level error of the response:
         FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            # A full request ends the session that it names.
+            # A full request closes the session that it names.
             self._sessions.pop(session_id, None)
             follower = None
             if replica_id_of(request, version) >= 0:
@@ -354,8 +355,8 @@ class FetchSessionCache:
         asked = OrderedDict(_read_targets(request, by_id, name_of, follower))
         self._update(session, asked, request, by_id, name_of)
         if not session.targets:
-            # Nothing is left to remember. What this request asks for is answered all the same; a fetch that
-            # waits in the session is told that it has moved on.
+            # The session is empty, so close it. This request still gets its response. A delayed fetch of the
+            # session gets INVALID_FETCH_SESSION_EPOCH.
             del self._sessions[session.id]
             session.epoch = FINAL_EPOCH
             if follower is not None:
@@ -403,7 +404,7 @@ class FetchSessionCache:
                     session.maybe_changed.pop((topic, index), None)
 
     def admit(self, session: FetchSession, now_ms: int) -> int:
-        """Keep this new session; its id, or 0 where there is no room."""
+        """Add a new session and return its id; 0 if there is no slot for it."""
         if not self._try_evict(privileged=session.privileged, size=len(session.targets), now_ms=now_ms):
             return INVALID_SESSION_ID
         while (session_id := self._rng.randrange(1, 1 << 31)) in self._sessions:
@@ -413,10 +414,10 @@ class FetchSessionCache:
         return session_id
 
     def _try_evict(self, *, privileged: bool, size: int, now_ms: int) -> bool:
-        """Whether there is a slot for a session of `size` partitions, once another has been evicted for it.
+        """Return whether there is a slot for a session of `size` partitions, after an eviction if necessary.
 
-        That is the one unused for longest, if for more than `eviction_ms`; or else the one worth least of
-        those that have been in use for so long, if it is worth less than the newcomer.
+        It evicts the least recently used session if that was unused for more than `eviction_ms`. Otherwise it
+        evicts the evictable session with the lowest key, if the new session has a higher key.
         """
         sessions = self._sessions
         if len(sessions) < self._slots:
@@ -437,5 +438,5 @@ class FetchSessionCache:
     def _is_evictable(self, session: FetchSession, to_privileged: bool) -> bool:
         if to_privileged and not session.privileged:
             return True
-        # Its age is the one that it had when it was last used: one that is not used again does not get older.
+        # The age at the last use counts: a session does not grow older while it is unused.
         return session.last_used_ms - session.created_ms > self._eviction_ms

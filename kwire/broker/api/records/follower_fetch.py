@@ -1,10 +1,11 @@
-"""Fetch v4–18 of followers. KIP-227 (sessions), KIP-595 (find_divergence), KIP-903 (broker epochs).
+"""Fetch v4–18 of followers. KIP-227 (sessions), KIP-595 (divergence), KIP-903 (broker epochs).
 
-A follower reads what is written, up to the end of the log. Its fetch from an offset says that it has all
-before, which may raise the high watermark, and may bring it into the ISR.
+A follower reads up to the end of the log. Its fetch offset shows that it has all earlier records.
+This may advance the high watermark, and may expand the ISR.
 
-In a session, only those partitions are looked at that the request names or that have told of news. A fetch
-that waits is woken by the first of them to grow, and answers once the turn is over, for all of them.
+In a session, a fetch reads only the partitions that the request names or that have changed. A delayed fetch
+is woken by the first partition that grows. It responds at the end of the loop's turn, for all partitions that
+have grown.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
     from kwire.broker.replication.partition import Partition
 
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""What the cluster does not have: told last, and no reason to answer at once where it was so at first."""
+"""Errors of partitions that do not exist. Sent last. A delayed fetch ignores them if it had them before."""
 
 
 def handle(
     node: BrokerRole, context: RequestContext, request: FetchRequest, session: FetchContext
 ) -> FetchResponse | Delayed:
-    """Answer at once, or wait until a partition has grown or the wait is over."""
+    """Respond at once, or wait until a partition has grown or `max_wait_ms` is over."""
     fetch = _FollowerFetch(node, context, request, session)
     fetched, enough = fetch.read(is_new=True)
     if enough or request.max_wait_ms <= 0:
@@ -56,7 +57,7 @@ def handle(
 
 
 class _FollowerFetch:
-    """One request under way."""
+    """One Fetch request of a follower."""
 
     __slots__ = (
         "_broker_epoch",
@@ -88,16 +89,16 @@ class _FollowerFetch:
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._sends_high_watermark_at_once = node.config.replica_selector_class is not None
-        """Whether consumers may wait for the high watermark at the follower. KIP-392."""
+        """Whether consumers may fetch from followers, and so wait for their high watermark. KIP-392."""
         self._timer: Timer | None = None
         self._is_woken = False
         self._unknown: set[FollowerTarget] = set()
-        """What did not exist when the request came: no reason to answer at once."""
+        """The targets that did not exist when the request arrived."""
 
     def read(self, *, is_new: bool = False) -> tuple[FetchedPartitions, bool]:
-        """What there is now, and whether it is reason enough to answer at once.
+        """Read all targets, and return the results and whether to respond at once.
 
-        Of a request that `is_new`, partitions take note.
+        With `is_new` the partitions record the follower's fetch offsets.
         """
         node, session = self._node, self._session.follower
         assert session is not None
@@ -183,13 +184,13 @@ class _FollowerFetch:
                     broker_epoch=self._broker_epoch,
                     watch=target,
                 )
-        # By now it may be higher.
+        # Recording the fetch may have advanced it.
         data.high_watermark = log.high_watermark
         data.last_stable_offset = log.last_stable_offset
         return data, size_bytes
 
     def response(self, fetched: FetchedPartitions) -> FetchResponse:
-        """The response to these readings, trimmed to what the session has not been told."""
+        """Return the response, with only what the session has not sent."""
         try:
             answer = build_response(self._node, self._context, self._session, fetched)
         except ApiError as error:
@@ -218,7 +219,7 @@ class _FollowerFetch:
         self._context.channel.interrupt = self.complete
 
     def wake(self) -> None:
-        """Something has grown, or is not led here any more: look at the end of the turn."""
+        """Check at the end of the turn, because a partition has grown or has another leader."""
         if not self._is_woken:
             self._is_woken = True
             self._node.host.call_soon(self._check)
@@ -229,7 +230,7 @@ class _FollowerFetch:
             self._finish(only_with_enough=True)
 
     def complete(self) -> None:
-        """Answer with whatever there is."""
+        """Read again, and respond with the result."""
         self._finish(only_with_enough=False)
 
     def _finish(self, *, only_with_enough: bool) -> None:
@@ -242,8 +243,8 @@ class _FollowerFetch:
                     return
                 answer = self.response(fetched)
         except Exception:
-            # Nobody else would ever answer it.
-            self._node.host.logger("kwire.dispatch").exception("a fetch that has waited cannot be answered")
+            # Without a response here the request would never be completed.
+            self._node.host.logger("kwire.dispatch").exception("could not respond to a delayed fetch")
             answer = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         session = self._session.follower
         assert session is not None

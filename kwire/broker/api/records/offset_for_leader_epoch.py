@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch v2–4. KIP-101, KIP-279, KIP-320: where did this leader epoch end?"""
+"""OffsetForLeaderEpoch v2–4: the end offsets of leader epochs. KIP-101, KIP-279, KIP-320."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def handle(
     node: BrokerRole, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """For each partition the largest epoch up to the one asked for, and its end offset (-1, -1 if none)."""
+    """Respond per partition with the largest epoch up to the requested one, and its end offset; or -1, -1."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

@@ -1,4 +1,4 @@
-"""From which replica a consumer had better fetch: one in its own rack. KIP-392."""
+"""Selection of a read replica in the consumer's rack. KIP-392."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 def preferred_read_replica(
     node: BrokerRole, led: RemoteReplicas, fetch_offset: int, *, rack: str, listener: str
 ) -> int | None:
-    """The follower to fetch from; None where that is the leader.
+    """Return the follower that the consumer should fetch from; None for the leader.
 
-    It is in the ISR, lives, and has the offset. Of several it is the one that is furthest.
+    It is in the ISR, is not fenced and has the fetch offset. If there are several, the one with the highest
+    end offset wins.
     """
     if not rack:
         return None

@@ -1,8 +1,7 @@
-"""Produce v3–13 (0–2 are advertised and refused, KAFKA-18659). KIP-98, KIP-467 (record errors), KIP-516.
+"""Produce v3–13 (v0–2 are advertised but rejected, KAFKA-18659). KIP-98, KIP-467 (record errors), KIP-516.
 
-Order of checks per partition: topic id and existence, one batch of format 2, acks, internal topic, whether
-this broker leads it, then the log's own: size, CRC, records, sequence. A reply waits until all its partitions
-are committed.
+Order of checks per partition: topic id and existence, one batch of magic 2, acks, internal topic, leader,
+then those of the log: size, CRC, records, sequence. The response waits until every partition meets `acks`.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS = 12
 FIRST_VERSION_WITH_ABORTABLE = 11
 FIRST_VERSION_WITH_CURRENT_LEADER = 10
 ADMIN_CLIENT_ID = "__admin_client"
-"""The client id that may write internal topics, as Kafka's own tools do."""
+"""Requests with this client id may write to internal topics, as in Kafka."""
 
 
 def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Delayed:
-    """Append to each partition; the reply follows when what `acks` asks for is so of all of them."""
+    """Append to each partition, and respond once `acks` is met for all of them."""
     produce = _Produce(node, context, request)
     try:
-        # Before anything else, and for the whole request.
+        # These checks come first, and fail the whole request.
         headers: list[BatchHeader | None] = []
         in_transaction = False
         for topic in request.topic_data:
             for data in topic.partition_data:
                 records = data.records
-                assert records is None or isinstance(records, memoryview)  # as it is decoded
+                assert records is None or isinstance(records, memoryview)  # the decoder returns no other type
                 header = leading_header(records)
                 headers.append(header)
                 if header is not None and header.is_transactional:
@@ -68,7 +67,7 @@ def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -
 
 
 def _check_named_once(request: ProduceRequest, count: int) -> None:
-    """ApiError INVALID_REQUEST: what is to be appended where a partition is named twice, nobody can tell."""
+    """Raise ApiError INVALID_REQUEST if a partition occurs twice, so that its batch would be ambiguous."""
     named = {
         (topic.name, topic.topic_id, data.index)
         for topic in request.topic_data
@@ -79,7 +78,7 @@ def _check_named_once(request: ProduceRequest, count: int) -> None:
 
 
 class _Produce:
-    """One Produce request under way: the response as it fills, and how many appends it waits for."""
+    """One Produce request: its response so far, and the number of pending appends."""
 
     __slots__ = (
         "_context",
@@ -101,7 +100,7 @@ class _Produce:
         self.all_sent = False
 
     def append_all(self, headers: Sequence[BatchHeader | None]) -> None:
-        """Append what is for each partition, whose headers these are, one after the other."""
+        """Append the batches of all partitions. `headers` has the header of each batch."""
         node = self._node
         read = iter(headers)
         for topic in self._request.topic_data:
@@ -131,7 +130,7 @@ class _Produce:
         self.maybe_finish()
 
     def fail_request(self, error: ApiError) -> ProduceResponse | Delayed:
-        """The response that refuses every partition; with acks=0 a closed connection."""
+        """Return the response with an error for every partition; with acks=0 close the connection."""
         if self._request.acks == 0:
             self._context.close_connection()
             return DELAYED
@@ -144,7 +143,7 @@ class _Produce:
                         index=data.index,
                         error_code=error.code,
                         base_offset=-1,
-                        # An unknown error says nothing of itself to clients.
+                        # As in Kafka, an unknown error has no message.
                         error_message=None if error.code == ErrorCode.UNKNOWN_SERVER_ERROR else error.message,
                     )
                     for data in topic.partition_data
@@ -162,7 +161,7 @@ class _Produce:
         header: BatchHeader | None,
         answer: PartitionProduceResponse,
     ) -> None:
-        """Append what is for one partition, or tell why this broker has none of it. ApiError: refused."""
+        """Append the batch of one partition, or raise its error. ApiError."""
         records = data.records
         assert records is None or isinstance(records, memoryview)
         records = check_produced(records, header, self._version)
@@ -177,7 +176,7 @@ class _Produce:
         if isinstance(partition, ApiError):
             raise partition
         if not header.is_transactional or not header.has_producer_id:
-            # Without a producer it is part of no transaction, whatever its attributes say.
+            # Without a producer id it is in no transaction, even if its attributes say so.
             self._append_to_log(topic, partition, records, header, answer)
             return
         self._waiting += 1
@@ -189,7 +188,7 @@ class _Produce:
                     raise error
                 led = self._node.led_partition(topic, answer.index)
                 if led.topic_id != topic_id:
-                    # It was made anew meanwhile, and nobody was asked about the new one.
+                    # The topic was deleted and created again meanwhile, and the new one was not verified.
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 self._append_to_log(topic, led, records, header, answer)
             except ApiError as refused:
@@ -216,7 +215,7 @@ class _Produce:
         header: BatchHeader,
         answer: PartitionProduceResponse,
     ) -> None:
-        """Append one batch that may be. ApiError: refused."""
+        """Append one batch that may be written. ApiError."""
 
         def done(error: ApiError | None) -> None:
             if error is not None:
@@ -249,7 +248,7 @@ class _Produce:
 
     def _fail_partition(self, topic: str, answer: PartitionProduceResponse, error: ApiError) -> None:
         if self._request.acks == 0:
-            # The connection ends with this request: what comes behind it is not to be done.
+            # The connection is closed after this request, so later requests must not be handled.
             self._context.channel.ending = True
         answer.error_code = error.code
         answer.base_offset = -1
@@ -257,7 +256,7 @@ class _Produce:
         if isinstance(error, ErrorWithMessage):
             answer.error_message = error.message
         if isinstance(error, RecordErrors):
-            # Kafka says more than the code only where single records are at fault (KIP-467).
+            # Kafka sends a message only if single records are invalid (KIP-467).
             answer.error_message = error.message
             answer.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
@@ -272,7 +271,7 @@ class _Produce:
             self._add_node_endpoint(leader_id)
 
     def _add_node_endpoint(self, leader_id: int) -> None:
-        """Say where a leader is reached, once. KIP-951."""
+        """Add the address of the leader to the response, once. KIP-951."""
         told = self._response.node_endpoints
         if all(endpoint.node_id != leader_id for endpoint in told):
             told += [
@@ -283,7 +282,7 @@ class _Produce:
             ]
 
     def maybe_finish(self) -> None:
-        """Reply once every append of the request is committed or refused."""
+        """Respond once every append has met `acks` or failed."""
         if self._waiting or not self.all_sent:
             return
         if self._request.acks != 0:
@@ -296,7 +295,8 @@ class _Produce:
             if answer.error_code
         ]
         if failed:
-            # With acks=0 nobody reads an error: a closed connection makes the producer refresh its metadata.
+            # acks=0 has no response for the error. A closed connection makes the producer refresh its
+            # metadata.
             self._node.host.logger("kwire.produce").info(
                 "closing the connection of %s: acks=0 and %s",
                 self._context.channel.peer_host,
@@ -317,7 +317,7 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Refusals that answer with log start offset -1, as Kafka does."""
+"""Errors with log start offset -1 in the response, as in Kafka."""
 
 _AFTER_APPEND = frozenset(
     {
@@ -327,4 +327,4 @@ _AFTER_APPEND = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""What becomes of batches that are in the log and wait for followers: where they are is told all the same."""
+"""Errors after the append, while waiting for followers: the response still carries the batch's offset."""

@@ -1,7 +1,7 @@
-"""Topics made, deleted and grown: CreateTopics v2–7, DeleteTopics v1–6, CreatePartitions v0–3.
+"""CreateTopics v2–7, DeleteTopics v1–6, CreatePartitions v0–3.
 
-CreateTopics (KIP-4, KIP-525, KIP-516): names given twice never get to the decision. DeleteTopics: by name,
-from v6 on by name or id (KIP-516). CreatePartitions (KIP-195): a topic grows, it never shrinks.
+CreateTopics: KIP-4, KIP-525, KIP-516. DeleteTopics: by name, from v6 on by name or id (KIP-516).
+CreatePartitions: KIP-195. Topic names that occur twice are rejected before the controller's checks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FIRST_WITH_DISABLED_CODE = 3
 def create_topics(
     node: ControllerRole, context: ControllerRequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse | Delayed:
-    """One outcome a topic name, unless the request is refused as a whole."""
+    """Respond with one result per topic name, or with an error for the whole request."""
     times = Counter(topic.name for topic in request.topics)
     asked = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
 
@@ -87,7 +87,7 @@ def _refused(name: str, error: ApiError) -> CreatableTopicResult:
 def _add_configs(
     node: ControllerRole, asked: list[CreatableTopic], results: list[CreatableTopicResult]
 ) -> None:
-    """KIP-525: what was created is told with the configuration that holds for it."""
+    """Add the effective configuration of the created topics to their results. KIP-525."""
     overrides = {topic.name: {config.name: config.value for config in topic.configs} for topic in asked}
     for result in results:
         if result.error_code != ErrorCode.NONE:
@@ -110,7 +110,7 @@ def _add_configs(
 def delete_topics(
     node: ControllerRole, context: ControllerRequestContext, request: DeleteTopicsRequest
 ) -> Delayed:
-    """One outcome a topic. ApiError where delete.topic.enable is off, or there is no time for any of them."""
+    """Respond with one result per topic. ApiError if delete.topic.enable is false, or without a timeout."""
     version = context.api_version
     if version >= FIRST_WITH_IDS:
         asked = [
@@ -156,7 +156,7 @@ def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
 def create_partitions(
     node: ControllerRole, context: ControllerRequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse | Delayed:
-    """One outcome a topic name, unless the request is refused as a whole."""
+    """Respond with one result per topic name, or with an error for the whole request."""
     times = Counter(topic.name for topic in request.topics)
     asked = [topic for topic in request.topics if times[topic.name] == 1]
     duplicate = Fault(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

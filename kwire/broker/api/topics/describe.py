@@ -1,6 +1,6 @@
-"""DescribeTopicPartitions v0: topics by name, page by page, with eligible leaders. KIP-966.
+"""DescribeTopicPartitions v0: topics by name in pages, with eligible leader replicas. KIP-966.
 
-A page holds at most `max.request.partition.size.limit` partitions; the cursor says where the next one starts.
+A page has at most `max.request.partition.size.limit` partitions. The cursor is the start of the next page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def describe_topic_partitions(
     node: BrokerRole, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """No topics asked for means all of them, and then those that are missing are not mentioned."""
+    """Respond with one page. An empty list of topics means all of them."""
     image = node.image
     everything = not request.topics
     cursor = request.cursor

@@ -1,9 +1,9 @@
-"""Metadata v0–13: brokers, topics, and who leads what.
+"""Metadata v0–13: brokers, topics and partition leaders. KIP-4, KIP-430, KIP-516.
 
-v0: an empty list of topics means all. From v1: null means all, an empty list none. v0–3 have no
-`allow_auto_topic_creation`; it is on. v12+: topics by id; as soon as one topic is asked for by id, those
-asked for by name are left out. A topic that is being created on first use is answered
-UNKNOWN_TOPIC_OR_PARTITION: clients ask again. KIP-4, KIP-430, KIP-516.
+v0: an empty list of topics means all. From v1 on null means all, and an empty list none. v0–3 have no
+`allow_auto_topic_creation`, which is true then. v12+: topics by id. If one topic is requested by id, topics
+requested by name are ignored. A topic that is being auto-created gets UNKNOWN_TOPIC_OR_PARTITION, so that the
+client retries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIRST_WITH_IDS_IN_REQUESTS = 12
 
 
 def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Everything from one image, so that the answer is consistent."""
+    """Respond with metadata from a single image, so that the response is consistent."""
     version = context.header.api_version
     image = node.image
     listener = context.channel.listener
@@ -84,10 +84,10 @@ def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest
 
 
 def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[MetadataResponseBroker]:
-    """The live brokers and where this listener's clients reach them.
+    """Return the brokers that are not fenced, with their addresses on this listener.
 
-    Where there is none by now, as for a moment after all were cut off from the controllers, that is who is
-    asked: a client that is told of nobody may forget whom it knows, and ask nobody for minutes.
+    If there is none, for example just after all brokers lost the controllers, return this broker. A client
+    that receives no broker may drop its known brokers and not reconnect for minutes.
     """
     alive = [broker.broker_id for broker in image.brokers.values() if not broker.fenced] or [node.node_id]
     return [
@@ -99,13 +99,13 @@ def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[Metad
 
 
 def controller_id(node: BrokerRole, image: MetadataImage) -> int:
-    """Any live broker, also of other listeners: with KRaft all of them pass requests on to the controller."""
+    """Return a random live broker, even one without this listener: in KRaft every broker forwards requests."""
     alive = image.alive_brokers()
     return node.host.random("metadata answers").choice(alive).broker_id if alive else NO_CONTROLLER
 
 
 def _check(request: MetadataRequest, version: int) -> None:
-    """ApiError: INVALID_REQUEST where a topic has neither a name nor an id, or an id too early."""
+    """Check that each topic has a name or an id that the version allows. ApiError INVALID_REQUEST."""
     asked = request.topics or ()
     by_id = [topic for topic in asked if topic.topic_id != ZERO_UUID]
     if (by_id and version < FIRST_WITH_IDS_IN_REQUESTS) or (
@@ -115,14 +115,14 @@ def _check(request: MetadataRequest, version: int) -> None:
 
 
 def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[MetadataResponseTopic]:
-    """Topics that are not there, those of them that may be created being created."""
+    """Return the results of topics that do not exist, and create those that may be auto-created."""
     out: list[MetadataResponseTopic] = []
     wanted: list[str] = []
     for name in names:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
         if topic_name_fault(name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if name != METADATA_TOPIC:  # It is no topic to clients, and its log is there.
+            if name != METADATA_TOPIC:  # its log exists, but it is not a topic for clients
                 wanted.append(name)
         out.append(MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name)))
     if wanted and allow_creation and node.config.auto_create_topics_enable:
@@ -135,24 +135,24 @@ def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[M
 
 def _log_refusals(logger: NodeLogger, reply: object) -> None:
     if isinstance(reply, ApiError):
-        logger.warning("topics were not created on first use: %s", reply)
+        logger.warning("could not auto-create topics: %s", reply)
         return
     assert isinstance(reply, list)
     for result in reply:
         if result.error_code == ErrorCode.NONE:
-            logger.info("created topic %s on first use", result.name)
+            logger.info("auto-created topic %s", result.name)
         elif result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-            logger.warning("topic %s was not created on first use: %s", result.name, result.error_message)
+            logger.warning("could not auto-create topic %s: %s", result.name, result.error_message)
 
 
 class _Describer:
-    """Topics as one listener's clients see them."""
+    """Describes topics for the clients of one listener."""
 
     def __init__(self, image: MetadataImage, listener: str, version: int) -> None:
         self._image = image
         self._listener = listener
         self._only_available = version == 0
-        """v0 leaves out replicas that cannot be reached, and says so in the error."""
+        """v0 omits replicas that are not available, and returns an error instead."""
         self._listener_error = (
             ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
         )
@@ -205,7 +205,7 @@ class _Describer:
 
 
 def offline_replicas(image: MetadataImage, partition: PartitionImage, listener: str) -> list[int]:
-    """The replicas on brokers that are away or not on this listener, or in directories that failed."""
+    """Return the replicas on brokers that are fenced or lack this listener, or in failed log directories."""
     return [
         broker_id
         for broker_id in partition.replicas
