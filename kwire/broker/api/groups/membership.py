@@ -1,14 +1,14 @@
-"""Members of groups.
+"""JoinGroup v0–9, SyncGroup v0–5, Heartbeat v0–4, LeaveGroup v0–5, ConsumerGroupHeartbeat v0–1.
 
-JoinGroup v0–9: KIP-62 (rebalance timeout, v1), KIP-394 (member ids first, v4), KIP-345 (instance id, v5),
+JoinGroup: KIP-62 (rebalance timeout, v1), KIP-394 (member id required, v4), KIP-345 (instance id, v5),
 KIP-559 (protocol type, v7), KIP-800 (reason, v8), KIP-814 (static leader keeps the assignment, v9). The
-answer waits until the whole group has joined; it is not called off when the client goes away, which only a
-timeout can tell. SyncGroup v0–5: KIP-345 (v3), KIP-559 (v5). Heartbeat v0–4: KIP-345 (v3). LeaveGroup v0–5:
-KIP-345 (many members, v3), KIP-800 (reason, v5).
+response waits until the whole group has joined. A closed connection does not cancel the join; only a timeout
+removes the member. SyncGroup: KIP-345 (v3), KIP-559 (v5). Heartbeat: KIP-345 (v3). LeaveGroup: KIP-345 (many
+members, v3), KIP-800 (reason, v5).
 
-ConsumerGroupHeartbeat v0–1: members whose partitions the coordinator shares out (KIP-848); regular
-expressions and member ids made by the members from v1 on (KIP-1082). Only where the feature group.version is
-on, and group.coordinator.rebalance.protocols names the protocol.
+ConsumerGroupHeartbeat: groups whose assignments the coordinator makes (KIP-848). From v1 on: regular
+expressions, and member ids that clients generate (KIP-1082). It requires the feature group.version, and the
+protocol in group.coordinator.rebalance.protocols.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequest) -> Delayed:
-    """Answer when the join ends, or at once where it is refused."""
+    """Respond when the join completes, or at once with an error."""
     version = context.api_version
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if version < FIRST_VERSION_WITH_REBALANCE_TIMEOUT:
@@ -50,7 +50,7 @@ def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequ
 
     def done(response: JoinGroupResponse) -> None:
         if not response.protocol_name:
-            # No protocol is null where it can be.
+            # A missing protocol is null in the versions that allow null.
             response.protocol_name = "" if version < FIRST_VERSION_WITH_NULL_PROTOCOL else None
         if version < FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
             response.skip_assignment = False
@@ -79,7 +79,7 @@ def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequ
 def sync_group(
     node: BrokerRole, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Delayed:
-    """Answer when the assignment is stored. From v5 on the protocol must be named (KIP-559)."""
+    """Respond when the assignment is committed. From v5 on the request must name the protocol (KIP-559)."""
     if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):
@@ -100,7 +100,7 @@ def sync_group(
 
 
 def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Renew the session, and tell whether the generation is still good."""
+    """Renew the member's session, and respond with the error if the generation is no longer current."""
     code = node.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
@@ -112,7 +112,7 @@ def heartbeat(node: BrokerRole, context: RequestContext, request: HeartbeatReque
 
 
 def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRequest) -> Delayed:
-    """Answer for each member, or before v3 for the one that leaves."""
+    """Respond for each member, before v3 for the only one."""
     many = context.api_version >= FIRST_VERSION_WITH_MEMBERS
     members = request.members if many else [MemberIdentity(member_id=request.member_id)]
 
@@ -129,7 +129,7 @@ def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRe
 def consumer_group_heartbeat(
     node: BrokerRole, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Delayed:
-    """Answer once what the heartbeat changed is stored."""
+    """Respond once the changes of the heartbeat are committed."""
     if not consumer_groups_enabled(node):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     client = ClientIdentity(context.client_id, f"/{context.channel.peer_host}")
@@ -153,7 +153,7 @@ def _until_reconfigured(node: BrokerRole, fast_path: FastPath) -> FastPath:
 
 
 def consumer_groups_enabled(node: BrokerRole) -> bool:
-    """Whether the cluster has consumer groups of KIP-848."""
+    """Return whether the consumer group protocol of KIP-848 is enabled."""
     if node.image.features.get("group.version", 0) < 1:
         return False
     protocols = node.config.group_coordinator_rebalance_protocols

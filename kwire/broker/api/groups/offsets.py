@@ -1,12 +1,13 @@
-"""How far groups have come: OffsetCommit v2–10, OffsetFetch v1–10, OffsetDelete v0.
+"""OffsetCommit v2–10, OffsetFetch v1–10, OffsetDelete v0.
 
 OffsetCommit: KIP-211 (no retention from v5), KIP-320 (leader epochs, v6), KIP-345 (instance id, v7), KIP-848
-(v9), topic ids (v10). Topics are checked here, the group and its member by the coordinator.
+(v9), topic ids (v10). Topics are checked here; the coordinator checks the group and the member.
 
 OffsetFetch: KIP-447 (stable offsets, v7), KIP-709 (many groups, v8), KIP-848 (member epoch, v9), topic ids
-(v10). Only committed offsets are shown. With `require_stable` those that an open transaction has are refused.
+(v10). The response has only committed offsets. With `require_stable`, partitions with pending transactional
+offsets get UNSTABLE_OFFSET_COMMIT.
 
-OffsetDelete: offsets in topics that the group does not consume now (KIP-496).
+OffsetDelete: offsets of topics that the group does not consume at the time (KIP-496).
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_TIMESTAMP
 def offset_commit(
     node: BrokerRole, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Delayed:
-    """Answer for each partition once the offsets are committed."""
+    """Respond for each partition once the offsets are committed."""
     version = context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     response = OffsetCommitResponse()
     asked: list[OffsetCommitResponsePartition] = []
-    """What exists: the coordinator is asked about it, though it may be about whose request it is alone."""
+    """The partitions that exist. With any, the coordinator checks the member, even if `commits` is empty."""
     commits: list[PartitionCommit] = []
     for topic in request.topics:
         name = node.image.name_of(topic.topic_id) if by_id else topic.name
@@ -122,7 +123,7 @@ def offset_commit(
 
 
 class _RequestedTopic(NamedTuple):
-    """A topic that is asked for; its name is None where no topic has the id."""
+    """A requested topic; its name is None if no topic has the id."""
 
     name: str | None
     topic_id: Uuid
@@ -132,7 +133,7 @@ class _RequestedTopic(NamedTuple):
 def offset_fetch(
     node: BrokerRole, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Delayed:
-    """Answer for one group, or from v8 on for each of several."""
+    """Respond for one group, or from v8 on for several."""
     if context.api_version < FIRST_VERSION_WITH_GROUPS:
         _one_group(node, context, request)
         return DELAYED
@@ -153,7 +154,7 @@ def offset_fetch(
 
 
 class _GroupOffsets:
-    """One of the groups of a request: its place in the response, and what fills it."""
+    """One group of an OffsetFetch request: it fills the group's part of the response."""
 
     def __init__(
         self,
@@ -208,7 +209,7 @@ class _GroupOffsets:
         if self._group.topics is None:
             for name, partitions in stored.items():
                 topic = topics.get(name)
-                # From v10 on a topic without an id, which is deleted, cannot be named.
+                # From v10 on a deleted topic cannot be in the response, because it has no id.
                 if topic is not None or not self._by_id:
                     yield _RequestedTopic(
                         name, ZERO_UUID if topic is None else topic.topic_id, list(partitions)
@@ -255,7 +256,7 @@ def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRe
 
     def done(code: ErrorCode, topics: list[OffsetFetchResponseTopic] | None) -> None:
         if code and context.api_version < FIRST_VERSION_WITH_ERROR:
-            # v1 has room for errors only at the partitions.
+            # v1 has error codes only for partitions.
             topics = read(NONE_STORED)
             for topic in topics:
                 for partition in topic.partitions:
@@ -277,12 +278,12 @@ def _offsets(
 
 
 def _unstable(node: BrokerRole, group_id: str, require_stable: bool) -> Collection[TopicPartition]:
-    """Partitions whose offsets wait for a transaction to end, where the client wants to know. KIP-447."""
+    """Return the partitions with pending transactional offsets, if stable offsets are required. KIP-447."""
     return node.groups.unstable_offsets(group_id) if require_stable else ()
 
 
 def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDeleteRequest) -> Delayed:
-    """Answer for each partition once the offsets are gone."""
+    """Respond for each partition once the offsets are deleted."""
     named = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
 
     def done(code: ErrorCode, outcome: Mapping[TopicPartition, ErrorCode]) -> None:
@@ -305,7 +306,7 @@ def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDele
             ]
         context.complete(response)
 
-    # The coordinator is not asked about what does not exist.
+    # Partitions that do not exist are not sent to the coordinator.
     node.groups.delete_offsets(
         request.group_id, [partition for partition in named if node.partition_exists(*partition)], done
     )

@@ -1,12 +1,12 @@
-"""The clients that ask which metrics to push, and push them: what each is told, and which pushes are taken.
+"""Client instances that get telemetry subscriptions and push metrics. KIP-714.
 
-A machine of its own, to which subscriptions, requests and the end of connections are told with the time. It
-decides as Apache Kafka's `ClientMetricsManager` does; KIP-714 says why. A client instance has an id that it
-is given once and takes along to other brokers, so that none of what is kept here is needed for long: it is
-forgotten with the connection, after some silence, or for others when there are too many.
+A state machine without I/O. It is called with subscriptions, requests and closed connections, and with the
+time. Its decisions are those of Apache Kafka's `ClientMetricsManager`. A client instance gets its id once and
+keeps it on other brokers, so its state here may be dropped: when its connection is closed, when it expires,
+or when there are too many.
 
-The subscription id is Kafka's to the bit, for a client may push to another broker than the one that told
-it: it hangs on the order of a hash table of Java's.
+A client may push to another broker than the one it got the subscription from. So the subscription id must be
+exactly Kafka's, which depends on the iteration order of a Java hash set.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CODECS: Final = frozenset(Codec)
 DEFAULT_INTERVAL_MS: Final = parse_subscription({}).interval_ms
 ONE_UUID: Final = Uuid(bytes(15) + b"\x01")
 RETRIABLE_AT_ONCE: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-"""After these a client asks anew which metrics to push, and need not wait."""
+"""After these errors a client may get the subscription again at once."""
 
 
 class ClientMetadata(NamedTuple):
-    """Who asks, as a request tells it."""
+    """The client's metadata from a request."""
 
     client_id: str
-    """Empty where the request had none."""
+    """Empty if the request had none."""
     software_name: str
     software_version: str
     address: str
@@ -49,7 +49,7 @@ class ClientMetadata(NamedTuple):
     connection: int
 
     def selectors(self, instance_id: Uuid) -> Mapping[str, str]:
-        """What the patterns of subscriptions may speak of."""
+        """Return the values that match patterns of subscriptions are compared with."""
         return {
             "client_instance_id": uuid_to_text(instance_id),
             "client_id": self.client_id,
@@ -61,7 +61,7 @@ class ClientMetadata(NamedTuple):
 
 
 class ClientInstance:
-    """A client instance: what it is asked for, and when it was here."""
+    """A client instance: its subscription and the times of its requests."""
 
     __slots__ = (
         "client",
@@ -83,34 +83,37 @@ class ClientInstance:
     ) -> None:
         self.id = instance_id
         self.client = client
-        """As it was when it came first."""
+        """From its first request."""
         self.metrics = metrics
         self.interval_ms = interval_ms
         self.version = version
-        """Of the subscriptions that this follows from."""
+        """The version of the subscriptions that `metrics` and `interval_ms` come from."""
         self.subscription_id = subscription_id(metrics, interval_ms, instance_id)
         self.connection = client.connection
         self.expires_ms = NEVER_MS
         self.last_get_ms = NEVER_MS
-        """When it was last told what to push."""
+        """When it last got its subscription."""
         self.last_push_ms = NEVER_MS
         self.is_terminating = False
         self.last_error = ErrorCode.NONE
 
     @property
     def expiry_ms(self) -> int:
-        """For how long it is remembered without a word."""
+        """The time without requests after which the instance expires."""
         return max(MIN_EXPIRY_MS, EXPIRY_INTERVALS * self.interval_ms)
 
     def record_get(self, now_ms: int) -> bool:
-        """Whether a request for what to push comes in time, which is noted."""
+        """Record a request for the subscription, and return whether the push interval has passed."""
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
             return self.last_error in RETRIABLE_AT_ONCE
         self.last_get_ms = now_ms
         return True
 
     def record_push(self, now_ms: int) -> bool:
-        """Whether a push comes in time, which is noted: the first one after a get is, for clients jitter."""
+        """Record a push, and return whether the push interval has passed.
+
+        The first push after a get is always accepted, because clients add jitter to it.
+        """
         if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
             return False
         self.last_push_ms = now_ms
@@ -118,7 +121,7 @@ class ClientInstance:
 
 
 def subscription_id(metrics: list[str], interval_ms: int, instance_id: Uuid) -> int:
-    """The id of what a client instance is asked for, by Kafka's formula."""
+    """Return the subscription id of a client instance, by Kafka's formula."""
     value = crc32c(f"[{', '.join(metrics)}]{interval_ms}".encode())
     for at in range(0, 16, 4):
         value ^= int.from_bytes(instance_id[at : at + 4], "big")
@@ -126,7 +129,7 @@ def subscription_id(metrics: list[str], interval_ms: int, instance_id: Uuid) -> 
 
 
 class ClientInstances:
-    """All of a broker's, and the subscriptions that say what they push."""
+    """All client instances of a broker, and the client metrics subscriptions."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -139,7 +142,7 @@ class ClientInstances:
         return len(self._instances)
 
     def subscribe(self, name: str, subscription: ClientMetricsSubscription | None) -> None:
-        """A subscription is made or changed, or with None deleted: clients learn of it when they ask."""
+        """Create or change a subscription; delete it with None. Clients see it with their next get."""
         if subscription is not None:
             self._subscriptions[name] = subscription
         elif self._subscriptions.pop(name, None) is None:
@@ -147,7 +150,7 @@ class ClientInstances:
         self._version += 1
 
     def get(self, asked: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
-        """What a client is to push. ApiError: THROTTLING_QUOTA_EXCEEDED."""
+        """Return the instance with its subscription. ApiError: THROTTLING_QUOTA_EXCEEDED."""
         instance = self._instance(self._new_id() if asked == ZERO_UUID else asked, client, now_ms)
         if not instance.record_get(now_ms):
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
@@ -165,7 +168,7 @@ class ClientInstances:
         compression: int,
         is_too_large: bool,
     ) -> ClientInstance:
-        """Whether what a client pushes is to be taken.
+        """Check whether to accept a push, and return its instance.
 
         ApiError: INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID,
         UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE.
@@ -193,14 +196,14 @@ class ClientInstances:
         return instance
 
     def disconnected(self, connection: int) -> Uuid | None:
-        """A connection has ended, and with it the instance that came first by it, if one did."""
+        """Remove the instance whose first request came over this connection, and return its id."""
         gone = self._by_connection.pop(connection, None)
         if gone is not None:
             self._instances.pop(gone, None)
         return gone
 
     def expire(self, now_ms: int) -> None:
-        """Forget who was silent for too long."""
+        """Remove expired instances."""
         for instance in [one for one in self._instances.values() if one.expires_ms <= now_ms]:
             self._forget(instance)
 
@@ -214,7 +217,7 @@ class ClientInstances:
         return made
 
     def _instance(self, instance_id: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
-        """What is known of an instance, according to the subscriptions as they are now."""
+        """Return the instance, updated to the current subscriptions."""
         known = self._instances.get(instance_id)
         if known is not None and known.expires_ms <= now_ms:
             self._forget(known)
@@ -236,7 +239,7 @@ class ClientInstances:
         selectors = client.selectors(instance_id)
         for subscription in self._subscriptions.values():
             if subscription.matches(selectors):
-                # As Java copies a list into a set: with as much room as it will need.
+                # Java copies a list into a set with a capacity for all of its elements.
                 count = len(subscription.metrics)
                 metrics += hash_set_order(subscription.metrics, max(16, int(count / 0.75) + 1))
                 interval_ms = min(interval_ms, subscription.interval_ms)

@@ -1,4 +1,4 @@
-"""A broker's part in client metrics: it follows the subscriptions, and takes what clients push. KIP-714."""
+"""The client telemetry of a broker: subscriptions from the metadata, and pushed metrics. KIP-714."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from kwire.host.host import Host
 
 ACCEPTED_CODECS: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
-"""In the order in which clients are to prefer them, which is Kafka's."""
+"""In the order of preference, which is Kafka's."""
 MAX_FIELDS: Final = 50_000
-"""Of a push: they take some 0.05 s of the loop, and are twice what the most series of a client have."""
+"""Per push. Decoding them takes the loop about 0.05 s; a client with the most series needs half of them."""
 
 
 class ClientTelemetry:
-    """A broker's part in it: subscriptions followed, clients known, what they have pushed."""
+    """The client telemetry of a broker."""
 
     def __init__(
         self, config: BrokerConfig, host: Host, image: MetadataImage, *, has_receiver: Callable[[], bool]
     ) -> None:
-        """Begin with the subscriptions of the image. `has_receiver`: anybody can be shown what is pushed."""
+        """Start with the subscriptions of the image. `has_receiver` is whether pushed metrics can be read."""
         self.pushed_metrics = PushedMetrics()
         self.instances = ClientInstances(host.random("client instances"))
         self._config = config
@@ -51,11 +51,11 @@ class ClientTelemetry:
 
     @property
     def max_bytes(self) -> int:
-        """How large a push may be, compressed and not."""
+        """The largest push in bytes, compressed or not."""
         return self._config.telemetry_max_bytes
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Follow the subscriptions that have changed."""
+        """Apply changed subscriptions."""
         for resource_type, name in sorted(delta.changed_configs):
             if resource_type == RESOURCE_CLIENT_METRICS:
                 self._subscribe(name, image.config(resource_type, name))
@@ -64,12 +64,12 @@ class ClientTelemetry:
         try:
             self.instances.subscribe(name, parse_subscription(settings) if settings else None)
         except (ConfigError, IllegalPattern) as error:
-            self._logger.error("the client metrics subscription %s is passed over: %s", name, error)
+            self._logger.error("ignoring client metrics subscription %s: %s", name, error)
 
     def get(
         self, asked: GetTelemetrySubscriptionsRequest, client: ClientMetadata
     ) -> GetTelemetrySubscriptionsResponse:
-        """What a client is to push. ApiError."""
+        """Return a client's subscription. ApiError."""
         instance = self.instances.get(asked.client_instance_id, client, self._host.monotonic_ms())
         return GetTelemetrySubscriptionsResponse(
             client_instance_id=instance.id,
@@ -82,7 +82,7 @@ class ClientTelemetry:
         )
 
     def push(self, pushed: PushTelemetryRequest, client: ClientMetadata) -> None:
-        """Take what a client has measured. ApiError."""
+        """Process the metrics that a client pushes. ApiError."""
         now_ms = self._host.monotonic_ms()
         instance = self.instances.push(
             pushed.client_instance_id,
@@ -98,7 +98,9 @@ class ClientTelemetry:
                 self._take(pushed, client, now_ms + instance.expiry_ms)
             except (CompressionError, WireError) as error:
                 instance.last_error = ErrorCode.INVALID_RECORD
-                self._logger.info("what %s pushed is refused: %s", uuid_to_text(instance.id), error)
+                self._logger.info(
+                    "rejecting the push of client instance %s: %s", uuid_to_text(instance.id), error
+                )
                 raise ApiError(ErrorCode.INVALID_RECORD) from error
         if pushed.terminating:
             self.pushed_metrics.end_client(instance.id, now_ms)
@@ -112,13 +114,13 @@ class ClientTelemetry:
             self.pushed_metrics.take(pushed.client_instance_id, client, points, until_ms=until_ms)
 
     def disconnected(self, connection: int) -> None:
-        """A client's connection has ended."""
+        """Remove the client of a closed connection."""
         gone = self.instances.disconnected(connection)
         if gone is not None:
             self.pushed_metrics.end_client(gone, self._host.monotonic_ms())
 
     def expire(self) -> None:
-        """Forget what was not heard of for long enough."""
+        """Remove expired instances and metrics."""
         now_ms = self._host.monotonic_ms()
         self.instances.expire(now_ms)
         self.pushed_metrics.expire(now_ms)

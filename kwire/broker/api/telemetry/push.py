@@ -1,8 +1,8 @@
 """GetTelemetrySubscriptions v0 and PushTelemetry v0. KIP-714.
 
-Order of checks of a push: the id; whether the client had ended; too early; the subscription id; the codec;
-the size; then what it is made of (INVALID_RECORD). SupportedApi always, but advertised only where there is a
-receiver for what is pushed, the HTTP port: docs/decisions/0023.
+Order of checks of a push: client instance id, terminated client, push interval, subscription id, compression
+type, size, content (INVALID_RECORD). Both APIs are always supported, but only advertised if pushed metrics
+can be read over the HTTP port: docs/decisions/0023.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TelemetryBroker(Protocol):
-    """A broker, with what clients push of their metrics."""
+    """A broker with client telemetry."""
 
     @property
     def telemetry(self) -> ClientTelemetry: ...
@@ -31,14 +31,14 @@ class TelemetryBroker(Protocol):
 def get_telemetry_subscriptions(
     node: TelemetryBroker, context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """Tell a client which of its metrics to push."""
+    """Respond with the metrics that the client must push."""
     return node.telemetry.get(request, _client(context))
 
 
 def push_telemetry(
     node: TelemetryBroker, context: RequestContext, request: PushTelemetryRequest
 ) -> PushTelemetryResponse:
-    """Take a client's metrics."""
+    """Process the metrics that a client pushes."""
     node.telemetry.push(request, _client(context))
     return PushTelemetryResponse()
 

@@ -1,11 +1,12 @@
-"""What clients have pushed, as it is offered to who asks for metrics. KIP-714.
+"""The metrics that clients have pushed, as a scrape reads them. KIP-714.
 
-Shown is what the last push of a client instance has: counts come as what has been added since the push
-before, and are added up here. What a push leaves out is gone, as when a consumer is another member of its
-group and all its labels change: clients push all that they have each time. What there is of a client that
-has ended stays for a minute, so that what it pushed at its end is seen; of a silent one until it is
-forgotten. Bounded in series, of one client and in all, and in the length of each: what is beyond that is
-dropped, and counted.
+The values are those of the last push of each client instance. Delta counts are added to the previous value.
+Clients push all their metrics each time, so a series that the last push does not have is removed; for
+example, all labels change when a consumer joins a group as another member.
+
+The metrics of a terminated client are kept for a minute, so that its last push can be scraped. Those of a
+client that stops pushing are kept until its instance expires. The number of series is limited, per client and
+in total, as is their length. Further points are dropped and counted.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from kwire.wire.primitives import Uuid
 MAX_SERIES: Final = 20_000
 MAX_SERIES_OF_CLIENT: Final = 2_000
 MAX_SERIES_LENGTH: Final = 1_024
-"""The characters of a name with its labels."""
+"""The most characters of a name with its labels."""
 KEPT_AFTER_END_MS: Final = 60_000
 
 
 class Series(NamedTuple):
-    """What a number is called."""
+    """The name and the labels of a value."""
 
     name: str
     labels: Labels
@@ -34,7 +35,7 @@ class Series(NamedTuple):
 
 
 class InstanceMetrics:
-    """What one client instance has pushed."""
+    """The metrics of one client instance."""
 
     __slots__ = ("client", "until_ms", "values")
 
@@ -42,11 +43,11 @@ class InstanceMetrics:
         self.client = client
         self.values: dict[Series, float] = {}
         self.until_ms = until_ms
-        """When it is dropped."""
+        """When they are dropped."""
 
 
 class PushedMetrics:
-    """What there is of all clients of a broker."""
+    """The metrics of all clients of a broker."""
 
     def __init__(self) -> None:
         self.clients: dict[Uuid, InstanceMetrics] = {}
@@ -56,7 +57,7 @@ class PushedMetrics:
     def take(
         self, instance_id: Uuid, client: ClientMetadata, points: Iterable[Point], *, until_ms: int
     ) -> None:
-        """A push has come; what goes wrong in `points` changes nothing. Kept until `until_ms`."""
+        """Replace the metrics of an instance until `until_ms`. If `points` raises, the old ones stay."""
         known = self.clients.get(instance_id)
         before: Mapping[Series, float] = {} if known is None else known.values
         room = min(MAX_SERIES_OF_CLIENT, MAX_SERIES - self._size + len(before))
@@ -72,7 +73,7 @@ class PushedMetrics:
                 else:
                     values[series] = point.value
         except MetricsLimitExceeded:
-            dropped += 1  # at least, and nothing behind it is looked at
+            dropped += 1  # at least one: the points behind it are not decoded
         self.dropped_points += dropped
         self._size += len(values) - len(before)
         if values:
@@ -81,13 +82,13 @@ class PushedMetrics:
             self.clients.pop(instance_id, None)
 
     def end_client(self, instance_id: Uuid, now_ms: int) -> None:
-        """The client is gone."""
+        """Drop the metrics of a terminated client soon."""
         known = self.clients.get(instance_id)
         if known is not None:
             known.until_ms = min(known.until_ms, now_ms + KEPT_AFTER_END_MS)
 
     def expire(self, now_ms: int) -> None:
-        """Drop what is due."""
+        """Drop metrics whose time is over."""
         for instance_id in [one for one, known in self.clients.items() if known.until_ms <= now_ms]:
             self._size -= len(self.clients.pop(instance_id).values)
 

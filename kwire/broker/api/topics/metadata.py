@@ -99,7 +99,7 @@ def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[Metad
 
 
 def controller_id(node: BrokerRole, image: MetadataImage) -> int:
-    """Return a random live broker, even one without this listener: in KRaft every broker forwards requests."""
+    """Return a random live broker, even one without this listener: every KRaft broker forwards requests."""
     alive = image.alive_brokers()
     return node.host.random("metadata answers").choice(alive).broker_id if alive else NO_CONTROLLER
 

@@ -1,7 +1,6 @@
-"""Who writes, and how it stands: DescribeProducers v0, DescribeTransactions v0, ListTransactions v0–2.
+"""DescribeProducers v0, DescribeTransactions v0, ListTransactions v0–2. KIP-664, KIP-994, KIP-1152.
 
-KIP-664, KIP-994, KIP-1152. An empty filter lets everything pass; names of states that nobody knows are told
-in the answer.
+An empty filter matches everything. The response lists unknown state names of a filter.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 def describe_producers(
     node: BrokerRole, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """The producers of each partition, or why they cannot be told."""
+    """Respond with the producers of each partition, or its error."""
     topics = []
     for topic in request.topics:
         fault = _topic_fault(node, topic.name)
@@ -54,7 +53,7 @@ def describe_producers(
 
 
 def _topic_fault(node: BrokerRole, topic: str) -> ApiError | None:
-    """What is wrong with all partitions of a topic, which is told in words; nothing where it is there."""
+    """Return the error of all partitions of a topic, with a message; None if the topic exists."""
     name_error = topic_name_fault(topic)
     if name_error is not None:
         return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, name_error)
@@ -71,7 +70,8 @@ def _partition(node: BrokerRole, topic: str, index: int, topic_fault: ApiError |
         partition = node.partition(topic, index)
         if partition is None:
             raise node.absence(topic, index)
-        # Followers are asked, too: who looks for hanging transactions asks brokers of all their replicas.
+        # Followers respond as well: tools that look for hanging transactions query the brokers of all
+        # replicas.
         if partition.role not in (Role.LEADER, Role.FOLLOWER):
             raise partition.refusal()
         log = partition.log
@@ -96,7 +96,7 @@ def _partition(node: BrokerRole, topic: str, index: int, topic_fault: ApiError |
 def describe_transactions(
     node: BrokerRole, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """One state an id, or why it cannot be told."""
+    """Respond with the state of each transactional id, or its error."""
     return DescribeTransactionsResponse(
         transaction_states=[_state(node, transactional_id) for transactional_id in request.transactional_ids]
     )
@@ -124,7 +124,7 @@ def _state(node: BrokerRole, transactional_id: str) -> DescribedTransaction:
 def list_transactions(
     node: BrokerRole, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """Each id with its producer and its state."""
+    """Respond with the producer and the state of each matching transaction."""
     titles = {state.title: state for state in TransactionState}
     states = {titles[name] for name in request.state_filters if name in titles}
     unknown = list(dict.fromkeys(name for name in request.state_filters if name not in titles))

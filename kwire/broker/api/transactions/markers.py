@@ -1,4 +1,4 @@
-"""WriteTxnMarkers v1–2: markers from a coordinator, or from an administrator who ends a hanging transaction.
+"""WriteTxnMarkers v1–2: markers of a coordinator, or of an administrator who aborts a hanging transaction.
 
 KIP-98, KIP-664, KIP-1228.
 """
@@ -30,7 +30,7 @@ Results = dict[int, dict[TopicPartition, ErrorCode]]
 
 
 def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteTxnMarkersRequest) -> Delayed:
-    """Answer when every marker is in its log, or refused. A producer has one answer for all its markers."""
+    """Respond when every marker is written or rejected. The results of a producer's markers are merged."""
     results: Results = {}
     left = 1
 
@@ -78,12 +78,12 @@ def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteT
 
 
 def _partitions(marker: WritableTxnMarker) -> dict[TopicPartition, None]:
-    """The partitions of a marker, each once."""
+    """Return the partitions of a marker, each once."""
     return dict.fromkeys((topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
 
 
 def _response(results: Results) -> WriteTxnMarkersResponse:
-    """The codes by producer, topic and partition."""
+    """Build the response from the error codes by producer, topic and partition."""
     response = WriteTxnMarkersResponse()
     for producer_id, codes in results.items():
         topics: dict[str, WritableTxnMarkerTopicResult] = {}

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit v0–5: offsets that count if a transaction commits. KIP-98, KIP-447, KIP-890.
+"""TxnOffsetCommit v0–5: offsets that become committed with a transaction. KIP-98, KIP-447, KIP-890.
 
-From v5 on the group's partition of the offsets topic becomes part of the transaction by this request; before,
-AddOffsetsToTxn must have said so.
+From v5 on this request also adds the group's partition of the offsets topic to the transaction. Older clients
+send AddOffsetsToTxn first.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FIRST_VERSION_WITH_ABORTABLE = 4
 def txn_offset_commit(
     node: BrokerRole, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Delayed:
-    """Answer for each partition once the offsets are stored."""
+    """Respond for each partition once the offsets are written."""
     response = TxnOffsetCommitResponse()
     asked: list[TxnOffsetCommitResponsePartition] = []
-    """What exists: the coordinator is asked about it, though it may be about whose request it is alone."""
+    """The partitions that exist. With any, the coordinator checks the member, even if `commits` is empty."""
     commits: list[PartitionCommit] = []
     for topic in request.topics:
         told = TxnOffsetCommitResponseTopic(name=topic.name)
@@ -54,7 +54,7 @@ def txn_offset_commit(
             if utf16_length(metadata) > node.config.offset_metadata_max_bytes:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            # Without the topic's id: Kafka stores it for what is committed at once, and not for these.
+            # Kafka stores the topic id only with offsets that are committed without a transaction.
             offset, epoch = partition.committed_offset, partition.committed_leader_epoch
             commits.append(PartitionCommit(topic.name, index, offset, epoch, metadata))
     if not asked:
@@ -73,7 +73,7 @@ def txn_offset_commit(
 
     def checked(error: ApiError | None) -> None:
         if error is not None:
-            # A group's clients know what is wrong with a coordinator, unlike producers.
+            # Unlike producers, clients of groups understand the coordinator's errors.
             done(error.underlying if isinstance(error, ErrorWithMessage) else response_error(error))
             return
         commit = OffsetCommit(

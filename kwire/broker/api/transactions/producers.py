@@ -1,13 +1,14 @@
-"""A producer's transaction: InitProducerId v0–5, AddPartitionsToTxn v0–5, AddOffsetsToTxn v0–4, EndTxn v0–5.
+"""InitProducerId v0–5, AddPartitionsToTxn v0–5, AddOffsetsToTxn v0–4, EndTxn v0–5.
 
-InitProducerId (KIP-98, KIP-360, KIP-588): an id and epoch to write with. Without a transactional id each call
-gets a fresh producer id with epoch 0, whatever id the producer had.
+InitProducerId: KIP-98, KIP-360, KIP-588. Without a transactional id each request gets a new producer id with
+epoch 0, even if the producer already had an id.
 
-AddPartitionsToTxn (KIP-98, KIP-890): clients send v0–3, one transaction each; brokers v4–5, several. All of a
-transaction's partitions are added, or none: if one does not exist, the others are not attempted.
-AddOffsetsToTxn: the same for the offsets of a group.
+AddPartitionsToTxn (KIP-98, KIP-890): clients send v0–3 with one transaction, brokers send v4–5 with several.
+Either all partitions of a transaction are added or none. If one does not exist, the others get
+OPERATION_NOT_ATTEMPTED. AddOffsetsToTxn adds the offsets partition of a group.
 
-EndTxn (KIP-98, KIP-890): commit or abort. From v5 on the answer tells the epoch to go on with.
+EndTxn (KIP-98, KIP-890): commit or abort. From v5 on the response has the producer epoch of the next
+transaction.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FIRST_INIT_WITH_FENCED = 4
 FIRST_VERSION_OF_BROKERS = 4
 FIRST_VERSION_WITH_FENCED = 2
 CLIENT_VERSION, BROKER_VERSION = 0, 2
-"""The transaction protocol of who asks: a broker does it for a client of version 2, when that produces."""
+"""The client's transaction version. For a version 2 client the broker adds partitions when it produces."""
 OnTopicResults = Callable[[list[AddPartitionsToTxnTopicResult]], None]
 FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 
@@ -48,7 +49,7 @@ FIRST_VERSION_THAT_RAISES_EPOCHS = 5
 def init_producer_id(
     node: BrokerRole, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Delayed:
-    """Answer with the next producer id; COORDINATOR_LOAD_IN_PROGRESS until the controller gave some."""
+    """Respond with a producer id; COORDINATOR_LOAD_IN_PROGRESS until the controller has allocated a block."""
     knows_id = request.producer_id != NO_PRODUCER_ID
     knows_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
     if knows_id != knows_epoch:
@@ -85,7 +86,7 @@ def _refusal(code: int) -> InitProducerIdResponse:
 def add_partitions_to_txn(
     node: BrokerRole, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Delayed:
-    """Answer when each transaction's partitions are stored."""
+    """Respond when the partitions of every transaction are committed."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
 
         def answer(results: list[AddPartitionsToTxnTopicResult]) -> None:
@@ -168,9 +169,9 @@ def _verify(
 def _refused(
     node: BrokerRole, topics: Sequence[AddPartitionsToTxnTopic], *, of_client: bool
 ) -> list[AddPartitionsToTxnTopicResult] | None:
-    """The answer to a transaction that cannot have some of its partitions; None where it can have all.
+    """Return the errors of a transaction if one of its partitions cannot be added; None if all can.
 
-    These do not exist, or are of internal topics, which clients may not write.
+    Such a partition does not exist, or is of an internal topic, which clients may not write to.
     """
     codes = dict.fromkeys(_partitions(topics), ErrorCode.OPERATION_NOT_ATTEMPTED)
     for name, index in codes:
@@ -190,7 +191,7 @@ def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartitio
 def _all_with(
     topics: Sequence[AddPartitionsToTxnTopic], code: ErrorCode
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """One code for all that was asked, as it was asked."""
+    """Return the same code for all partitions, as requested."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
@@ -204,7 +205,7 @@ def _all_with(
 
 
 def _by_topic(codes: Mapping[TopicPartition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
-    """Each partition once, and no topics without any."""
+    """Return each partition once, by topic."""
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (name, index), code in codes.items():
         topic = topics.setdefault(name, AddPartitionsToTxnTopicResult(name=name))
@@ -224,14 +225,14 @@ def _for_version(
 
 
 def error_for_version(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) -> int:
-    """PRODUCER_FENCED as clients knew it before it had a code of its own (KIP-588)."""
+    """Return INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED to versions before KIP-588."""
     if code == ErrorCode.PRODUCER_FENCED and version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
 
 
 def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOffsetsToTxnRequest) -> Delayed:
-    """The group's partition of the offsets topic becomes part of the transaction."""
+    """Add the group's partition of the offsets topic to the transaction."""
 
     def done(code: ErrorCode) -> None:
         context.complete(AddOffsetsToTxnResponse(error_code=error_for_version(code, context.api_version)))
@@ -247,7 +248,7 @@ def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOf
 
 
 def end_txn(node: BrokerRole, context: RequestContext, request: EndTxnRequest) -> Delayed:
-    """Answer when it is decided; the markers are written meanwhile."""
+    """Respond when the decision is committed. The markers are written afterwards."""
     version = context.api_version
 
     def done(result: ProducerIdAndEpoch | ApiError) -> None:

@@ -1,8 +1,8 @@
-"""Whether a partition is part of the transaction in which somebody writes to it. KIP-890.
+"""Verification that a partition is part of the producer's transaction. KIP-890.
 
-Without this check a write that comes late, after its transaction has ended, would open a transaction that
-nobody ends. A partition whose log knows of the producer's open transaction need not ask again. Where the
-transaction has ended before the coordinator's answer has come, the write is refused after all.
+Without it, a write that arrives after its transaction has ended would start a transaction that never ends. A
+partition whose log has the producer's open transaction needs no verification. If the transaction ends before
+the coordinator's response arrives, the write is rejected.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NOT_THERE = (
 
 
 class ErrorWithMessage(ApiError):
-    """A refusal whose message is told to producers, unlike others."""
+    """An error whose message is sent to producers, unlike the message of other errors."""
 
     def __init__(self, code: ErrorCode, message: str, underlying: ErrorCode) -> None:
         super().__init__(code, message)
         self.underlying = underlying
-        """What the transaction coordinator has said."""
+        """The error of the transaction coordinator."""
 
 
 def verify_transaction(
@@ -47,12 +47,11 @@ def verify_transaction(
     done: Callable[[ApiError | None], None],
     header: BatchHeader | None = None,
 ) -> None:
-    """Tell `done` (maybe at once) whether the producer may write: None, or the error to refuse it with.
+    """Call `done`, possibly at once, with None if the producer may write, or with the error.
 
-    `adds`: the partition becomes part of the transaction, unless it is. `supports_abortable`:
-    whether the client
-    knows TRANSACTION_ABORTABLE. `header`: of the batch, where its sequence counts; it is tried again for a
-    while where the transaction before it is still ending.
+    With `adds` the partition is added to the transaction if necessary. `supports_abortable` is whether the
+    client supports TRANSACTION_ABORTABLE. `header` is that of the batch, if its sequence matters; then the
+    request is retried for a while if the previous transaction is still ending.
     """
     if not adds and not node.config.transaction_partition_verification_enable:
         done(None)
@@ -71,7 +70,7 @@ def verify_transaction(
     def over(error: ApiError | None) -> None:
         try:
             done(error)
-        finally:  # else a fault of ours would keep the producer from this partition for good
+        finally:  # otherwise a bug in `done` would block the producer on this partition forever
             turns.end_turn(producer.producer_id)
 
     def check() -> None:
@@ -105,21 +104,21 @@ def verify_transaction(
         def ask() -> None:
             node.ask_coordinator(transactional_id, producer, partition, adds=adds, told=answered)
 
-        # What the log refuses, nobody need be asked about: this comes after it.
+        # The coordinator is called only for writes that the log would accept.
         if TRANSACTION_STATE_TOPIC in node.image.topics:
             ask()
         else:
             answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    # What a producer sends behind this waits for it, though it need not ask once this is written.
+    # Later requests of the producer wait in turn, even if they need no verification once this one is written.
     turns.run_in_turn(producer.producer_id, check)
 
 
 def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:
-    """Why the coordinator's consent is of no use any more: the transaction has ended, or another leads.
+    """Return why the coordinator's confirmation is obsolete: the transaction or the leadership has ended.
 
-    Who follows has the markers of the next leader, and knows less of what is open here. The producer is to go
-    there, and its transaction with it.
+    A former leader's state of the transaction is incomplete. The producer retries on the new leader, where
+    the transaction is still open.
     """
     try:
         node.led_partition(*partition)
@@ -129,7 +128,7 @@ def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:
 
 
 def _refusal(code: ErrorCode, *, adds: bool, supports_abortable: bool) -> ApiError:
-    """The error as a client of the request's version understands it, so that it tries again where it may."""
+    """Return the error for a client of the request's version, retriable where a retry is useful."""
     if code == ErrorCode.TRANSACTION_ABORTABLE and not supports_abortable:
         code = ErrorCode.INVALID_TXN_STATE
     if code == ErrorCode.PRODUCER_FENCED:
