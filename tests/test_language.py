@@ -16,6 +16,8 @@ from tests.language import (
 
 HELD = [
     "CONTRIBUTING.md",
+    "docs/decisions",
+    "docs/inside.md",
     "README.md",
     "kwire/broker/controller",
     "kwire/broker/metadata",
