@@ -101,10 +101,10 @@ class Load:
         for client in self.writers:
             client.end()
         records = read_all(self.bootstrap, self.topic, self.partitions, self.of_librdkafka)
-        self.history.reads_to_the_end("auditor", records)
+        self.history.on_final_read("auditor", records)
         own = [record for record in records if record[-1].startswith(ConfluentWriter.name.encode())]
         for value, identities in written_twice(self.bootstrap, self.login, own).items():
-            self.history.sent_anew(value)
+            self.history.on_resend(value)
             warnings.warn(f"{value!r} was sent as {identities}: librdkafka's issue 4953", stacklevel=1)
         ends = {place: offset for place, offset, _ in records}
         deadline = time.monotonic() + END_SECONDS
@@ -112,11 +112,11 @@ class Load:
             while not client.has_read(ends) and time.monotonic() < deadline:
                 time.sleep(0.1)
             client.end()
-            self.history.reads_all(client.name)
+            self.history.expect_all_read(client.name)
 
     def check(self) -> None:
         """AssertionError where a client was told of an error, or of what cannot be."""
-        found = [*self.errors, *map(str, self.history.findings())]
+        found = [*self.errors, *map(str, self.history.anomalies())]
         assert not found, "\n" + "\n".join(found)
 
 
@@ -165,22 +165,22 @@ class Client(ABC):
         """The partition and the value of the record of that number, which is about to be sent."""
         partition = number % self.load.partitions
         value = f"{self.name} {number}".encode()
-        self.load.history.sends(self.name, (self.load.topic, partition), value, **more)
+        self.load.history.on_send(self.name, (self.load.topic, partition), value, **more)
         self.sent = number + 1
         return partition, value
 
     def was_acknowledged(self, value: bytes, offset: int | None) -> None:
         """A client has no offset for what it was told of as a duplicate."""
-        self.load.history.acknowledged(value, UNKNOWN_OFFSET if offset is None else offset)
+        self.load.history.on_ack(value, UNKNOWN_OFFSET if offset is None else offset)
         self.acknowledged = max(self.acknowledged, int(value.rsplit(b" ")[-1]) + 1)
 
     def was_given(self, partition: int, offset: int, value: bytes) -> None:
         place = self.load.topic, partition
-        self.load.history.polled(self.name, [(place, offset, value)])
+        self.load.history.on_poll(self.name, [(place, offset, value)])
         self.seen[place] = max(offset, self.seen.get(place, -1))
 
     def was_assigned(self, partition: int) -> None:
-        self.load.history.starts(self.name, (self.load.topic, partition))
+        self.load.history.on_seek(self.name, (self.load.topic, partition))
 
 
 class ConfluentWriter(Client):
@@ -242,7 +242,7 @@ class TransactionalWriter(Client):
                     producer = self._producer()
                 elif error.args[0].txn_requires_abort():
                     self._again(producer.abort_transaction)
-                    self.load.history.ends(title, committed=False)
+                    self.load.history.on_transaction_end(title, committed=False)
                 else:
                     raise
 
@@ -269,7 +269,7 @@ class TransactionalWriter(Client):
         if aborts := transaction % 7 == 0:
             producer.flush(5.0)
         self._again(producer.abort_transaction if aborts else producer.commit_transaction)
-        self.load.history.ends(title, committed=not aborts)
+        self.load.history.on_transaction_end(title, committed=not aborts)
 
     def _again(self, call: Any) -> None:
         """As its documentation says: what may be tried again, is; anything else is told."""
@@ -374,9 +374,9 @@ class JavaWriter(Client):
                 if said["name"] == "producer_send_success":
                     number = int(said["value"].partition(".")[2])
                     while declared <= number + 20 * rate:
-                        self.load.history.sends(self.name, (self.load.topic, 0), b"7.%d" % declared)
+                        self.load.history.on_send(self.name, (self.load.topic, 0), b"7.%d" % declared)
                         declared += 1
-                    self.load.history.acknowledged(said["value"].encode(), said["offset"])
+                    self.load.history.on_ack(said["value"].encode(), said["offset"])
                     self.acknowledged = number + 1
                 elif said["name"] == "producer_send_error":
                     self.complains(said["message"])

@@ -135,7 +135,7 @@ CUTS: dict[str, Callable[[Wires, int, list[int], int], None]] = {
 def is_not_acknowledged(cluster: Cluster, load: Load, leader: int, title: str) -> None:
     """What only a leader that is cut off has is not called safe."""
     value = f"cut off {title}".encode()
-    load.history.sends("lonely", ("t", 0), value)
+    load.history.on_send("lonely", ("t", 0), value)
     records = Batch([Record(value=value)]).encode()
     partition = {"Index": 0, "Records": records}
     with RawClient(cluster.nodes[leader].bootstrap) as client:

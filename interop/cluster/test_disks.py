@@ -105,7 +105,7 @@ def check(load: Load, makeup: str) -> None:
     which consumers show.
     """
     if makeup == "kafka":
-        assert not load.history.findings()
+        assert not load.history.anomalies()
     else:
         load.check()
 

@@ -42,7 +42,9 @@ def test_the_leader_is_killed_again_and_again(makeup: str, record: Record) -> No
                 cluster.until_in_sync("t")
                 assert load.history.acknowledged_count > before
             load.stop()
-            told = {client.name: round(load.history.longest_gap_s(client.name), 1) for client in load.writers}
+            told = {
+                client.name: round(load.history.longest_ack_gap_s(client.name), 1) for client in load.writers
+            }
             record.save(f"cluster.failover.{makeup}", {"seconds until all write": gaps, "longest gap": told})
             print(json.dumps({"gaps": gaps, "told": told, "acknowledged": load.history.acknowledged_count}))
             cluster.until_the_same("t")

@@ -32,7 +32,9 @@ def test_nodes_are_restarted_one_after_another(makeup: str, record: Record) -> N
                     cluster.until_in_sync(topic, partitions)
                 load.until_all_write()
             load.stop()
-            told = {client.name: round(load.history.longest_gap_s(client.name), 1) for client in load.writers}
+            told = {
+                client.name: round(load.history.longest_ack_gap_s(client.name), 1) for client in load.writers
+            }
             record.save(f"cluster.rolling.{makeup}", {"longest gap": told})
             load.check()
             for topic, partitions in cluster.all_partitions().items():

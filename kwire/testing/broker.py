@@ -74,9 +74,9 @@ class Broker(EmbeddedKafka):
         self._thread: BrokerThread | None = None
         self._advancing = threading.Lock()
         self._port = self._nodes_port = 0
-        self._hanging: threading.Event | None = None
+        self._resumed: threading.Event | None = None
         self._clock: Clock | None = None
-        self._space = DiskSpace()
+        self._disk_space = DiskSpace()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -99,7 +99,7 @@ class Broker(EmbeddedKafka):
         """
         if self.is_running:
             raise RuntimeError("the broker runs already")
-        self._take_directory()
+        self._create_directory()
         if not self._port and "listeners" not in self._overrides:
             self._port = self._reserve_port()
             self._nodes_port = self._reserve_port() if self._users else 0
@@ -123,14 +123,14 @@ class Broker(EmbeddedKafka):
             clock=self._clock,
             recorder=self.requests,
             faults=self.faults,
-            space=self._space,
+            space=self._disk_space,
             syncs=self._sync,
         )
         thread.start()
         try:
             thread.wait_until_started()
         except BaseException:
-            self._forget()
+            self._reset()
             raise
         self._thread = thread
         try:
@@ -145,13 +145,13 @@ class Broker(EmbeddedKafka):
         Raises what has ended it before, if it has not lived to be stopped.
         """
         try:
-            self._end(lambda thread: thread.stop(keeps_data=self._keeps_data))
+            self._end_thread(lambda thread: thread.stop(keeps_data=self._keeps_data))
         finally:
-            self._forget()
+            self._reset()
 
     def restart(self) -> None:
         """Shut the broker down cleanly, and start it where it was, with its data."""
-        self._end(lambda thread: thread.stop(keeps_data=True))
+        self._end_thread(lambda thread: thread.stop(keeps_data=True))
         self.start()
 
     def crash(self) -> None:
@@ -159,11 +159,11 @@ class Broker(EmbeddedKafka):
 
         It comes back by `start`, on the same address, and recovers its data as after any crash.
         """
-        self._end(BrokerThread.kill)
+        self._end_thread(BrokerThread.kill)
 
     def hang(self) -> None:
         """Let the broker do nothing until `resume`, as a process that is stopped: connections stay open."""
-        if self._hanging is not None:
+        if self._resumed is not None:
             raise RuntimeError("the broker hangs already")
         hanging, resumed = threading.Event(), threading.Event()
 
@@ -175,11 +175,11 @@ class Broker(EmbeddedKafka):
         if not hanging.wait(START_TIMEOUT_SECONDS):
             resumed.set()
             raise TimeoutError(f"the broker did nothing for {START_TIMEOUT_SECONDS} s as it is")
-        self._hanging = resumed
+        self._resumed = resumed
 
     def resume(self) -> None:
         """Let a broker go on that hangs; what was sent to it meanwhile is taken up."""
-        hanging, self._hanging = self._hanging, None
+        hanging, self._resumed = self._resumed, None
         if hanging is not None:
             hanging.set()
 
@@ -189,11 +189,11 @@ class Broker(EmbeddedKafka):
         As Apache Kafka, a broker ends that can use none of its log directories: it may be started again once
         there is room.
         """
-        self._space.is_full = True
+        self._disk_space.is_full = True
 
     def free_disk(self) -> None:
         """Let there be room on the disk."""
-        self._space.is_full = False
+        self._disk_space.is_full = False
 
     def advance(self, delay_ms: int) -> None:
         """Let `delay_ms` pass for the broker: whatever is due by then happens, each thing at its own time.
@@ -204,10 +204,10 @@ class Broker(EmbeddedKafka):
         interrupts it leaves the clock where it is.
         """
         check_delay(delay_ms)
-        self._move_clock(delay_ms)
+        self._advance_clock(delay_ms)
 
-    def _move_clock(self, delay_ms: int, *, internode_clock: bool = True) -> None:
-        if self._hanging is not None:
+    def _advance_clock(self, delay_ms: int, *, internode_clock: bool = True) -> None:
+        if self._resumed is not None:
             raise RuntimeError("no time passes for a broker that hangs: let it resume first")
         self._check_alive()
         running, settled = self._running, threading.Event()
@@ -234,9 +234,9 @@ class Broker(EmbeddedKafka):
             raise RuntimeError("the broker does not run: start() it, or use it in a with statement")
         return self._thread.running
 
-    def _ask(self, question: Callable[[BlockingClient], T]) -> T:
+    def _call(self, operation: Callable[[BlockingClient], T]) -> T:
         self._check_alive()
-        return super()._ask(question)
+        return super()._call(operation)
 
     def _sleep(self, seconds: float) -> None:
         self._check_alive()  # which says more than that nobody answers
@@ -252,16 +252,16 @@ class Broker(EmbeddedKafka):
         """Whether its data is still there when it has stopped."""
         return self._temporary is None or not DIRECTORY_KEYS.isdisjoint(self._overrides)
 
-    def _end(self, end: Callable[[BrokerThread], None]) -> None:
+    def _end_thread(self, end: Callable[[BrokerThread], None]) -> None:
         self.close()
         self.resume()
         thread, self._thread = self._thread, None
         if thread is not None:
             end(thread)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Give up what an end by a crash leaves for the next start."""
-        self._leave()
+        self._release()
         self._port, self._nodes_port, self._clock = 0, 0, None
 
 

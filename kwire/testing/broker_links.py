@@ -23,20 +23,20 @@ class BrokerLinks:
         """`ports` are those on which each node listens."""
         self._node_of = {port: node_id for node_id, several in ports.items() for port in several}
         self._cut: set[frozenset[int]] = set()
-        self._gates: dict[int, _NodeLinks] = {}
+        self._nodes: dict[int, _NodeLinks] = {}
         self._lock = threading.Lock()
 
-    def stand_between(self, node_id: int, running: RunningNode) -> None:
+    def attach(self, node_id: int, running: RunningNode) -> None:
         """A node has started: from now on what it sends to others goes past here."""
         from kwire.broker.net.peer_links import PeerLinks
 
         peers = running.loop.peers
         assert isinstance(peers, PeerLinks)
         with self._lock:
-            self._gates[node_id] = gate = _NodeLinks(self, node_id, running.loop, peers)
-        running.loop.call_from_thread(gate.enter)
+            self._nodes[node_id] = gate = _NodeLinks(self, node_id, running.loop, peers)
+        running.loop.call_from_thread(gate.intercept_dial)
 
-    def cut(self, one: int, other: int) -> None:
+    def disconnect(self, one: int, other: int) -> None:
         """Neither reaches the other, and what they were saying to each other is lost. KeyError: no such."""
         nodes = sorted({*self._node_of.values()})
         for each in (one, other):
@@ -44,9 +44,9 @@ class BrokerLinks:
                 raise KeyError(f"there is no broker {each}: name one of {', '.join(map(str, nodes))}")
         with self._lock:
             self._cut.add(frozenset((one, other)))
-            gates = [self._gates[each] for each in (one, other) if each in self._gates]
+            gates = [self._nodes[each] for each in (one, other) if each in self._nodes]
         for gate in gates:
-            gate.loop.call_from_thread(gate.shut)
+            gate.loop.call_from_thread(gate.close_cut_connections)
 
     def heal(self) -> None:
         """All reach each other."""
@@ -54,7 +54,7 @@ class BrokerLinks:
             self._cut.clear()
 
     @property
-    def are_there_any(self) -> bool:
+    def any_cut(self) -> bool:
         """Whether somebody does not reach another."""
         return bool(self._cut)
 
@@ -69,24 +69,24 @@ class _NodeLinks:
 
     def __init__(self, cuts: BrokerLinks, node_id: int, loop: Loop, peers: PeerLinks) -> None:
         self.loop = loop
-        self._cuts = cuts
+        self._links = cuts
         self._node_id = node_id
         self._peers = peers
         self._dial = peers.dial
 
-    def enter(self) -> None:
+    def intercept_dial(self) -> None:
         """Be asked for each connection from now on; those that there are may have to end."""
-        self._peers.dial = self._dial_if_whole
-        self.shut()
+        self._peers.dial = self._dial_unless_cut
+        self.close_cut_connections()
 
-    def shut(self) -> None:
+    def close_cut_connections(self) -> None:
         """End the connections that are cut."""
         self._peers.break_off(self._is_cut, REASON)
 
     def _is_cut(self, to: PeerAddress) -> bool:
-        return self._cuts.is_cut(self._node_id, to)
+        return self._links.is_cut(self._node_id, to)
 
-    def _dial_if_whole(self, to: PeerAddress, hears: TransportEvents) -> PeerTransport:
+    def _dial_unless_cut(self, to: PeerAddress, hears: TransportEvents) -> PeerTransport:
         return _RefusedConnection(self.loop, hears) if self._is_cut(to) else self._dial(to, hears)
 
 

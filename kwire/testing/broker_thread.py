@@ -37,11 +37,11 @@ class BrokerThread(threading.Thread):
         self.running: RunningNode | None = None
         self._properties = properties
         self._clock = clock
-        self._recorder, self._faults, self._space = recorder, faults, space
+        self._recorder, self._faults, self._disk_space = recorder, faults, space
         self._syncs = syncs
         self._started_or_ended = threading.Event()
         self._failure: BaseException | None = None
-        self._stop_asked: LoopEvent | None = None
+        self._stop_requested: LoopEvent | None = None
         self._may_close = threading.Event()
         """Set when whoever has asked for the end is done with the loop, whose descriptors are closed then."""
 
@@ -58,28 +58,28 @@ class BrokerThread(threading.Thread):
         from kwire.broker.net.running_node import RunningNode
         from kwire.testing.embedded_disk import EmbeddedDisk
 
-        disk = EmbeddedDisk(self._space, syncs=self._syncs)
+        disk = EmbeddedDisk(self._disk_space, syncs=self._syncs)
         running = RunningNode(load(None, {}, self._properties), clock=self._clock, disk=disk)
         try:
-            running.loop.run_here(self._life(running))
+            running.loop.run_here(self._run_node(running))
         finally:
             running.close()
 
-    def _life(self, running: RunningNode) -> Iterator[Wait]:
+    def _run_node(self, running: RunningNode) -> Iterator[Wait]:
         from kwire.broker.net.loop_events import LoopEvent, Wait
         from kwire.testing.interceptor import Interceptor
 
         yield Wait((running.known,), math.inf)
         running.announce()
         Interceptor(running, self._recorder, self._faults)
-        self._stop_asked = LoopEvent()
+        self._stop_requested = LoopEvent()
         self.running = running
         self._started_or_ended.set()
         failed = running.failure.happened
-        yield Wait((self._stop_asked, failed), math.inf)
-        if self._stop_asked.has_come:
+        yield Wait((self._stop_requested, failed), math.inf)
+        if self._stop_requested.has_come:
             self._may_close.wait()
-        elif not self._space.is_full:  # else it was asked for
+        elif not self._disk_space.is_full:  # else it was asked for
             self._failure = RuntimeError(f"the broker has ended: {running.failure.reason}")
         yield from running.end()
 
@@ -93,13 +93,13 @@ class BrokerThread(threading.Thread):
 
     def stop(self, *, keeps_data: bool) -> None:
         """Shut it down cleanly, but for data that it is not to keep. Raises what has ended it before."""
-        self._ask_to_end("CLEAN" if keeps_data else "DISCARDED")
+        self._request_end("CLEAN" if keeps_data else "DISCARDED")
 
     def kill(self) -> None:
         """End it as if its process were killed. Raises what has ended it before."""
-        self._ask_to_end("KILLED")
+        self._request_end("KILLED")
 
-    def _ask_to_end(self, ending: str) -> None:
+    def _request_end(self, ending: str) -> None:
         if self.is_alive() and self.running is not None:
             with suppress(OSError):  # it may be ending by itself just now, and its loop be closed
                 self.running.loop.call_from_thread(lambda: self._end(ending))
@@ -114,6 +114,6 @@ class BrokerThread(threading.Thread):
         from kwire.broker.net.running_node import ShutdownMode
 
         assert self.running is not None
-        assert self._stop_asked is not None
+        assert self._stop_requested is not None
         self.running.ending = ShutdownMode[ending]
-        self._stop_asked.come()
+        self._stop_requested.come()

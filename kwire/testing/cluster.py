@@ -66,22 +66,22 @@ class _ClusterBroker(Broker):
         users: dict[str, str],
     ) -> None:
         super().__init__(overrides, log_dir=log_dir, sync=False)
-        self._node_id, self._cuts = node_id, cuts
-        self._users, self._are_users_known = users, True  # whom the cluster makes known
+        self._node_id, self._links = node_id, cuts
+        self._users, self._users_created = users, True  # whom the cluster makes known
 
     def start(self) -> None:
         super().start()
-        self._cuts.stand_between(self._node_id, self._running)
+        self._links.attach(self._node_id, self._running)
 
     @property
-    def is_there(self) -> bool:
+    def is_responsive(self) -> bool:
         """Whether it lives, and does not hang."""
-        return self.is_running and self._hanging is None
+        return self.is_running and self._resumed is None
 
-    def live(self, delay_ms: int, *, internode_clock: bool) -> None:
+    def advance_clock(self, delay_ms: int, *, internode_clock: bool) -> None:
         """Let time pass for it, or, where it is gone or hangs, for the clock that it comes back to."""
-        if self.is_there:
-            self._move_clock(delay_ms, internode_clock=internode_clock)
+        if self.is_responsive:
+            self._advance_clock(delay_ms, internode_clock=internode_clock)
         elif self._clock is not None:
             self._clock.advance(delay_ms)
 
@@ -126,7 +126,7 @@ class Cluster(EmbeddedKafka):
         self._size = size
         self._overrides = dict(overrides or {})
         self._ports: dict[int, int] = {}
-        self._cuts: BrokerLinks | None = None
+        self._links: BrokerLinks | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -137,9 +137,9 @@ class Cluster(EmbeddedKafka):
         """Return once all of them serve. Raises what keeps one from that."""
         if self.brokers:
             raise RuntimeError("the cluster runs already")
-        self._take_directory()
+        self._create_directory()
         try:
-            self._make()
+            self._create_brokers()
             _in_parallel(broker.start for broker in self.brokers.values())
             self._set_passwords()
         except BaseException:
@@ -149,19 +149,19 @@ class Cluster(EmbeddedKafka):
     def stop(self) -> None:
         """End all of them at once, as if they were killed: no other one is to take over."""
         self.close()
-        brokers, self.brokers, self._ports, self._cuts = self.brokers, {}, {}, None
+        brokers, self.brokers, self._ports, self._links = self.brokers, {}, {}, None
         try:
             _in_parallel(broker.crash for broker in brokers.values())
         finally:
-            self._leave()
+            self._release()
 
     def leader(self, topic: str, partition: int = 0) -> Broker:
         """The broker that leads a partition. LookupError where the topic has none of that number."""
-        return self.brokers[self._ask(lambda client: client.leader(topic, partition))]
+        return self.brokers[self._call(lambda client: client.leader(topic, partition))]
 
     def coordinator(self, group: str) -> Broker:
         """The broker that coordinates a group."""
-        return self.brokers[self._ask(lambda client: client.coordinator(group))]
+        return self.brokers[self._call(lambda client: client.coordinator(group))]
 
     def move_leader(self, topic: str, to: int, partition: int = 0) -> None:
         """Have another broker lead a partition, one that has a replica, and return when it does.
@@ -169,7 +169,7 @@ class Cluster(EmbeddedKafka):
         A group's coordinator moves with its partition of `__consumer_offsets`. LookupError where the broker
         has no replica.
         """
-        self._ask(lambda client: client.move_leader(topic, partition, to))
+        self._call(lambda client: client.move_leader(topic, partition, to))
 
     def advance(self, delay_ms: int) -> None:
         """Let `delay_ms` pass for all of them, as `Broker.advance` does for one, in about as long.
@@ -180,14 +180,14 @@ class Cluster(EmbeddedKafka):
         """
         check_delay(delay_ms)
         nodes, rest_ms = self.brokers.values(), delay_ms
-        if not all(node.is_there for node in nodes) or self._between.are_there_any:
+        if not all(node.is_responsive for node in nodes) or self._connected_links.any_cut:
             lag_ms = int(str(self._overrides.get("replica.lag.time.max.ms", DEFAULT_REPLICA_LAG_MS)))
             rest_ms -= min(delay_ms, 2 * lag_ms)
             for passed_ms in range(0, delay_ms - rest_ms, STEP_MS):
                 step_ms = min(STEP_MS, delay_ms - rest_ms - passed_ms)
-                _in_parallel(partial(node.live, step_ms, internode_clock=True) for node in nodes)
-        _in_parallel(partial(node.live, rest_ms, internode_clock=False) for node in nodes)
-        _in_parallel(node.settle for node in nodes if node.is_there)
+                _in_parallel(partial(node.advance_clock, step_ms, internode_clock=True) for node in nodes)
+        _in_parallel(partial(node.advance_clock, rest_ms, internode_clock=False) for node in nodes)
+        _in_parallel(node.settle for node in nodes if node.is_responsive)
 
     def _now_ms(self) -> int:
         return max((node._now_ms() for node in self.brokers.values()), default=super()._now_ms())
@@ -198,27 +198,27 @@ class Cluster(EmbeddedKafka):
 
     # --- the network between them
 
-    def cut(self, one: int, other: int) -> None:
+    def disconnect(self, one: int, other: int) -> None:
         """Neither of two brokers reaches the other, until `heal`. KeyError where there is no such broker."""
-        self._between.cut(one, other)
+        self._connected_links.disconnect(one, other)
 
     def isolate(self, broker_id: int) -> None:
         """A broker and all others do not reach each other, until `heal`. KeyError where there is none."""
-        between = self._between
+        between = self._connected_links
         for other in self.brokers.keys() - {broker_id}:
-            between.cut(broker_id, other)
+            between.disconnect(broker_id, other)
 
     def heal(self) -> None:
         """All reach each other."""
-        self._between.heal()
+        self._connected_links.heal()
 
     @property
-    def _between(self) -> BrokerLinks:
-        if self._cuts is None:
+    def _connected_links(self) -> BrokerLinks:
+        if self._links is None:
             raise RuntimeError("the cluster does not run: start() it, or use it in a with statement")
-        return self._cuts
+        return self._links
 
-    def _make(self) -> None:
+    def _create_brokers(self) -> None:
         from kwire.testing.broker_links import BrokerLinks
         from kwire.testing.formatting import format_directory
         from kwire.wire.primitives import Uuid, uuid_to_text
@@ -228,7 +228,7 @@ class Cluster(EmbeddedKafka):
         self._ports = {node_id: self._reserve_port() for node_id in ids}
         controllers = {node_id: self._reserve_port() for node_id in ids}
         nodes = {node_id: self._reserve_port() for node_id in ids} if self._users else self._ports
-        self._cuts = BrokerLinks({node_id: (nodes[node_id], controllers[node_id]) for node_id in ids})
+        self._links = BrokerLinks({node_id: (nodes[node_id], controllers[node_id]) for node_id in ids})
         replicas = min(self._size, MAX_REPLICAS)
         for node_id, port in self._ports.items():
             address = f"{NODE_LISTENER}://{HOST}:{nodes[node_id]}"
@@ -256,7 +256,7 @@ class Cluster(EmbeddedKafka):
             }
             directory = os.path.join(self.log_dir, str(node_id))
             format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
-            self.brokers[node_id] = _ClusterBroker(node_id, self._cuts, settings, directory, self._users)
+            self.brokers[node_id] = _ClusterBroker(node_id, self._links, settings, directory, self._users)
 
 
 def _has_pending_work(node: NodeBase) -> bool:

@@ -29,13 +29,13 @@ class ProcessDied(BaseException):
 class MemoryFile:
     """A handle. It outlives its name, but not its process."""
 
-    __slots__ = ("_content", "_disk", "_life", "path")
+    __slots__ = ("_content", "_crash_count", "_disk", "path")
 
     def __init__(self, disk: MemoryDisk, content: FileContent, path: str) -> None:
         self.path = path
         self._disk = disk
         self._content = content
-        self._life = disk.life
+        self._crash_count = disk.crash_count
 
     def __repr__(self) -> str:
         return f"MemoryFile({self.path!r})"
@@ -44,31 +44,33 @@ class MemoryFile:
         raise OSError("a file in memory has no descriptor")
 
     def size(self) -> int:
-        self._disk.reading(self.path)
+        self._disk.before_read(self.path)
         return self._content.data.size
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        self._same_life()
-        self._disk.put(self._content, self.path, position, b"".join(buffers))
+        self._check_not_stale()
+        self._disk.write_content(self._content, self.path, position, b"".join(buffers))
 
     def read_at(self, position: int, size: int) -> bytes:
-        self._disk.reading(self.path)
+        self._disk.before_read(self.path)
         return self._content.data.read(position, size)
 
     def truncate(self, size: int) -> None:
-        self._same_life()
+        self._check_not_stale()
         if size == self._content.data.size:
             return
-        self._disk.changing(f"truncate {self.path} to {size}")
+        self._disk.before_change(f"truncate {self.path} to {size}")
         self._content.truncate(size)
         self._content.modified_ms = self._disk.now_ms
 
     def sync(self) -> None:
-        self._same_life()
-        self._disk.make_durable(self._content, self.path)
+        self._check_not_stale()
+        self._disk.sync_content(self._content, self.path)
 
-    def _same_life(self) -> None:
-        assert self._life == self._disk.life, f"{self.path} is written through a handle from before a crash"
+    def _check_not_stale(self) -> None:
+        assert self._crash_count == self._disk.crash_count, (
+            f"{self.path} is written through a handle from before a crash"
+        )
 
 
 class _Lock:
@@ -92,7 +94,7 @@ class MemoryDisk:
         but `torn_bytes`. `note` is told of what the disk does beyond its duty."""
         self.now_ms = 0
         """What the disk takes for the time of a write."""
-        self.life = 0
+        self.crash_count = 0
         """Counts crashes: no handle survives one."""
         self.locks: set[str] = set()
         self.changes = 0
@@ -103,7 +105,7 @@ class MemoryDisk:
         """How many more changes there are before the process dies in one."""
         self.fails_after: int | None = None
         """How many more operations succeed before they fail."""
-        self.failures: int | None = None
+        self.remaining_failures: int | None = None
         """How many fail then, before the disk works again; None for all."""
         self.torn_bytes = 0
         """How much of a write gets through when it is the first operation to fail."""
@@ -111,30 +113,30 @@ class MemoryDisk:
         """Whether reading fails too, or only writing."""
         self.free_bytes: int | None = None
         """How many bytes more fit; None for as many as there are."""
-        self.broken: dict[str, bool] = {}
+        self.broken_directories: dict[str, bool] = {}
         """Directories in which nothing can be changed any more; and whether nothing can be read, either."""
         self._rng = rng
         self._note = note
         self._root = DirectoryContent()
-        self._undisturbed = False
+        self._faults_suspended = False
 
     # --- faults
 
     @contextmanager
-    def undisturbed(self) -> Iterator[None]:
+    def without_faults(self) -> Iterator[None]:
         """No faults, and nothing counts: for whoever only looks."""
-        self._undisturbed, before = True, self._undisturbed
+        self._faults_suspended, before = True, self._faults_suspended
         try:
             yield
         finally:
-            self._undisturbed = before
+            self._faults_suspended = before
 
     def repair(self) -> None:
         """No faults from here on."""
         self.dies_after = self.fails_after = self.free_bytes = None
-        self.failures = None
+        self.remaining_failures = None
         self.torn_bytes = 0
-        self.broken.clear()
+        self.broken_directories.clear()
 
     @property
     def is_faulty(self) -> bool:
@@ -145,7 +147,7 @@ class MemoryDisk:
         """The process dies, or has died: what was written is still there."""
         self.repair()
         self.locks.clear()
-        self.life += 1
+        self.crash_count += 1
 
     def power_cut(self, rng: random.Random | None = None) -> None:
         """The machine dies, and chance decides what is still there."""
@@ -178,19 +180,19 @@ class MemoryDisk:
         content.data.put(position, bytes([byte ^ bits]))
         content.sync()
 
-    def reading(self, path: str) -> None:
+    def before_read(self, path: str) -> None:
         """Count a read. StorageError when it fails."""
         if self.fails_reading:
             self._may_fail(f"read {path}", reads=True)
 
-    def changing(self, what: str) -> None:
+    def before_change(self, what: str) -> None:
         """Count an operation that is about to be done. StorageError when it fails; ProcessDied."""
-        if self._dies(what):
+        if self._count_change(what):
             raise ProcessDied
         self._may_fail(what)
 
-    def _dies(self, what: str) -> bool:
-        if self._undisturbed:
+    def _count_change(self, what: str) -> bool:
+        if self._faults_suspended:
             return False
         self.changes += 1
         if self.dies_after is None:
@@ -203,9 +205,9 @@ class MemoryDisk:
         return False
 
     def _may_fail(self, what: str, *, reads: bool = False) -> None:
-        if self._undisturbed:
+        if self._faults_suspended:
             return
-        for directory, is_unreadable in self.broken.items():
+        for directory, is_unreadable in self.broken_directories.items():
             if f" {directory}/" in f"{what}/" and (is_unreadable or not reads):
                 raise StorageError(f"simulated EIO: {what}")
         if self.fails_after is None:
@@ -213,18 +215,18 @@ class MemoryDisk:
         if self.fails_after > 0:
             self.fails_after -= 1
             return
-        if self.failures is not None:
-            self.failures -= 1
-            if self.failures <= 0:
-                self.fails_after = self.failures = None
+        if self.remaining_failures is not None:
+            self.remaining_failures -= 1
+            if self.remaining_failures <= 0:
+                self.fails_after = self.remaining_failures = None
         self._note(f"fails to {what}")
         raise StorageError(f"simulated EIO: {what}")
 
-    def put(self, content: FileContent, path: str, position: int, data: bytes) -> None:
+    def write_content(self, content: FileContent, path: str, position: int, data: bytes) -> None:
         what = f"write {len(data)} bytes at {position} of {path}"
         rng = self._rng
         content.modified_ms = self.now_ms
-        if self._dies(what):
+        if self._count_change(what):
             if self.dies_after == -1 and data:
                 content.write(position, data[: rng.randrange(len(data) + 1) if rng else 0])
             raise ProcessDied
@@ -237,7 +239,7 @@ class MemoryDisk:
             elif data and rng.random() < 0.5:
                 content.write(position, data[: rng.randrange(len(data))])
             raise
-        if self.free_bytes is not None and not self._undisturbed:
+        if self.free_bytes is not None and not self._faults_suspended:
             needed = max(0, position + len(data) - content.data.size)
             if needed > self.free_bytes:
                 self._note(f"has no space to {what}")
@@ -249,9 +251,9 @@ class MemoryDisk:
             self.free_bytes -= needed
         content.write(position, data)
 
-    def make_durable(self, content: FileContent, path: str) -> None:
+    def sync_content(self, content: FileContent, path: str) -> None:
         what = f"sync {path}"
-        if self._dies(what):
+        if self._count_change(what):
             if self._may_have_synced():
                 content.sync()
             raise ProcessDied
@@ -309,13 +311,13 @@ class MemoryDisk:
         return entry, name
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
-        self.reading(path)
+        self.before_read(path)
         entry = self._entry(path)
         if not isinstance(entry, FileContent):
             if not create or entry is not None:
                 raise FileMissing(f"there is no file {path}")
             parent, name = self._parent(path)
-            self.changing(f"create {path}")
+            self.before_change(f"create {path}")
             entry = FileContent(self.now_ms)
             parent.change({name: entry})
         return MemoryFile(self, entry, path)
@@ -327,14 +329,14 @@ class MemoryDisk:
         return isinstance(self._entry(path), DirectoryContent)
 
     def size(self, path: str) -> int:
-        self.reading(path)
+        self.before_read(path)
         return self._content(path).data.size
 
     def modified_ms(self, path: str) -> int:
         return self._content(path).modified_ms
 
     def read(self, path: str) -> bytes:
-        self.reading(path)
+        self.before_read(path)
         return self._content(path).data.all()
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
@@ -365,7 +367,7 @@ class MemoryDisk:
             raise FileMissing(f"there is no {old}")
         if parent is not target:
             raise StorageError(f"{old} and {new} lie in different directories, which is not simulated")
-        self.changing(f"rename {old} to {new_name}")
+        self.before_change(f"rename {old} to {new_name}")
         parent.change({name: None, new_name: entry})
 
     def remove(self, path: str) -> None:
@@ -374,7 +376,7 @@ class MemoryDisk:
         except FileMissing:
             return
         if name in parent.entries:
-            self.changing(f"remove {path}")
+            self.before_change(f"remove {path}")
             parent.change({name: None})
 
     def remove_tree(self, path: str) -> None:
@@ -389,7 +391,7 @@ class MemoryDisk:
         self.remove(path)
 
     def names(self, path: str) -> list[str]:
-        self.reading(path)
+        self.before_read(path)
         entry = self._entry(path)
         if not isinstance(entry, DirectoryContent):
             raise FileMissing(f"there is no directory {path}")
@@ -402,7 +404,7 @@ class MemoryDisk:
         if not path or self._entry(path) is not None:
             return
         self.make_directory(path.rpartition("/")[0])
-        self.changing(f"make {path}")
+        self.before_change(f"make {path}")
         parent, name = self._parent(path)
         parent.change({name: DirectoryContent()})
 
@@ -411,7 +413,7 @@ class MemoryDisk:
         if not isinstance(entry, DirectoryContent):
             return
         what = f"sync {path or '/'}"
-        if self._dies(what):
+        if self._count_change(what):
             raise ProcessDied
         self._may_fail(what)
         entry.sync()

@@ -19,7 +19,7 @@ class EmbeddedFile(RealFile):
     disk: EmbeddedDisk
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        self.disk.take_room(self.path)
+        self.disk.check_space(self.path)
         super().write_at(position, buffers)
 
     def sync(self) -> None:
@@ -37,7 +37,7 @@ class EmbeddedDisk(RealDisk):
         self.syncs = syncs
         self._space = space
 
-    def take_room(self, path: str) -> None:
+    def check_space(self, path: str) -> None:
         """Somebody writes. StorageError where there is no room."""
         if self._space.is_full:
             raise StorageError(f"{FULL} ({path})")
@@ -49,7 +49,7 @@ class EmbeddedDisk(RealDisk):
         return file
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
-        self.take_room(path)
+        self.check_space(path)
         super().write(path, content, sync=sync and self.syncs)
 
     def replace(self, path: str, content: bytes, *, sync: bool) -> None:

@@ -32,10 +32,10 @@ class EmbeddedKafka(Kafka):
         """Without `log_dir`, data is in a directory that goes with the end."""
         super().__init__("", timeout_s=timeout_s)
         self._users = dict(users or {})
-        self._are_users_known = False
-        self._given_log_dir = None if log_dir is None else str(log_dir)
+        self._users_created = False
+        self._configured_log_dir = None if log_dir is None else str(log_dir)
         self._temporary: TemporaryDirectory | None = None
-        self._reserved: list[socket.socket] = []
+        self._reserved_sockets: list[socket.socket] = []
         """Bound to ports, so that nobody else gets them while who listens there is away."""
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class EmbeddedKafka(Kafka):
 
     # --- who comes
 
-    def login(self, user: str | None = None, mechanism: str = PLAIN) -> ClientConfig:
+    def client_config(self, user: str | None = None, mechanism: str = PLAIN) -> ClientConfig:
         """How clients say that they are one of the users, the first one where none is named. LookupError."""
         if not self._users:
             raise LookupError("everybody may come: make it with users={'alice': 'alice-secret'}")
@@ -82,39 +82,39 @@ class EmbeddedKafka(Kafka):
         `max_lifetime_ms` from now are over, and a day where nobody renews it
         (`delegation.token.max.lifetime.ms`, `delegation.token.expiry.time.ms`).
         """
-        properties = self.login(owner).java
-        with self._another(properties) as asking:
-            made = asking._ask(lambda client: client.create_token(renewers, max_lifetime_ms))
+        properties = self.client_config(owner).java
+        with self._new_kafka(properties) as asking:
+            made = asking._call(lambda client: client.create_token(renewers, max_lifetime_ms))
         return ClientConfig(self.bootstrap_servers, made.id, made.password, mechanism, is_token=True)
 
     def tokens(self) -> list[Token]:
         """The delegation tokens that there are, the oldest first."""
-        return self._ask(lambda client: client.tokens())
+        return self._call(lambda client: client.tokens())
 
-    def _another(self, properties: Mapping[str, str]) -> Kafka:
+    def _new_kafka(self, properties: Mapping[str, str]) -> Kafka:
         return Kafka(self.bootstrap_servers, timeout_s=self._timeout_s, properties=properties)
 
     def _client_properties(self) -> Mapping[str, str]:
-        return self.login().java if self._users else {}
+        return self.client_config().java if self._users else {}
 
     def _set_passwords(self) -> None:
         """Have users known for SCRAM, too, where they are not yet."""
-        if self._users and not self._are_users_known:
-            self._ask(lambda client: client.set_passwords(self._users, SCRAM))
-            self._are_users_known = True
+        if self._users and not self._users_created:
+            self._call(lambda client: client.set_passwords(self._users, SCRAM))
+            self._users_created = True
 
     # --- where it is
 
     @property
     def log_dir(self) -> str:
         """Where its data is, while it runs: of several brokers, each has a directory there."""
-        directory = self._given_log_dir or (self._temporary and self._temporary.name)
+        directory = self._configured_log_dir or (self._temporary and self._temporary.name)
         if not directory:
             raise RuntimeError(f"the {type(self).__name__.lower()} does not run")
         return directory
 
-    def _take_directory(self) -> None:
-        if self._given_log_dir is None and self._temporary is None:
+    def _create_directory(self) -> None:
+        if self._configured_log_dir is None and self._temporary is None:
             from kwire.testing.temporary_directory import TemporaryDirectory
 
             self._temporary = TemporaryDirectory()
@@ -122,17 +122,17 @@ class EmbeddedKafka(Kafka):
     def _reserve_port(self) -> int:
         """A free port, which a broker may listen on, and others may not."""
         reserved = socket.socket()
-        self._reserved.append(reserved)
+        self._reserved_sockets.append(reserved)
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         port: int = reserved.getsockname()[1]
         return port
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         """Give ports and directory up."""
-        self._are_users_known = False
-        while self._reserved:
-            self._reserved.pop().close()
+        self._users_created = False
+        while self._reserved_sockets:
+            self._reserved_sockets.pop().close()
         temporary, self._temporary = self._temporary, None
         if temporary is not None:
             temporary.remove()

@@ -54,8 +54,8 @@ class Exchange:
     """See the module. It is complete once `outcome` is not None."""
 
     def __init__(self, at_s: float, header: RequestHeader, body: memoryview, names: TopicNames) -> None:
-        """`at_s` is in seconds since 1970; `body` is the request behind its header."""
-        self.at_s = at_s
+        """`received_at_s` is in seconds since 1970; `body` is the request behind its header."""
+        self.received_at_s = at_s
         self.api = API_VERSIONS[header.api_key].name
         """As Kafka's documentation calls it: Produce, Fetch, ..."""
         self.version = header.api_version
@@ -64,40 +64,40 @@ class Exchange:
         """What became of it, where that is no answer; empty for one, and None while it is under way."""
         self.fault = ""
         """What was done to it on purpose."""
-        self.took_ms = 0.0
-        self.answer_bytes = 0
+        self.duration_ms = 0.0
+        self.response_bytes = 0
         self.header = header
         self._body = body
-        self._answer: bytes | None = None
+        self._response_frame: bytes | None = None
         self._names = names
 
-    def ends(self, took_ms: float, answer: bytes | None, answer_bytes: int, outcome: str = "") -> None:
+    def complete(self, took_ms: float, answer: bytes | None, answer_bytes: int, outcome: str = "") -> None:
         """It was answered with a frame (its size in front), or not. One too long to keep is only measured."""
-        self.took_ms, self._answer, self.answer_bytes = took_ms, answer, answer_bytes
+        self.duration_ms, self._response_frame, self.response_bytes = took_ms, answer, answer_bytes
         self.outcome = outcome
 
     @property
     def size_bytes(self) -> int:
         """What it takes to keep."""
-        return len(self._body) + len(self._answer or b"")
+        return len(self._body) + len(self._response_frame or b"")
 
     @cached_property
     def request_message(self) -> Message:
         """The request itself, in the classes of this project. WireError where it is none."""
-        message: Message = self.decoded()
+        message: Message = self.decode()
         return message
 
-    def decoded(self) -> Any:
+    def decode(self) -> Any:
         """The request once more, to be changed."""
         return decode_request(self.header, self._body, 0)
 
     @cached_property
     def response_message(self) -> Message | None:
         """The response in the same classes, where there is one."""
-        if self._answer is None:
+        if self._response_frame is None:
             return None
         response_class = API_VERSIONS[self.header.api_key].response_class
-        return decode_response(response_class, self.version, memoryview(self._answer)[4:])[1]
+        return decode_response(response_class, self.version, memoryview(self._response_frame)[4:])[1]
 
     @property
     def request(self) -> Mapping[str, Any]:
@@ -110,7 +110,7 @@ class Exchange:
         message = self.response_message
         return None if message is None else _fields_dict(message, self.version, self._names)
 
-    def fetches(self, partitions: Iterable[tuple[str, int]]) -> None:
+    def set_fetched_partitions(self, partitions: Iterable[tuple[str, int]]) -> None:
         """What a fetch asks for with what its session remembers."""
         self.partitions = frozenset(TopicPartition(*one) for one in partitions)
 
@@ -123,27 +123,30 @@ class Exchange:
             return frozenset()
 
     def __str__(self) -> str:
-        at = time.strftime("%H:%M:%S", time.localtime(self.at_s)) + f".{self.at_s % 1:.3f}"[2:]
+        at = (
+            time.strftime("%H:%M:%S", time.localtime(self.received_at_s))
+            + f".{self.received_at_s % 1:.3f}"[2:]
+        )
         try:
-            request = self._text(self.request_message)
+            request = self._format(self.request_message)
         except WireError as error:
             request = f"what cannot be read: {error}"
         first = f"{at} {self.api} {self.version} from {self.client_id or 'nobody'}: {request}"
-        return f"{first}\n    {self._ending()}"
+        return f"{first}\n    {self._format_outcome()}"
 
-    def _ending(self) -> str:
+    def _format_outcome(self) -> str:
         fault = f", on purpose: {self.fault}" if self.fault else ""
         if self.outcome is None:
             return f"not answered yet{fault}"
-        after = f"after {self.took_ms:.1f} ms{fault}: "
+        after = f"after {self.duration_ms:.1f} ms{fault}: "
         if self.outcome:
             return after + self.outcome
         message = self.response_message
         if message is None:
-            return f"{after}{self.answer_bytes} bytes"
-        return after + self._text(message)
+            return f"{after}{self.response_bytes} bytes"
+        return after + self._format(message)
 
-    def _text(self, message: Message) -> str:
+    def _format(self, message: Message) -> str:
         text = format_message(message, self.version, self._names)
         return (
             text

@@ -1,9 +1,9 @@
 """What is to go wrong in a broker, on purpose: with the next requests of some kind, as many as are told.
 
-    broker.faults.refuse("Produce", "NOT_LEADER_OR_FOLLOWER", times=3, topic="orders")
+    broker.faults.return_error("Produce", "NOT_LEADER_OR_FOLLOWER", times=3, topic="orders")
     broker.faults.delay("Fetch", 0.5, client_id="billing", times=None)
-    broker.faults.lose_answer("Produce")        # it is written, and the client cannot know
-    broker.faults.by_seed(7, share=0.1)         # one of ten goes wrong, in some way
+    broker.faults.drop_response("Produce")        # it is written, and the client cannot know
+    broker.faults.random(7, probability=0.1)         # one of ten goes wrong, in some way
 
 A request meets the first fault that is for it, and no second one. A request that names several partitions has
 it for all of them where it names one that is meant. What brokers of a cluster ask each other meets none.
@@ -46,7 +46,7 @@ RETRIABLE_ERRORS: Final[dict[str, tuple[str, ...]]] = {
 }
 """By API, of those that go wrong by a seed: what Apache Kafka refuses with, and clients try again after."""
 
-Kind = Literal["refuse", "delay", "lose", "cut", "ignore"]
+Kind = Literal["return_error", "delay", "drop_response", "truncate_response", "ignore"]
 
 
 class FaultOptions(TypedDict, total=False):
@@ -65,44 +65,44 @@ class Fault:
         self,
         kind: Kind,
         api: str,
-        meant: FaultOptions,
+        options: FaultOptions,
         *,
         error_code: int = 0,
         delay_s: float = 0.0,
-        text: str,
+        description: str,
     ) -> None:
-        if unknown := sorted(meant.keys() - FaultOptions.__annotations__.keys()):
+        if unknown := sorted(options.keys() - FaultOptions.__annotations__.keys()):
             raise TypeError(
                 f"a fault is narrowed down by {', '.join(FaultOptions.__annotations__)}, not {unknown[0]}"
             )
         self.kind = kind
         self.api = api
-        self.times = meant.get("times", 1)
+        self.remaining = options.get("times", 1)
         """How many more requests will meet it; None is all."""
         self.hits = 0
         """How many have met it."""
         self.client_id, self.topic, self.partition = (
-            meant.get("client_id"),
-            meant.get("topic"),
-            meant.get("partition"),
+            options.get("client_id"),
+            options.get("topic"),
+            options.get("partition"),
         )
         self.error_code = error_code
         self.delay_s = delay_s
-        self.text = text
+        self.description = description
 
     def __repr__(self) -> str:
-        return f"<{self.api}: {self.text}, {self.hits} times by now>"
+        return f"<{self.api}: {self.description}, {self.hits} times by now>"
 
     @property
     def is_over(self) -> bool:
         """Whether nobody will meet it any more."""
-        return self.times == 0
+        return self.remaining == 0
 
     def cancel(self) -> None:
         """Let nobody meet it any more."""
-        self.times = 0
+        self.remaining = 0
 
-    def is_for(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> bool:
+    def matches(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> bool:
         return (
             not self.is_over
             and self.api in (ANY_API, api)
@@ -110,13 +110,13 @@ class Fault:
             and matches_partition(partitions, self.topic, self.partition)
         )
 
-    def meet(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
+    def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
         """What becomes of a request, which is counted where it is for it."""
-        if not self.is_for(api, client_id, partitions):
+        if not self.matches(api, client_id, partitions):
             return None
         self.hits += 1
-        if self.times is not None:
-            self.times -= 1
+        if self.remaining is not None:
+            self.remaining -= 1
         return self
 
 
@@ -127,35 +127,41 @@ class SeededFault(Fault):
     are, and whenever it comes.
     """
 
-    def __init__(self, seed: int, share: float, meant: FaultOptions) -> None:
-        super().__init__("delay", ANY_API, {"times": None, **meant}, text=f"by seed {seed}")
-        self._seed, self._share = seed, share
+    def __init__(self, seed: int, probability: float, options: FaultOptions) -> None:
+        super().__init__("delay", ANY_API, {"times": None, **options}, description=f"by seed {seed}")
+        self._seed, self._probability = seed, probability
         self._chances: dict[tuple[str, str], random.Random] = {}
 
-    def meet(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
-        if api not in RETRIABLE_ERRORS or not self.is_for(api, client_id, partitions):
+    def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
+        if api not in RETRIABLE_ERRORS or not self.matches(api, client_id, partitions):
             return None
         chance = self._chances.get((api, client_id))
         if chance is None:
             chance = self._chances[api, client_id] = random.Random(f"{self._seed} {api} {client_id}")
-        fault = self._drawn(api, chance)  # always, so that a share decides of how many, and not of how
-        if chance.random() >= self._share:
+        fault = self._draw(api, chance)  # always, so that a share decides of how many, and not of how
+        if chance.random() >= self._probability:
             return None
-        fault.text += f" {self.text}"
-        super().meet(api, client_id, partitions)
+        fault.description += f" {self.description}"
+        super().match(api, client_id, partitions)
         return fault
 
-    def _drawn(self, api: str, chance: random.Random) -> Fault:
+    def _draw(self, api: str, chance: random.Random) -> Fault:
         delay_s = chance.uniform(0.01, MAX_RANDOM_DELAY_S)
         refusals = RETRIABLE_ERRORS[api]
-        kind = chance.choice(("refuse", "delay", "lose", "cut") if refusals else ("delay", "lose", "cut"))
-        if kind == "refuse":
+        kind = chance.choice(
+            ("return_error", "delay", "drop_response", "truncate_response")
+            if refusals
+            else ("delay", "drop_response", "truncate_response")
+        )
+        if kind == "return_error":
             code, name = _parse_error(chance.choice(refusals))
-            return Fault("refuse", api, {}, error_code=code, text=f"refused with {name}")
+            return Fault("return_error", api, {}, error_code=code, description=f"refused with {name}")
         if kind == "delay":
-            return Fault("delay", api, {}, delay_s=delay_s, text=f"delayed by {delay_s:.2f} s")
+            return Fault("delay", api, {}, delay_s=delay_s, description=f"delayed by {delay_s:.2f} s")
         return (
-            Fault("lose", api, {}, text=DROPPED) if kind == "lose" else Fault("cut", api, {}, text=TRUNCATED)
+            Fault("drop_response", api, {}, description=DROPPED)
+            if kind == "drop_response"
+            else Fault("truncate_response", api, {}, description=TRUNCATED)
         )
 
 
@@ -169,20 +175,20 @@ class Faults:
         self._lock = threading.Lock()
         self._pending: list[Fault] = []
 
-    def refuse(
+    def return_error(
         self,
         api: str,
         error: str | int,
-        **meant: Unpack[FaultOptions],
+        **options: Unpack[FaultOptions],
     ) -> Fault:
         """Answer with an error, by Kafka's name or number, and do nothing."""
         code, name = _parse_error(error)
         fault = Fault(
-            "refuse",
+            "return_error",
             api,
-            meant,
+            options,
             error_code=code,
-            text=f"refused with {name}",
+            description=f"refused with {name}",
         )
         return self._add(fault)
 
@@ -190,7 +196,7 @@ class Faults:
         self,
         api: str,
         seconds: float,
-        **meant: Unpack[FaultOptions],
+        **options: Unpack[FaultOptions],
     ) -> Fault:
         """Take the request up so much later (of the broker's time), and what comes behind it."""
         if not seconds >= 0:
@@ -198,59 +204,61 @@ class Faults:
         fault = Fault(
             "delay",
             api,
-            meant,
+            options,
             delay_s=seconds,
-            text=f"delayed by {seconds:g} s",
+            description=f"delayed by {seconds:g} s",
         )
         return self._add(fault)
 
-    def lose_answer(
+    def drop_response(
         self,
         api: str,
-        **meant: Unpack[FaultOptions],
+        **options: Unpack[FaultOptions],
     ) -> Fault:
         """Do what is asked, and close the connection instead of answering."""
         fault = Fault(
-            "lose",
+            "drop_response",
             api,
-            meant,
-            text=DROPPED,
+            options,
+            description=DROPPED,
         )
         return self._add(fault)
 
-    def cut_answer(
+    def truncate_response(
         self,
         api: str,
-        **meant: Unpack[FaultOptions],
+        **options: Unpack[FaultOptions],
     ) -> Fault:
         """Do what is asked, send half of the answer, and close the connection."""
         fault = Fault(
-            "cut",
+            "truncate_response",
             api,
-            meant,
-            text=TRUNCATED,
+            options,
+            description=TRUNCATED,
         )
         return self._add(fault)
 
     def ignore(
         self,
         api: str,
-        **meant: Unpack[FaultOptions],
+        **options: Unpack[FaultOptions],
     ) -> Fault:
         """Do nothing, answer nothing, and take nothing more from the connection, which stays open."""
         fault = Fault(
             "ignore",
             api,
-            meant,
-            text="ignored",
+            options,
+            description="ignored",
         )
         return self._add(fault)
 
-    def by_seed(self, seed: int, *, share: float = 0.05, **meant: Unpack[FaultOptions]) -> Fault:
+    def random(self, seed: int, *, probability: float = 0.05, **options: Unpack[FaultOptions]) -> Fault:
         """Have this share of all requests refused, delayed, or done and not answered, until cancelled."""
-        if not 0 < share <= 1:
-            raise ValueError(f"share={share}: say which part of the requests, above 0 and up to 1")
-        return self._keep(SeededFault(seed, share, meant))
+        if not 0 < probability <= 1:
+            raise ValueError(
+                f"probability={probability}: say which part of the requests, above 0 and up to 1"
+            )
+        return self._register(SeededFault(seed, probability, options))
 
     def clear(self) -> None:
         """Let nothing go wrong any more."""
@@ -260,27 +268,27 @@ class Faults:
             self._pending.clear()
 
     @property
-    def are_pending(self) -> bool:
+    def any_pending(self) -> bool:
         """Whether a request may meet one."""
         return bool(self._pending)
 
-    def met(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
+    def match(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> Fault | None:
         """The fault that a request meets, which is counted."""
         with self._lock:
             self._pending = [fault for fault in self._pending if not fault.is_over]
             for fault in self._pending:
-                met = fault.meet(api, client_id, partitions)
+                met = fault.match(api, client_id, partitions)
                 if met is not None:
                     return met
         return None
 
     def _add(self, fault: Fault) -> Fault:
         check_api(fault.api, fault.topic, fault.partition)
-        return self._keep(fault)
+        return self._register(fault)
 
-    def _keep(self, fault: Fault) -> Fault:
-        if fault.times is not None and fault.times < 1:
-            raise ValueError(f"times={fault.times}: say how many requests, or None for all")
+    def _register(self, fault: Fault) -> Fault:
+        if fault.remaining is not None and fault.remaining < 1:
+            raise ValueError(f"times={fault.remaining}: say how many requests, or None for all")
         with self._lock:
             self._pending.append(fault)
         return fault

@@ -68,8 +68,8 @@ class Interceptor:
         self._image: MetadataImage | None = None
         self._recorder = recorder
         self._faults = faults
-        self._awaited: list[_PendingResponse] = []
-        self._stuck: dict[int, RequestContext] = {}
+        self._pending: list[_PendingResponse] = []
+        self._held: dict[int, RequestContext] = {}
         """By channel: what holds the place of a request that is delayed or ignored."""
         self._fetched: dict[int, set[tuple[FetchedTopic, int]]] = {}
         """By channel: the partitions of its fetch session."""
@@ -78,11 +78,11 @@ class Interceptor:
     # --- what the server asks of a node
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
-        return channel.id in self._stuck or self._inner.must_wait(channel, frame)
+        return channel.id in self._held or self._inner.must_wait(channel, frame)
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
         if channel.authentication is not None and channel.authentication.expects_raw_tokens:
-            self._pass_on(channel, frame)
+            self._forward(channel, frame)
             return
         header, position = decode_request_header(frame)
         api = API_VERSIONS.get(header.api_key)
@@ -91,79 +91,79 @@ class Interceptor:
             or header.api_version not in api.request_class.VERSIONS
             or header.client_id == CLIENT_ID
         ):
-            self._pass_on(channel, frame)
+            self._forward(channel, frame)
             return
         exchange = Exchange(time.time(), header, frame[position:], self._recorder.topic_names)
         if _is_from_node(channel, exchange):
-            self._pass_on(channel, frame)
+            self._forward(channel, frame)
             return
-        self._learn_names()
+        self._learn_topic_names()
         if header.api_key == ApiKey.FETCH:
-            self._follow(channel, exchange)
-        self._recorder.begins(exchange)
+            self._track_fetch_session(channel, exchange)
+        self._recorder.record_request(exchange)
         fault = None
-        if self._faults.are_pending:
-            fault = self._faults.met(exchange.api, exchange.client_id, exchange.partitions)
+        if self._faults.any_pending:
+            fault = self._faults.match(exchange.api, exchange.client_id, exchange.partitions)
         if fault is None:
             self._handle(channel, frame, exchange, None)
             return
-        exchange.fault = fault.text
+        exchange.fault = fault.description
         if fault.kind in ("delay", "ignore"):
-            self._stuck[channel.id] = slot = channel.open_slot(header, self._loop.now_ms())
+            self._held[channel.id] = slot = channel.open_slot(header, self._loop.now_ms())
             if fault.kind == "delay":
-                again = partial(self._take_up, channel, slot, frame, exchange)
+                again = partial(self._resume, channel, slot, frame, exchange)
                 self._loop.schedule(int(fault.delay_s * 1000), again)
-        elif fault.kind == "refuse" and header.api_key != ApiKey.FETCH:
-            self._refuse(channel, frame, exchange, ErrorCode(fault.error_code))
+        elif fault.kind == "return_error" and header.api_key != ApiKey.FETCH:
+            self._respond_with_error(channel, frame, exchange, ErrorCode(fault.error_code))
         else:
-            if fault.kind == "refuse":
+            if fault.kind == "return_error":
                 frame = _without_wait(exchange)
             self._handle(channel, frame, exchange, fault)
 
     def end_turn(self, answer: Callable[[], None] | None = None) -> None:
         def look_and_answer() -> None:
-            self._look()
+            self._check_pending()
             if answer is not None:
                 answer()
 
         self._inner.end_turn(look_and_answer)
-        self._look()
+        self._check_pending()
 
     def channel_opened(self, channel: Channel) -> None:
         self._inner.channel_opened(channel)
 
     def channel_closed(self, channel: Channel) -> None:
-        self._stuck.pop(channel.id, None)
+        self._held.pop(channel.id, None)
         self._fetched.pop(channel.id, None)
         self._inner.channel_closed(channel)
 
     def begin_shutdown(self) -> None:
-        for slot in self._stuck.values():
+        for slot in self._held.values():
             slot.close_connection()
-        self._stuck.clear()
+        self._held.clear()
         self._inner.begin_shutdown()
 
     # --- requests
 
-    def _pass_on(self, channel: Channel, frame: memoryview) -> None:
+    def _forward(self, channel: Channel, frame: memoryview) -> None:
         self._inner.handle_frame(channel, frame)
         channel.repeated_request = None  # or the next heartbeats would be answered without coming by
 
     def _handle(self, channel: Channel, frame: memoryview, exchange: Exchange, fault: Fault | None) -> None:
         count = len(channel.slots)
         try:
-            self._pass_on(channel, frame)
+            self._forward(channel, frame)
         except WireError as error:
-            exchange.ends(0.0, None, 0, f"the connection is closed: {error}")
+            exchange.complete(0.0, None, 0, f"the connection is closed: {error}")
             raise
         if len(channel.slots) > count:
-            self._awaited.append(_PendingResponse(channel.slots[-1], exchange, fault))
+            self._pending.append(_PendingResponse(channel.slots[-1], exchange, fault))
 
-    def _take_up(self, channel: Channel, slot: RequestContext, frame: memoryview, exchange: Exchange) -> None:
+    def _resume(self, channel: Channel, slot: RequestContext, frame: memoryview, exchange: Exchange) -> None:
         """A request was delayed long enough."""
-        if channel.closed or self._stuck.get(channel.id) is not slot:
+        if channel.closed or self._held.get(channel.id) is not slot:
             return
-        del self._stuck[channel.id]
+        del self._held[channel.id]
         channel.slots.remove(slot)
         connection = self._server.connections[channel.id]
         try:
@@ -173,10 +173,12 @@ class Interceptor:
             return
         connection.look_again()
 
-    def _refuse(self, channel: Channel, frame: memoryview, exchange: Exchange, code: ErrorCode) -> None:
+    def _respond_with_error(
+        self, channel: Channel, frame: memoryview, exchange: Exchange, code: ErrorCode
+    ) -> None:
         interrupt = channel.interrupt
         context = channel.open_slot(exchange.header, self._loop.now_ms(), len(frame))
-        self._awaited.append(_PendingResponse(context, exchange, None))
+        self._pending.append(_PendingResponse(context, exchange, None))
         try:
             context.request = exchange.request_message
             context.refuse(ApiError(code))
@@ -185,7 +187,7 @@ class Interceptor:
         if interrupt is not None:
             interrupt()
 
-    def _follow(self, channel: Channel, exchange: Exchange) -> None:
+    def _track_fetch_session(self, channel: Channel, exchange: Exchange) -> None:
         """Know what a consumer fetches that names only what has changed."""
         try:
             request: Any = exchange.request_message
@@ -199,21 +201,23 @@ class Interceptor:
         for topic in request.topics:
             fetched.update(((topic.topic, topic.topic_id), one.partition) for one in topic.partitions)
         names = self._recorder.topic_names
-        exchange.fetches((name or names.get(topic_id, ""), index) for (name, topic_id), index in fetched)
+        exchange.set_fetched_partitions(
+            (name or names.get(topic_id, ""), index) for (name, topic_id), index in fetched
+        )
 
     # --- answers
 
-    def _look(self) -> None:
-        if not self._awaited:
+    def _check_pending(self) -> None:
+        if not self._pending:
             return
-        awaited, self._awaited = self._awaited, []
+        awaited, self._pending = self._pending, []
         for one in awaited:
             if one.context.completed or one.context.channel.closed:
-                self._answered(one)
+                self._complete(one)
             else:
-                self._awaited.append(one)
+                self._pending.append(one)
 
-    def _answered(self, one: _PendingResponse) -> None:
+    def _complete(self, one: _PendingResponse) -> None:
         context, exchange = one.context, one.exchange
         took_ms = (time.perf_counter() - one.began_s) * 1000
         if context.reply is None:
@@ -221,22 +225,26 @@ class Interceptor:
             outcome = (
                 closed if context.closes else gone if context.channel.closed else "nothing, as was asked"
             )
-            exchange.ends(took_ms, None, 0, outcome)
+            exchange.complete(took_ms, None, 0, outcome)
             return
         if one.fault is not None and not context.channel.closed:
-            self._spoil(one.fault, context)
+            self._apply_fault(one.fault, context)
         answer = None
         if context.reply_bytes <= MAX_KEPT_RESPONSE_BYTES:
             answer = join_pieces(context.reply)
-        exchange.ends(took_ms, answer, context.reply_bytes, _describe_closed(one.fault, context.reply_bytes))
-        self._recorder.ends(len(answer or b""))
+        exchange.complete(
+            took_ms, answer, context.reply_bytes, _describe_closed(one.fault, context.reply_bytes)
+        )
+        self._recorder.record_response(len(answer or b""))
 
-    def _spoil(self, fault: Fault, context: RequestContext) -> None:
+    def _apply_fault(self, fault: Fault, context: RequestContext) -> None:
         assert context.reply is not None
-        if fault.kind == "refuse":
+        if fault.kind == "return_error":
             self._replace(context, self._with_errors(context, ErrorCode(fault.error_code)))
             return
-        half = join_pieces(context.reply)[: context.reply_bytes // 2 if fault.kind == "cut" else 0]
+        half = join_pieces(context.reply)[
+            : context.reply_bytes // 2 if fault.kind == "truncate_response" else 0
+        ]
         self._replace(context, [half])
         channel = context.channel
         closing = RequestContext(context.header, channel, context.arrived_ms, 0)
@@ -271,7 +279,7 @@ class Interceptor:
         context.channel.queued_bytes += reply_bytes - context.reply_bytes
         context.reply, context.reply_bytes = reply, reply_bytes
 
-    def _learn_names(self) -> None:
+    def _learn_topic_names(self) -> None:
         image = self._node.image
         if image is not self._image:
             self._image = image
@@ -303,7 +311,7 @@ def join_pieces(pieces: list[Buffer | Region]) -> bytes:
 
 def _without_wait(exchange: Exchange) -> memoryview:
     """The frame of a fetch that does not wait for records: it will be refused, though in its session."""
-    request: FetchRequest = exchange.decoded()
+    request: FetchRequest = exchange.decode()
     request.max_wait_ms = 0
     header = exchange.header
     frame = encode_request(request, header.api_version, header.correlation_id, header.client_id)
@@ -311,6 +319,6 @@ def _without_wait(exchange: Exchange) -> memoryview:
 
 
 def _describe_closed(fault: Fault | None, sent_bytes: int) -> str:
-    if fault is None or fault.kind not in ("lose", "cut"):
+    if fault is None or fault.kind not in ("drop_response", "truncate_response"):
         return ""
     return f"{sent_bytes} bytes, and the connection is closed"

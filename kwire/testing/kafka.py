@@ -57,9 +57,9 @@ class Kafka:
         self._bootstrap_servers = bootstrap_servers
         self._properties = dict(properties or {})
         self._timeout_s = timeout_s
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
         self._client: BlockingClient | None = None
-        self._asker = 0
+        self._client_pid = 0
         """The process that has the client."""
         self._numbers = counting(1)
 
@@ -73,7 +73,7 @@ class Kafka:
 
     def close(self) -> None:
         """Close the connections, which are made anew where something else is asked."""
-        with self._asking:
+        with self._lock:
             client, self._client = self._client, None
             if client is not None:
                 client.close()
@@ -87,7 +87,7 @@ class Kafka:
 
     def topics(self) -> list[str]:
         """The names of all topics that are not Kafka's own, sorted."""
-        return self._ask(lambda client: client.topics())
+        return self._call(lambda client: client.topics())
 
     def create_topic(
         self,
@@ -101,7 +101,7 @@ class Kafka:
 
         ApiError, as TOPIC_ALREADY_EXISTS.
         """
-        self._ask(lambda client: client.create_topic(name, partitions, replication_factor, config or {}))
+        self._call(lambda client: client.create_topic(name, partitions, replication_factor, config or {}))
         return name
 
     def new_topic(
@@ -150,7 +150,7 @@ class Kafka:
         pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
         with_headers = [(name, _bytes(value)) for name, value in pairs]
         encoded = [_bytes(value) for value in values]
-        return self._ask(
+        return self._call(
             lambda client: client.produce(topic, partition, encoded, _bytes(key), with_headers, at_ms)
         )
 
@@ -200,7 +200,7 @@ class Kafka:
         uncommitted: bool,
         topic_within_s: float | None = None,
     ) -> list[Record]:
-        return self._ask(
+        return self._call(
             lambda client: list(
                 client.records(
                     topic, partition, offset, committed=not uncommitted, topic_within_s=topic_within_s
@@ -210,31 +210,33 @@ class Kafka:
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """By partition the offset that its next record gets."""
-        ends = self._ask(lambda client: client.end_offsets(topic))
+        ends = self._call(lambda client: client.end_offsets(topic))
         return {one.partition: end for one, end in ends.items()}
 
     # --- groups
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """What the group has committed: by partition the offset that it reads next."""
-        return self._ask(lambda client: client.committed(group))
+        return self._call(lambda client: client.committed(group))
 
     def lag(self, group: str, topic: str) -> int:
         """How many offsets of the topic the group has not committed yet, all that is there where none is."""
-        return self._ask(lambda client: client.lag(group, topic))
+        return self._call(lambda client: client.lag(group, topic))
 
     def group(self, name: str) -> Group:
         """The state of a group, of either protocol, with its members and what they are assigned."""
-        return self._ask(lambda client: client.group(name))
+        return self._call(lambda client: client.group(name))
 
     # --- waiting
 
     def wait_until(
-        self, condition: Callable[[], T], *, timeout_s: float | None = None, what: str | None = None
+        self, condition: Callable[[], T], *, timeout_s: float | None = None, description: str | None = None
     ) -> T:
         """As `wait_until` of this module, with this one's timeout."""
         __tracebackhide__ = True
-        return wait_until(condition, timeout_s=self._timeout_s if timeout_s is None else timeout_s, what=what)
+        return wait_until(
+            condition, timeout_s=self._timeout_s if timeout_s is None else timeout_s, description=description
+        )
 
     def _client_properties(self) -> Mapping[str, str]:
         """How it is to be asked."""
@@ -243,9 +245,9 @@ class Kafka:
     def _now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def _ask(self, question: Callable[[BlockingClient], T]) -> T:
-        with self._asking:
-            if self._client is not None and self._asker != os.getpid():
+    def _call(self, operation: Callable[[BlockingClient], T]) -> T:
+        with self._lock:
+            if self._client is not None and self._client_pid != os.getpid():
                 # A child that was forked has a copy of its parent's connections, on which answers would mix.
                 self._client.close()
                 self._client = None
@@ -255,8 +257,8 @@ class Kafka:
 
                 security = parse_security(self._client_properties())
                 self._client = BlockingClient(self.bootstrap_servers, self._timeout_s, self._sleep, security)
-                self._asker = os.getpid()
-            return question(self._client)
+                self._client_pid = os.getpid()
+            return operation(self._client)
 
     def _sleep(self, seconds: float) -> None:
         """Before something is asked again. What it raises ends that."""
@@ -264,11 +266,11 @@ class Kafka:
 
 
 def wait_until(
-    condition: Callable[[], T], *, timeout_s: float = TIMEOUT_SECONDS, what: str | None = None
+    condition: Callable[[], T], *, timeout_s: float = TIMEOUT_SECONDS, description: str | None = None
 ) -> T:
     """What the condition gives, as soon as that is true. It is asked some fifty times a second.
 
-    AssertionError, naming `what` was waited for, where it is not true within `timeout_s`.
+    AssertionError, naming `description`, where it is not true within `timeout_s`.
     """
     __tracebackhide__ = True
     last: list[T] = []
@@ -278,7 +280,7 @@ def wait_until(
         return bool(last[0])
 
     if not _poll_until(holds, timeout_s):
-        awaited = what or getattr(condition, "__name__", "").replace("<lambda>", "") or "the condition"
+        awaited = description or getattr(condition, "__name__", "").replace("<lambda>", "") or "the condition"
         raise AssertionError(f"waited {timeout_s:g} s for {awaited}, and had {last[0]!r} in the end")
     return last[0]
 

@@ -59,7 +59,7 @@ class NetworkListener(NamedTuple):
 
     host: VirtualHost
     node: ServedNode
-    listener: str
+    name: str
     role: ListenerRole
 
 
@@ -79,10 +79,10 @@ class Network:
         """May be changed at any time."""
         self.note = note
         self._rng = rng
-        self._places: dict[PeerAddress, NetworkListener] = {}
+        self._listeners: dict[PeerAddress, NetworkListener] = {}
         self._names: dict[PeerAddress, str] = {}
         """Whose machine an address belongs to, whether its process lives or not."""
-        self._dark: set[str] = set()
+        self._powered_off: set[str] = set()
         """Machines that are off."""
         self._cuts: set[tuple[str, str]] = set()
         self._isolated: set[str] = set()
@@ -101,34 +101,34 @@ class Network:
         listeners: Mapping[PeerAddress, tuple[str, ListenerRole]],
     ) -> None:
         """A node listens from now on."""
-        if host.name in self._dark:
-            self._dark.discard(host.name)
+        if host.name in self._powered_off:
+            self._powered_off.discard(host.name)
             for connection in list(self.connections):
                 if connection.server == host.name:
-                    self.events.timers.add(self.delay_ms(), connection.send_again)
+                    self.events.timers.add(self.delay_ms(), connection.retransmit)
         for address, (listener, role) in listeners.items():
-            assert address not in self._places, f"{address} is in use"
-            self._places[address] = NetworkListener(host, node, listener, role)
+            assert address not in self._listeners, f"{address} is in use"
+            self._listeners[address] = NetworkListener(host, node, listener, role)
             self._names[address] = host.name
 
     def stop_listening(self, host: VirtualHost) -> None:
         """Who connects to this node is refused from now on."""
-        self._places = {at: place for at, place in self._places.items() if place.host is not host}
+        self._listeners = {at: place for at, place in self._listeners.items() if place.host is not host}
 
     def leave(self, host: VirtualHost, *, silently: bool = False) -> None:
         """A node's process is gone; `silently`, its machine is: nobody is told that connections ended."""
         self.stop_listening(host)
         if silently:
-            self._dark.add(host.name)
+            self._powered_off.add(host.name)
         for connection in list(self.connections):
-            connection.lose(host, silently=silently)
+            connection.on_process_end(host, silently=silently)
 
-    def place(self, address: PeerAddress) -> NetworkListener | None:
-        return self._places.get(address)
+    def listener_at(self, address: PeerAddress) -> NetworkListener | None:
+        return self._listeners.get(address)
 
-    def is_dark(self, name: str) -> bool:
+    def is_powered_off(self, name: str) -> bool:
         """Whether nothing that is sent there is ever answered."""
-        return name in self._dark
+        return name in self._powered_off
 
     # --- connecting
 
@@ -140,7 +140,7 @@ class Network:
         """Connect a client. What it asks before it is connected waits."""
         return ClientConnection(self, to, client, client_id)
 
-    def name_of(self, address: PeerAddress) -> str:
+    def host_name_at(self, address: PeerAddress) -> str:
         """Whose machine is asked for at an address."""
         return self._names.get(address, UNKNOWN_HOST)
 
@@ -163,9 +163,9 @@ class Network:
         self._cuts &= set(but)
         self._isolated.clear()
         for connection in list(self.connections):
-            for way in (connection.out, connection.back):
-                if way.is_held:
-                    self.events.timers.add(self.delay_ms(), way.pass_on)
+            for way in (connection.to_server, connection.to_client):
+                if way.is_blocked:
+                    self.events.timers.add(self.delay_ms(), way.deliver_due)
 
     def is_cut(self, one: str, other: str) -> bool:
         """Whether what one sends does not reach the other."""
@@ -175,7 +175,7 @@ class Network:
 
     def break_some(self, share: float) -> None:
         """Break each connection with this chance."""
-        chosen = [connection for connection in self.connections if self._chance(share)]
+        chosen = [connection for connection in self.connections if self._happens(share)]
         self.note(f"{len(chosen)} of {len(self.connections)} connections break")
         for connection in chosen:
             connection.break_off(is_told=True)
@@ -183,19 +183,19 @@ class Network:
     def delay_ms(self) -> int:
         """How long a frame is under way."""
         faults = self.faults
-        if self._chance(faults.slow):
+        if self._happens(faults.slow):
             return self._between(faults.longest_ms, faults.slowest_ms)
         return self._between(faults.shortest_ms, faults.longest_ms)
 
     def break_at_ms(self, delay_ms: int) -> int | None:
         """When the connection breaks while a frame is under way for so long, if it does."""
-        return self._between(0, delay_ms) if self._chance(self.faults.breaks) else None
+        return self._between(0, delay_ms) if self._happens(self.faults.breaks) else None
 
-    def some_of(self, most: int) -> int:
+    def surviving_count(self, most: int) -> int:
         """How many of those that were under way when a connection broke still arrive."""
         return self._between(0, most)
 
-    def _chance(self, likely: float) -> bool:
+    def _happens(self, likely: float) -> bool:
         return self._rng is not None and likely > 0 and self._rng.random() < likely
 
     def _between(self, least: int, most: int) -> int:
@@ -208,12 +208,12 @@ class Direction:
     __slots__ = (
         "_connection",
         "_due",
+        "_in_transit",
         "_is_stalled",
         "_last_ms",
         "_network",
         "_receiver",
         "_sender",
-        "_transit",
     )
 
     def __init__(self, connection: Connection, network: Network, sender: str, receiver: str) -> None:
@@ -221,25 +221,25 @@ class Direction:
         self._network = network
         self._sender = sender
         self._receiver = receiver
-        self._transit: deque[Callable[[], None]] = deque()
+        self._in_transit: deque[Callable[[], None]] = deque()
         self._due = 0  # how many would have arrived by now
         self._last_ms = 0  # when the last one does
         self._is_stalled = False
 
     @property
-    def is_held(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether something would have arrived, but for a cut."""
         return self._due > 0
 
-    def put(self, arrive: Callable[[], None]) -> None:
+    def send(self, arrive: Callable[[], None]) -> None:
         """Send something: `arrive` is called when it gets there."""
-        assert len(self._transit) < MAX_IN_TRANSIT, f"too much on the way to {self._receiver}"
+        assert len(self._in_transit) < MAX_IN_TRANSIT, f"too much on the way to {self._receiver}"
         network = self._network
         timers = network.events.timers
         now_ms = timers.monotonic_ms()
         delay_ms = network.delay_ms()
         self._last_ms = max(self._last_ms, now_ms + delay_ms)
-        self._transit.append(arrive)
+        self._in_transit.append(arrive)
         timers.add(self._last_ms - now_ms, self._arrive)
         break_ms = network.break_at_ms(delay_ms)
         if break_ms is not None:
@@ -247,27 +247,27 @@ class Direction:
 
     def _arrive(self) -> None:
         self._due += 1
-        self.pass_on()
+        self.deliver_due()
 
-    def pass_on(self) -> None:
+    def deliver_due(self) -> None:
         """Have everything arrive that is due, unless the way is cut."""
         while self._due and not self._is_stalled and not self._network.is_cut(self._sender, self._receiver):
             self._due -= 1
-            self._transit.popleft()()
+            self._in_transit.popleft()()
 
     def stall(self) -> None:
         """Nothing arrives on this connection, until it goes on: those beside it are not held up."""
         self._is_stalled = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._is_stalled = False
-        self.pass_on()
+        self.deliver_due()
 
-    def lose_some(self) -> None:
+    def drop_some(self) -> None:
         """The connection has broken: of what is under way, some at the end does not arrive."""
-        kept = self._network.some_of(len(self._transit))
-        self._transit = deque(
-            arrive if number < kept else _drop for number, arrive in enumerate(self._transit)
+        kept = self._network.surviving_count(len(self._in_transit))
+        self._in_transit = deque(
+            arrive if number < kept else _drop for number, arrive in enumerate(self._in_transit)
         )
 
 
@@ -296,14 +296,14 @@ class Connection:
         self._hears: TransportEvents | None = hears
         self._served: ServerConnection | None = None
         self._broken = False
-        self._unheard: Callable[[], None] | None = None
+        self._undelivered: Callable[[], None] | None = None
         """What was last sent to a machine that was off."""
-        server = network.name_of(to)
+        server = network.host_name_at(to)
         self.server = server
-        self.out = Direction(self, network, client, server)
-        self.back = Direction(self, network, server, client)
+        self.to_server = Direction(self, network, client, server)
+        self.to_client = Direction(self, network, server, client)
         network.connections[self] = None
-        self.out.put(self._reach)
+        self.to_server.send(self._accept)
 
     def __repr__(self) -> str:
         return f"<{self.client} to {self.server}>"
@@ -313,15 +313,15 @@ class Connection:
     def send(self, frame: bytes) -> None:
         if self._hears is not None:
             self._network.on_request(self, frame)
-            self.out.put(lambda: self._deliver(frame))
+            self.to_server.send(lambda: self._deliver(frame))
 
     def close(self) -> None:
         if self._hears is not None:
             self._hears = None
-            self.out.put(self._end_server)
-            self._forget_if_over()
+            self.to_server.send(self._end_server)
+            self._remove_if_closed()
 
-    def _tell(self, tell: Callable[[TransportEvents], None]) -> None:
+    def _notify_client(self, tell: Callable[[TransportEvents], None]) -> None:
         """Have whoever connects hear something, if he still listens."""
 
         def call() -> None:
@@ -334,46 +334,46 @@ class Connection:
         def end(hears: TransportEvents) -> None:
             self._hears = None
             hears.closed(reason)
-            self._forget_if_over()
+            self._remove_if_closed()
 
-        self._tell(end)
+        self._notify_client(end)
 
     # --- of whoever is connected to
 
-    def _reach(self) -> None:
+    def _accept(self) -> None:
         """Somebody asks for a connection. The kernel accepts, also for a process that is paused."""
         network = self._network
-        if network.is_dark(self.server):
-            self._unheard = self._reach
+        if network.is_powered_off(self.server):
+            self._undelivered = self._accept
             return
-        place = network.place(self._to)
+        place = network.listener_at(self._to)
         if place is None:
-            self.back.put(lambda: self._end_client("connections are refused"))
+            self.to_client.send(lambda: self._end_client("connections are refused"))
             return
-        self._served = ServerConnection(self, place, next(network.channel_ids), self.back)
-        self.back.put(lambda: self._tell(lambda hears: hears.opened()))
+        self._served = ServerConnection(self, place, next(network.channel_ids), self.to_client)
+        self.to_client.send(lambda: self._notify_client(lambda hears: hears.opened()))
 
-    def answered(self, frame: bytes) -> None:
+    def receive_response(self, frame: bytes) -> None:
         """An answer has arrived."""
-        if self._hears is None and not self._network.is_dark(self.client):
+        if self._hears is None and not self._network.is_powered_off(self.client):
             # Whoever has asked is gone.
-            self.out.put(self._end_server)
+            self.to_server.send(self._end_server)
             return
         view = memoryview(bytearray(frame))[4:]
-        self._tell(lambda hears: hears.received(view))
+        self._notify_client(lambda hears: hears.received(view))
 
     def _deliver(self, frame: bytes) -> None:
         if self._served is not None:
             self._served.receive(frame)
-        elif self._network.is_dark(self.server):
-            self._unheard = lambda: self._deliver(frame)
+        elif self._network.is_powered_off(self.server):
+            self._undelivered = lambda: self._deliver(frame)
         else:
             # Whoever was connected is gone.
-            self.back.put(lambda: self._end_client("the peer reset the connection"))
+            self.to_client.send(lambda: self._end_client("the peer reset the connection"))
 
-    def send_again(self) -> None:
+    def retransmit(self) -> None:
         """A machine is on again, and TCP tries again what it did not hear."""
-        unheard, self._unheard = self._unheard, None
+        unheard, self._undelivered = self._undelivered, None
         if unheard is not None and self._hears is not None:
             unheard()
 
@@ -381,12 +381,12 @@ class Connection:
         served, self._served = self._served, None
         if served is not None:
             served.end()
-        self._forget_if_over()
+        self._remove_if_closed()
 
-    def server_closed(self) -> None:
+    def on_server_close(self) -> None:
         """The node has closed it, after what it has sent."""
         self._served = None
-        self.back.put(lambda: self._end_client("the peer closed the connection"))
+        self.to_client.send(lambda: self._end_client("the peer closed the connection"))
 
     # --- what goes wrong
 
@@ -397,24 +397,24 @@ class Connection:
         self._broken = True
         if not is_told:
             self._network.note(f"{self!r} breaks")
-        self.out.lose_some()
-        self.back.lose_some()
-        self.out.put(self._end_server)
-        self.back.put(lambda: self._end_client("the peer reset the connection"))
+        self.to_server.drop_some()
+        self.to_client.drop_some()
+        self.to_server.send(self._end_server)
+        self.to_client.send(lambda: self._end_client("the peer reset the connection"))
 
-    def lose(self, host: VirtualHost, *, silently: bool) -> None:
+    def on_process_end(self, host: VirtualHost, *, silently: bool) -> None:
         """A process is gone, and its end of this with it."""
         if self._client_host is host:
             self._hears = None
             if not silently:
-                self.out.put(self._end_server)
-        if self._served is not None and self._served.place.host is host:
+                self.to_server.send(self._end_server)
+        if self._served is not None and self._served.listener.host is host:
             self._served = None
             if not silently:
-                self.back.put(lambda: self._end_client("the peer reset the connection"))
-        self._forget_if_over()
+                self.to_client.send(lambda: self._end_client("the peer reset the connection"))
+        self._remove_if_closed()
 
-    def _forget_if_over(self) -> None:
+    def _remove_if_closed(self) -> None:
         if self._hears is None and self._served is None:
             self._network.connections.pop(self, None)
 
@@ -425,15 +425,15 @@ class ServerConnection:
     def __init__(
         self, connection: Connection, place: NetworkListener, channel_id: int, back: Direction
     ) -> None:
-        self.place = place
+        self.listener = place
         self._connection = connection
-        self._back = back
+        self._to_client = back
         self._waiting: deque[memoryview] = deque()
         self._channel = Channel(
             channel_id,
             peer_host="127.0.0.1",
-            listener=place.listener,
-            on_ready=lambda channel: place.host.call_soon(self._answer),
+            listener=place.name,
+            on_ready=lambda channel: place.host.call_soon(self._send_responses),
             logger=place.host.logger("kwire.dispatch"),
             role=place.role,
         )
@@ -444,22 +444,22 @@ class ServerConnection:
 
         def take() -> None:
             self._waiting.append(memoryview(bytearray(frame))[4:])
-            self._take()
+            self._handle_frames()
 
-        self.place.host.call_soon(take)
+        self.listener.host.call_soon(take)
 
     def end(self) -> None:
         """The other end is gone. The process sees it when it runs."""
-        self.place.host.call_soon(self._end)
+        self.listener.host.call_soon(self._end)
 
     def _end(self) -> None:
         self._waiting.clear()
         if not self._channel.closed:
-            self.place.node.channel_closed(self._channel)
+            self.listener.node.channel_closed(self._channel)
 
-    def _take(self) -> None:
+    def _handle_frames(self) -> None:
         """Hand over the frames that need not wait for an answer."""
-        channel, node = self._channel, self.place.node
+        channel, node = self._channel, self.listener.node
         while self._waiting and not channel.closed and not channel.ending:
             if channel.slots and node.must_wait(channel, self._waiting[0]):
                 return
@@ -468,7 +468,7 @@ class ServerConnection:
             except WireError:
                 self._close()
 
-    def _answer(self) -> None:
+    def _send_responses(self) -> None:
         """Send the answers that are ready, in their order."""
         if self._channel.closed:
             return
@@ -477,15 +477,15 @@ class ServerConnection:
         while sent:
             end = 4 + int.from_bytes(sent[:4], "big")
             frame, sent = sent[:end], sent[end:]
-            self._back.put(lambda frame=frame: self._connection.answered(frame))  # type: ignore[misc]
+            self._to_client.send(lambda frame=frame: self._connection.receive_response(frame))  # type: ignore[misc]
         if self._channel.closing:
             self._close()
         else:
-            self._take()
+            self._handle_frames()
 
     def _close(self) -> None:
         self._end()
-        self._connection.server_closed()
+        self._connection.on_server_close()
 
 
 class ClientConnection:
@@ -493,33 +493,33 @@ class ClientConnection:
 
     def __init__(self, network: Network, to: PeerAddress, client: str, client_id: str) -> None:
         self.to = to
-        self.end: str | None = None
+        self.close_reason: str | None = None
         """Why it is over, once it is."""
-        self.on_end: Callable[[], None] = lambda: None
+        self.on_close: Callable[[], None] = lambda: None
         self._client_id = client_id
         self._ids = count(1)
-        self._asked: deque[tuple[int, int, int, OnResponse]] = deque()
+        self._pending: deque[tuple[int, int, int, OnResponse]] = deque()
         self._soon = network.events.soon
-        self._line = Connection(network, to, self, client, self._soon.append)
+        self._connection = Connection(network, to, self, client, self._soon.append)
 
     def send(self, version: int, request: Any, on_response: OnResponse | None) -> None:
         """Ask, and have `on_response` called with the answer, or with why there is none.
 
         None where there will be no answer: Produce with acks=0.
         """
-        if self.end is not None:
+        if self.close_reason is not None:
             if on_response is not None:
-                error = PeerUnreachable(self.end)
+                error = PeerUnreachable(self.close_reason)
                 self._soon.append(lambda: on_response(error))
             return
         correlation_id = next(self._ids)
         if on_response is not None:
-            self._asked.append((correlation_id, request.API_KEY, version, on_response))
-        self._line.send(encode_request(request, version, correlation_id, self._client_id))
+            self._pending.append((correlation_id, request.API_KEY, version, on_response))
+        self._connection.send(encode_request(request, version, correlation_id, self._client_id))
 
     def close(self) -> None:
         """Hang up: nothing more is answered."""
-        self._line.close()
+        self._connection.close()
         self._end("closed")
 
     # --- TransportEvents
@@ -528,7 +528,7 @@ class ClientConnection:
         pass
 
     def received(self, frame: memoryview) -> None:
-        expected_id, api_key, version, on_response = self._asked.popleft()
+        expected_id, api_key, version, on_response = self._pending.popleft()
         correlation_id, answer = decode_response(API_VERSIONS[api_key].response_class, version, frame)
         assert correlation_id == expected_id, f"answer {correlation_id} to request {expected_id}"
         on_response(answer)
@@ -537,9 +537,9 @@ class ClientConnection:
         self._end(f"{self.to}: {reason}")
 
     def _end(self, reason: str) -> None:
-        if self.end is None:
-            self.end = reason
-            asked, self._asked = self._asked, deque()
+        if self.close_reason is None:
+            self.close_reason = reason
+            asked, self._pending = self._pending, deque()
             for _, _, _, on_response in asked:
                 on_response(PeerUnreachable(reason))
-            self.on_end()
+            self.on_close()

@@ -35,14 +35,14 @@ class Outages:
         self._seed = seed
         self._rng = random.Random(f"kwire outages {seed}")
         self._brokers, self._isolate, self._heal = brokers, isolate, heal
-        self._told: list[str] = []
-        self._began_s = time.monotonic()
-        self._enough = threading.Event()
+        self._events: list[str] = []
+        self._started_s = time.monotonic()
+        self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kwire outages", daemon=True)
 
     def __repr__(self) -> str:
-        return f"outages by seed {self._seed}: {'; '.join(self._told) or 'none yet'}"
+        return f"outages by seed {self._seed}: {'; '.join(self._events) or 'none yet'}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -52,7 +52,7 @@ class Outages:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """All of them are there again, if not yet in sync. Raises what has kept one from that."""
-        self._enough.set()
+        self._stopping.set()
         self._thread.join()
         if error is not None:
             error.add_note(repr(self))
@@ -61,12 +61,12 @@ class Outages:
 
     def _run(self) -> None:
         try:
-            while not self._enough.wait(self._rng.uniform(*INTERVAL_S)):
-                self._fail_one()
+            while not self._stopping.wait(self._rng.uniform(*INTERVAL_S)):
+                self._run_outage()
         except BaseException as error:
             self._failure = error
 
-    def _fail_one(self) -> None:
+    def _run_outage(self) -> None:
         broker_id = self._rng.choice(sorted(self._brokers))
         broker, lasts_s = self._brokers[broker_id], self._rng.uniform(*DURATION_S)
         how, begin, end = self._rng.choice(
@@ -77,8 +77,8 @@ class Outages:
                 ("is cut off", lambda: self._isolate(broker_id), self._heal),
             )
         )
-        at_s = time.monotonic() - self._began_s
-        self._told.append(f"{at_s:.1f} s broker {broker_id} {how} for {lasts_s:.1f} s")
+        at_s = time.monotonic() - self._started_s
+        self._events.append(f"{at_s:.1f} s broker {broker_id} {how} for {lasts_s:.1f} s")
         begin()
-        self._enough.wait(lasts_s)
+        self._stopping.wait(lasts_s)
         end()

@@ -4,7 +4,7 @@
 - `kwire_broker`: a broker of the test's own; `@pytest.mark.kwire_broker({...})` gives it Kafka's keys
 - `kwire_cluster`: a cluster of the test's own; `@pytest.mark.kwire_cluster({...}, size=3)` does the same
 - `kwire_simulation`: a simulated cluster of the test's own, once for each of some seeds;
-  `@pytest.mark.kwire_simulation({...}, seeds=20, size=3, trouble=True)`, or `--kwire-seeds=1000`
+  `@pytest.mark.kwire_simulation({...}, seeds=20, size=3, faults=True)`, or `--kwire-seeds=1000`
 - `kwire_topic`, `kwire_group`: a topic and a group's name that no other test has, on the test's own broker
   or cluster where it asks for one
 - `kwire_config`: to be overridden, with Kafka's keys for all of these brokers
@@ -49,11 +49,11 @@ DEFAULT_SEEDS = 10
 MARK_USAGE = {
     "kwire_broker": 'kwire_broker({"num.partitions": 3}, users={"alice": "secret"})',
     "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, size=3)',
-    "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, trouble=True)',
+    "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, faults=True)',
 }
 """By fixture, how its mark is written in full."""
 
-MARK_ARGUMENT_TYPES = {"size": int, "trouble": bool, "users": Mapping}
+MARK_ARGUMENT_TYPES = {"size": int, "faults": bool, "users": Mapping}
 """By what a mark may say, of which type that is, but for seeds, which are looked at by themselves."""
 
 _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
@@ -109,7 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        f"kwire_simulation(config, seeds={DEFAULT_SEEDS}, size=3, trouble=True): the same for a simulated "
+        f"kwire_simulation(config, seeds={DEFAULT_SEEDS}, size=3, faults=True): the same for a simulated "
         "cluster, the fixture kwire_simulation, once for each of so many seeds, or of these",
     )
 
@@ -153,7 +153,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             continue  # told before: the teardown has failed, too
         kept.failed.append(item)
         for name, broker in kept.brokers.items():
-            requests = broker.requests.text(since_s=item.stash[STARTED_AT_S], most=MAX_REQUESTS_SHOWN)
+            requests = broker.requests.format(since_s=item.stash[STARTED_AT_S], limit=MAX_REQUESTS_SHOWN)
             item.add_report_section(call.when, f"kwire requests{name}", requests)
         item.add_report_section(call.when, "kwire data", f"is kept in {kept.directory}")
 

@@ -1,6 +1,6 @@
 """What clients have asked a broker, and what they were answered: the last of it, in order.
 
-[produced] = broker.requests.of("Produce", topic="orders")
+[produced] = broker.requests.find("Produce", topic="orders")
 assert produced.request["acks"] == -1
 print(broker.requests)
 """
@@ -29,22 +29,22 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: deque[Exchange] = deque()
-        self._kept_bytes = 0
+        self._exchanges: deque[Exchange] = deque()
+        self._total_bytes = 0
         self.topic_names: dict[Uuid, str] = {}
         """Of all topics that were seen: ids read as matches_partition when the topic is gone, too."""
 
     def __iter__(self) -> Iterator[Exchange]:
         with self._lock:
-            return iter(list(self._kept))
+            return iter(list(self._exchanges))
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._exchanges)
 
     def __str__(self) -> str:
-        return self.text()
+        return self.format()
 
-    def of(
+    def find(
         self,
         api: str,
         *,
@@ -65,40 +65,40 @@ class Recorder:
             if one.api == api
             and client_id in (None, one.client_id)
             and matches_partition(one.partitions, topic, partition)
-            and one.at_s >= since_s
+            and one.received_at_s >= since_s
         ]
 
-    def text(self, *, since_s: float = 0.0, most: int | None = None) -> str:
+    def format(self, *, since_s: float = 0.0, limit: int | None = None) -> str:
         """All of them for a person, or the last ones of those since a time in seconds since 1970."""
-        found = [one for one in self if one.at_s >= since_s]
-        left_off = 0 if most is None else max(0, len(found) - most)
+        found = [one for one in self if one.received_at_s >= since_s]
+        left_off = 0 if limit is None else max(0, len(found) - limit)
         first = [f"({left_off} before)"] if left_off else []
         return "\n".join([*first, *map(str, found[left_off:])])
 
     def clear(self) -> None:
         """Forget them all."""
         with self._lock:
-            self._kept.clear()
-            self._kept_bytes = 0
+            self._exchanges.clear()
+            self._total_bytes = 0
 
-    def begins(self, exchange: Exchange) -> None:
+    def record_request(self, exchange: Exchange) -> None:
         """A request has come."""
         with self._lock:
-            self._kept.append(exchange)
-            self._kept_bytes += exchange.size_bytes
+            self._exchanges.append(exchange)
+            self._total_bytes += exchange.size_bytes
             self._trim()
 
-    def ends(self, answer_bytes: int) -> None:
+    def record_response(self, answer_bytes: int) -> None:
         """So many bytes of an answer are kept with one of them."""
         with self._lock:
-            self._kept_bytes += answer_bytes
+            self._total_bytes += answer_bytes
             self._trim()
 
     def _trim(self) -> None:
-        while self._kept and (self._kept_bytes > MAX_BYTES or len(self._kept) > MAX_EXCHANGES):
-            self._kept_bytes -= self._kept.popleft().size_bytes
-        if not self._kept:
-            self._kept_bytes = 0  # an answer may come to what is kept no more
+        while self._exchanges and (self._total_bytes > MAX_BYTES or len(self._exchanges) > MAX_EXCHANGES):
+            self._total_bytes -= self._exchanges.popleft().size_bytes
+        if not self._exchanges:
+            self._total_bytes = 0  # an answer may come to what is kept no more
 
 
 def matches_partition(

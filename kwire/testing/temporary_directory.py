@@ -19,7 +19,7 @@ class TemporaryDirectory:
     def __init__(self) -> None:
         self.name = tempfile.mkdtemp(prefix="kwire-")
         self._owner = os.getpid()
-        self._last = weakref.finalize(self, _remove_owned, self.name, self._owner)
+        self._finalizer = weakref.finalize(self, _remove_owned, self.name, self._owner)
         """Called by itself at the end of the process, or with the last that knows of this."""
 
     def remove(self) -> None:
@@ -28,14 +28,14 @@ class TemporaryDirectory:
         By two threads, and with no more calls than there are files: a broker leaves hundreds, and whoever
         stops it waits for this most of all.
         """
-        if self._last.alive and os.getpid() == self._owner:
+        if self._finalizer.alive and os.getpid() == self._owner:
             below = _entries(self.name)
             helper = threading.Thread(target=_remove, args=(below[::2],), daemon=True)
             with suppress(RuntimeError):  # As at the end of a process: no thread can be begun.
                 helper.start()
                 _remove(below[1::2])
                 helper.join()
-        self._last()
+        self._finalizer()
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:

@@ -74,16 +74,16 @@ class WorkerTask:
             try:
                 self._results.append(self._work())
             except ProcessDied:
-                self._host.died()
+                self._host.handle_death()
             except Exception as error:
                 self._results.append(error)
 
     def deliver(self) -> None:
         """Have the loop told of the result by the next `run_pending` or `advance`."""
         self.run()
-        self._host.call_soon(self._tell)
+        self._host.call_soon(self._call_done)
 
-    def _tell(self) -> None:
+    def _call_done(self) -> None:
         self.run()
         self._done(self._results[0])
 
@@ -96,7 +96,7 @@ class HostTimer:
     def __init__(self, host: VirtualHost, delay_ms: int, callback: Callable[[], None]) -> None:
         self._host = host
         self._callback: Callable[[], None] | None = callback
-        self._queued = host.events.timers.add(host.world_ms(delay_ms), self._due)
+        self._queued = host.events.timers.add(host.simulation_ms(delay_ms), self._on_due)
 
     def cancel(self) -> None:
         self._callback = None
@@ -107,14 +107,14 @@ class HostTimer:
             return False
         if self._queued.callback is None:
             # It was due while the process was paused, which has only now come to it.
-            self._queued = self._host.events.timers.add(self._host.world_ms(delay_ms), self._due)
+            self._queued = self._host.events.timers.add(self._host.simulation_ms(delay_ms), self._on_due)
             return True
-        return self._queued.postpone(self._host.world_ms(delay_ms))
+        return self._queued.postpone(self._host.simulation_ms(delay_ms))
 
-    def _due(self) -> None:
-        self._host.call(self._make)
+    def _on_due(self) -> None:
+        self._host.call(self._call)
 
-    def _make(self) -> None:
+    def _call(self) -> None:
         if self._queued.callback is None:
             callback, self._callback = self._callback, None
             if callback is not None:
@@ -149,19 +149,19 @@ class VirtualHost:
         self.skew_ms = skew_ms
         """How far its clock on the wall is before those of others; may be changed at any time."""
         self._speed_percent = speed_percent
-        self._began_ms = self.clock.monotonic_ms()
+        self._started_ms = self.clock.monotonic_ms()
         self.end_turn: Callable[[], None] | None = None
         self.held_work: list[WorkerTask] | None = None
         """The work that is held back, oldest first; None while none is."""
         self.is_dead = False
         """Whether the process is gone: nothing of it happens any more."""
-        self.on_died: Callable[[], None] | None = None
+        self.on_death: Callable[[], None] | None = None
         """Called when the process died in a disk operation. While unset, `ProcessDied` is raised."""
         self._held_calls: list[Callable[[], None]] | None = None
         self.peers: Peers = NoPeers(self.call_soon)
         """The other nodes: nobody, unless the host stands in a network."""
         self._work_delays = work_delays
-        self.longest_work_ms = MAX_WORK_MS
+        self.max_work_ms = MAX_WORK_MS
         """How long work takes at most where a seed decides."""
         self._streams = RandomStreams(seed)
 
@@ -172,18 +172,18 @@ class VirtualHost:
         return NodeLogger(name, self.name)
 
     def now_ms(self) -> int:
-        return self.clock.now_ms() + self.skew_ms + self._gained_ms()
+        return self.clock.now_ms() + self.skew_ms + self._clock_gain_ms()
 
     def monotonic_ms(self) -> int:
-        return self.clock.monotonic_ms() + self._gained_ms()
+        return self.clock.monotonic_ms() + self._clock_gain_ms()
 
-    def _gained_ms(self) -> int:
+    def _clock_gain_ms(self) -> int:
         """How far its clocks have run ahead of others by now."""
         if self._speed_percent == 100:
             return 0
-        return (self.clock.monotonic_ms() - self._began_ms) * (self._speed_percent - 100) // 100
+        return (self.clock.monotonic_ms() - self._started_ms) * (self._speed_percent - 100) // 100
 
-    def world_ms(self, delay_ms: int) -> int:
+    def simulation_ms(self, delay_ms: int) -> int:
         """How long others wait while its own clock says this much: not less."""
         return delay_ms if self._speed_percent == 100 else -(-delay_ms * 100 // self._speed_percent)
 
@@ -206,9 +206,9 @@ class VirtualHost:
             task.deliver()
         else:
             rng, timers = self._work_delays, self.events.timers
-            begins_ms = rng.randrange(self.longest_work_ms)
+            begins_ms = rng.randrange(self.max_work_ms)
             timers.add(begins_ms, task.run)
-            timers.add(begins_ms + rng.randrange(self.longest_work_ms), task.deliver)
+            timers.add(begins_ms + rng.randrange(self.max_work_ms), task.deliver)
 
     def hold_work(self) -> list[WorkerTask]:
         """From now on work waits in this list for the test to run and deliver it."""
@@ -264,10 +264,10 @@ class VirtualHost:
             if self.end_turn is not None:
                 self.end_turn()
         except ProcessDied:
-            self.died()
+            self.handle_death()
 
-    def died(self) -> None:
+    def handle_death(self) -> None:
         """The process has died in what is being handled."""
-        if self.on_died is None:
+        if self.on_death is None:
             raise ProcessDied
-        self.on_died()
+        self.on_death()

@@ -127,7 +127,7 @@ class VirtualNode:
         )
         host.end_turn = self.node.end_turn
         if network is not None:
-            host.on_died = self.die
+            host.on_death = self.die
             host.peers = self._peers = PeerLinks(
                 host,
                 partial(network.dial, host),
@@ -210,7 +210,7 @@ class VirtualClient:
         role: ListenerRole = ListenerRole.BROKER,
         who: Principal | None = None,
     ) -> None:
-        self.around = node
+        self.virtual_node = node
         self.node = node.node
         self.host = node.host
         self.channel = Channel(
@@ -227,31 +227,31 @@ class VirtualClient:
             self.channel.principal = who
         self._ids = count(1)
 
-    def another(self) -> VirtualClient:
+    def new_connection(self) -> VirtualClient:
         """Another connection to the same node."""
-        return self.around.connect()
+        return self.virtual_node.connect()
 
-    def put(self, frame: bytes) -> None:
+    def submit_frame(self, frame: bytes) -> None:
         """Hand a request's frame over, its size in front; the turn goes on."""
         # As in the shell's buffer, which may be written to.
         self.node.handle_frame(self.channel, memoryview(bytearray(frame))[4:])
 
-    def ask(self, version: int, request: Any) -> None:
+    def submit(self, version: int, request: Any) -> None:
         """Hand a request over; the turn goes on."""
-        self.put(encode_request(request, version, next(self._ids), "me"))
+        self.submit_frame(encode_request(request, version, next(self._ids), "me"))
 
     def send(self, version: int, request: Any) -> None:
         """Send a request, and let everything happen that takes no time."""
-        self.ask(version, request)
-        self.around.turn()
+        self.submit(version, request)
+        self.virtual_node.turn()
 
-    def take(self) -> bytes:
+    def take_bytes(self) -> bytes:
         """The answers that are there, as they would go over the socket."""
         return take_ready_bytes(self.channel)
 
     def receive(self, version: int, request_class: Any) -> Any:
         """The answer to the one request that was sent; None while there is none."""
-        frame = self.take()
+        frame = self.take_bytes()
         if not frame:
             return None
         return decode_response(API_VERSIONS[request_class.API_KEY].response_class, version, frame[4:])[1]

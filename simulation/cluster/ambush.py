@@ -48,8 +48,8 @@ class Ambush:
         if self._follower is not None:
             # Any word that arrives before the follower is back is true, as far as anybody can know.
             self._late.append(connection)
-            connection.out.stall()
-        elif not self._trouble.is_over and self._world.now_ms >= self._rests_until_ms:
+            connection.to_server.stall()
+        elif not self._trouble.is_stopped and self._world.now_ms >= self._rests_until_ms:
             self._choose(connection)
 
     def _choose(self, connection: Connection) -> None:
@@ -60,15 +60,15 @@ class Ambush:
                 leader is not None
                 and node.is_running
                 and not node.host.is_paused
-                and trouble.is_to_join(node, leader)
+                and trouble.is_joining_isr(node, leader)
                 and not trouble.is_relied_on(node)
             ):
                 self._follower = node
                 self._late.append(connection)
-                connection.out.stall()
+                connection.to_server.stall()
                 # It must not have caught up by then.
                 self._world.network.cut(node.host.name, leader.host.name)
-                trouble.kept_cuts = {
+                trouble.permanent_cuts = {
                     (node.host.name, leader.host.name),
                     (leader.host.name, node.host.name),
                 }
@@ -85,13 +85,13 @@ class Ambush:
         self._rests_until_ms = self._world.now_ms + RESTS_MS
         late, self._late = self._late, []
         for connection in late:
-            connection.out.go_on()
-        self._trouble.kept_cuts = set()
+            connection.to_server.resume()
+        self._trouble.permanent_cuts = set()
         self._trouble.heal()
 
     def _is_back(self, node: ClusterNode) -> bool:
         """Whether the controller knows the process that runs, and has unfenced it."""
-        known = self._world.watch.image.brokers.get(node.node_id)
+        known = self._world.invariants.image.brokers.get(node.node_id)
         return (
             node.is_running
             and known is not None
@@ -118,15 +118,15 @@ class LateCommits:
         (api_key,) = API_KEY.unpack_from(frame)
         waited_ms = self._world.now_ms - self._since_ms
         if self._late is None and api_key == OffsetCommitRequest.API_KEY and waited_ms > RESTS_MS:
-            if not self._trouble.is_over:
+            if not self._trouble.is_stopped:
                 self._late, self._since_ms = connection, self._world.now_ms
-                connection.out.stall()
+                connection.to_server.stall()
                 self._world.events.timers.add(LOOKS_EVERY_MS, self._look)
         elif self._late is not None and api_key == OffsetFetchRequest.API_KEY and waited_ms > OUT_MS:
             self._let_go()
 
     def _look(self) -> None:
-        if self._late is not None and self._trouble.is_over:
+        if self._late is not None and self._trouble.is_stopped:
             self._let_go()
         elif self._late is not None:
             self._world.events.timers.add(LOOKS_EVERY_MS, self._look)
@@ -136,4 +136,4 @@ class LateCommits:
         self._since_ms = self._world.now_ms
         if late is not None:
             self._world.note(f"a commit of {late.client} arrives late")
-            late.out.go_on()
+            late.to_server.resume()

@@ -55,12 +55,12 @@ class Consumer(SimulatedClient):
         return bool(self._isolation_level)
 
     def run(self) -> Steps[None]:
-        while not self.enough:
+        while not self.is_stopping:
             for place in self._places:
                 yield from self._poll(place)
                 if self.rng.random() < 0.1:
                     yield from self._look_at_the_end(place)
-            yield self.some_time(100)
+            yield self.random_pause(100)
 
     def _poll(self, place: TopicPartition) -> Steps[None]:
         leader, epoch = yield from self.leader_of(place)
@@ -81,28 +81,30 @@ class Consumer(SimulatedClient):
             topics=[FetchTopic(topic=place.topic, partitions=[wanted])],
             rack_id=self.rack,
         )
-        answer = yield from self.ask(asked or leader, FETCH_VERSION, request)
+        answer = yield from self.request(asked or leader, FETCH_VERSION, request)
         if answer is None:
             yield from self.refresh()
             return
         if answer.error_code:
-            self.must_be_passing(answer.error_code, "Fetch")
+            self.check_retriable(answer.error_code, "Fetch")
             yield self.backoff()
             return
         ((data,),) = (topic.partitions for topic in answer.responses)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and asked is not None:
             return  # the leader knows better
-        committed = self._ledger.of(place)
+        committed = self._ledger.committed_in(place)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and position < committed.start:
             # auto.offset.reset=earliest, after records were deleted.
             earliest = yield from self._offset(place, EARLIEST)
             self.positions[place] = max(position, earliest)
             return
-        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and (committed.discards or committed.is_open):
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and (
+            committed.unclean_discards or committed.awaits_unclean_leader
+        ):
             self.positions[place] = 0  # the same, after they were lost
             return
         if data.error_code:
-            self.must_be_passing(data.error_code, f"Fetch of {place} from {position}")
+            self.check_retriable(data.error_code, f"Fetch of {place} from {position}")
             yield self.backoff()
             yield from self.refresh()
             return
@@ -116,13 +118,16 @@ class Consumer(SimulatedClient):
 
     def _look_at_the_end(self, place: TopicPartition) -> Steps[None]:
         """KIP-207: the end is not before what anybody has been told, whoever leads."""
-        told = self._ledger.of(place).told_end
+        told = self._ledger.committed_in(place).reported_end
         leader, _ = yield from self.leader_of(place)
-        before = self._ledger.epoch_led(place, leader)
+        before = self._ledger.led_epoch(place, leader)
         end = yield from self._offset(place, LATEST)
-        if before is None or before != self._ledger.epoch_led(place, leader):
+        if before is None or before != self._ledger.led_epoch(place, leader):
             return  # who was cut off, or has paused, may tell what was so before
-        if self._ledger.of(place).discards or self._ledger.of(place).is_open:
+        if (
+            self._ledger.committed_in(place).unclean_discards
+            or self._ledger.committed_in(place).awaits_unclean_leader
+        ):
             return  # leaders of before tell what is lost
         if 0 <= end < told and not self._isolation_level:
             raise Violation(f"{self.name} is told that {place} ends at {end}; somebody has read up to {told}")
@@ -138,13 +143,13 @@ class Consumer(SimulatedClient):
             isolation_level=self._isolation_level,
             topics=[ListOffsetsTopic(name=place.topic, partitions=[wanted])],
         )
-        answer = yield from self.ask(leader, LIST_OFFSETS_VERSION, request)
+        answer = yield from self.request(leader, LIST_OFFSETS_VERSION, request)
         if answer is None:
             yield from self.refresh()
             return -1
         ((found,),) = (topic.partitions for topic in answer.topics)
         if found.error_code:
-            self.must_be_passing(found.error_code, f"ListOffsets of {place}")
+            self.check_retriable(found.error_code, f"ListOffsets of {place}")
             yield self.backoff()
             yield from self.refresh()
             return -1
@@ -160,8 +165,8 @@ class Consumer(SimulatedClient):
             )
         if epoch is not None:
             self._high_watermarks[place] = (epoch, data.high_watermark)
-        committed = self._ledger.of(place)
-        committed.told_end = max(committed.told_end, data.high_watermark)
+        committed = self._ledger.committed_in(place)
+        committed.reported_end = max(committed.reported_end, data.high_watermark)
         position = self.positions[place]
         content = data.records or b""
         aborted = sorted((one.first_offset, one.producer_id) for one in (data.aborted_transactions or ()))
@@ -176,11 +181,11 @@ class Consumer(SimulatedClient):
             elif not self._isolation_level:
                 for record in records(content, at, header):
                     if record.offset >= position:
-                        self._ledger.read(self.name, place, record.offset, record.value)
+                        self._ledger.on_read(self.name, place, record.offset, record.value)
             elif not (header.is_transactional and header.producer_id in void):
                 for record in records(content, at, header):
                     if record.offset >= position:
-                        self._ledger.counts(self.name, place, record.offset, record.value)
+                        self._ledger.on_read_committed(self.name, place, record.offset, record.value)
                         self.given.add(record.value or b"")
             position = header.next_offset
         self.positions[place] = position

@@ -71,7 +71,7 @@ class Copier(TransactionalProducer):
             group_id=self.name,
         )
         while True:
-            answer = yield from self.ask(coordinator, ADD_OFFSETS_VERSION, request)
+            answer = yield from self.request(coordinator, ADD_OFFSETS_VERSION, request)
             if answer is not None:
                 if not answer.error_code:
                     return
@@ -93,7 +93,7 @@ class Copier(TransactionalProducer):
         version = NEW_COMMIT_VERSION if self._is_new else OLD_COMMIT_VERSION
         while True:
             coordinator = yield from self.coordinator_of(self.name, GROUP)
-            answer = yield from self.ask(coordinator, version, request)
+            answer = yield from self.request(coordinator, version, request)
             if answer is None:
                 self._has_stray_end = not self._is_new
                 continue
@@ -109,7 +109,7 @@ class Copier(TransactionalProducer):
         request = OffsetFetchRequest(groups=groups, require_stable=True)
         while True:
             coordinator = yield from self.coordinator_of(self.name, GROUP)
-            answer = yield from self.ask(coordinator, FETCH_VERSION, request)
+            answer = yield from self.request(coordinator, FETCH_VERSION, request)
             if answer is None:
                 continue
             (group,) = answer.groups
@@ -119,5 +119,5 @@ class Copier(TransactionalProducer):
                 code = found.error_code
                 if not code:
                     return int(found.committed_offset)
-            self.must_be_passing(code, "OffsetFetch")
+            self.check_retriable(code, "OffsetFetch")
             yield self.backoff()

@@ -134,7 +134,7 @@ class Group:
         for place in self.places:
             if place not in held:
                 return f"nobody of {self.name} reads {place}"
-            end = self._ledger.of(place).end
+            end = self._ledger.committed_in(place).end
             if end and self._of(place).offset < end:
                 return f"{self.name} is at {self._of(place).offset} of {end} in {place}"
         return None

@@ -52,18 +52,18 @@ class History:
         )
         disks = self._chance("disks")
         if disks.random() < 0.2:
-            self._shape = self._shape._replace(directories=2)
+            self._shape = self._shape._replace(log_dirs=2)
         if disks.random() < 0.15:
             # An election has four syncs in a row, within half its timeout where clocks are fast.
             slow_ms = 300 if len(self._shape.controllers) == 1 else 100
-            self._shape = self._shape._replace(longest_work_ms=slow_ms)
+            self._shape = self._shape._replace(max_work_ms=slow_ms)
         if self._chance("racks").random() < 0.25:
-            self._shape = self._shape._replace(has_racks=True)
+            self._shape = self._shape._replace(uses_racks=True)
         if self._chance(UNCLEAN).random() < 0.1 and shape is None:
             self._shape = self._shape._replace(nodes=FOUR_NODES.nodes, replicas=3, min_insync_replicas=2)
-            self._shape = self._shape._replace(may_lose=True)
+            self._shape = self._shape._replace(unclean_elections=True)
         if self._chance("logins").random() < 0.2:
-            self._shape = self._shape._replace(has_logins=True)
+            self._shape = self._shape._replace(uses_sasl=True)
         self._shape = _drifting(self._shape, self._chance("clocks"))
         self._world: SimulatedEnvironment | None = None
         self._group: Group | None = None
@@ -84,8 +84,8 @@ class History:
         self._world = world = SimulatedEnvironment(
             random.Random(rng.getrandbits(64)), self._shape, RELIABLE_NETWORK, topics
         )
-        with collect_node_errors(world.bugs):
-            world.begin()
+        with collect_node_errors(world.node_errors):
+            world.start()
             world.create_topics()
             self._start_clients(world)
             try:
@@ -93,27 +93,27 @@ class History:
                 self._become_whole(world)
                 self._keep_logins(world)
             except Exception:
-                world.tell_how_it_is()
+                world.log_state()
                 raise
 
     def _start_clients(self, world: SimulatedEnvironment) -> None:
-        rng, ledger, places = self._rng, world.ledger, world.places
-        if world.shape.may_lose:
+        rng, ledger, places = self._rng, world.oracle, world.partitions
+        if world.spec.unclean_elections:
             self._start_careless(world)
             return
         for number in range(rng.choice((1, 2))):
-            world.client(Producer, f"producer {number}", ledger=ledger, places=places)
+            world.add_client(Producer, f"producer {number}", ledger=ledger, places=places)
         if rng.random() < 0.5:
-            world.client(Producer, "careless", ledger=ledger, places=places, acks=1, is_idempotent=False)
-        world.client(Consumer, "consumer", ledger=ledger, places=places)
+            world.add_client(Producer, "careless", ledger=ledger, places=places, acks=1, is_idempotent=False)
+        world.add_client(Consumer, "consumer", ledger=ledger, places=places)
         if rng.random() < 0.5:
-            world.client(TransactionalProducer, "transactions", ledger=ledger, places=places)
-            world.client(Consumer, "careful", ledger=ledger, places=places, read_committed=True)
+            world.add_client(TransactionalProducer, "transactions", ledger=ledger, places=places)
+            world.add_client(Consumer, "careful", ledger=ledger, places=places, read_committed=True)
         if rng.random() < 0.6:
-            world.client(Committer, "committer", ledger=ledger, place=places[0])
+            world.add_client(Committer, "committer", ledger=ledger, place=places[0])
         if rng.random() < 0.5:
-            shape = world.shape
-            world.client(
+            shape = world.spec
+            world.add_client(
                 Operator,
                 "operator",
                 ledger=ledger,
@@ -123,11 +123,11 @@ class History:
                 grows_to=MAX_PARTITIONS if self._chance("growth").random() < 0.3 else 0,
             )
         if self.seed % 9 == 8:  # chance is not asked, so that the other seeds go on in their ways
-            world.client(Copier, "copier", ledger=ledger, places=places, source=places[0])
+            world.add_client(Copier, "copier", ledger=ledger, places=places, source=places[0])
         if self._chance("plain").random() < 0.15:
-            world.client(Producer, "plain", ledger=ledger, places=places, is_idempotent=False)
+            world.add_client(Producer, "plain", ledger=ledger, places=places, is_idempotent=False)
         self._start_group(world, self._chance("groups"))
-        if world.shape.has_racks:
+        if world.spec.uses_racks:
             chance = self._chance("where consumers stand")
             for client in world.clients:
                 if isinstance(client, Consumer):
@@ -135,19 +135,19 @@ class History:
 
     def _start_careless(self, world: SimulatedEnvironment) -> None:
         """Those who know nothing of transactions, groups and sequences, which do not survive a loss."""
-        ledger, places = world.ledger, world.places
+        ledger, places = world.oracle, world.partitions
         for name, acks in (("plain", -1), ("other", -1), ("careless", 1)):
-            world.client(Producer, name, ledger=ledger, places=places, acks=acks, is_idempotent=False)
+            world.add_client(Producer, name, ledger=ledger, places=places, acks=acks, is_idempotent=False)
         for name in ("consumer", "reader"):
-            world.client(Consumer, name, ledger=ledger, places=places)
-        world.client(Committer, "committer", ledger=ledger, place=places[0])
+            world.add_client(Consumer, name, ledger=ledger, places=places)
+        world.add_client(Committer, "committer", ledger=ledger, place=places[0])
 
     def _start_group(self, world: SimulatedEnvironment, rng: random.Random) -> None:
         if rng.random() < 0.4:
-            self._group = group = Group("group", world.ledger, world.places, world.note)
+            self._group = group = Group("group", world.oracle, world.partitions, world.note)
             kind: type[Member] = rng.choice((ClassicMember, ConsumerMember))
             for number in range(rng.choice((1, 2, 3))):
-                world.client(kind, f"{MEMBER} {number}", ledger=world.ledger, group=group)
+                world.add_client(kind, f"{MEMBER} {number}", ledger=world.oracle, group=group)
 
     def _get_into_trouble(self, world: SimulatedEnvironment) -> None:
         rng = self._rng
@@ -165,14 +165,14 @@ class History:
         ends_ms = world.now_ms + TROUBLE_MS
         while world.now_ms < ends_ms:
             world.advance(rng.randrange(100, 2_500))
-            trouble.step()
+            trouble.inject_one()
         world.advance(rng.randrange(1_000))
-        trouble.end()
+        trouble.stop()
 
     def _become_whole(self, world: SimulatedEnvironment) -> None:
         writers = [client for client in world.clients if not _only_reads(client)]
         for client in writers:
-            client.enough = True
+            client.is_stopping = True
 
         def is_whole() -> bool:
             return all(client.is_done for client in writers) and why_not_converged(world) is None
@@ -182,22 +182,22 @@ class History:
             group = None if self._group is None or self._group.is_over else self._group.what_is_missing()
             return group or why_not_converged(world) or f"{', '.join(waiting)} cannot end"
 
-        slowest = min([100, *(drift.speed_percent for drift in world.shape.drifts.values())])
+        slowest = min([100, *(drift.speed_percent for drift in world.spec.clock_drifts.values())])
         world.advance_until(is_whole, CONVERGES_MS * 100 // slowest, why_not)
         world.note("--- all replicas are in sync")
         different = replica_differences(world)
         if different:
             raise Violation("; ".join(different))
         self._read_to_the_end(world)
-        world.ledger.check()
+        world.oracle.check()
 
     def _keep_logins(self, world: SimulatedEnvironment) -> None:
         """Where nothing is wrong, nodes renew their logins before they end: no connection is lost by it."""
-        shape = world.shape
+        shape = world.spec
         if (
-            not shape.has_logins
+            not shape.uses_sasl
             or len(shape.nodes) == 1
-            or any(each != NO_DRIFT for each in shape.drifts.values())
+            or any(each != NO_DRIFT for each in shape.clock_drifts.values())
         ):
             return
         world.advance(REAUTHENTICATION_MS)
@@ -214,15 +214,17 @@ class History:
 
         def has_read() -> bool:
             return all(
-                reader.positions[place] >= world.ledger.of(place).end
+                reader.positions[place] >= world.oracle.committed_in(place).end
                 for reader in readers
-                for place in world.places
+                for place in world.partitions
             )
 
         world.advance_until(has_read, 5_000, lambda: "consumers are not at the end")
         for reader in readers:
-            if reader.is_careful and not any(world.ledger.of(place).start for place in world.places):
-                world.ledger.check_transactions(reader.name, reader.given)
+            if reader.is_careful and not any(
+                world.oracle.committed_in(place).start for place in world.partitions
+            ):
+                world.oracle.check_transactions(reader.name, reader.given)
 
 
 def _drifting(shape: ClusterSpec, rng: random.Random) -> ClusterSpec:
@@ -234,7 +236,7 @@ def _drifting(shape: ClusterSpec, rng: random.Random) -> ClusterSpec:
         node_id: ClockDrift(rng.choice(speeds), rng.randrange(-hours, hours + 1) * 3_600_000)
         for node_id in shape.nodes
     }
-    return shape._replace(drifts=drifts)
+    return shape._replace(clock_drifts=drifts)
 
 
 def _only_reads(client: SimulatedClient) -> bool:

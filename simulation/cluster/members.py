@@ -114,12 +114,12 @@ class Member(Consumer):
             except Rejoin:
                 self._gives_up()
             except Out as error:
-                self.say(f"is out of its group: {error}")
+                self.log(f"is out of its group: {error}")
                 self._is_out()
                 self._gives_up()
-            if self.enough and self.group.what_is_missing() is None:
+            if self.is_stopping and self.group.what_is_missing() is None:
                 self.group.is_over = True
-            yield self.some_time(60)
+            yield self.random_pause(60)
         self._gives_up()
 
     def _go_on_with(self, coordinator: PeerAddress) -> Steps[None]:
@@ -134,12 +134,12 @@ class Member(Consumer):
                 yield from self._poll(place)
                 if self.positions[place] != self._committed.get(place) or self.rng.random() < 0.05:
                     yield from self._commit(coordinator, place)
-        if not self.enough and self.rng.random() < 0.02:
+        if not self.is_stopping and self.rng.random() < 0.02:
             if self.rng.random() < 0.5:
-                self.say("leaves its group")
+                self.log("leaves its group")
                 yield from self._leave(coordinator)
             else:
-                self.say("dies, and comes again")
+                self.log("dies, and comes again")
             self._gives_up()
             self._begin_life()
 
@@ -183,14 +183,14 @@ class Member(Consumer):
         if error in REJOINS:
             raise Rejoin
         if error not in LATER and error not in ELSEWHERE:
-            self.must_be_passing(code, what)
+            self.check_retriable(code, what)
         yield self.backoff()
         if error in ELSEWHERE:
             raise Elsewhere
         return False
 
     def _ask_it(self, coordinator: PeerAddress, version: int, request: Any) -> Steps[Any]:
-        answer = yield from self.ask(coordinator, version, request)
+        answer = yield from self.request(coordinator, version, request)
         if answer is None:
             raise Elsewhere
         return answer
@@ -204,7 +204,7 @@ class Member(Consumer):
         self._names_itself(wanted)
         request = OffsetFetchRequest(groups=[wanted], require_stable=True)
         generation = self.generation
-        before = self._ledger.epoch_led(OFFSETS, coordinator)
+        before = self._ledger.led_epoch(OFFSETS, coordinator)
         answer = yield from self._ask_it(coordinator, FETCH_VERSION, request)
         (group,) = answer.groups
         code = group.error_code or next(
@@ -214,7 +214,7 @@ class Member(Consumer):
             return
         ((found,),) = (each.partitions for each in group.topics)
         # Who was cut off, or has paused, may tell what was so before.
-        if before is not None and before == self._ledger.epoch_led(OFFSETS, coordinator):
+        if before is not None and before == self._ledger.led_epoch(OFFSETS, coordinator):
             self.group.found(self._life, place, generation, found.committed_offset)
         self.positions[place] = max(0, found.committed_offset)
         self._committed[place] = found.committed_offset
@@ -316,7 +316,7 @@ class ClassicMember(Member):
 
     def _leave(self, coordinator: PeerAddress) -> Steps[None]:
         me = MemberIdentity(member_id=self.member_id)
-        yield from self.ask(
+        yield from self.request(
             coordinator, LEAVE_VERSION, LeaveGroupRequest(group_id=self.group.name, members=[me])
         )
 
@@ -355,7 +355,7 @@ class ConsumerMember(Member):
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group.name, member_id=self.member_id, member_epoch=LEAVES
         )
-        yield from self.ask(coordinator, CONSUMER_HEARTBEAT_VERSION, request)
+        yield from self.request(coordinator, CONSUMER_HEARTBEAT_VERSION, request)
 
     def _tell(self, coordinator: PeerAddress, epoch: int) -> Steps[None]:
         request = ConsumerGroupHeartbeatRequest(
@@ -373,7 +373,7 @@ class ConsumerMember(Member):
                 if any(place.topic == name for place in self.owned)
             ],
         )
-        before, asked_at = self._ledger.epoch_led(OFFSETS, coordinator), self.group.moment
+        before, asked_at = self._ledger.led_epoch(OFFSETS, coordinator), self.group.moment
         answer = yield from self._ask_it(coordinator, CONSUMER_HEARTBEAT_VERSION, request)
         if not (yield from self._must_be_fine(answer.error_code, "ConsumerGroupHeartbeat")):
             return
@@ -386,7 +386,7 @@ class ConsumerMember(Member):
                 for partition in each.partitions
             ]
         # Who was cut off, or has paused, may tell what was so before.
-        is_so = before is not None and before == self._ledger.epoch_led(OFFSETS, coordinator)
+        is_so = before is not None and before == self._ledger.led_epoch(OFFSETS, coordinator)
         if is_so:
             self.group.confirmed(self._life, asked_at, self.owned)
         self.group.holds(self._life, self.generation, places)

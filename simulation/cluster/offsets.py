@@ -42,8 +42,8 @@ class Committer(SimulatedClient):
 
     def run(self) -> Steps[None]:
         coordinator = yield from self.coordinator_of(self.name, GROUP)
-        while not self.enough:
-            yield self.some_time(250)
+        while not self.is_stopping:
+            yield self.random_pause(250)
             step = self._commit if self.rng.random() < 0.7 else self._look
             if not (yield from step(coordinator)):
                 coordinator = yield from self.coordinator_of(self.name, GROUP)
@@ -61,13 +61,13 @@ class Committer(SimulatedClient):
             group_id=self.name,
             topics=[OffsetCommitRequestTopic(name=self._place.topic, partitions=[wanted])],
         )
-        answer = yield from self.ask(coordinator, COMMIT_VERSION, request)
+        answer = yield from self.request(coordinator, COMMIT_VERSION, request)
         if answer is None:
             self._strays.add(offset)
             return False
         ((outcome,),) = (topic.partitions for topic in answer.topics)
         if outcome.error_code:
-            self.must_be_passing(outcome.error_code, "OffsetCommit")
+            self.check_retriable(outcome.error_code, "OffsetCommit")
             yield self.backoff()
             return False
         self._least = offset
@@ -77,8 +77,8 @@ class Committer(SimulatedClient):
         """Ask for what is committed; whether the coordinator is to be asked again."""
         topic = OffsetFetchRequestTopics(name=self._place.topic, partition_indexes=[self._place.partition])
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.name, topics=[topic])])
-        before = self._ledger.epoch_led(OFFSETS, coordinator)
-        answer = yield from self.ask(coordinator, FETCH_VERSION, request)
+        before = self._ledger.led_epoch(OFFSETS, coordinator)
+        answer = yield from self.request(coordinator, FETCH_VERSION, request)
         if answer is None:
             return False
         (group,) = answer.groups
@@ -86,11 +86,11 @@ class Committer(SimulatedClient):
             (one.error_code for each in group.topics for one in each.partitions), 0
         )
         if code:
-            self.must_be_passing(code, "OffsetFetch")
+            self.check_retriable(code, "OffsetFetch")
             yield self.backoff()
             return False
         ((found,),) = (each.partitions for each in group.topics)
-        if before is None or before != self._ledger.epoch_led(OFFSETS, coordinator):
+        if before is None or before != self._ledger.led_epoch(OFFSETS, coordinator):
             # Who was cut off, or has paused, may tell what was so before: nobody has to ask the others first.
             return bool(found.committed_offset <= self._last)
         if found.committed_offset in self._strays:

@@ -76,8 +76,8 @@ class Operator(SimulatedClient):
         if self._grows_to:
             kinds.append((self._grow, 3))
         works, weights = zip(*kinds, strict=True)
-        while not self.enough:
-            yield self.some_time(1_500)
+        while not self.is_stopping:
+            yield self.random_pause(1_500)
             (work,) = self.rng.choices(works, weights)
             yield from work(self.rng.choice(self._places))
         for place in self._places:
@@ -100,8 +100,8 @@ class Operator(SimulatedClient):
             timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=place.topic, partitions=[wanted])]
         )
         what = "stops the move of" if replicas is None else "moves"
-        self.say(f"{what} {place}{'' if replicas is None else f' to {replicas}'}")
-        answer = yield from self.ask(self.any_broker(), REASSIGN_VERSION, request)
+        self.log(f"{what} {place}{'' if replicas is None else f' to {replicas}'}")
+        answer = yield from self.request(self.any_broker(), REASSIGN_VERSION, request)
         codes: list[int] = []
         if answer is not None:
             codes = [answer.error_code]
@@ -117,8 +117,8 @@ class Operator(SimulatedClient):
             topic_partitions=[TopicPartitions(topic=place.topic, partitions=[place.partition])],
             timeout_ms=TIMEOUT_MS,
         )
-        self.say(f"has the preferred leader of {place} elected")
-        answer = yield from self.ask(self.any_broker(), ELECT_VERSION, request)
+        self.log(f"has the preferred leader of {place} elected")
+        answer = yield from self.request(self.any_broker(), ELECT_VERSION, request)
         if answer is not None:
             codes = [answer.error_code]
             codes += [
@@ -127,7 +127,7 @@ class Operator(SimulatedClient):
             self._may_be(codes, "an election")
 
     def _delete_records(self, place: TopicPartition) -> Steps[None]:
-        committed = self._ledger.of(place)
+        committed = self._ledger.committed_in(place)
         if committed.end <= committed.start or self.rng.random() < 0.5:
             return
         offset = self.rng.randrange(committed.start, committed.end) + 1
@@ -137,8 +137,8 @@ class Operator(SimulatedClient):
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=place.topic, partitions=[wanted])], timeout_ms=TIMEOUT_MS
         )
-        self.say(f"deletes records of {place} before {offset}")
-        answer = yield from self.ask(leader, DELETE_RECORDS_VERSION, request)
+        self.log(f"deletes records of {place} before {offset}")
+        answer = yield from self.request(leader, DELETE_RECORDS_VERSION, request)
         if answer is None:
             yield from self.refresh()
         else:
@@ -152,9 +152,9 @@ class Operator(SimulatedClient):
         resource = AlterConfigsResource(
             resource_type=RESOURCE_TOPIC, resource_name=place.topic, configs=[change]
         )
-        self.say(f"sets {name} of {place.topic} to {value}")
+        self.log(f"sets {name} of {place.topic} to {value}")
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        answer = yield from self.ask(self.any_broker(), CONFIGS_VERSION, request)
+        answer = yield from self.request(self.any_broker(), CONFIGS_VERSION, request)
         if answer is not None:
             self._may_be([one.error_code for one in answer.responses], "a configuration")
 
@@ -162,10 +162,10 @@ class Operator(SimulatedClient):
         count = 1 + sum(each.topic == place.topic for each in self._places)
         if count > self._grows_to:
             return
-        self.say(f"gives {place.topic} {count} partitions")
+        self.log(f"gives {place.topic} {count} partitions")
         topic = CreatePartitionsTopic(name=place.topic, count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
-        answer = yield from self.ask(self.any_broker(), CREATE_PARTITIONS_VERSION, request)
+        answer = yield from self.request(self.any_broker(), CREATE_PARTITIONS_VERSION, request)
         if answer is not None:
             # He may not have heard that it has them.
             codes = [one.error_code for one in answer.results]
@@ -176,4 +176,4 @@ class Operator(SimulatedClient):
     def _may_be(self, codes: list[int], what: str, *more: ErrorCode) -> None:
         for code in codes:
             if code and code not in more:
-                self.must_be_passing(code, what)
+                self.check_retriable(code, what)

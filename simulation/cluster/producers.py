@@ -46,10 +46,10 @@ class Producer(SimulatedClient):
     def run(self) -> Steps[None]:
         if self._is_idempotent:
             yield from self.take_producer_id()
-        while not self.enough:
+        while not self.is_stopping:
             place = self.rng.choice(self.places)
             yield from self.deliver(place, self.some_records(place))
-            yield self.some_time(self._pause_ms)
+            yield self.random_pause(self._pause_ms)
 
     def some_records(self, place: TopicPartition, transaction: Transaction | None = None) -> list[SentRecord]:
         """A batch to be sent, entered in the ledger."""
@@ -65,7 +65,7 @@ class Producer(SimulatedClient):
                 self._acks == -1,
                 transaction=transaction,
             )
-            self.ledger.sends(sent)
+            self.ledger.on_send(sent)
             batch.append(sent)
         return batch
 
@@ -73,11 +73,11 @@ class Producer(SimulatedClient):
         """Get a producer id from whichever broker gives one."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         while True:
-            answer = yield from self.ask(self.any_broker(), INIT_PRODUCER_ID_VERSION, request)
+            answer = yield from self.request(self.any_broker(), INIT_PRODUCER_ID_VERSION, request)
             if answer is None:
                 yield from self.refresh()
             elif answer.error_code:
-                self.must_be_passing(answer.error_code, "InitProducerId")
+                self.check_retriable(answer.error_code, "InitProducerId")
                 yield self.backoff()
             else:
                 self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
@@ -108,20 +108,20 @@ class Producer(SimulatedClient):
             )
             for sent in batch:
                 sent.attempts += 1
-            answer = yield from self.ask(address, self.produce_version, request)
+            answer = yield from self.request(address, self.produce_version, request)
             if answer is None:
                 yield from self.refresh()
                 continue
             ((outcome,),) = (topic.partition_responses for topic in answer.responses)
             if not outcome.error_code:
-                self.ledger.acknowledged(batch, outcome.base_offset)
+                self.ledger.on_ack(batch, outcome.base_offset)
                 self._sequences[place] = sequence + len(batch)
                 return True
             self.refused(outcome.error_code, f"Produce to {place}")
             if not self._knows_better(place, answer, outcome):
                 yield self.backoff()
                 yield from self.refresh()
-        self.say(f"gives up {batch[0].value.decode()}")
+        self.log(f"gives up {batch[0].value.decode()}")
         if transactional_id is None and self._is_idempotent:
             # Whether it was written cannot be known: as stock producers, go on as another one.
             yield from self.take_producer_id()
@@ -129,16 +129,16 @@ class Producer(SimulatedClient):
 
     def refused(self, code: int, what: str) -> None:
         """Somebody has refused something. Broken where a stock producer would fail."""
-        self.must_be_passing(code, what)
+        self.check_retriable(code, what)
 
     def _knows_better(self, place: TopicPartition, answer: Any, outcome: Any) -> bool:
         """KIP-951: whoever does not lead may say who does."""
         leader = Leader(outcome.current_leader.leader_id, outcome.current_leader.leader_epoch)
-        if leader.node_id < 0 or not self.is_news(place, leader):
+        if leader.node_id < 0 or not self.is_newer_leader(place, leader):
             return False
         for node in answer.node_endpoints:
             if node.node_id == leader.node_id:
-                self.met(leader.node_id, PeerAddress(node.host, node.port))
-                self.heard(place, leader)
+                self.learn_broker(leader.node_id, PeerAddress(node.host, node.port))
+                self.learn_leader(place, leader)
                 return True
         return False

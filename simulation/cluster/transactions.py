@@ -56,14 +56,14 @@ class TransactionalProducer(Producer):
         """KIP-890: whether an EndTxn may still arrive that would be taken for one of a later transaction."""
 
     def run(self) -> Steps[None]:
-        while not self.enough:
+        while not self.is_stopping:
             coordinator = yield from self._begin_life()
             try:
-                while not self.enough:
+                while not self.is_stopping:
                     yield from self._transact(coordinator)
-                    yield self.some_time(self._pause_ms)
+                    yield self.random_pause(self._pause_ms)
             except Lost as error:
-                self.say(f"begins anew: {error}")
+                self.log(f"begins anew: {error}")
         yield from self._begin_life()  # which ends whatever is open
 
     def _begin_life(self) -> Steps[PeerAddress]:
@@ -74,14 +74,14 @@ class TransactionalProducer(Producer):
         )
         while True:
             coordinator = yield from self.coordinator_of(self.name, TRANSACTION)
-            answer = yield from self.ask(coordinator, INIT_VERSION, request)
+            answer = yield from self.request(coordinator, INIT_VERSION, request)
             if answer is None:
                 continue
             if not answer.error_code:
                 self._become(answer.producer_id, answer.producer_epoch)
                 return coordinator
             if ErrorCode(answer.error_code) not in LOST:
-                self.must_be_passing(answer.error_code, "InitProducerId")
+                self.check_retriable(answer.error_code, "InitProducerId")
             yield self.backoff()
 
     def _become(self, producer_id: int, epoch: int) -> None:
@@ -92,7 +92,7 @@ class TransactionalProducer(Producer):
     def _transact(self, coordinator: PeerAddress) -> Steps[None]:
         self._transactions += 1
         transaction = Transaction(f"{self.name}#{self._transactions}")
-        self.ledger.begins(transaction)
+        self.ledger.on_transaction_begin(transaction)
         named: set[TopicPartition] = set()
         for _ in range(self.rng.choice((1, 2, 3))):
             place = self.rng.choice(self.places)
@@ -101,7 +101,7 @@ class TransactionalProducer(Producer):
                 named.add(place)
             if not (yield from self.deliver(place, self.some_records(place, transaction), self.name)):
                 raise Lost("it could not deliver")
-            yield self.some_time(50)
+            yield self.random_pause(50)
         commits = self.rng.random() < 0.7
         if commits:
             transaction.outcome = None  # from here on nobody knows, until there is an answer
@@ -118,7 +118,7 @@ class TransactionalProducer(Producer):
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])],
         )
         while True:
-            answer = yield from self.ask(coordinator, ADD_VERSION, request)
+            answer = yield from self.request(coordinator, ADD_VERSION, request)
             if answer is not None:
                 ((one,),) = (each.results_by_partition for each in answer.results_by_topic_v3_and_below)
                 if not one.partition_error_code:
@@ -135,7 +135,7 @@ class TransactionalProducer(Producer):
             committed=commits,
         )
         while True:
-            answer = yield from self.ask(coordinator, self._end_version, request)
+            answer = yield from self.request(coordinator, self._end_version, request)
             if answer is not None:
                 if not answer.error_code:
                     if self._is_new:

@@ -199,7 +199,7 @@ class SimulatedStorage:
 
     def check_all(self) -> None:
         """The invariants, and that each log is what its clients were told. Violation."""
-        with self.disk.undisturbed():
+        with self.disk.without_faults():
             for partition in self.partitions:
                 log = self.manager.get(partition.topic, 0)
                 if log is None or log.failure is not None:
@@ -227,7 +227,7 @@ class SimulatedStorage:
 
     def check_recovered(self, *, power_lost: bool) -> None:
         """The invariants after a crash, and that it took away nothing that was promised. Violation."""
-        with self.disk.undisturbed():
+        with self.disk.without_faults():
             for partition in self.partitions:
                 log = self.manager.get(partition.topic, 0)
                 if log is None:
@@ -273,7 +273,7 @@ class SimulatedStorage:
     def recovery_points(self) -> bytes:
         """The checkpoint that says where recovery starts."""
         path = f"{DATA}/{RECOVERY_POINTS}"
-        with self.disk.undisturbed():
+        with self.disk.without_faults():
             return self.disk.read(path) if self.disk.exists(path) else b""
 
     def tree(self) -> dict[str, bytes]:

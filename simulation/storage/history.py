@@ -76,7 +76,7 @@ class History:
         """All of it. Violation, or whatever storage raises that it must not."""
         for partition in self._partitions:
             self._note(f"{partition.topic}: {_told(partition)}")
-        with self._disk.undisturbed():
+        with self._disk.without_faults():
             self._disk.make_directory("/disk")
             self._disk.sync_directory("/")
         self._start(power_lost=True)
@@ -107,7 +107,7 @@ class History:
         self._say(f"a bit of {partition.topic}-0/{name} turns over after {how}")
         storage.open()
         self._say("open: " + self._ends())
-        with disk.undisturbed():
+        with disk.without_faults():
             lost = check_damaged(storage.log(partition), partition.promises, name, was_clean=was_clean)
         self._say(f"{lost} records are lost")
 
@@ -144,7 +144,7 @@ class History:
             disk.dies_after = rng.choice((rng.randrange(6), rng.randrange(40)))
         elif kind == "fails":
             disk.fails_after = rng.randrange(30)
-            disk.failures = rng.choice((1, 1, 5))
+            disk.remaining_failures = rng.choice((1, 1, 5))
             disk.fails_reading = rng.random() < 0.5
         else:
             disk.free_bytes = rng.randrange(1500)
@@ -200,7 +200,7 @@ class History:
                     disk.dies_after = rng.randrange(25)
                 else:
                     disk.fails_after = rng.randrange(40)
-                    disk.failures = 1
+                    disk.remaining_failures = 1
                     disk.fails_reading = rng.random() < 0.7
             faulty = disk.is_faulty
             recovery_points = storage.recovery_points()
@@ -474,7 +474,7 @@ class History:
         log.begin_leader_epoch(partition.leader_epoch)
 
     def _batch_starts(self, partition: SimulatedPartition) -> list[int]:
-        with self._disk.undisturbed():
+        with self._disk.without_faults():
             scan = Scan(self._disk, self._storage.log(partition))
         return [batch.header.base_offset for batch in scan.batches]
 

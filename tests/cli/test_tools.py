@@ -161,7 +161,7 @@ def test_who_may_not_is_told_what_would_let_him(
     broker: Broker, desk: Desk, api: str, code: str, arguments: tuple[str, ...], what: str
 ) -> None:
     desk("topics", "create", "hidden", "--if-not-exists")
-    fault = broker.faults.refuse(api, code)
+    fault = broker.faults.return_error(api, code)
     ran = desk(*arguments)
     assert fault.is_over
     assert f"; ask as a user who may, or have the {what}'s ACLs changed" in ran.sentence

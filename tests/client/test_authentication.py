@@ -49,7 +49,7 @@ def send(connection: Connection) -> int:
 
 
 def test_who_is_not_believed_is_told_of_it(secured: Broker) -> None:
-    login = secured.login()._replace(password="guessed")
+    login = secured.client_config()._replace(password="guessed")
     with pytest.raises(
         ApiError, match=r"user alice at .*: Authentication failed: Invalid username"
     ) as raised:
@@ -59,7 +59,7 @@ def test_who_is_not_believed_is_told_of_it(secured: Broker) -> None:
 
 
 def test_a_mechanism_that_is_not_taken_is_told_with_those_that_are(secured: Broker) -> None:
-    login = secured.login(mechanism="SCRAM-SHA-512")
+    login = secured.client_config(mechanism="SCRAM-SHA-512")
     with pytest.raises(SecurityMismatch, match=r"does not take sasl.mechanism=SCRAM-SHA-512, but") as raised:
         connection_to(secured.bootstrap_servers, of(login))
     assert "PLAIN" in str(raised.value)
@@ -84,15 +84,15 @@ def test_who_says_it_to_a_listener_that_does_not_ask_is_told() -> None:
 
 def test_it_is_said_again_before_a_session_ends(secured: Broker) -> None:
     clock = Clock()
-    with connection_to(secured.bootstrap_servers, of(secured.login()), clock) as connection:
+    with connection_to(secured.bootstrap_servers, of(secured.client_config()), clock) as connection:
         assert send(connection) == 1
-        before = len(secured.requests.of("SaslAuthenticate", client_id="test"))
+        before = len(secured.requests.find("SaslAuthenticate", client_id="test"))
         clock.now = 80
         assert send(connection) == 1
-        assert len(secured.requests.of("SaslAuthenticate", client_id="test")) == before
+        assert len(secured.requests.find("SaslAuthenticate", client_id="test")) == before
         for times, clock.now in ((1, 86), (1, 100)):
             assert send(connection) == 1
-            assert len(secured.requests.of("SaslAuthenticate", client_id="test")) == before + times
+            assert len(secured.requests.find("SaslAuthenticate", client_id="test")) == before + times
 
 
 def test_a_short_session_is_not_begun_anew_before_the_broker_takes_it(secured: Broker) -> None:

@@ -27,7 +27,7 @@ def test_who_does_not_lead_any_more_is_asked_again(broker: Broker) -> None:
     broker.produce(topic, "b", partition=1)
     with cluster_at(broker.bootstrap_servers, retry_seconds=0.01) as cluster:
         reader = Consumer(cluster, {(topic, 0): 0, (topic, 1): 0}, committed=False)
-        fault = broker.faults.refuse("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=2)
+        fault = broker.faults.return_error("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=2)
         assert values(reader) == [b"a", b"b"]
         assert fault.is_over
         assert reader.positions == {(topic, 0): 1, (topic, 1): 1}
@@ -37,7 +37,7 @@ def test_what_is_refused_for_good_is_raised(broker: Broker) -> None:
     topic = broker.new_topic()
     with cluster_at(broker.bootstrap_servers) as cluster:
         reader = Consumer(cluster, {(topic, 0): 0}, committed=False)
-        broker.faults.refuse("Fetch", "TOPIC_AUTHORIZATION_FAILED", topic=topic)
+        broker.faults.return_error("Fetch", "TOPIC_AUTHORIZATION_FAILED", topic=topic)
         with pytest.raises(ApiError, match=f"TOPIC_AUTHORIZATION_FAILED: {topic}-0"):
             values(reader)
 

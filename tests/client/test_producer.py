@@ -16,7 +16,7 @@ def test_an_answer_that_is_lost_writes_twice_only_where_nobody_has_an_id(
     topic = broker.new_topic()
     with cluster_at(broker.bootstrap_servers) as cluster:
         sending = TopicProducer(cluster, topic, idempotent=idempotent)
-        broker.faults.lose_answer("Produce", topic=topic)
+        broker.faults.drop_response("Produce", topic=topic)
         sending.send({0: [(1, None, b"first", [])]})
         sending.send({0: [(1, None, b"then", [])]})
     times = 1 if idempotent else 2

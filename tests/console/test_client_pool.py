@@ -36,7 +36,7 @@ async def pages(own: Broker) -> AsyncIterator[Client]:
 
 def connections(broker: Broker) -> int:
     """How many a console, or a test, has made: each begins with this."""
-    return len(broker.requests.of("ApiVersions", client_id=CLIENT_ID))
+    return len(broker.requests.find("ApiVersions", client_id=CLIENT_ID))
 
 
 def asked(broker: Broker) -> list[str]:
@@ -70,10 +70,10 @@ async def test_a_page_is_made_by_a_new_connection_where_the_kept_one_has_ended(
 
 async def test_a_page_that_makes_the_best_of_a_lost_answer_is_made_again(pages: Client, own: Broker) -> None:
     await pages.page("/")
-    fault = own.faults.cut_answer("DescribeLogDirs")
+    fault = own.faults.truncate_response("DescribeLogDirs")
     assert "did not answer" not in await pages.page("/")
     assert fault.is_over
-    own.faults.cut_answer("DescribeLogDirs", times=2)
+    own.faults.truncate_response("DescribeLogDirs", times=2)
     assert "Broker 1 did not answer" in await pages.page("/")
     before = len(asked(own))
     await pages.page("/")
@@ -90,7 +90,7 @@ async def test_a_broker_that_is_gone_is_told(pages: Client, own: Broker) -> None
 
 async def test_what_is_sent_is_sent_once(pages: Client, own: Broker) -> None:
     await pages.page("/topics/kept")
-    fault = own.faults.lose_answer("Produce")
+    fault = own.faults.drop_response("Produce")
     await pages.sent("/topics/kept/messages", value="sent", partition="0")
     assert [one.value for one in own.records("kept", offset=60)] == [b"sent"]
     assert fault.is_over
@@ -150,7 +150,7 @@ def test_none_is_kept_for_long_nor_after_an_error(own: Broker) -> None:
 def test_what_is_lost_again_is_raised(own: Broker) -> None:
     pool = clusters_of(own)
     pool.run(one_question)
-    fault = own.faults.cut_answer("Metadata", times=2)
+    fault = own.faults.truncate_response("Metadata", times=2)
     with pytest.raises(Disconnected):
         pool.run(one_question)
     assert fault.is_over

@@ -75,7 +75,7 @@ def own_log(path: Path, is_out_of_time: Callable[[], bool] = lambda: False) -> L
 
 
 def fetches(broker: Broker) -> int:
-    return len(broker.requests.of("Fetch", client_id=CLIENT_ID))
+    return len(broker.requests.find("Fetch", client_id=CLIENT_ID))
 
 
 async def test_what_is_found_is_what_the_broker_tells_and_what_is_not_is_not_asked_for(own: Broker) -> None:

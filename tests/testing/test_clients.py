@@ -146,14 +146,14 @@ def test_a_history_tells_whether_a_lost_answer_has_doubled_a_record(
     address = {"bootstrap.servers": broker.bootstrap_servers, "enable.metrics.push": False, "log_level": 0}
     quick = {"reconnect.backoff.ms": 10, "retry.backoff.ms": 20, "linger.ms": 0}
     producer = Producer({**address, **quick, "enable.idempotence": is_idempotent})
-    broker.faults.lose_answer("Produce", topic=topic)
+    broker.faults.drop_response("Produce", topic=topic)
     for value in (b"1", b"2"):
-        history.sends("billing", (topic, 0), value, is_idempotent=is_idempotent)
+        history.on_send("billing", (topic, 0), value, is_idempotent=is_idempotent)
         producer.produce(
-            topic, value, on_delivery=lambda error, told: history.acknowledged(told.value(), told.offset())
+            topic, value, on_delivery=lambda error, told: history.on_ack(told.value(), told.offset())
         )
         assert producer.flush(10) == 0
-    history.ends_with(broker.records(topic))
+    history.set_final_records(broker.records(topic))
     history.check(at_least_once=True)
     if is_idempotent:
         history.check()
@@ -174,17 +174,17 @@ def test_kafka_python_lives_through_refusals_and_lost_answers(broker: Broker) ->
     }
     producer = KafkaProducer(**quick)
     faults = [
-        broker.faults.refuse("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=2),
-        broker.faults.lose_answer("Produce", topic=topic),
-        broker.faults.cut_answer("Produce", topic=topic),
+        broker.faults.return_error("Produce", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=2),
+        broker.faults.drop_response("Produce", topic=topic),
+        broker.faults.truncate_response("Produce", topic=topic),
         broker.faults.delay("Produce", 0.05, topic=topic),
     ]
     for value in (b"1", b"2", b"3"):
         producer.send(topic, value).get(10)
     assert all(fault.is_over for fault in faults)
     faults = [
-        broker.faults.refuse("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=2),
-        broker.faults.lose_answer("Fetch", topic=topic),
+        broker.faults.return_error("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=2),
+        broker.faults.drop_response("Fetch", topic=topic),
     ]
     consumer = KafkaConsumer(topic, auto_offset_reset="earliest", **quick)
     assert [next(consumer).value for _ in range(3)] == [b"1", b"2", b"3"]
@@ -196,7 +196,7 @@ def test_kafka_python_lives_through_refusals_and_lost_answers(broker: Broker) ->
 
 def test_aiokafka_finds_its_coordinator_anew(broker: Broker) -> None:
     topic, group = broker.new_topic("orders"), broker.new_name("group")
-    fault = broker.faults.refuse("OffsetCommit", "NOT_COORDINATOR", topic=topic)
+    fault = broker.faults.return_error("OffsetCommit", "NOT_COORDINATOR", topic=topic)
     found: list[list[bytes | None]] = []
     thread = threading.Thread(
         target=lambda: found.append(asyncio.run(aiokafka(broker, topic, group))), daemon=True

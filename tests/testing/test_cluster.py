@@ -49,7 +49,7 @@ def test_others_lead_and_coordinate_what_a_broker_did_that_crashed(tmp_path: Pat
         assert other is not leader
         assert cluster.coordinator(group) is not leader
         # No client was there: a follower's Fetch neither fills a report, nor takes a fault from a consumer.
-        fault = other.faults.refuse("Fetch", "NOT_LEADER_OR_FOLLOWER")
+        fault = other.faults.return_error("Fetch", "NOT_LEADER_OR_FOLLOWER")
         leader.start()
         assert [record.value for record in cluster.records(topic)] == [b"before", b"after"]
         assert [str(broker.requests) for broker in cluster.brokers.values()] == ["", "", ""]
@@ -71,7 +71,7 @@ def test_time_passes_for_all_of_them_and_who_leads_goes_on_leading() -> None:
         assert cluster.leader(topic) is leader
         cluster.brokers[away].crash()
         cluster.advance(30_100)
-        cluster.wait_until(lambda: cluster.records(topic) == [], what="what is old to go")
+        cluster.wait_until(lambda: cluster.records(topic) == [], description="what is old to go")
         cluster.brokers[away].start()
         cluster.move_leader(stamped, away)
         cluster.produce(stamped, "after")
@@ -119,7 +119,7 @@ def test_who_crashes_leaves_no_process_that_compacts() -> None:
         for price in range(3):
             cluster.produce(topic, str(price), key="a")
             cluster.advance(2 * DAY_MS)
-        cluster.wait_until(lambda: processes() > before, what="compaction")
+        cluster.wait_until(lambda: processes() > before, description="compaction")
     assert processes() <= before
 
 
@@ -130,7 +130,7 @@ def test_who_hangs_is_missed_as_time_passes() -> None:
         leader.hang()
         cluster.advance(10_000)
         leader.resume()
-        cluster.wait_until(lambda: cluster.leader(topic) is not leader, what="another one to lead")
+        cluster.wait_until(lambda: cluster.leader(topic) is not leader, description="another one to lead")
 
 
 def test_a_seed_decides_who_fails_and_all_come_back() -> None:
@@ -194,7 +194,7 @@ def test_who_is_cut_off_leads_no_more_and_leads_again_when_it_is_asked_to() -> N
         with pytest.raises(KeyError, match="no broker 7: name one of 1, 2, 3"):
             cluster.isolate(7)
         with pytest.raises(KeyError, match="no broker 9: name one of 1, 2, 3"):
-            cluster.cut(1, 9)
+            cluster.disconnect(1, 9)
         cluster.isolate(leader_id)
         cluster.wait_until(lambda: leader_by(others[0], topic) != leader_id, timeout_s=PATIENCE_SECONDS)
         others[0].produce(topic, "meanwhile")

@@ -35,7 +35,7 @@ def code_of(answer: Any) -> ErrorCode:
 
 def test_so_many_requests_are_refused_as_were_told(broker: Broker) -> None:
     topic = broker.new_topic()
-    fault = broker.faults.refuse("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
+    fault = broker.faults.return_error("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
     with Peer(broker) as peer:
         codes = [code_of(peer.ask(produced(topic), 9)) for _ in range(3)]
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [ErrorCode.NONE]
@@ -46,9 +46,11 @@ def test_so_many_requests_are_refused_as_were_told(broker: Broker) -> None:
 
 def test_only_those_that_are_meant_are_refused(broker: Broker) -> None:
     topic, other = broker.new_topic(), broker.new_topic()
-    by_topic = broker.faults.refuse("Produce", "INVALID_RECORD", topic=topic, partition=0, times=None)
-    by_partition = broker.faults.refuse("Produce", "INVALID_RECORD", topic=other, partition=1)
-    by_client = broker.faults.refuse("Produce", ErrorCode.CORRUPT_MESSAGE, client_id="billing", times=None)
+    by_topic = broker.faults.return_error("Produce", "INVALID_RECORD", topic=topic, partition=0, times=None)
+    by_partition = broker.faults.return_error("Produce", "INVALID_RECORD", topic=other, partition=1)
+    by_client = broker.faults.return_error(
+        "Produce", ErrorCode.CORRUPT_MESSAGE, client_id="billing", times=None
+    )
     with Peer(broker) as peer, Peer(broker, "billing") as billing:
         assert code_of(peer.ask(produced(topic), 9)) is ErrorCode.INVALID_RECORD
         assert code_of(peer.ask(produced(other), 9)) is ErrorCode.NONE
@@ -57,7 +59,7 @@ def test_only_those_that_are_meant_are_refused(broker: Broker) -> None:
         assert code_of(peer.ask(produced(topic), 9)) is ErrorCode.NONE
     assert (by_topic.hits, by_partition.hits, by_client.hits) == (1, 0, 1)
     # What the test itself asks is not what it tests.
-    broker.faults.refuse("Produce", "INVALID_RECORD", times=None)
+    broker.faults.return_error("Produce", "INVALID_RECORD", times=None)
     broker.produce(topic, "x")
 
 
@@ -77,7 +79,7 @@ def fetch(topic: str, session_id: int, session_epoch: int) -> FetchRequest:
 def test_a_fetch_is_refused_at_once_by_partition_and_in_its_session(broker: Broker) -> None:
     topic = broker.new_topic()
     broker.produce(topic, "x")
-    broker.faults.refuse("Fetch", "OFFSET_OUT_OF_RANGE", topic=topic, times=2)
+    broker.faults.return_error("Fetch", "OFFSET_OUT_OF_RANGE", topic=topic, times=2)
     with Peer(broker) as peer:
         session_id = 0
         for epoch in range(2):
@@ -98,7 +100,7 @@ def test_a_delay_holds_what_comes_behind_it_and_is_of_the_brokers_time(broker: B
     with Peer(broker) as peer, Peer(broker) as other:
         peer.send(produced(topic, b"first"), 9)
         peer.send(produced(topic, b"second"), 9)
-        broker.wait_until(lambda: broker.requests.of("Produce"))
+        broker.wait_until(lambda: broker.requests.find("Produce"))
         other.ask(produced(topic, b"of another"), 9)
         assert [one.value for one in broker.records(topic)] == [b"of another"]
         broker.advance(60_000)
@@ -110,7 +112,7 @@ def test_a_delay_holds_what_comes_behind_it_and_is_of_the_brokers_time(broker: B
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_an_answer_is_lost_or_cut_and_what_was_asked_is_done(broker: Broker, is_cut: bool) -> None:
     topic = broker.new_topic()
-    (broker.faults.cut_answer if is_cut else broker.faults.lose_answer)("Produce")
+    (broker.faults.truncate_response if is_cut else broker.faults.drop_response)("Produce")
     with Peer(broker) as peer:
         peer.send(MetadataRequest(topics=[]), 12)
         peer.send(produced(topic), 9)
@@ -133,7 +135,7 @@ def test_who_is_ignored_waits_and_keeps_nobody_from_stopping() -> None:
         broker.faults.ignore("Produce")
         peer = Peer(broker)
         peer.send(produced(topic), 9)
-        broker.wait_until(lambda: broker.requests.of("Produce"))
+        broker.wait_until(lambda: broker.requests.find("Produce"))
         peer.sock.settimeout(0.05)
         with pytest.raises(TimeoutError):
             peer.receive(1)
@@ -144,7 +146,7 @@ def test_who_is_ignored_waits_and_keeps_nobody_from_stopping() -> None:
 
 def test_a_produce_that_asks_for_no_answer_is_refused_by_closing(broker: Broker) -> None:
     topic = broker.new_topic()
-    broker.faults.refuse("Produce", "INVALID_RECORD")
+    broker.faults.return_error("Produce", "INVALID_RECORD")
     with Peer(broker) as peer:
         peer.send(produced(topic, acks=0), 9)
         assert peer.receive(1) == b""
@@ -165,17 +167,17 @@ def test_a_produce_that_asks_for_no_answer_is_refused_by_closing(broker: Broker)
 )
 def test_what_cannot_be_is_refused_with_a_sentence(api: str, error: Any, times: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Broker().faults.refuse(api, error, times=times)
+        Broker().faults.return_error(api, error, times=times)
 
 
 def test_a_topic_that_no_such_request_names_is_refused() -> None:
     for api in ("Heartbeat", "AddOffsetsToTxn"):
         with pytest.raises(ValueError, match=f"{api} names no topics: leave topic= and partition= out"):
-            Faults().lose_answer(api, topic="orders")
+            Faults().drop_response(api, topic="orders")
         with pytest.raises(ValueError, match=f"{api} names no topics"):
-            Recorder().of(api, partition=0)
+            Recorder().find(api, partition=0)
     for api in ("Produce", "OffsetCommit", "DeleteTopics", "ConsumerGroupHeartbeat"):
-        assert Faults().lose_answer(api, topic="orders").hits == 0
+        assert Faults().drop_response(api, topic="orders").hits == 0
 
 
 def test_no_delay_is_less_than_none() -> None:
@@ -186,23 +188,23 @@ def test_no_delay_is_less_than_none() -> None:
 def test_what_narrows_nothing_down_is_refused() -> None:
     mistyped: dict[str, Any] = {"tpoic": "orders"}
     with pytest.raises(TypeError, match="times, client_id, topic, partition, not tpoic"):
-        Faults().lose_answer("Produce", **mistyped)
+        Faults().drop_response("Produce", **mistyped)
     never: dict[str, Any]
     for never in ({"partition": "0"}, {"topic": 5}):
         with pytest.raises(TypeError, match="topics are str and partitions int"):
-            Faults().lose_answer("Produce", **never)
+            Faults().drop_response("Produce", **never)
 
 
 def fates(seed: int, *, others: int = 0) -> list[str | None]:
     """What becomes of forty requests of one client, between those of another one."""
     faults = Faults()
-    faults.by_seed(seed, share=0.5)
+    faults.random(seed, probability=0.5)
     told: list[str | None] = []
     for _ in range(40):
         for _ in range(others):
-            faults.met("Produce", "shop", frozenset())
-        fault = faults.met("Produce", "billing", frozenset())
-        told.append(fault and fault.text)
+            faults.match("Produce", "shop", frozenset())
+        fault = faults.match("Produce", "billing", frozenset())
+        told.append(fault and fault.description)
     return told
 
 
@@ -215,24 +217,24 @@ def test_a_seed_decides_the_fate_of_each_client_whatever_others_do() -> None:
 
 def test_what_a_seed_decides_may_be_narrowed_down_and_ends() -> None:
     faults = Faults()
-    seeded = faults.by_seed(7, share=1, client_id="billing", topic="orders", times=2)
+    seeded = faults.random(7, probability=1, client_id="billing", topic="orders", times=2)
     orders, bills = frozenset({("orders", 0)}), frozenset({("bills", 0)})
-    assert faults.met("Produce", "shop", orders) is None
-    assert faults.met("Produce", "billing", bills) is None
-    assert faults.met("ApiVersions", "billing", orders) is None, (
+    assert faults.match("Produce", "shop", orders) is None
+    assert faults.match("Produce", "billing", bills) is None
+    assert faults.match("ApiVersions", "billing", orders) is None, (
         "a client could not say what it may try again"
     )
-    assert [faults.met("Produce", "billing", orders) is not None for _ in range(3)] == [True, True, False]
+    assert [faults.match("Produce", "billing", orders) is not None for _ in range(3)] == [True, True, False]
     assert (seeded.hits, seeded.is_over) == (2, True)
     with pytest.raises(ValueError, match="above 0 and up to 1"):
-        faults.by_seed(7, share=0)
+        faults.random(7, probability=0)
     with pytest.raises(ValueError, match="times=0"):
-        faults.by_seed(7, times=0)
+        faults.random(7, times=0)
 
 
 def test_what_goes_wrong_by_seed_is_what_was_said(broker: Broker) -> None:
     topic = broker.new_topic()
-    seeded = broker.faults.by_seed(3, share=1, times=1)
+    seeded = broker.faults.random(3, probability=1, times=1)
     with Peer(broker, "billing") as peer:
         fate = None
         try:
@@ -240,6 +242,6 @@ def test_what_goes_wrong_by_seed_is_what_was_said(broker: Broker) -> None:
         except OSError:
             pass
     assert seeded.hits == 1
-    [told] = broker.requests.of("Produce", client_id="billing")
+    [told] = broker.requests.find("Produce", client_id="billing")
     assert "by seed 3" in str(told)
     assert ("refused" in str(told)) == (fate not in (None, ErrorCode.NONE))

@@ -20,37 +20,37 @@ def a_history() -> History:
     history = History(clock=lambda: float(next(times)))
     for number in range(6):
         transaction = "payment 1" if number >= 4 else None
-        history.sends("p", PLACE, b"%d" % number, transaction=transaction)
+        history.on_send("p", PLACE, b"%d" % number, transaction=transaction)
     for number in range(6):
-        history.acknowledged(b"%d" % number, number)
-    history.ends("payment 1", committed=True)
+        history.on_ack(b"%d" % number, number)
+    history.on_transaction_end("payment 1", committed=True)
     return history
 
 
 def found(history: History) -> list[str]:
-    return [str(finding) for finding in history.findings()]
+    return [str(finding) for finding in history.anomalies()]
 
 
 def test_what_was_promised_is_there() -> None:
     history = a_history()
-    history.starts("r", PLACE, 0)
-    history.polled("r", END[:3])
-    history.starts("r", PLACE, 1)
-    history.polled("r", END[1:])
-    history.reads_to_the_end("auditor", END)
+    history.on_seek("r", PLACE, 0)
+    history.on_poll("r", END[:3])
+    history.on_seek("r", PLACE, 1)
+    history.on_poll("r", END[1:])
+    history.on_final_read("auditor", END)
     assert found(history) == []
     assert history.acknowledged_count == 6
 
 
 def test_nobody_is_held_to_what_nobody_knows() -> None:
     history = a_history()
-    history.sends("p", PLACE, b"timed out")
-    history.sends("q", PLACE, b"again", is_idempotent=False)
-    history.sends("p", PLACE, b"open", transaction="payment 2")
-    history.sends("p", PLACE, b"aborted", transaction="payment 3")
-    history.ends("payment 3", committed=False)
+    history.on_send("p", PLACE, b"timed out")
+    history.on_send("q", PLACE, b"again", is_idempotent=False)
+    history.on_send("p", PLACE, b"open", transaction="payment 2")
+    history.on_send("p", PLACE, b"aborted", transaction="payment 3")
+    history.on_transaction_end("payment 3", committed=False)
     # Offset 6 is of a control record.
-    history.reads_to_the_end("auditor", [*END, (PLACE, 7, b"again"), (PLACE, 8, b"again")])
+    history.on_final_read("auditor", [*END, (PLACE, 7, b"again"), (PLACE, 8, b"again")])
     assert found(history) == []
 
 
@@ -80,26 +80,26 @@ PLANTED: dict[str, tuple[list[Read], str]] = {
 def test_a_planted_fault_is_found(name: str) -> None:
     end, expected = PLANTED[name]
     history = a_history()
-    history.reads_to_the_end("auditor", end)
+    history.on_final_read("auditor", end)
     assert any(text.startswith(expected) for text in found(history)), found(history)
 
 
 def starts_late(history: History) -> None:
-    history.starts("r", PLACE, 0)
-    history.polled("r", [END[1]])
+    history.on_seek("r", PLACE, 0)
+    history.on_poll("r", [END[1]])
 
 
 READERS: dict[str, tuple[Callable[[History], None], str]] = {
     "going back": (
-        lambda history: history.polled("r", [END[2], END[1]]),
+        lambda history: history.on_poll("r", [END[2], END[1]]),
         "going back: r was given t-0 at 1 at 13.000 s, and was at 3 before",
     ),
     "again": (
-        lambda history: history.polled("r", [END[2], END[2]]),
+        lambda history: history.on_poll("r", [END[2], END[2]]),
         "going back: r was given t-0 at 2 at 13.000 s, and was at 3 before",
     ),
     "skipped": (
-        lambda history: history.polled("r", [END[0], END[3]]),
+        lambda history: history.on_poll("r", [END[0], END[3]]),
         "skipped: r was given t-0 at 3 at 13.000 s, and not [1, 2] (2 in all)",
     ),
     "skipped at its start": (
@@ -107,11 +107,11 @@ READERS: dict[str, tuple[Callable[[History], None], str]] = {
         "skipped: r was given t-0 at 1 at 14.000 s, and not [0] (1 in all)",
     ),
     "uncommitted": (
-        lambda history: history.polled("r", [(PLACE, 6, b"gone")]),
+        lambda history: history.on_poll("r", [(PLACE, 6, b"gone")]),
         "uncommitted: r was given t-0 at 6 at 13.000 s: b'gone', which is gone",
     ),
     "changed": (
-        lambda history: history.polled("r", [(PLACE, 1, b"other")]),
+        lambda history: history.on_poll("r", [(PLACE, 1, b"other")]),
         f"changed: r was given t-0 at 1 at 13.000 s: b'other', and there stands b'1' ({ONE})",
     ),
 }
@@ -122,31 +122,31 @@ def test_a_reader_that_saw_what_cannot_be_is_found(name: str) -> None:
     polls, expected = READERS[name]
     history = a_history()
     polls(history)
-    history.reads_to_the_end("auditor", END)
+    history.on_final_read("auditor", END)
     assert found(history) == [expected]
 
 
 def test_a_group_is_given_everything_by_its_members_together() -> None:
     history = a_history()
-    history.starts("r", PLACE)
-    history.polled("r", END[:3])
-    history.starts("s", PLACE, 2)
-    history.polled("s", END[2:5])
-    history.starts("s", PLACE)
-    history.reads_all("r", "s")
-    history.reads_to_the_end("auditor", END)
+    history.on_seek("r", PLACE)
+    history.on_poll("r", END[:3])
+    history.on_seek("s", PLACE, 2)
+    history.on_poll("s", END[2:5])
+    history.on_seek("s", PLACE)
+    history.expect_all_read("r", "s")
+    history.on_final_read("auditor", END)
     [unread] = found(history)
     assert unread.startswith("unread: r and s were not given t-0 at [5] (1 in all): b'5' (number 6 of p in ")
 
 
 def test_what_was_refused_may_not_be_there() -> None:
     history = a_history()
-    history.sends("p", PLACE, b"too large")
-    history.refused(b"too large")
-    history.sends("p", PLACE, b"aborted", transaction="payment 2")
-    history.acknowledged(b"aborted", 7)
-    history.ends("payment 2", committed=False)
-    history.reads_to_the_end("auditor", [*END, (PLACE, 6, b"too large"), (PLACE, 7, b"aborted")])
+    history.on_send("p", PLACE, b"too large")
+    history.on_reject(b"too large")
+    history.on_send("p", PLACE, b"aborted", transaction="payment 2")
+    history.on_ack(b"aborted", 7)
+    history.on_transaction_end("payment 2", committed=False)
+    history.on_final_read("auditor", [*END, (PLACE, 6, b"too large"), (PLACE, 7, b"aborted")])
     assert [text.partition(" (")[0] for text in found(history)] == [
         "uncommitted: t-0 at 6 stands b'too large'",
         "uncommitted: t-0 at 7 stands b'aborted'",
@@ -156,8 +156,8 @@ def test_what_was_refused_may_not_be_there() -> None:
 def test_a_transaction_whose_end_nobody_knows_is_there_as_a_whole_or_not_at_all() -> None:
     history = a_history()
     for value in (b"a", b"b"):
-        history.sends("p", PLACE, value, transaction="payment 2")
-    history.reads_to_the_end("auditor", [*END, (PLACE, 6, b"a")])
+        history.on_send("p", PLACE, value, transaction="payment 2")
+    history.on_final_read("auditor", [*END, (PLACE, 6, b"a")])
     [text] = found(history)
     assert text.startswith("torn: payment 2 is there, without b'b'")
 
@@ -166,22 +166,22 @@ def test_the_time_without_acknowledgements_is_told() -> None:
     times = iter((0.0, 0.5, 1.0, 1.5, 2.0, 7.0, 7.5, 7.75, 8.0))
     history = History(clock=times.__next__)
     for number in range(4):
-        history.sends("p", PLACE, b"%d" % number)
-        history.acknowledged(b"%d" % number)
-    assert history.longest_gap_s() == 5.5
-    assert history.longest_gap_s("q") == 0.0
+        history.on_send("p", PLACE, b"%d" % number)
+        history.on_ack(b"%d" % number)
+    assert history.longest_ack_gap_s() == 5.5
+    assert history.longest_ack_gap_s("q") == 0.0
 
 
 def test_commits_go_back_only_where_somebody_has_sent_the_group_there() -> None:
     history = a_history()
-    history.reads_to_the_end("auditor", END)
-    history.committed("g", PLACE, 4)
-    history.committed("other", PLACE, 2)
-    history.committed("g", ("t", 1), 0)
-    history.committed("g", PLACE, 4)
-    history.committed("g", PLACE, 1, may_go_back=True)
+    history.on_final_read("auditor", END)
+    history.on_commit("g", PLACE, 4)
+    history.on_commit("other", PLACE, 2)
+    history.on_commit("g", ("t", 1), 0)
+    history.on_commit("g", PLACE, 4)
+    history.on_commit("g", PLACE, 1, may_go_back=True)
     assert found(history) == []
-    history.committed("g", PLACE, 0)
+    history.on_commit("g", PLACE, 0)
     assert found(history) == [
         "going back: g has committed t-0 at 0 at 19.000 s, and at 1 before, at 18.000 s"
     ]
@@ -189,14 +189,14 @@ def test_commits_go_back_only_where_somebody_has_sent_the_group_there() -> None:
 
 def test_a_partition_with_two_owners_is_found() -> None:
     history = a_history()
-    history.reads_to_the_end("auditor", END)
-    history.assigned("g", "a", [PLACE, ("t", 1)])
-    history.assigned("g", "a", [PLACE])
-    history.assigned("other", "b", [PLACE])
-    history.revoked("g", "a", [PLACE])
-    history.assigned("g", "b", [PLACE])
+    history.on_final_read("auditor", END)
+    history.on_assign("g", "a", [PLACE, ("t", 1)])
+    history.on_assign("g", "a", [PLACE])
+    history.on_assign("other", "b", [PLACE])
+    history.on_revoke("g", "a", [PLACE])
+    history.on_assign("g", "b", [PLACE])
     assert found(history) == []
-    history.assigned("g", "b", [("t", 1)])
+    history.on_assign("g", "b", [("t", 1)])
     assert found(history) == [
         "two owners: t-1 was assigned to b of g at 19.000 s, while a had it since 14.000 s"
     ]
@@ -204,9 +204,9 @@ def test_a_partition_with_two_owners_is_found() -> None:
 
 def test_producers_without_idempotence_are_held_to_once_and_in_order_if_wanted() -> None:
     history = a_history()
-    history.sends("q", ("t", 1), b"x", is_idempotent=False)
-    history.sends("q", ("t", 1), b"y", is_idempotent=False)
-    history.reads_to_the_end(
+    history.on_send("q", ("t", 1), b"x", is_idempotent=False)
+    history.on_send("q", ("t", 1), b"y", is_idempotent=False)
+    history.on_final_read(
         "auditor", [*END, *((("t", 1), at, value) for at, value in enumerate([b"y", b"x", b"y"]))]
     )
     history.check(at_least_once=True)
@@ -219,18 +219,18 @@ def test_producers_without_idempotence_are_held_to_once_and_in_order_if_wanted()
 
 def test_who_sends_a_record_under_a_second_identity_doubles_it_himself() -> None:
     history = a_history()
-    history.acknowledged(b"1", 6)
-    history.reads_to_the_end("auditor", [*END, (PLACE, 6, b"1")])
+    history.on_ack(b"1", 6)
+    history.on_final_read("auditor", [*END, (PLACE, 6, b"1")])
     assert [line.partition(":")[0] for line in found(history)] == ["moved", "doubled"]
-    history.sent_anew(b"1")
+    history.on_resend(b"1")
     history.check(at_least_once=True)
 
 
 def test_a_check_names_so_many_findings_and_counts_the_others() -> None:
     history = History()
     for number in range(60):
-        history.sends("p", ("t", number), b"%d" % number)
-        history.acknowledged(b"%d" % number, 0)
+        history.on_send("p", ("t", number), b"%d" % number)
+        history.on_ack(b"%d" % number, 0)
     with pytest.raises(AssertionError, match=r"and 10 more$"):
         history.check()
 
@@ -239,14 +239,14 @@ def test_a_place_that_is_none_is_refused_where_it_is_told() -> None:
     history, wrong = History(), cast("Partition", "orders")
     said = r"say where by topic and partition, as \('orders', 0\), and not "
     with pytest.raises(TypeError, match=f"{said}'orders'"):
-        history.sends("p", wrong, b"x")
+        history.on_send("p", wrong, b"x")
     with pytest.raises(TypeError, match=said):
-        history.starts("billing", wrong)
+        history.on_seek("billing", wrong)
     with pytest.raises(TypeError, match=said):
-        history.polled("billing", [(PLACE, 0, b"x"), (wrong, 0, b"y")])
+        history.on_poll("billing", [(PLACE, 0, b"x"), (wrong, 0, b"y")])
     with pytest.raises(TypeError, match=rf"{said}\('orders', '0'\)"):
-        history.committed("billing", cast("Partition", ("orders", "0")), 1)
+        history.on_commit("billing", cast("Partition", ("orders", "0")), 1)
     with pytest.raises(TypeError, match=f"{said}'o'"):
-        history.assigned("billing", "member", wrong)
-    history.sends("p", TopicPartition("orders", 0), b"x")
+        history.on_assign("billing", "member", wrong)
+    history.on_send("p", TopicPartition("orders", 0), b"x")
     history.check()

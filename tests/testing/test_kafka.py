@@ -153,4 +153,4 @@ def test_waiting_gives_what_came_and_says_what_did_not() -> None:
     numbers = itertools.count()
     assert wait_until(lambda: next(numbers) > 2 and "three", timeout_s=10) == "three"
     with pytest.raises(AssertionError, match="waited 0 s for the billing, and had 0 in the end"):
-        wait_until(lambda: 0, timeout_s=0, what="the billing")
+        wait_until(lambda: 0, timeout_s=0, description="the billing")

@@ -24,11 +24,11 @@ KAFKA = """
     produce(topic, values, key, partition, headers, timestamp_ms)
     records(topic, partition, offset, count, uncommitted, timeout_s)
     topics()
-    wait_until(condition, timeout_s, what)
+    wait_until(condition, timeout_s, description)
 """
 USERS = """
+    client_config(user, mechanism)
     create_token(owner, renewers, max_lifetime_ms, mechanism)
-    login(user, mechanism)
     tokens()
 """
 NAMES = {
@@ -56,7 +56,7 @@ NAMES = {
     advance(delay_ms)
     brokers
     coordinator(group)
-    cut(one, other)
+    disconnect(one, other)
     heal()
     isolate(broker_id)
     leader(topic, partition)
@@ -70,7 +70,6 @@ NAMES = {
     advance(delay_ms)
     bootstrap_servers
     brokers
-    calm()
     check()
     create_topic(name, partitions, config)
     heal()
@@ -79,18 +78,19 @@ NAMES = {
     now_s
     records(topic)
     report()
-    run(program, within_s, kill_after_s)
+    run(program, timeout_s, kill_after_s)
     start()
     stop()
+    stop_faults()
 """,
     "Faults": """
-    by_seed(seed, share, meant)
     clear()
-    cut_answer(api, meant)
-    delay(api, seconds, meant)
-    ignore(api, meant)
-    lose_answer(api, meant)
-    refuse(api, error, meant)
+    delay(api, seconds, options)
+    drop_response(api, options)
+    ignore(api, options)
+    random(seed, probability, options)
+    return_error(api, error, options)
+    truncate_response(api, options)
 """,
     "Fault": """
     cancel()
@@ -99,26 +99,27 @@ NAMES = {
 """,
     "Recorder": """
     clear()
-    of(api, client_id, topic, partition, since_s)
-    text(since_s, most)
+    find(api, client_id, topic, partition, since_s)
+    format(since_s, limit)
 """,
     "History": """
-    acknowledged(value, offset)
     acknowledged_count
-    assigned(group, member, places)
+    anomalies(at_least_once)
     check(at_least_once)
-    committed(group, place, offset, may_go_back)
-    ends(transaction, committed)
-    ends_with(records)
-    findings(at_least_once)
-    longest_gap_s(producer)
-    polled(reader, records)
-    reads_all(readers)
-    reads_to_the_end(reader, records)
-    refused(value)
-    revoked(group, member, places)
-    sends(producer, place, value, is_idempotent, transaction)
-    starts(reader, place, offset)
+    expect_all_read(readers)
+    longest_ack_gap_s(producer)
+    on_ack(value, offset)
+    on_assign(group, member, partitions)
+    on_commit(group, partition, offset, may_go_back)
+    on_final_read(reader, records)
+    on_poll(reader, records)
+    on_reject(value)
+    on_resend(value)
+    on_revoke(group, member, partitions)
+    on_seek(reader, partition, offset)
+    on_send(producer, partition, value, is_idempotent, transaction)
+    on_transaction_end(transaction, committed)
+    set_final_records(records)
 """,
     "Group": """
     members
@@ -163,7 +164,7 @@ NAMES = {
 MADE = {
     "Broker": kwire.testing.Broker(),
     "Cluster": kwire.testing.Cluster(),
-    "Fault": kwire.testing.Faults().lose_answer("Produce"),
+    "Fault": kwire.testing.Faults().drop_response("Produce"),
     "SimulatedCluster": kwire.testing.SimulatedCluster(0),
 }
 """Those that have more than their class says."""
@@ -185,7 +186,11 @@ def test_the_module_has_these_names_and_gives_each() -> None:
     assert set(kwire.testing.__all__) == {*NAMES, "wait_until"}
     assert all(hasattr(kwire.testing, name) for name in kwire.testing.__all__)
     assert not hasattr(kwire.testing, "Nothing")
-    assert list(inspect.signature(kwire.testing.wait_until).parameters) == ["condition", "timeout_s", "what"]
+    assert list(inspect.signature(kwire.testing.wait_until).parameters) == [
+        "condition",
+        "timeout_s",
+        "description",
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -293,13 +293,13 @@ def test_clients_suffer_the_same() -> None:
     world.two.die()
     world.advance(10)
     assert [str(answer) for answer in world.answers] == ["two:9092: the peer reset the connection"]
-    assert client.end == "two:9092: the peer reset the connection"
+    assert client.close_reason == "two:9092: the peer reset the connection"
     client.send(12, MetadataRequest(topics=None), world.answers.append)
     world.advance(1)
-    assert str(world.answers[1]) == client.end
+    assert str(world.answers[1]) == client.close_reason
     refused = world.network.connect(TWO, "client")
     world.advance(10)
-    assert refused.end == "two:9092: connections are refused"
+    assert refused.close_reason == "two:9092: connections are refused"
 
 
 def test_a_client_that_breaks_the_protocol_or_hangs_up_is_forgotten() -> None:
@@ -311,7 +311,7 @@ def test_a_client_that_breaks_the_protocol_or_hangs_up_is_forgotten() -> None:
     stranger = world.network.connect(PeerAddress("two", 9093), "client")
     stranger.send(12, MetadataRequest(topics=None), world.answers.append)  # which a controller does not serve
     world.advance(10)
-    assert stranger.end == "two:9093: the peer closed the connection"
+    assert stranger.close_reason == "two:9093: the peer closed the connection"
     assert not world.network.connections
 
 

@@ -38,7 +38,7 @@ def test_after_a_crash_it_is_where_it_was_with_what_it_has_acknowledged(tmp_path
         broker.advance(HOUR_MS)
         with Peer(broker) as peer:
             peer.send(waiting_fetch(topic), 12)
-            broker.wait_until(lambda: broker.requests.of("Fetch"))
+            broker.wait_until(lambda: broker.requests.find("Fetch"))
             broker.crash()
             assert peer.receive(1) == b"", "nobody is answered"
         assert not broker.is_running
@@ -50,8 +50,8 @@ def test_after_a_crash_it_is_where_it_was_with_what_it_has_acknowledged(tmp_path
         assert broker.records(topic, count=1)[0].value == b"before"
         with Peer(broker) as peer:
             peer.ask(produced(topic), 9)
-        assert len(broker.requests.of("Produce")) == 1
-        [appended] = broker.requests.of("Produce")
+        assert len(broker.requests.find("Produce")) == 1
+        [appended] = broker.requests.find("Produce")
         assert first.offset == 0
         assert appended.response is not None
         assert appended.response["responses"][0]["partition_responses"][0]["base_offset"] == 1

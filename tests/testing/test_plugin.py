@@ -82,12 +82,12 @@ def test_marks_have_users(pytester: pytest.Pytester) -> None:
 
         @pytest.mark.kwire_broker({"num.partitions": 2}, users=USERS)
         def test_broker(kwire_broker, kwire_topic):
-            assert kwire_broker.login("bob").password == "bob-secret"
+            assert kwire_broker.client_config("bob").password == "bob-secret"
             kwire_broker.produce(kwire_topic, "one")
 
         @pytest.mark.kwire_cluster(size=1, users=USERS)
         def test_cluster(kwire_cluster, kwire_topic):
-            assert kwire_cluster.login().username == "alice"
+            assert kwire_cluster.client_config().username == "alice"
             kwire_cluster.produce(kwire_topic, "one")
         """,
     )
@@ -185,11 +185,11 @@ def test_what_goes_wrong_with_the_shared_broker_ends_with_the_test(pytester: pyt
         """
         def test_faulty(kwire, kwire_topic):
             kwire.produce(kwire_topic, "x")
-            kwire.faults.refuse("Produce", "INVALID_RECORD", times=None)
+            kwire.faults.return_error("Produce", "INVALID_RECORD", times=None)
             kwire.hang()
 
         def test_crashed(kwire):
-            assert not kwire.faults.are_pending
+            assert not kwire.faults.any_pending
             assert len(kwire.topics()) == 1
             kwire.crash()
             kwire.fill_disk()
@@ -325,7 +325,7 @@ SIMULATED = """
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.close()
 
-    @pytest.mark.kwire_simulation(seeds=[3, 4], size=1, trouble=False)
+    @pytest.mark.kwire_simulation(seeds=[3, 4], size=1, faults=False)
     def test_simulated(kwire_simulation):
         kwire_simulation.run(connect(kwire_simulation.bootstrap_servers))
         assert kwire_simulation.seed != 4
@@ -381,12 +381,12 @@ def test_promises_are_checked_when_a_simulated_test_has_ended(pytester: pytest.P
         """
         import pytest
 
-        @pytest.mark.kwire_simulation(seeds=1, trouble=False)
+        @pytest.mark.kwire_simulation(seeds=1, faults=False)
         def test_broken(monkeypatch, kwire_simulation):
-            name = "kwire.testing.simulated.cluster.differences"
+            name = "kwire.testing.simulated.cluster.replica_differences"
             monkeypatch.setattr(name, lambda world: ["orders-0 differs"])
             kwire_simulation.create_topic("orders")
         """,
     )
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*Broken: orders-0 differs", "kwire simulated this with seed 0:"])
+    result.stdout.fnmatch_lines(["*Violation: orders-0 differs", "kwire simulated this with seed 0:"])

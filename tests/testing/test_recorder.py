@@ -51,7 +51,7 @@ def test_an_exchange_has_its_fields_and_reads_as_text(broker: Broker) -> None:
     with Peer(broker, "billing") as peer:
         peer.ask(produced(topic, b"first"), 9)
         peer.ask(fetch(topic), 12)
-    [one] = broker.requests.of("Produce")
+    [one] = broker.requests.find("Produce")
     assert (one.version, one.client_id, one.outcome) == (9, "billing", "")
     assert one.request["acks"] == -1
     [data] = one.request["topic_data"][0]["partition_data"]
@@ -76,13 +76,13 @@ def test_they_are_found_by_client_and_by_what_they_are_for(broker: Broker) -> No
         [topic] = b.ask(MetadataRequest(topics=[MetadataRequestTopic(name=one)]), 12).topics
         b.ask(MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=topic.topic_id)]), 12)
     requests = broker.requests
-    assert [found.client_id for found in requests.of("Produce")] == ["a", "b"]
-    assert [found.client_id for found in requests.of("Produce", topic=other)] == ["b"]
-    assert requests.of("Produce", topic=other, partition=1) == []
-    assert requests.of("Produce", client_id="a", partition=0)[0].partitions == {TopicPartition(one, 0)}
-    assert len(requests.of("Fetch", topic=one)) == 2
-    assert len(requests.of("Metadata", topic=one)) == 2
-    assert requests.of("Fetch", topic=other) == []
+    assert [found.client_id for found in requests.find("Produce")] == ["a", "b"]
+    assert [found.client_id for found in requests.find("Produce", topic=other)] == ["b"]
+    assert requests.find("Produce", topic=other, partition=1) == []
+    assert requests.find("Produce", client_id="a", partition=0)[0].partitions == {TopicPartition(one, 0)}
+    assert len(requests.find("Fetch", topic=one)) == 2
+    assert len(requests.find("Metadata", topic=one)) == 2
+    assert requests.find("Fetch", topic=other) == []
 
 
 def test_a_client_that_is_called_as_a_node_is_a_client(broker: Broker) -> None:
@@ -101,7 +101,7 @@ def test_each_heartbeat_is_there_though_they_are_alike(broker: Broker) -> None:
     with Peer(broker) as peer:
         for _ in range(3):
             peer.ask(HeartbeatRequest(group_id="none", member_id="nobody"), 4)
-    told = [found.response for found in broker.requests.of("Heartbeat")]
+    told = [found.response for found in broker.requests.find("Heartbeat")]
     assert len(told) == 3
     assert None not in told
 
@@ -114,7 +114,7 @@ def test_what_is_not_answered_is_told(broker: Broker) -> None:
         waiting = fetch(topic)
         waiting.max_wait_ms, waiting.min_bytes = 60_000, 1 << 20
         peer.send(waiting, 12)
-        broker.wait_until(lambda: broker.requests.of("Fetch"))
+        broker.wait_until(lambda: broker.requests.find("Fetch"))
         assert "not answered yet" in str(broker.requests)
     broker.wait_until(lambda: "the client has gone away" in str(broker.requests))
     assert "nothing, as was asked" in str(broker.requests)
@@ -124,12 +124,12 @@ def test_what_is_kept_is_bounded_and_the_last_of_it() -> None:
     recorder = Recorder()
     header = RequestHeader(ApiKey.METADATA, 12, 0, "x")
     for number in range(MAX_EXCHANGES + 1):
-        recorder.begins(Exchange(number, header, memoryview(b"\x01\x00\x00\x00"), {}))
+        recorder.record_request(Exchange(number, header, memoryview(b"\x01\x00\x00\x00"), {}))
     kept = list(recorder)
-    assert (len(kept), kept[0].at_s) == (MAX_EXCHANGES, 1)
-    assert recorder.text(most=1).startswith(f"({MAX_EXCHANGES - 1} before)")
+    assert (len(kept), kept[0].received_at_s) == (MAX_EXCHANGES, 1)
+    assert recorder.format(limit=1).startswith(f"({MAX_EXCHANGES - 1} before)")
     last = Exchange(0, header, memoryview(bytes(MAX_BYTES)), {})
-    recorder.begins(last)
+    recorder.record_request(last)
     assert list(recorder) == [last]
 
 
@@ -146,4 +146,4 @@ def test_a_long_message_is_cut_and_a_code_of_a_newer_kafka_is_a_number(broker: B
 def test_an_api_that_there_is_not_is_no_empty_answer() -> None:
     """Else a test that holds nobody to have asked so passes for a slip of the pen."""
     with pytest.raises(ValueError, match="there is no API 'Prodce': did you mean 'Produce'"):
-        Recorder().of("Prodce")
+        Recorder().find("Prodce")

@@ -50,7 +50,7 @@ def test_stock_clients_come_by_each_mechanism(broker: Broker, mechanism: str, us
     from confluent_kafka import Producer
     from kafka import KafkaProducer
 
-    topic, login = broker.new_topic(), broker.login(user, mechanism)
+    topic, login = broker.new_topic(), broker.client_config(user, mechanism)
     by_kafka_python = KafkaProducer(**login.kafka_python)
     by_kafka_python.send(topic, b"kafka-python").get(10)
     by_kafka_python.close()
@@ -74,7 +74,7 @@ def test_nobody_else_comes(broker: Broker) -> None:
     ):
         nobody.topics()
     for mechanism in MECHANISMS:
-        login = broker.login("alice", mechanism)._replace(password="guessed")
+        login = broker.client_config("alice", mechanism)._replace(password="guessed")
         with as_client(login) as somebody, pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED"):
             somebody.topics()
 
@@ -83,10 +83,10 @@ def test_passwords_are_not_told(broker: Broker) -> None:
     from confluent_kafka import Producer
 
     for mechanism in MECHANISMS:
-        producer = Producer(broker.login(mechanism=mechanism).confluent)
+        producer = Producer(broker.client_config(mechanism=mechanism).confluent)
         producer.produce("orders", b"x")
         assert producer.flush(10) == 0
-    exchanges = broker.requests.of("SaslAuthenticate")
+    exchanges = broker.requests.find("SaslAuthenticate")
     assert len(exchanges) >= len(MECHANISMS)
     told = f"{broker.requests} {[one.request for one in exchanges]} {[one.response for one in exchanges]}"
     assert "[hidden]" in told
@@ -96,8 +96,8 @@ def test_passwords_are_not_told(broker: Broker) -> None:
 def test_authentication_goes_wrong_on_purpose(broker: Broker) -> None:
     from confluent_kafka import Producer
 
-    fault = broker.faults.refuse("SaslAuthenticate", "SASL_AUTHENTICATION_FAILED")
-    producer = Producer(broker.login(mechanism="SCRAM-SHA-512").confluent)
+    fault = broker.faults.return_error("SaslAuthenticate", "SASL_AUTHENTICATION_FAILED")
+    producer = Producer(broker.client_config(mechanism="SCRAM-SHA-512").confluent)
     producer.produce("orders", b"x")
     assert producer.flush(10) == 0
     assert fault.hits == 1, "it has tried again"
@@ -126,12 +126,12 @@ def test_a_client_has_to_say_again_who_it_is() -> None:
     from confluent_kafka import Producer
 
     with Broker({"connections.max.reauth.ms": MINUTE_MS}, users=USERS) as broker:
-        producer = Producer({**broker.login().confluent, "enable.idempotence": True})
+        producer = Producer({**broker.client_config().confluent, "enable.idempotence": True})
 
         def produce() -> int:
             producer.produce("orders", b"x")
             assert producer.flush(10) == 0
-            return len(broker.requests.of("SaslAuthenticate"))
+            return len(broker.requests.find("SaslAuthenticate"))
 
         before = produce()
         assert produce() == before
@@ -145,10 +145,10 @@ def test_users_are_there_again_after_a_crash_and_with_other_passwords(tmp_path: 
         broker.produce("orders", "one")
         broker.crash()
         broker.start()
-        with as_client(broker.login("alice", "SCRAM-SHA-256")) as kafka:
+        with as_client(broker.client_config("alice", "SCRAM-SHA-256")) as kafka:
             kafka.produce("orders", "two")
     with Broker(users={"alice": "changed"}, log_dir=tmp_path) as broker:
-        login = broker.login("alice", "SCRAM-SHA-256")
+        login = broker.client_config("alice", "SCRAM-SHA-256")
         with as_client(login) as kafka:
             assert values(kafka, "orders", 2) == [b"one", b"two"]
         with as_client(login._replace(password="alice-secret")) as kafka, pytest.raises(ApiError) as raised:
@@ -168,7 +168,7 @@ def test_a_cluster_has_users_whom_all_of_it_knows() -> None:
     with Cluster(users=USERS, timeout_s=60) as cluster:
         topic = cluster.new_topic()
         token = cluster.create_token("alice")
-        logins = [*(cluster.login(mechanism=one) for one in MECHANISMS), token]
+        logins = [*(cluster.client_config(mechanism=one) for one in MECHANISMS), token]
         for broker in cluster.brokers.values():
             for login in logins:
                 servers = broker.bootstrap_servers
@@ -199,14 +199,14 @@ def test_what_cannot_be_is_said() -> None:
         with pytest.raises(TypeError, match="names with passwords"):
             Cluster(users=wrong)  # type: ignore[arg-type]
     with Broker() as broker, pytest.raises(LookupError, match="everybody may come"):
-        broker.login()
+        broker.client_config()
 
 
 def test_logins_that_are_not_there_are_told(broker: Broker) -> None:
     with pytest.raises(LookupError, match="no user 'carol', but alice"):
-        broker.login("carol")
+        broker.client_config("carol")
     with pytest.raises(LookupError, match="no mechanism 'GSSAPI', but PLAIN"):
-        broker.login(mechanism="GSSAPI")
+        broker.client_config(mechanism="GSSAPI")
     token = broker.create_token()
     for stock in ("kafka_python", "confluent"):
         with pytest.raises(ValueError, match="cannot show delegation tokens"):

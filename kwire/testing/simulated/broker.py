@@ -14,7 +14,7 @@ class SimulatedBroker:
 
     def __init__(self, world: SimulatedEnvironment, node_id: int) -> None:
         self.node_id = node_id
-        self._world = world
+        self._environment = world
 
     @property
     def is_running(self) -> bool:
@@ -24,15 +24,15 @@ class SimulatedBroker:
     def crash(self) -> None:
         """End it as if its process were killed. It comes back by `start`, or when trouble has it come."""
         if self.is_running:
-            self._world.note(f"--- {self._node.name} is killed by the test")
+            self._environment.note(f"--- {self._node.name} is killed by the test")
             self._node.die()
 
     def start(self) -> None:
         """Start it with its data, after a crash."""
         if not self.is_running:
-            self._world.note(f"--- {self._node.name} is started by the test")
+            self._environment.note(f"--- {self._node.name} is started by the test")
             self._node.start()
 
     @property
     def _node(self) -> ClusterNode:
-        return self._world.nodes[self.node_id]
+        return self._environment.nodes[self.node_id]

@@ -3,7 +3,7 @@
     with SimulatedCluster(seed=7) as cluster:
         cluster.create_topic("orders", partitions=2)
         cluster.run(produce(cluster.bootstrap_servers))     # a stock client, say aiokafka, or your own
-        cluster.calm()
+        cluster.stop_faults()
         assert len(cluster.records("orders")) == 100
 
 The seed decides how long each answer takes and in which pieces it comes, whose connections break, which
@@ -67,13 +67,13 @@ class SimulatedCluster:
         config: Mapping[str, object] | None = None,
         *,
         size: int = 3,
-        trouble: bool = True,
+        faults: bool = True,
     ) -> None:
-        """`config` are Kafka's keys for each of `size` brokers. Without `trouble` nothing goes wrong."""
+        """`config` are Kafka's keys for each of `size` brokers. Without `faults` nothing goes wrong."""
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: ask for one at least")
         self.seed = seed
-        self._has_trouble = trouble
+        self._injects_faults = faults
         replicas = min(size, MAX_REPLICAS)
         roles = {
             node_id: "broker,controller" if node_id <= MAX_CONTROLLERS else "broker"
@@ -85,31 +85,31 @@ class SimulatedCluster:
             roles,
             replicas=replicas,
             min_insync_replicas=max(1, replicas - 1),
-            has_racks=True,
+            uses_racks=True,
             config={
                 "auto.create.topics.enable": "true",
                 "log.cleaner.enable": "false",  # or what is committed would not stay what it is
                 **{key: _text(value) for key, value in (config or {}).items()},
             },
         )
-        self._world = SimulatedEnvironment(
-            self._chance("world"), shape, RELIABLE_NETWORK, {}, self._new_ledger
+        self._environment = SimulatedEnvironment(
+            self._rng("world"), shape, RELIABLE_NETWORK, {}, self._new_oracle
         )
-        self.brokers = {node_id: SimulatedBroker(self._world, node_id) for node_id in roles}
+        self.brokers = {node_id: SimulatedBroker(self._environment, node_id) for node_id in roles}
         """By id, from 1 on: those that have crashed, too."""
-        self._trouble: FaultInjector | None = None
-        self._is_reached = False
-        self._open = ExitStack()
+        self._injector: FaultInjector | None = None
+        self._was_connected_to = False
+        self._exit_stack = ExitStack()
 
-    def _new_ledger(self, epoch_led: LeaderEpochLookup) -> ProgramOracle:
-        self._ledger = ProgramOracle(epoch_led)
-        return self._ledger
+    def _new_oracle(self, epoch_led: LeaderEpochLookup) -> ProgramOracle:
+        self._oracle = ProgramOracle(epoch_led)
+        return self._oracle
 
-    def _new_conversation(self) -> ProduceObserver:
-        self._is_reached = True
-        return ProduceObserver(self._ledger, lambda: self._world.watch.image)
+    def _new_observer(self) -> ProduceObserver:
+        self._was_connected_to = True
+        return ProduceObserver(self._oracle, lambda: self._environment.invariants.image)
 
-    def _chance(self, purpose: str) -> random.Random:
+    def _rng(self, purpose: str) -> random.Random:
         return random.Random(f"kwire simulated cluster {self.seed}: {purpose}")
 
     # --- its life
@@ -134,55 +134,55 @@ class SimulatedCluster:
 
     def start(self) -> None:
         """Return once all brokers serve."""
-        world = self._world
-        self._open.enter_context(collect_node_errors(world.bugs))
-        world.begin()
-        world.await_brokers()
-        if self._has_trouble:
-            rng = self._chance("trouble")
+        world = self._environment
+        self._exit_stack.enter_context(collect_node_errors(world.node_errors))
+        world.start()
+        world.wait_for_brokers()
+        if self._injects_faults:
+            rng = self._rng("trouble")
             world.network.faults = random_network_faults(rng)
-            self._trouble = FaultInjector(world, rng)
-            self._make_trouble_later(self._trouble, rng)
+            self._injector = FaultInjector(world, rng)
+            self._schedule_fault(self._injector, rng)
 
     def stop(self) -> None:
         """Forget it."""
-        self._open.close()
+        self._exit_stack.close()
 
-    def _make_trouble_later(self, trouble: FaultInjector, rng: random.Random) -> None:
+    def _schedule_fault(self, trouble: FaultInjector, rng: random.Random) -> None:
         def make() -> None:
-            if not trouble.is_over:
-                trouble.step()
-                self._make_trouble_later(trouble, rng)
+            if not trouble.is_stopped:
+                trouble.inject_one()
+                self._schedule_fault(trouble, rng)
 
-        self._world.events.timers.add(rng.randrange(*FAULT_INTERVAL_MS), make)
+        self._environment.events.timers.add(rng.randrange(*FAULT_INTERVAL_MS), make)
 
     # --- running programs
 
     @property
     def bootstrap_servers(self) -> str:
         """Where programs connect that run in it."""
-        return ",".join(str(address_of(node_id)) for node_id in self._world.shape.brokers)
+        return ",".join(str(address_of(node_id)) for node_id in self._environment.spec.brokers)
 
     def run(
-        self, program: Coroutine[Any, Any, T], *, within_s: float = 600, kill_after_s: float | None = None
+        self, program: Coroutine[Any, Any, T], *, timeout_s: float = 600, kill_after_s: float | None = None
     ) -> T | None:
-        """Run a program to its end, and give what it gives. TimeoutError where it has none `within_s`.
+        """Run a program to its end, and give what it gives. TimeoutError where it has none `timeout_s`.
 
         With `kill_after_s` it is killed then: its connections are gone, and what it still does as it is
         cancelled reaches no broker. None is given, unless it has ended before.
         """
-        world = self._world
-        lasts_s = within_s if kill_after_s is None else kill_after_s
+        world = self._environment
+        lasts_s = timeout_s if kill_after_s is None else kill_after_s
 
         loop = VirtualLoop(
             world.network,
             "program",
-            self._chance(f"pieces from {world.now_ms} on"),
-            self._new_conversation,
+            self._rng(f"pieces from {world.now_ms} on"),
+            self._new_observer,
             ends_ms=world.events.clock.monotonic_ms() + int(lasts_s * 1000),
             is_killed=kill_after_s is not None,
         )
-        chance = self._chance(f"program from {world.now_ms} on")
+        chance = self._rng(f"program from {world.now_ms} on")
         world.note("--- a program begins")
         with (
             patch_time_and_random(world.events.clock, chance, loop.sleep),
@@ -199,12 +199,12 @@ class SimulatedCluster:
         """Let time pass, while no program runs."""
         if delay_ms < 0:
             raise ValueError(f"time does not go back, by {delay_ms} ms or at all")
-        self._world.advance(delay_ms)
+        self._environment.advance(delay_ms)
 
     @property
     def now_s(self) -> float:
         """How long ago it began."""
-        return self._world.now_ms / 1000
+        return self._environment.now_ms / 1000
 
     # --- what goes wrong, as a program may ask for, too, while it runs
 
@@ -213,19 +213,19 @@ class SimulatedCluster:
         if broker_id not in self.brokers:
             known = ", ".join(map(str, self.brokers))
             raise KeyError(f"there is no broker {broker_id}: name one of {known}")
-        self._world.network.isolate(self._world.nodes[broker_id].host.name)
+        self._environment.network.isolate(self._environment.nodes[broker_id].host.name)
 
     def heal(self) -> None:
         """All reach each other."""
-        self._world.network.heal()
+        self._environment.network.heal()
 
-    def calm(self) -> None:
+    def stop_faults(self) -> None:
         """Stop all faults and return once all replicas are in sync; raise `Violation` if they never are."""
-        world = self._world
-        if self._trouble is None:
-            self._trouble = FaultInjector(world, self._chance("trouble"))
-        if not self._trouble.is_over:
-            self._trouble.end()
+        world = self._environment
+        if self._injector is None:
+            self._injector = FaultInjector(world, self._rng("trouble"))
+        if not self._injector.is_stopped:
+            self._injector.stop()
         world.advance_until(
             lambda: why_not_converged(world) is None,
             MAX_CONVERGENCE_MS,
@@ -238,8 +238,8 @@ class SimulatedCluster:
         That what was acknowledged is there, once and in order, is held after every step; here, that all
         replicas are the same.
         """
-        self.calm()
-        different = replica_differences(self._world)
+        self.stop_faults()
+        different = replica_differences(self._environment)
         if different:
             raise Violation("; ".join(different))
 
@@ -249,34 +249,34 @@ class SimulatedCluster:
         self, name: str, *, partitions: int = 1, config: Mapping[str, object] | None = None
     ) -> str:
         """Make a topic, and return its name once it is led. ApiError, as TOPIC_ALREADY_EXISTS."""
-        world = self._world
+        world = self._environment
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=world.shape.replicas,
+            replication_factor=world.spec.replicas,
             configs=[
                 CreatableTopicConfig(name=key, value=_text(value)) for key, value in (config or {}).items()
             ],
         )
         request = CreateTopicsRequest(topics=[topic])
-        was_there = name in world.watch.image.topics
-        [told] = self._patiently(CREATE_TOPICS_VERSION, request).topics
+        was_there = name in world.invariants.image.topics
+        [told] = self._send_to_any_broker(CREATE_TOPICS_VERSION, request).topics
         # It is there, too, where the answer to the first attempt was lost.
         if told.error_code and (was_there or told.error_code != ErrorCode.TOPIC_ALREADY_EXISTS):
             raise ApiError(ErrorCode(told.error_code), told.error_message)
 
         def is_led() -> bool:
-            known = [world.watch.partition(TopicPartition(name, index)) for index in range(partitions)]
+            known = [world.invariants.partition(TopicPartition(name, index)) for index in range(partitions)]
             return all(each is not None and each.leader >= 0 for each in known)
 
         world.advance_until(is_led, MAX_CONVERGENCE_MS, lambda: f"{name} is not led")
         return name
 
-    def _patiently(self, version: int, request: Any) -> Any:
+    def _send_to_any_broker(self, version: int, request: Any) -> Any:
         """What some broker answers, as soon as one does. Violation where none does."""
-        world = self._world
+        world = self._environment
         ends_ms = world.now_ms + MAX_CONVERGENCE_MS
-        for node_id in cycle(world.shape.brokers):
+        for node_id in cycle(world.spec.brokers):
             answers: list[Any] = []
             connection = world.network.connect(address_of(node_id), "the test")
             connection.send(version, request, answers.append)
@@ -293,20 +293,20 @@ class SimulatedCluster:
 
     def leader(self, topic: str, partition: int = 0) -> SimulatedBroker:
         """The broker that leads a partition. LookupError where nobody does."""
-        found = self._world.watch.partition(TopicPartition(topic, partition))
+        found = self._environment.invariants.partition(TopicPartition(topic, partition))
         if found is None or found.leader < 0:
             raise LookupError(f"nobody leads {topic}-{partition}")
         return self.brokers[found.leader]
 
     def records(self, topic: str) -> list[Record]:
         """All records of a topic that count by now, partition by partition: none of open transactions."""
-        return self._ledger.records(topic)
+        return self._oracle.records(topic)
 
     def report(self) -> str:
         """The seed, and the last of what has happened, for a person."""
-        said = self._world.transcript
+        said = self._environment.transcript
         more = [f"({len(said) - MAX_LINES_SHOWN} lines before)"] if len(said) > MAX_LINES_SHOWN else []
-        last = [] if self._is_reached else [NO_CONNECTION_HINT]
+        last = [] if self._was_connected_to else [NO_CONNECTION_HINT]
         return "\n".join(
             [f"kwire simulated this with seed {self.seed}:", *more, *said[-MAX_LINES_SHOWN:], *last]
         )

@@ -36,12 +36,12 @@ READ_BYTES: Final = 1 << 24
 class ObservedReplica:
     """What a replica was when it was last looked at."""
 
-    life: int
+    start_count: int
     role: Role = Role.ABSENT
     leader_epoch: int = -1
     high_watermark: int = -1
     end: int = 0
-    checked: int = 0
+    checked_end: int = 0
     """Up to here its log is what is committed."""
 
 
@@ -64,57 +64,57 @@ class ClusterInvariants:
         self._images: dict[int, tuple[int, int]] = {}
         """The life of each controller, and how far its metadata went when it was last looked at."""
         self._nodes = nodes
-        self.places = places
+        self.partitions = places
         """The partitions to look at: these, and those that the controller has made."""
         self._topic_ids: dict[str, Uuid] = {}
-        self._ledger = ledger
+        self._oracle = ledger
         self._min_insync_replicas = min_insync_replicas
         self._note = note
-        self._lossy = lossy
-        self._seen: dict[tuple[int, TopicPartition], ObservedReplica] = {}
+        self._lossy_topics = lossy
+        self._observed: dict[tuple[int, TopicPartition], ObservedReplica] = {}
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self._partitions: dict[TopicPartition, PartitionImage] = {}
         self._brokers: dict[int, str] = {}
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look at everything that may have changed. Violation."""
         for node in self._nodes.values():
-            if node.is_touched:
-                node.is_touched = False
+            if node.needs_check:
+                node.needs_check = False
                 if node.is_running:
-                    self.look_at(node)
+                    self.check_node(node)
                 else:
-                    self._ended(node)
+                    self._check_ended_node(node)
 
-    def look_at(self, node: ClusterNode) -> None:
+    def check_node(self, node: ClusterNode) -> None:
         """Look at one node, which may just have ended. Violation."""
-        with node.disk.undisturbed():
-            self._look_at(node)
+        with node.disk.without_faults():
+            self._check_node(node)
 
-    def _look_at(self, node: ClusterNode) -> None:
-        self._quorum.look_at(node)
+    def _check_node(self, node: ClusterNode) -> None:
+        self._quorum.check(node)
         if node.is_controller:
-            self._take_image_of(node)
+            self._check_image(node)
         if not node.is_broker:
             return
-        for place in self.places:
+        for place in self.partitions:
             partition = node.node.replicas.get(*place)
             if partition is not None:
-                self._look_at_replica(node, place, partition)
+                self._check_replica(node, place, partition)
 
     # --- what the controller says
 
-    def _take_image_of(self, node: ClusterNode) -> None:
+    def _check_image(self, node: ClusterNode) -> None:
         """The newest image of any controller counts; none of them goes back in its life."""
         image = node.node.image
         known = self._images.get(node.node_id, (0, -1))
-        if known[0] == node.lives and image.offset < known[1]:
+        if known[0] == node.start_count and image.offset < known[1]:
             raise Violation(f"the metadata of {node.name} went back from {known[1]} to {image.offset}")
-        self._images[node.node_id] = node.lives, image.offset
+        self._images[node.node_id] = node.start_count, image.offset
         if image.offset > self.image.offset:
-            self._take_image(image)
+            self._update_image(image)
 
-    def _take_image(self, image: MetadataImage) -> None:
+    def _update_image(self, image: MetadataImage) -> None:
         self.image = image
         for broker_id, broker in image.brokers.items():
             state = "fenced" if broker.fenced else "leaving" if broker.in_controlled_shutdown else "unfenced"
@@ -124,8 +124,8 @@ class ClusterInvariants:
             if self._brokers.get(broker_id) != told:
                 self._brokers[broker_id] = told
                 self._note(f"controller: broker {broker_id} is {told}")
-        self._follow_topics(image)
-        for place in self.places:
+        self._update_topics(image)
+        for place in self.partitions:
             topic = image.topics.get(place.topic)
             if topic is None or place.partition >= len(topic.partitions):
                 continue
@@ -139,10 +139,10 @@ class ClusterInvariants:
             if now.leader_epoch < before.leader_epoch or now.partition_epoch <= before.partition_epoch:
                 raise Violation(f"the epochs of {place} do not grow: {before} became {now}")
             if now.leader not in (NO_LEADER, before.leader, *before.isr, *before.elr):
-                self._elected_uncleanly(place, before, now)
+                self._check_unclean_election(place, before, now)
             self._check_isr(place)
 
-    def _follow_topics(self, image: MetadataImage) -> None:
+    def _update_topics(self, image: MetadataImage) -> None:
         """Know those that there are, and forget those that are gone: another one may have the name."""
         for name in [each for each in self._topic_ids if each not in image.topics]:
             self._forget(name)
@@ -151,20 +151,20 @@ class ClusterInvariants:
                 self._forget(name)
             self._topic_ids[name] = topic.topic_id
             for place in (TopicPartition(name, index) for index in range(len(topic.partitions))):
-                if place not in self.places:
-                    self.places.append(place)
+                if place not in self.partitions:
+                    self.partitions.append(place)
 
     def _forget(self, topic: str) -> None:
         del self._topic_ids[topic]
         for place in [each for each in self._partitions if each.topic == topic]:
             self._note(f"controller: {place} is deleted")
-            self.places.remove(place)
+            self.partitions.remove(place)
             del self._partitions[place]
-            self._ledger.forget(place)
+            self._oracle.forget(place)
         for place, epoch in [each for each in self._leaders if each[0].topic == topic]:
             del self._leaders[place, epoch]
-        for node_id, place in [each for each in self._seen if each[1].topic == topic]:
-            del self._seen[node_id, place]
+        for node_id, place in [each for each in self._observed if each[1].topic == topic]:
+            del self._observed[node_id, place]
 
     def _check_caught_up(self, broker: BrokerImage) -> None:
         """Who is unfenced knows at least of its own registration, and what was before it."""
@@ -177,11 +177,13 @@ class ClusterInvariants:
                     f"at {broker.broker_epoch}"
                 )
 
-    def _elected_uncleanly(self, place: TopicPartition, before: PartitionImage, now: PartitionImage) -> None:
+    def _check_unclean_election(
+        self, place: TopicPartition, before: PartitionImage, now: PartitionImage
+    ) -> None:
         """Somebody is to lead who may lack something; not so whoever is known to have led last. KIP-966."""
-        if place.topic in self._lossy:
+        if place.topic in self._lossy_topics:
             self._note(f"controller: {place} may lose what its leader lacks")
-            self._ledger.of(place).is_open = True
+            self._oracle.committed_in(place).awaits_unclean_leader = True
         elif (
             # Not where it may have come to be in sync in between, or just then.
             now.partition_epoch == before.partition_epoch + 1
@@ -198,12 +200,12 @@ class ClusterInvariants:
 
     def _check_isr(self, place: TopicPartition) -> None:
         """Whoever is in sync has what is committed. Who has come back unasked for is not in sync any more."""
-        known, end = self._partitions.get(place), self._ledger.of(place).end
-        if known is None or self._ledger.of(place).is_open:
+        known, end = self._partitions.get(place), self._oracle.committed_in(place).end
+        if known is None or self._oracle.committed_in(place).awaits_unclean_leader:
             return
         for broker_id in known.isr:
             node, registered = self._nodes[broker_id], self.image.brokers.get(broker_id)
-            if registered is None or registered.fenced or not node.is_running or node.disk.broken:
+            if registered is None or registered.fenced or not node.is_running or node.disk.broken_directories:
                 continue
             if node.node.life.broker_epoch != registered.broker_epoch:
                 continue
@@ -216,30 +218,30 @@ class ClusterInvariants:
 
     # --- what replicas are
 
-    def _ended(self, node: ClusterNode) -> None:
+    def _check_ended_node(self, node: ClusterNode) -> None:
         """It has ended in the step in which its disk has failed."""
-        for place in self.places if node.is_broker else ():
+        for place in self.partitions if node.is_broker else ():
             partition = node.node.replicas.get(*place)
             if partition is not None:
-                self._failed(node, place, partition)
+                self._record_failed_leader(node, place, partition)
 
-    def _failed(self, node: ClusterNode, place: TopicPartition, partition: Partition) -> None:
+    def _record_failed_leader(self, node: ClusterNode, place: TopicPartition, partition: Partition) -> None:
         """What it has led cannot be read any more: it may have committed more in this step than was seen."""
-        seen, committed = self._seen.get((node.node_id, place)), self._ledger.of(place)
-        if seen is not None and seen.life == node.lives and seen.role is Role.LEADER:
-            committed.unseen_end = max(committed.unseen_end, partition.log.high_watermark)
+        seen, committed = self._observed.get((node.node_id, place)), self._oracle.committed_in(place)
+        if seen is not None and seen.start_count == node.start_count and seen.role is Role.LEADER:
+            committed.unverified_end = max(committed.unverified_end, partition.log.high_watermark)
 
-    def _look_at_replica(self, node: ClusterNode, place: TopicPartition, partition: Partition) -> None:
+    def _check_replica(self, node: ClusterNode, place: TopicPartition, partition: Partition) -> None:
         log = partition.log
         if log.failure is not None or partition.role is Role.OFFLINE:
-            self._failed(node, place, partition)
+            self._record_failed_leader(node, place, partition)
             return
         if self._topic_ids.get(place.topic) != partition.topic_id:
             return  # it is of one that was deleted, or that nobody has made yet
         key = (node.node_id, place)
-        seen = self._seen.get(key)
-        if seen is None or seen.life != node.lives:
-            seen = self._seen[key] = ObservedReplica(node.lives)
+        seen = self._observed.get(key)
+        if seen is None or seen.start_count != node.start_count:
+            seen = self._observed[key] = ObservedReplica(node.start_count)
         role, epoch, high_watermark, end = (
             partition.role,
             partition.leader_epoch,
@@ -253,21 +255,26 @@ class ClusterInvariants:
             end,
         ):
             return
-        self._check_moves(node, place, seen, partition)
+        self._check_monotonic(node, place, seen, partition)
         # Who gives up the lead may have seen something committed just before, in the same step.
         has_led = Role.LEADER in (role, seen.role)
         went_back = end < seen.end
         if went_back:
             self._note(f"{node.name} cuts {place} at {end}, which ended at {seen.end}")
-            seen.checked = min(seen.checked, end)
+            seen.checked_end = min(seen.checked_end, end)
         seen.role, seen.leader_epoch, seen.high_watermark, seen.end = role, epoch, high_watermark, end
-        committed = self._ledger.of(place)
+        committed = self._oracle.committed_in(place)
         known = self._partitions.get(place)
-        if committed.is_open and role is Role.LEADER and known is not None and epoch >= known.leader_epoch:
-            self._discard(place, epoch, log, committed)
-        if self._is_of_before(place, log, committed):
+        if (
+            committed.awaits_unclean_leader
+            and role is Role.LEADER
+            and known is not None
+            and epoch >= known.leader_epoch
+        ):
+            self._record_unclean_discard(place, epoch, log, committed)
+        if self._has_discarded_records(place, log, committed):
             if has_led:
-                self._lose(place, log, committed)
+                self._record_lost(place, log, committed)
             return
         if has_led and high_watermark > committed.end:
             self._commit(place, log, committed)
@@ -275,7 +282,7 @@ class ClusterInvariants:
         if went_back:
             self._check_isr(place)
 
-    def _check_moves(
+    def _check_monotonic(
         self, node: ClusterNode, place: TopicPartition, seen: ObservedReplica, partition: Partition
     ) -> None:
         """Of its role, epoch and high watermark since it was last looked at."""
@@ -284,7 +291,7 @@ class ClusterInvariants:
             raise Violation(f"{node.name} goes back in {place} from epoch {seen.leader_epoch} to {epoch}")
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             raise Violation(f"{node.name} has the high watermark {log.high_watermark} of {log!r}")
-        self._ledger.starts(place, log.log_start_offset, node.name)
+        self._oracle.on_log_start(place, log.log_start_offset, node.name)
         if partition.role is Role.LEADER:
             leader = self._leaders.setdefault((place, epoch), node.node_id)
             if leader != node.node_id:
@@ -297,7 +304,9 @@ class ClusterInvariants:
             if seen.role is not Role.LEADER:
                 self._note(f"{node.name} leads {place} in epoch {epoch} from {log.log_end_offset}")
 
-    def _discard(self, place: TopicPartition, epoch: int, log: Log, committed: CommittedPartition) -> None:
+    def _record_unclean_discard(
+        self, place: TopicPartition, epoch: int, log: Log, committed: CommittedPartition
+    ) -> None:
         """Who was elected uncleanly leads: what it does not have is lost."""
         has = {
             header.base_offset: (header.next_offset, header.crc, header.leader_epoch)
@@ -307,21 +316,21 @@ class ClusterInvariants:
         offset = next(lacks, committed.end)
         self._note(f"{place} loses what is committed from {offset} to {committed.end - 1}")
         committed.discard(epoch, offset)
-        for (_, of), seen in self._seen.items():
+        for (_, of), seen in self._observed.items():
             if of == place:
-                seen.checked = min(seen.checked, offset)
+                seen.checked_end = min(seen.checked_end, offset)
 
-    def _is_of_before(self, place: TopicPartition, log: Log, committed: CommittedPartition) -> bool:
+    def _has_discarded_records(self, place: TopicPartition, log: Log, committed: CommittedPartition) -> bool:
         """Whether a replica has what an unclean election has discarded, or is about to."""
         known = self._partitions.get(place)
-        if committed.is_open:
+        if committed.awaits_unclean_leader:
             return True
         latest = -1 if log.latest_epoch is None else log.latest_epoch
         return known is not None and any(
-            latest < epoch and log.log_end_offset > offset for epoch, offset in committed.discards
+            latest < epoch and log.log_end_offset > offset for epoch, offset in committed.unclean_discards
         )
 
-    def _lose(self, place: TopicPartition, log: Log, committed: CommittedPartition) -> None:
+    def _record_lost(self, place: TopicPartition, log: Log, committed: CommittedPartition) -> None:
         """A leader of before takes something for committed still."""
         content = _content(log, log.log_start_offset, log.high_watermark)
         for at, header in batches(content):
@@ -337,7 +346,7 @@ class ClusterInvariants:
                 continue
             committed.crcs[header.base_offset] = (header.next_offset, header.crc, header.leader_epoch)
             if not place.topic.startswith("__"):
-                self._ledger.commits(place, header, records(content, at, header))
+                self._oracle.commit_batch(place, header, records(content, at, header))
         committed.end = high_watermark
         self._check_isr(place)
         self._check_replicas(place, high_watermark)
@@ -349,7 +358,7 @@ class ClusterInvariants:
             return
         ends = {}
         for broker_id in known.replicas:
-            node, seen = self._nodes[broker_id], self._seen.get((broker_id, place))
+            node, seen = self._nodes[broker_id], self._observed.get((broker_id, place))
             ends[broker_id] = seen.end if seen is not None else 0
             if node.is_running and (partition := node.node.replicas.get(*place)) is not None:
                 ends[broker_id] = partition.log.log_end_offset
@@ -374,7 +383,7 @@ class ClusterInvariants:
                 f"{node.name} has the high watermark {log.high_watermark} of {place}, "
                 f"which is committed up to {committed.end}"
             )
-        start = max(seen.checked, log.log_start_offset)
+        start = max(seen.checked_end, log.log_start_offset)
         if start >= up_to:
             return
         content = log.read(start, max_bytes=READ_BYTES, up_to_offset=up_to).read()
@@ -397,7 +406,7 @@ class ClusterInvariants:
                 )
         if following < up_to:
             raise Violation(f"{node.name} lacks offsets {following} to {up_to - 1} of {place}")
-        seen.checked = up_to
+        seen.checked_end = up_to
 
 
 def _content(log: Log, start: int, end: int) -> memoryview | bytes:

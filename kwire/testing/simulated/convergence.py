@@ -13,8 +13,8 @@ READ_BYTES = 1 << 24
 
 def why_not_converged(world: SimulatedEnvironment) -> str | None:
     """Why the cluster is not yet what it should be; None where it is."""
-    image = world.watch.image
-    for broker_id in world.shape.brokers:
+    image = world.invariants.image
+    for broker_id in world.spec.brokers:
         broker = world.nodes[broker_id]
         if not broker.is_running:
             return f"{broker.name} has ended: {broker.fatal}"
@@ -23,7 +23,7 @@ def why_not_converged(world: SimulatedEnvironment) -> str | None:
             return f"broker {broker_id} is fenced"
         if broker.node.image.offset < image.offset:
             return f"broker {broker_id} has the metadata up to {broker.node.image.offset} of {image.offset}"
-    for place in world.watch.places:
+    for place in world.invariants.partitions:
         found = _why_partition_not_converged(world, place)
         if found is not None:
             return f"{place}: {found}"
@@ -31,12 +31,12 @@ def why_not_converged(world: SimulatedEnvironment) -> str | None:
 
 
 def _why_partition_not_converged(world: SimulatedEnvironment, place: TopicPartition) -> str | None:
-    known = world.watch.partition(place)
+    known = world.invariants.partition(place)
     if known is None:
         return None
     if known.adding_replicas or known.removing_replicas:
         return f"it is on its way to {list(known.replicas)}"
-    for broker_id in world.shape.brokers:
+    for broker_id in world.spec.brokers:
         strangers = world.nodes[broker_id].node.replicas
         if broker_id not in known.replicas and strangers.get(*place) is not None:
             return f"broker {broker_id} has it still"
@@ -66,8 +66,8 @@ def _why_partition_not_converged(world: SimulatedEnvironment, place: TopicPartit
 def replica_differences(world: SimulatedEnvironment) -> list[str]:
     """Where replicas are not the same, byte for byte."""
     found = []
-    for place in world.watch.places:
-        known = world.watch.partition(place)
+    for place in world.invariants.partitions:
+        known = world.invariants.partition(place)
         if known is None:
             continue
         first, *others = known.replicas
@@ -93,7 +93,7 @@ def _log(node: ClusterNode, place: TopicPartition) -> Log:
 def _content(node: ClusterNode, place: TopicPartition, start: int) -> dict[str, object]:
     """What of a replica is the same on all, from there on."""
     log = _log(node, place)
-    with node.disk.undisturbed():
+    with node.disk.without_faults():
         content = log.read(start, max_bytes=READ_BYTES, up_to_offset=log.log_end_offset).read()
     return {
         # Not by segments: a replica that came later has none from before the log's start.

@@ -44,17 +44,17 @@ class ClusterSpec(NamedTuple):
     replicas: int = 3
     min_insync_replicas: int = 2
     fetch_bytes: int = 1 << 20
-    has_racks: bool = False
+    uses_racks: bool = False
     """Whether nodes stand in two racks, and consumers may read from followers."""
-    directories: int = 1
+    log_dirs: int = 1
     """How many log directories each node has."""
-    longest_work_ms: int = 50
+    max_work_ms: int = 50
     """How long syncs, and other work for threads, take at most."""
-    may_lose: bool = False
+    unclean_elections: bool = False
     """Whether its topics prefer any leader to none (unclean.leader.election.enable)."""
-    drifts: Mapping[int, ClockDrift] = {}
+    clock_drifts: Mapping[int, ClockDrift] = {}
     """Of nodes whose clocks are wrong."""
-    has_logins: bool = False
+    uses_sasl: bool = False
     """Whether nodes log in to each other."""
     config: Mapping[str, str] = {}
     """Kafka's keys for all nodes."""
@@ -79,11 +79,11 @@ class ObservedEventQueue(EventQueue):
 
     def __init__(self) -> None:
         super().__init__()
-        self.look: Callable[[], None] = lambda: None
+        self.check: Callable[[], None] = lambda: None
 
     def run_pending(self) -> None:
         super().run_pending()
-        self.look()
+        self.check()
 
 
 class SimulatedEnvironment:
@@ -99,37 +99,39 @@ class SimulatedEnvironment:
     ) -> None:
         """`topics` are those to be created, with their numbers of partitions."""
         self.transcript: list[str] = []
-        self.shape = shape
+        self.spec = shape
         self.rng = rng
         self.events = ObservedEventQueue()
-        self._began_ms = self.events.clock.monotonic_ms()
+        self._started_ms = self.events.clock.monotonic_ms()
         self.network = Network(self.events, random.Random(rng.getrandbits(64)), faults, self.note)
-        self.ledger = ledger(self._epoch_led)
+        self.oracle = ledger(self._led_epoch)
         self.clients: list[SimulatedClient] = []
         self.topics = topics
-        self.places = [
+        self.partitions = [
             TopicPartition(topic, index) for topic, count in topics.items() for index in range(count)
         ]
-        self._may_be = [TopicPartition(topic, index) for topic in topics for index in range(MAX_PARTITIONS)]
+        self._possible_partitions = [
+            TopicPartition(topic, index) for topic in topics for index in range(MAX_PARTITIONS)
+        ]
         """Those that there are, or may be, as topics grow."""
         internal = [TopicPartition("__consumer_offsets", 0), TopicPartition("__transaction_state", 0)]
-        self.bugs: list[str] = []
+        self.node_errors: list[str] = []
         """What nodes have logged as errors of their own."""
         self.nodes: dict[int, ClusterNode] = {}
-        self.watch = ClusterInvariants(
+        self.invariants = ClusterInvariants(
             self.nodes,
-            [*self._may_be, *internal],
-            self.ledger,
+            [*self._possible_partitions, *internal],
+            self.oracle,
             shape.min_insync_replicas,
             self.note,
-            topics if shape.may_lose else (),
+            topics if shape.unclean_elections else (),
         )
-        self.events.look = self._look
+        self.events.check = self._check
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start all nodes."""
-        shape, rng = self.shape, self.rng
-        for node_id, drift in shape.drifts.items():
+        shape, rng = self.spec, self.rng
+        for node_id, drift in shape.clock_drifts.items():
             self.note(
                 f"--- the clocks of node {node_id} go at {drift.speed_percent} %, {drift.ahead_ms} ms ahead"
             )
@@ -141,10 +143,10 @@ class SimulatedEnvironment:
                 replicas=shape.replicas,
                 min_insync_replicas=shape.min_insync_replicas,
                 fetch_bytes=shape.fetch_bytes,
-                has_racks=shape.has_racks,
-                directories=LOG_DIRS[: shape.directories],
+                has_racks=shape.uses_racks,
+                directories=LOG_DIRS[: shape.log_dirs],
             )
-            if shape.has_logins:
+            if shape.uses_sasl:
                 own = with_sasl(own)
             own |= shape.config
             self.nodes[node_id] = ClusterNode(
@@ -152,8 +154,8 @@ class SimulatedEnvironment:
                 rng=random.Random(rng.getrandbits(64)),
                 network=self.network,
                 note=self.note,
-                drift=shape.drifts.get(node_id, NO_DRIFT),
-                longest_work_ms=shape.longest_work_ms,
+                drift=shape.clock_drifts.get(node_id, NO_DRIFT),
+                longest_work_ms=shape.max_work_ms,
             )
 
     # --- what happens
@@ -161,7 +163,7 @@ class SimulatedEnvironment:
     @property
     def now_ms(self) -> int:
         """Since the beginning."""
-        return self.events.clock.monotonic_ms() - self._began_ms
+        return self.events.clock.monotonic_ms() - self._started_ms
 
     def note(self, text: str) -> None:
         """Tell the reader of the transcript."""
@@ -179,17 +181,17 @@ class SimulatedEnvironment:
                 raise Violation(f"after {within_ms} ms {why_not()}")
             self.advance(50)
 
-    def _look(self) -> None:
-        self.watch.look()
-        for place in self._may_be:
-            if place not in self.places and self.watch.partition(place) is not None:
-                self.places.append(place)
-        if self.bugs:
-            raise Violation(self.bugs[0])
+    def _check(self) -> None:
+        self.invariants.check()
+        for place in self._possible_partitions:
+            if place not in self.partitions and self.invariants.partition(place) is not None:
+                self.partitions.append(place)
+        if self.node_errors:
+            raise Violation(self.node_errors[0])
 
-    def _epoch_led(self, place: TopicPartition, address: PeerAddress) -> int | None:
+    def _led_epoch(self, place: TopicPartition, address: PeerAddress) -> int | None:
         """In which epoch the broker there leads a partition; None where it does not, or errs about that."""
-        known = self.watch.partition(place)
+        known = self.invariants.partition(place)
         node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)
         if known is None or node is None or known.leader != node.node_id or not node.is_running:
             return None
@@ -198,21 +200,21 @@ class SimulatedEnvironment:
             return None
         return known.leader_epoch if partition.leader_epoch == known.leader_epoch else None
 
-    def tell_how_it_is(self) -> None:
+    def log_state(self) -> None:
         """Have the transcript end with what a reader asks first: who has what."""
-        image = self.watch.image
+        image = self.invariants.image
         for node in self.nodes.values():
             state = "paused" if node.host.is_paused else "up" if node.is_running else "down"
             known = image.brokers.get(node.node_id)
             fenced = "" if known is None else ", fenced" if known.fenced else ", unfenced"
             self.note(f"= {node.name} is {state}{fenced}")
-        for place in self.watch.places:
-            known_partition = self.watch.partition(place)
+        for place in self.invariants.partitions:
+            known_partition = self.invariants.partition(place)
             if known_partition is None:
                 continue
             self.note(
                 f"= {place}: {describe_partition(known_partition)}; "
-                f"committed up to {self.ledger.of(place).end}"
+                f"committed up to {self.oracle.committed_in(place).end}"
             )
             for node in self.nodes.values():
                 partition = node.node.replicas.get(*place) if node.is_broker and node.is_running else None
@@ -225,12 +227,12 @@ class SimulatedEnvironment:
 
     # --- clients
 
-    def client(self, kind: Callable[..., C], name: str, **more: Any) -> C:
+    def add_client(self, kind: Callable[..., C], name: str, **more: Any) -> C:
         """A client, which starts at once."""
         client = kind(
             name,
             self.network,
-            {node_id: address_of(node_id) for node_id in self.shape.brokers},
+            {node_id: address_of(node_id) for node_id in self.spec.brokers},
             list(self.topics),
             random.Random(self.rng.getrandbits(64)),
             self.note,
@@ -240,25 +242,25 @@ class SimulatedEnvironment:
         client.start()
         return client
 
-    def await_brokers(self) -> None:
+    def wait_for_brokers(self) -> None:
         """Let time pass until all are there. Violation where that takes too long."""
 
         def all_are_there() -> bool:
-            known = self.watch.image.brokers
-            return all(each in known and not known[each].fenced for each in self.shape.brokers)
+            known = self.invariants.image.brokers
+            return all(each in known and not known[each].fenced for each in self.spec.brokers)
 
         self.advance_until(all_are_there, MAX_START_MS, lambda: "not all brokers are unfenced")
 
     def create_topics(self) -> None:
         """Once all brokers are there. Violation where that takes too long."""
-        self.await_brokers()
+        self.wait_for_brokers()
         unclean = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
         topics = [
             CreatableTopic(
                 name=name,
                 num_partitions=count,
-                replication_factor=self.shape.replicas,
-                configs=[unclean] if self.shape.may_lose else [],
+                replication_factor=self.spec.replicas,
+                configs=[unclean] if self.spec.unclean_elections else [],
             )
             for name, count in self.topics.items()
         ]
@@ -271,7 +273,7 @@ class SimulatedEnvironment:
 
         def ask() -> None:
             answers.clear()
-            connection = self.network.connect(address_of(self.shape.brokers[0]), "operator")
+            connection = self.network.connect(address_of(self.spec.brokers[0]), "operator")
 
             def answered(answer: Any) -> None:
                 answers.append(answer)

@@ -128,15 +128,15 @@ class ClusterNode(VirtualNode):
         self.name = f"node {self.node_id}"
         self.is_controller = "controller" in node_settings["process.roles"]
         self.is_broker = "broker" in node_settings["process.roles"]
-        self.is_touched = True
-        self.lives = 0
+        self.needs_check = True
+        self.start_count = 0
         """How often its process was started."""
-        self._longest_work_ms = longest_work_ms
+        self._max_work_ms = longest_work_ms
         self._note = note
         disk = MemoryDisk(
             random.Random(rng.getrandbits(64)), lambda text: note(f"the disk of {self.name} {text}")
         )
-        self._formatting = random.Random(rng.getrandbits(64))
+        self._format_rng = random.Random(rng.getrandbits(64))
         self._format(disk, node_settings)
         super().__init__(
             node_settings,
@@ -154,27 +154,27 @@ class ClusterNode(VirtualNode):
         if config.inter_broker_listener_name != "PLAINTEXT":
             # Of its own chance, so that the other seeds go on in their ways.
             beginning = beginning._replace(credentials=initial_credentials(random.Random(self.node_id)))
-        format_directories(config, disk, self._formatting, NOW_MS, cluster_id=CLUSTER_ID, beginning=beginning)
+        format_directories(config, disk, self._format_rng, NOW_MS, cluster_id=CLUSTER_ID, beginning=beginning)
         disk.sync_directory("/")
 
-    def format_again(self) -> None:
+    def reformat(self) -> None:
         """After its disk was wiped: as an operator formats a new one."""
         self._format(self.disk, self.settings)
 
     def start(self) -> None:
-        self.lives += 1
+        self.start_count += 1
         super().start()
         host = self.host
-        host.longest_work_ms = self._longest_work_ms
+        host.max_work_ms = self._max_work_ms
         end_turn = host.end_turn
         assert end_turn is not None
 
         def turn_ended() -> None:
-            self.is_touched = True
+            self.needs_check = True
             end_turn()
             if self.fatal and self.host is host and not host.is_dead:
                 self._note(f"{self.name} ends by itself: {self.fatal[0]}")
                 self.die()
 
         self.host.end_turn = turn_ended
-        self.is_touched = True
+        self.needs_check = True

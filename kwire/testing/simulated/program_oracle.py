@@ -33,14 +33,14 @@ class ProgramOracle(Oracle):
         super().__init__(*arguments)
         self._sequences: dict[tuple[TopicPartition, int, int], int] = {}
         """By partition, producer id and epoch: the next one."""
-        self._gone: set[TopicPartition] = set()
+        self._deleted: set[TopicPartition] = set()
         """Partitions of topics that were deleted: programs may hear of them still."""
         self._records: dict[TopicPartition, dict[int, Record]] = {}
         """By partition and offset: what is committed, but for what is of transactions."""
         self._pending: dict[tuple[TopicPartition, int], list[Record]] = {}
         """What is of a transaction, by partition and producer id, until it ends."""
 
-    def commits(self, place: TopicPartition, header: BatchHeader, found: Iterable[Record]) -> None:
+    def commit_batch(self, place: TopicPartition, header: BatchHeader, found: Iterable[Record]) -> None:
         found = list(found)
         count = self._records.setdefault(place, {})
         transaction = place, header.producer_id
@@ -50,14 +50,14 @@ class ProgramOracle(Oracle):
                 count.update((record.offset, record) for record in of_it)
             return
         if header.producer_id >= 0:
-            self._follow(place, header)
+            self._check_sequence(place, header)
         if header.is_transactional:
             self._pending.setdefault(transaction, []).extend(found)
         else:
             count.update((record.offset, record) for record in found)
-        self.of(place).values.update((record.offset, record.value or b"") for record in found)
+        self.committed_in(place).values.update((record.offset, record.value or b"") for record in found)
 
-    def _follow(self, place: TopicPartition, header: BatchHeader) -> None:
+    def _check_sequence(self, place: TopicPartition, header: BatchHeader) -> None:
         key = place, header.producer_id, header.producer_epoch
         expected = self._sequences.get(key, header.base_sequence)
         if header.base_sequence != expected:
@@ -74,26 +74,26 @@ class ProgramOracle(Oracle):
             for place, found in sorted(self._records.items())
             if place.topic == topic
             for one in (found[offset] for offset in sorted(found))
-            if one.offset >= self.of(place).start
+            if one.offset >= self.committed_in(place).start
         ]
 
-    def starts(self, place: TopicPartition, offset: int, name: str) -> None:
+    def on_log_start(self, place: TopicPartition, offset: int, name: str) -> None:
         """Programs may delete, and so may time."""
-        committed = self.of(place)
+        committed = self.committed_in(place)
         committed.start = max(committed.start, offset)
 
     def forget(self, place: TopicPartition) -> None:
         super().forget(place)
         self._records.pop(place, None)
         self._pending = {key: found for key, found in self._pending.items() if key[0] != place}
-        self._gone.add(place)
+        self._deleted.add(place)
         self._sequences = {key: next_one for key, next_one in self._sequences.items() if key[0] != place}
 
-    def told(self, place: TopicPartition, base_offset: int, values: list[bytes]) -> None:
+    def on_values_acked(self, place: TopicPartition, base_offset: int, values: list[bytes]) -> None:
         """A program was told that these are there from then on. Violation where they are not."""
-        committed = self.of(place)
+        committed = self.committed_in(place)
         for offset, value in enumerate(values, max(base_offset, 0)):
-            if offset < committed.start or place in self._gone:
+            if offset < committed.start or place in self._deleted:
                 continue
             found = committed.values.get(offset)
             if found != value:
@@ -108,12 +108,12 @@ class ProduceObserver:
     """One connection of a program: what is asked there, and answered in the same order."""
 
     def __init__(self, ledger: ProgramOracle, image: Callable[[], MetadataImage]) -> None:
-        self._ledger = ledger
+        self._oracle = ledger
         self._image = image
-        self._awaited: dict[int, tuple[int, list[tuple[TopicPartition, list[bytes]]]]] = {}
+        self._pending: dict[int, tuple[int, list[tuple[TopicPartition, list[bytes]]]]] = {}
         """By correlation id: the version, and what is to be where."""
 
-    def asks(self, frame: bytes) -> None:
+    def on_request(self, frame: bytes) -> None:
         """A request is sent, its size in front."""
         view = memoryview(frame)[4:]
         if int.from_bytes(view[:2], "big") != ApiKey.PRODUCE:
@@ -122,11 +122,11 @@ class ProduceObserver:
             header, position = decode_request_header(view)
             request = decode_request(header, view, position)
             if request.acks == ACKS_ALL:
-                self._awaited[header.correlation_id] = header.api_version, self._sent(request)
+                self._pending[header.correlation_id] = header.api_version, self._values_by_partition(request)
         except (WireError, CorruptBatch):
             return  # it will be told by the broker
 
-    def _sent(self, request: ProduceRequest) -> list[tuple[TopicPartition, list[bytes]]]:
+    def _values_by_partition(self, request: ProduceRequest) -> list[tuple[TopicPartition, list[bytes]]]:
         image = self._image()
         return [
             (
@@ -137,9 +137,9 @@ class ProduceObserver:
             for one in topic.partition_data
         ]
 
-    def hears(self, frame: memoryview) -> None:
+    def on_response(self, frame: memoryview) -> None:
         """An answer has come, without its size. Violation."""
-        awaited = self._awaited.pop(int.from_bytes(frame[:4], "big", signed=True), None)
+        awaited = self._pending.pop(int.from_bytes(frame[:4], "big", signed=True), None)
         if awaited is None:
             return
         version, sent = awaited
@@ -153,7 +153,7 @@ class ProduceObserver:
         for place, values in sent:
             one = told.get(place)
             if one is not None and not one.error_code and one.base_offset >= 0:
-                self._ledger.told(place, one.base_offset, values)
+                self._oracle.on_values_acked(place, one.base_offset, values)
 
 
 def _values(content: Any) -> list[bytes]:

@@ -24,7 +24,7 @@ class QuorumInvariants:
         self._checked: dict[int, tuple[int, int]] = {}
         """Of each node: which of its lives was looked at, and up to where."""
 
-    def look_at(self, node: ClusterNode) -> None:
+    def check(self, node: ClusterNode) -> None:
         """Look at a node that runs. Violation."""
         quorum = node.node.quorum
         if quorum.failed:
@@ -37,7 +37,7 @@ class QuorumInvariants:
                 )
         log = quorum.log
         life, checked = self._checked.get(node.node_id, (0, 0))
-        if life != node.lives:
+        if life != node.start_count:
             checked = 0
         high_watermark = min(log.high_watermark, log.written_end_offset)
         if high_watermark < checked:
@@ -53,4 +53,4 @@ class QuorumInvariants:
                         f"{node.name} has {found} (next offset, epoch, CRC) at {header.base_offset} of "
                         f"the metadata, where {known} is committed"
                     )
-        self._checked[node.node_id] = (node.lives, high_watermark)
+        self._checked[node.node_id] = (node.start_count, high_watermark)

@@ -4,7 +4,7 @@ A script is a generator. It asks for what takes time (an answer, a pause) by yie
 outcome, so that a client reads from top to bottom as its documentation does:
 
     def run(self) -> Steps[None]:
-        answer = yield from self.ask(address, 12, MetadataRequest(topics=None))
+        answer = yield from self.request(address, 12, MetadataRequest(topics=None))
         yield Pause(100)
 """
 
@@ -72,7 +72,7 @@ class SimulatedClient(ABC):
         self.name = name
         self.rng = rng
         self.is_done = False
-        self.enough = False
+        self.is_stopping = False
         """Whether it is to come to its end."""
         self._network = network
         self._note = note
@@ -91,13 +91,13 @@ class SimulatedClient(ABC):
     def start(self) -> None:
         """Begin."""
         self._script = self.run()
-        self._after(0, lambda: self._go_on(None))
+        self._schedule(0, lambda: self._resume(None))
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Have the transcript tell it."""
         self._note(f"{self.name} {text}")
 
-    def _go_on(self, outcome: object) -> None:
+    def _resume(self, outcome: object) -> None:
         assert self._script is not None
         try:
             step = self._script.send(outcome)
@@ -107,28 +107,28 @@ class SimulatedClient(ABC):
                 connection.close()
             return
         if isinstance(step, Pause):
-            self._after(step.delay_ms, lambda: self._go_on(None))
+            self._schedule(step.delay_ms, lambda: self._resume(None))
         else:
-            self._ask(step)
+            self._send(step)
 
-    def _ask(self, step: SendRequest) -> None:
+    def _send(self, step: SendRequest) -> None:
         connection = self._connections.get(step.to)
-        if connection is None or connection.end is not None:
+        if connection is None or connection.close_reason is not None:
             connection = self._network.connect(step.to, self.name, self.name)
             self._connections[step.to] = connection
 
         def answered(answer: object) -> None:
             timer.cancel()
-            self._go_on(answer)
+            self._resume(answer)
 
         # Stock clients close the connection too: what comes later is not heard.
-        timer = self._after(REQUEST_TIMEOUT_MS, connection.close)
+        timer = self._schedule(REQUEST_TIMEOUT_MS, connection.close)
         connection.send(step.version, step.request, answered)
 
-    def _after(self, delay_ms: int, call: Callable[[], None]) -> Any:
+    def _schedule(self, delay_ms: int, call: Callable[[], None]) -> Any:
         return self._network.events.timers.add(delay_ms, call)
 
-    def ask(self, to: PeerAddress, version: int, request: Any) -> Steps[Any]:
+    def request(self, to: PeerAddress, version: int, request: Any) -> Steps[Any]:
         """The answer; None where there is none, after a pause."""
         answer = yield SendRequest(to, version, request)
         if isinstance(answer, PeerUnreachable):
@@ -139,7 +139,7 @@ class SimulatedClient(ABC):
     def now_ms(self) -> int:
         return self._network.events.clock.now_ms()
 
-    def some_time(self, about_ms: int) -> Pause:
+    def random_pause(self, about_ms: int) -> Pause:
         """A pause of about this length."""
         return Pause(self.rng.randrange(2 * about_ms))
 
@@ -156,7 +156,7 @@ class SimulatedClient(ABC):
     def refresh(self) -> Steps[None]:
         """SendRequest some broker how the cluster is."""
         request = MetadataRequest(topics=self._topics, allow_auto_topic_creation=False)
-        answer = yield from self.ask(self.any_broker(), METADATA_VERSION, request)
+        answer = yield from self.request(self.any_broker(), METADATA_VERSION, request)
         if answer is not None:
             self._learn(answer)
 
@@ -167,23 +167,23 @@ class SimulatedClient(ABC):
             if topic.name is None or topic.error_code:
                 continue
             for partition in topic.partitions:
-                self.heard(
+                self.learn_leader(
                     TopicPartition(topic.name, partition.partition_index),
                     Leader(partition.leader_id, partition.leader_epoch),
                 )
 
-    def heard(self, place: TopicPartition, leader: Leader) -> None:
+    def learn_leader(self, place: TopicPartition, leader: Leader) -> None:
         """Somebody says who leads. KIP-320: what is older than known is not believed."""
         known = self._leaders.get(place)
         if known is None or leader.epoch >= known.epoch:
             self._leaders[place] = leader
 
-    def is_news(self, place: TopicPartition, leader: Leader) -> bool:
+    def is_newer_leader(self, place: TopicPartition, leader: Leader) -> bool:
         """Whether this is a later leader than the one that is known."""
         known = self._leaders.get(place)
         return known is None or leader.epoch > known.epoch
 
-    def met(self, node_id: int, address: PeerAddress) -> None:
+    def learn_broker(self, node_id: int, address: PeerAddress) -> None:
         """A broker is reached there."""
         self._brokers[node_id] = address
 
@@ -202,16 +202,16 @@ class SimulatedClient(ABC):
         """Where a group (0) or a transactional id (1) is coordinated; asked for until somebody knows."""
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         while True:
-            answer = yield from self.ask(self.any_broker(), FIND_COORDINATOR_VERSION, request)
+            answer = yield from self.request(self.any_broker(), FIND_COORDINATOR_VERSION, request)
             if answer is None:
                 continue
             (found,) = answer.coordinators
             if not found.error_code:
                 return PeerAddress(found.host, found.port)
-            self.must_be_passing(found.error_code, "FindCoordinator")
+            self.check_retriable(found.error_code, "FindCoordinator")
             yield self.backoff()
 
-    def must_be_passing(self, code: int, what: str) -> None:
+    def check_retriable(self, code: int, what: str) -> None:
         """An error that a stock client does not show its user. Violation where it is another."""
         if not ErrorCode(code).retriable:
             raise Violation(f"{self.name} is told {ErrorCode(code).name} of {what}")

@@ -27,10 +27,10 @@ StreamProtocol = asyncio.Protocol | asyncio.BufferedProtocol
 class ConnectionObserver(Protocol):
     """Who listens to what passes on one connection."""
 
-    def asks(self, frame: bytes) -> None:
+    def on_request(self, frame: bytes) -> None:
         """A request is sent, its size in front."""
 
-    def hears(self, frame: memoryview) -> None:
+    def on_response(self, frame: memoryview) -> None:
         """An answer has come, without its size."""
 
 
@@ -53,25 +53,25 @@ class Transport(asyncio.Transport):
         self._loop = loop
         self._to = to
         self._rng = rng
-        self._conversation = conversation
+        self._observer = conversation
         self._on_closed = on_closed
         self._protocol: StreamProtocol | None = None
         self._written = bytearray()
-        self._come: deque[bytes] = deque()
-        self._end: str | None = None
+        self._received: deque[bytes] = deque()
+        self._close_reason: str | None = None
         """Why the other end has closed it, once it has."""
-        self._is_paused = self._is_closing = self._is_told = False
-        self._line = Connection(network, to, self, program, self._call)
+        self._reading_paused = self._is_closing = self._is_told = False
+        self._connection = Connection(network, to, self, program, self._call_soon)
 
-    def _call(self, call: Callable[[], None]) -> None:
+    def _call_soon(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():  # else there is nobody to hear it
             self._loop.call_soon(call)
 
-    def begin(self, protocol: asyncio.BaseProtocol) -> None:
+    def start(self, protocol: asyncio.BaseProtocol) -> None:
         """Once it is ready: tell this one what comes."""
         self.set_protocol(protocol)
         protocol.connection_made(self)
-        self._loop.call_soon(self._tell)
+        self._loop.call_soon(self._deliver)
 
     # --- what the network tells
 
@@ -81,42 +81,42 @@ class Transport(asyncio.Transport):
 
     def received(self, frame: memoryview) -> None:
         if not self._is_closing:
-            self._conversation.hears(frame)
+            self._observer.on_response(frame)
         answer = len(frame).to_bytes(SIZE_BYTES, "big") + frame
         cut = self._rng.randrange(len(answer)) if self._rng.random() < SPLIT_PROBABILITY else 0
-        self._come += [piece for piece in (answer[:cut], answer[cut:]) if piece]
-        self._tell()
+        self._received += [piece for piece in (answer[:cut], answer[cut:]) if piece]
+        self._deliver()
 
     def closed(self, reason: str) -> None:
-        self._end = reason
+        self._close_reason = reason
         if not self.ready.done():
             kind = ConnectionRefusedError if reason == REFUSED else ConnectionResetError
             self.ready.set_exception(kind(f"{self._to}: {reason}"))
-        self._tell()
+        self._deliver()
 
-    def _tell(self) -> None:
+    def _deliver(self) -> None:
         """Tell the program the next thing that has come, and that it is over behind the last one."""
         protocol = self._protocol
-        if protocol is None or self._is_closing or self._is_paused:
+        if protocol is None or self._is_closing or self._reading_paused:
             return
-        if self._come:
-            self._give(protocol)
-            self._loop.call_soon(self._tell)
-        elif self._end == CLOSED:
+        if self._received:
+            self._deliver_piece(protocol)
+            self._loop.call_soon(self._deliver)
+        elif self._close_reason == CLOSED:
             if not protocol.eof_received():
                 self.close()
-        elif self._end is not None:
-            self._close(ConnectionResetError(f"{self._to}: {self._end}"))
+        elif self._close_reason is not None:
+            self._close(ConnectionResetError(f"{self._to}: {self._close_reason}"))
 
-    def _give(self, protocol: StreamProtocol) -> None:
+    def _deliver_piece(self, protocol: StreamProtocol) -> None:
         """Have the next piece be received, or what the protocol has room for."""
-        piece = self._come.popleft()
+        piece = self._received.popleft()
         if isinstance(protocol, asyncio.BufferedProtocol):
             room = memoryview(protocol.get_buffer(len(piece)))
             count = min(len(room), len(piece))
             room[:count] = piece[:count]
             if piece[count:]:
-                self._come.appendleft(piece[count:])
+                self._received.appendleft(piece[count:])
             protocol.buffer_updated(count)
         else:
             protocol.data_received(piece)
@@ -124,13 +124,13 @@ class Transport(asyncio.Transport):
     def _close(self, error: ConnectionError | None) -> None:
         if not self._is_closing:
             self._is_closing = True
-            self._line.close()
+            self._connection.close()
             self._loop.call_soon(self._lost, error)
 
     def hang_up(self) -> None:
         """Close it, and tell nobody here."""
         self._is_closing = True
-        self._line.close()
+        self._connection.close()
 
     def _lost(self, error: ConnectionError | None) -> None:
         protocol, self._protocol = self._protocol, None
@@ -151,8 +151,8 @@ class Transport(asyncio.Transport):
                 return
             frame = bytes(written[:end])
             del written[:end]
-            self._conversation.asks(frame)
-            self._line.send(frame)
+            self._observer.on_request(frame)
+            self._connection.send(frame)
 
     def close(self) -> None:
         self._close(None)
@@ -170,14 +170,14 @@ class Transport(asyncio.Transport):
         return self._protocol
 
     def is_reading(self) -> bool:
-        return not self._is_paused and not self._is_closing
+        return not self._reading_paused and not self._is_closing
 
     def pause_reading(self) -> None:
-        self._is_paused = True
+        self._reading_paused = True
 
     def resume_reading(self) -> None:
-        self._is_paused = False
-        self._loop.call_soon(self._tell)
+        self._reading_paused = False
+        self._loop.call_soon(self._deliver)
 
     def can_write_eof(self) -> bool:
         return False

@@ -79,20 +79,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._events = network.events
         self._program = program
         self._rng = rng
-        self._new_conversation = new_conversation
+        self._new_observer = new_conversation
         self._ends_ms, self._is_killed = ends_ms, is_killed
         self._numbers = count()
-        self._is_cut_off = False
+        self._is_disconnected = False
         self._transports: dict[Transport, None] = {}
         self._selector = self
         self._slept_s: float | None = None
         """How long that has slept which a thread would do, while that is done."""
         self._turns = 0
         """How many there have been, one after the other, in which no time has passed."""
-        self._broken: Violation | None = None
+        self._violation: Violation | None = None
         """A promise to the program that was broken, as a callback has found."""
         self.set_task_factory(self._new_task)
-        self.set_exception_handler(self._hear)
+        self.set_exception_handler(self._handle_exception)
 
     # --- what BaseEventLoop asks of its kind
 
@@ -101,7 +101,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def select(self, timeout_s: float | None) -> list[Any]:
         """Have the next event happen, at the latest after so long; of the program there is none to tell."""
-        broken, self._broken = self._broken, None
+        broken, self._violation = self._violation, None
         if broken is not None:
             raise broken
         events = self._events
@@ -113,7 +113,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if now_ms >= self._ends_ms:
             self._ends_ms = now_ms + MAX_CLEANUP_MS
             if self._is_killed:
-                self._cut_off()
+                self._close_transports()
                 raise ProgramKilled
             raise TimeoutError("the program has not ended in time")
         if timeout_s != 0:
@@ -132,20 +132,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nobody sleeps who would have to be woken."""
 
-    def _hear(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, Violation):
-            self._broken = error
-        elif not self._is_cut_off:  # of what did not end as it was cancelled there is nothing to tell
+            self._violation = error
+        elif not self._is_disconnected:  # of what did not end as it was cancelled there is nothing to tell
             self.default_exception_handler(context)
 
     def close(self) -> None:
-        self._cut_off()
+        self._close_transports()
         super().close()
 
-    def _cut_off(self) -> None:
+    def _close_transports(self) -> None:
         """Hang up, and connect nobody any more."""
-        self._is_cut_off = True
+        self._is_disconnected = True
         for transport in list(self._transports):
             transport.hang_up()
 
@@ -204,9 +204,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if ssl or sock is not None or host is None or port is None:
             raise NotImplementedError("a simulated network connects to a host and a port, without TLS")
         to = PeerAddress(host, int(port))
-        if self._is_cut_off:
+        if self._is_disconnected:
             raise ConnectionRefusedError(f"{to}: the program is over")
-        conversation = self._new_conversation()
+        conversation = self._new_observer()
         transport = Transport(
             self, self._network, to, self._program, self._rng, conversation, self._transports.pop
         )
@@ -218,7 +218,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._transports.pop(transport, None)
             raise
         protocol = protocol_factory()
-        transport.begin(protocol)
+        transport.start(protocol)
         return transport, protocol
 
     async def create_server(self, *arguments: Any, **named: Any) -> Any:

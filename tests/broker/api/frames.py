@@ -376,7 +376,7 @@ class Rig:
                 frame = sent[:4] + number.to_bytes(4, "big") + sent[8:] if len(sent) >= 8 else sent
                 asked.append(frame)
                 try:
-                    client.put(b"size" + frame)
+                    client.submit_frame(b"size" + frame)
                 except WireError:
                     self.around.turn()
                     check_replies(channel, asked[:-1])

@@ -270,7 +270,7 @@ def test_a_fetch_that_waits_is_told() -> None:
     rig = Rig(disk)
     rig.create("b", "a")
     poll = rig.connect()
-    poll.ask(FETCH_VERSION, fetch_request("a"))
+    poll.submit(FETCH_VERSION, fetch_request("a"))
     disk.left = 0
     assert rig.produce("a").error_code == ErrorCode.KAFKA_STORAGE_ERROR
     answer = poll.receive(FETCH_VERSION, FetchRequest)
@@ -287,10 +287,10 @@ def test_a_fetch_session_that_waits_is_told_of_each_partition_at_once() -> None:
     ]
     request.session_epoch, request.max_wait_ms = 0, 1
     poll = rig.connect()
-    poll.ask(FETCH_VERSION, request)
+    poll.submit(FETCH_VERSION, request)
     rig.host.advance(1)
     session_id = poll.receive(FETCH_VERSION, FetchRequest).session_id
-    poll.ask(
+    poll.submit(
         FETCH_VERSION, FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=60_000, min_bytes=1)
     )
     log = rig.node.log_manager.get("t", lost[0])

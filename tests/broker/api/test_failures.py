@@ -24,7 +24,7 @@ def test_a_long_poll_that_cannot_read_holds_up_nobody_else(rig: Rig, monkeypatch
     rig.create("a", "b")
     assert rig.produce("a").error_code == 0
     poll = rig.connect()
-    poll.ask(FETCH_VERSION, fetch_request("a"))
+    poll.submit(FETCH_VERSION, fetch_request("a"))
     rig.turn()
     log = rig.node.log_manager.get("a", 0)
     assert log is not None
@@ -34,8 +34,8 @@ def test_a_long_poll_that_cannot_read_holds_up_nobody_else(rig: Rig, monkeypatch
 
     monkeypatch.setattr(type(log), "size_between", lambda self, *offsets: damaged(*offsets))
     one, other = rig.connect(), rig.connect()
-    one.ask(PRODUCE_VERSION, produce_request("a"))
-    other.ask(PRODUCE_VERSION, produce_request("b"))
+    one.submit(PRODUCE_VERSION, produce_request("a"))
+    other.submit(PRODUCE_VERSION, produce_request("b"))
     rig.turn()
     for client in (one, other):
         answer = client.receive(PRODUCE_VERSION, ProduceRequest)
@@ -48,7 +48,7 @@ def test_a_directory_that_fails_takes_its_own_partitions_offline(rig: Rig) -> No
     assert [rig.directory_of(name).rpartition("/")[0] for name in ("b", "a")] == ["/d1", "/d2"]
     assert (rig.produce("a").error_code, rig.produce("b").error_code) == (0, 0)
     poll = rig.connect()
-    poll.ask(FETCH_VERSION, fetch_request("a"))
+    poll.submit(FETCH_VERSION, fetch_request("a"))
     rig.turn()
     log = rig.node.log_manager.get("a", 0)
     assert log is not None
@@ -84,7 +84,7 @@ def test_a_log_that_cannot_be_reached_is_not_made_again(rig: Rig) -> None:
         assert rig.produce("a", index).error_code == 0
     rig.node.begin_shutdown()
     rig.node.finish_shutdown()
-    rig.disk.broken["/d2"] = True
+    rig.disk.broken_directories["/d2"] = True
     again = Rig(rig.disk)
     for index in range(4):
         # As Kafka says it: the cluster knows that they are lost, and they have no leader.
@@ -92,7 +92,7 @@ def test_a_log_that_cannot_be_reached_is_not_made_again(rig: Rig) -> None:
         assert again.produce("a", index).error_code == expected, index
     again.node.begin_shutdown()
     again.node.finish_shutdown()
-    rig.disk.broken.clear()
+    rig.disk.broken_directories.clear()
     healed = Rig(rig.disk)
     for index in range(4):
         assert healed.produce("a", index).base_offset == (1 if index in lost else 2), index
@@ -100,10 +100,10 @@ def test_a_log_that_cannot_be_reached_is_not_made_again(rig: Rig) -> None:
 
 def test_a_topic_whose_directory_fails_is_deleted_all_the_same(rig: Rig) -> None:
     rig.create("a", partitions=4)
-    rig.disk.broken["/d2"] = True
+    rig.disk.broken_directories["/d2"] = True
     answer = rig.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000))
     assert [topic.error_code for topic in answer.responses] == [0]
-    rig.disk.broken.clear()
+    rig.disk.broken_directories.clear()
     for index in range(4):
         assert rig.produce("a", index).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

@@ -59,7 +59,7 @@ class Roles(Rig):
 
     def ask_controller(self, version: int, request: Any, listener: str = "CONTROLLER") -> Any:
         client = self.connect(listener=listener, role=ListenerRole.CONTROLLER)
-        client.ask(version, request)
+        client.submit(version, request)
         self.turn()
         return client.receive(version, type(request))
 

@@ -46,9 +46,9 @@ class WatchedDisk(MemoryDisk):
         else:
             self.on_loop.append(path)
 
-    def make_durable(self, content: FileContent, path: str) -> None:
+    def sync_content(self, content: FileContent, path: str) -> None:
         self._note_sync(path)
-        super().make_durable(content, path)
+        super().sync_content(content, path)
 
     def sync_directory(self, path: str) -> None:
         self._note_sync(path)
@@ -63,7 +63,7 @@ def creation(topic: str) -> CreateTopicsRequest:
 def sent(rig: Rig, topic: str) -> VirtualClient:
     """Who waits for a record to be acknowledged."""
     client = rig.connect()
-    client.ask(PRODUCE_VERSION, produce_request(topic))
+    client.submit(PRODUCE_VERSION, produce_request(topic))
     rig.turn()
     return client
 
@@ -155,10 +155,10 @@ def test_an_append_that_comes_before_the_name_of_its_log_waits_for_that(rig: Rig
         rig.host.advance(MINUTE_MS)
     held = rig.host.hold_work()
     if is_second:
-        rig.connect().ask(5, DeleteTopicsRequest(topic_names=["new"], timeout_ms=1000))
+        rig.connect().submit(5, DeleteTopicsRequest(topic_names=["new"], timeout_ms=1000))
         rig.turn()
         work(rig, held)
-    rig.connect().ask(7, creation("new"))
+    rig.connect().submit(7, creation("new"))
     rig.turn()
     while rig.node.log_manager.get("new", 0) is None:
         held.pop(0).deliver()

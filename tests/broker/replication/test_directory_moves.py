@@ -45,7 +45,7 @@ def move(rig: Rig, path: str, topic: str = "a", *indexes: int) -> list[int]:
     asked = AlterReplicaLogDirTopic(name=topic, partitions=list(indexes or (0,)))
     request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[asked])])
     client = rig.connect()
-    client.ask(2, request)
+    client.submit(2, request)
     rig.node.end_turn()
     answer = client.receive(2, AlterReplicaLogDirsRequest)
     return [partition.error_code for result in answer.results for partition in result.partitions]
@@ -172,7 +172,7 @@ def test_a_partition_is_written_to_while_it_moves(rig: Rig) -> None:
             if rig.host.events.soon:
                 rig.host.events.soon.popleft()()
         clients.append(rig.connect())
-        clients[-1].ask(PRODUCE_VERSION, produce_request("a"))
+        clients[-1].submit(PRODUCE_VERSION, produce_request("a"))
         rig.node.end_turn()
         assert len(clients) < 1000
     rig.turn()
@@ -300,7 +300,7 @@ def test_a_long_poll_outlives_the_move(rig: Rig) -> None:
     poll = rig.connect()
     request = fetch_request("a")
     request.min_bytes = 1
-    poll.ask(FETCH_VERSION, request)
+    poll.submit(FETCH_VERSION, request)
     assert move(rig, "/d2") == [0]
     rig.host.advance(1000)
     assert rig.directory_of("a") == "/d2/a-0"

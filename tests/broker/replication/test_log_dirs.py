@@ -89,7 +89,7 @@ def test_a_cordoned_directory_takes_nothing_new_and_the_cluster_hears_of_it(rig:
 
 
 def test_a_directory_that_failed_takes_nothing_and_the_cluster_hears_of_it(rig: Rig) -> None:
-    rig.disk.broken["/d2"] = True
+    rig.disk.broken_directories["/d2"] = True
     rig.produce("a", 1)
     rig.turn()
     with pytest.raises(ApiError) as refused:

@@ -54,7 +54,7 @@ class Trouble:
 
     def produce(self) -> None:
         self.asked.append(self.rig.connect())
-        self.asked[-1].ask(PRODUCE_VERSION, produce_request("a"))
+        self.asked[-1].submit(PRODUCE_VERSION, produce_request("a"))
 
     def work(self) -> None:
         if self.held:
@@ -71,7 +71,7 @@ class Trouble:
         self.rig.host.advance(self.rng.choice([10, 200, 1000, 61_000]))
 
     def break_down(self) -> None:
-        self.has_failed = self.disk.broken["/d2"] = True  # in the other one is the metadata log
+        self.has_failed = self.disk.broken_directories["/d2"] = True  # in the other one is the metadata log
 
     def hear(self) -> None:
         for client in self.asked:

@@ -29,7 +29,7 @@ def as_user(secured: Broker, offline: Desk, tmp_path: Path) -> Callable[..., Ran
 
     def run(*arguments: str, login: ClientConfig | None = None) -> Ran:
         path = tmp_path / "client.properties"
-        properties = (login or secured.login()).java
+        properties = (login or secured.client_config()).java
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         return offline(*arguments, "--command-config", str(path))
 
@@ -80,7 +80,7 @@ def test_a_broker_that_is_gone_keeps_nobody_from_a_password(
 ) -> None:
     path = tmp_path / "client.properties"
     with Brokers(users={"alice": "alice-secret"}, timeout_s=60) as cluster:
-        path.write_text("".join(f"{key}={value}\n" for key, value in cluster.login().java.items()))
+        path.write_text("".join(f"{key}={value}\n" for key, value in cluster.client_config().java.items()))
 
         def ran_without(node_id: int, *arguments: str) -> Ran:
             """What comes of a command of which a broker dies that is still believed to be there."""
@@ -157,7 +157,7 @@ def test_a_token_is_made_renewed_and_ended(secured: Broker, as_user: Callable[..
     assert as_user("tokens", "list", "carol", "--json").json == []
     secured.advance(DAY_MS // 2)
     [renewed] = as_user(
-        "tokens", "renew", told["token"], "--for", "2d", "--json", login=secured.login("bob")
+        "tokens", "renew", told["token"], "--for", "2d", "--json", login=secured.client_config("bob")
     ).json
     assert renewed["token"] == told["token"]
     assert renewed["expires"] > told["expires"]
@@ -176,7 +176,7 @@ def test_a_token_is_told_to_people(secured: Broker, as_user: Callable[..., Ran])
     assert as_user("tokens", "expire", token_id).sentence == (
         "kwire tokens: the token: delegation token owner mismatch; ask as its owner, or as a renewer"
     )
-    ran = as_user("tokens", "expire", token_id, login=secured.login("bob"))
+    ran = as_user("tokens", "expire", token_id, login=secured.client_config("bob"))
     assert ran.out.startswith(f"token {token_id} expires at 2")
 
 
@@ -193,7 +193,7 @@ def test_what_is_no_token_is_told(secured: Broker, as_user: Callable[..., Ran], 
 
 
 def test_who_is_not_believed_is_told_what_to_look_at(secured: Broker, as_user: Callable[..., Ran]) -> None:
-    ran = as_user("topics", "list", login=secured.login()._replace(password="guessed"))
+    ran = as_user("topics", "list", login=secured.client_config()._replace(password="guessed"))
     assert ran.sentence == (
         f"kwire topics: user alice at {secured.bootstrap_servers}: Authentication failed: Invalid username "
         f"or password (sasl authentication failed); look at username and password of sasl.jaas.config"

@@ -101,7 +101,7 @@ class TestTheDisk:
     def test_it_dies_and_fails_on_demand(self) -> None:
         disk = MemoryDisk(random.Random(1))
         disk.fails_after = 0
-        disk.failures = 1
+        disk.remaining_failures = 1
         with pytest.raises(StorageError, match="simulated EIO"):
             disk.make_directory("/d")
         disk.make_directory("/d")

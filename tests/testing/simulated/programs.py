@@ -18,9 +18,9 @@ async def produce(bootstrap_servers: str, history: History, count: int) -> None:
     async with AIOKafkaProducer(bootstrap_servers=bootstrap_servers, enable_idempotence=True) as producer:
         for number in range(count):
             value = f"order {number}".encode()
-            history.sends("billing", ("orders", 0), value)
+            history.on_send("billing", ("orders", 0), value)
             told = await producer.send_and_wait("orders", value, partition=0)
-            history.acknowledged(value, told.offset)
+            history.on_ack(value, told.offset)
             await asyncio.sleep(0.05)
 
 
@@ -31,10 +31,10 @@ async def consume(bootstrap_servers: str, history: History, count: int) -> None:
     async with AIOKafkaConsumer(
         "orders", bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest"
     ) as consumer:
-        history.starts("reader", ("orders", 0), 0)
+        history.on_seek("reader", ("orders", 0), 0)
         for _ in range(count):
             one = await consumer.getone()
-            history.polled("reader", [((one.topic, one.partition), one.offset, one.value)])
+            history.on_poll("reader", [((one.topic, one.partition), one.offset, one.value)])
 
 
 async def metadata(host: str, port: int) -> MetadataResponse:

@@ -41,8 +41,8 @@ def new_ledger() -> ProgramOracle:
 
 def commit(ledger: ProgramOracle, content: bytearray) -> None:
     for position, header in batches(content):
-        ledger.commits(ORDERS, header, records(content, position, header))
-        ledger.of(ORDERS).end = header.next_offset
+        ledger.commit_batch(ORDERS, header, records(content, position, header))
+        ledger.committed_in(ORDERS).end = header.next_offset
 
 
 def told(
@@ -54,13 +54,13 @@ def told(
     request = ProduceRequest(
         acks=acks, timeout_ms=1_000, topic_data=[TopicProduceData(name="orders", partition_data=[data])]
     )
-    conversation.asks(encode_request(request, VERSION, 5, "a program"))
+    conversation.on_request(encode_request(request, VERSION, 5, "a program"))
     answer = PartitionProduceResponse(index=0, base_offset=base_offset, error_code=error_code)
     response = ProduceResponse(
         responses=[TopicProduceResponse(name="orders", partition_responses=[answer])], throttle_time_ms=0
     )
     pieces = encode_response(PRODUCE, VERSION, 5, response)
-    conversation.hears(memoryview(b"".join(bytes(piece) for piece in pieces))[4:])  # type: ignore[arg-type]
+    conversation.on_response(memoryview(b"".join(bytes(piece) for piece in pieces))[4:])  # type: ignore[arg-type]
 
 
 def test_what_is_committed_may_be_told() -> None:
@@ -90,12 +90,12 @@ def test_who_asks_for_less_or_is_refused_is_promised_nothing() -> None:
 def test_a_batch_that_is_none_is_left_to_the_broker() -> None:
     data = TopicProduceData(name="orders", partition_data=[PartitionProduceData(index=0, records=bytes(80))])
     request = ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[data])
-    ProduceObserver(new_ledger(), MetadataImage).asks(encode_request(request, VERSION, 5, "a program"))
+    ProduceObserver(new_ledger(), MetadataImage).on_request(encode_request(request, VERSION, 5, "a program"))
 
 
 def test_what_has_gone_since_is_not_missed() -> None:
     ledger = new_ledger()
-    ledger.starts(ORDERS, 1, "node 1")
+    ledger.on_log_start(ORDERS, 1, "node 1")
     told(ledger, 0, b"deleted")
     ledger.forget(ORDERS)
     told(ledger, 5, b"of a topic that is gone")

@@ -30,9 +30,9 @@ def lived(seed: int) -> tuple[list[str], float]:
         cluster.create_topic("orders")
         cluster.run(produce(servers, history, ORDERS))
         cluster.run(consume(servers, history, ORDERS))
-        cluster.calm()
-        history.reads_all("reader")
-        history.ends_with(cluster.records("orders"))
+        cluster.stop_faults()
+        history.expect_all_read("reader")
+        history.set_final_records(cluster.records("orders"))
         history.check()
         return cluster.report().splitlines(), cluster.now_s
 
@@ -47,7 +47,7 @@ def test_a_seed_decides_everything() -> None:
 
 
 def test_what_is_of_an_aborted_transaction_does_not_count() -> None:
-    with SimulatedCluster(1, size=1, trouble=False) as cluster:
+    with SimulatedCluster(1, size=1, faults=False) as cluster:
         cluster.create_topic("orders")
         cluster.run(transact(cluster.bootstrap_servers, b"kept", commits=True))
         cluster.run(transact(cluster.bootstrap_servers, b"dropped", commits=False))
@@ -63,7 +63,7 @@ def test_a_topic_may_be_deleted_and_made_again() -> None:
         await admin.delete_topics(["orders"])
         await admin.close()
 
-    with SimulatedCluster(1, trouble=False) as cluster:
+    with SimulatedCluster(1, faults=False) as cluster:
         history = History(lambda: cluster.now_s)
         cluster.create_topic("orders")
         cluster.run(produce(cluster.bootstrap_servers, history, 3))
@@ -72,7 +72,7 @@ def test_a_topic_may_be_deleted_and_made_again() -> None:
         assert cluster.records("orders") == []
         cluster.create_topic("orders", partitions=2)
         cluster.run(transact(cluster.bootstrap_servers, b"new", commits=True))
-        cluster.calm()
+        cluster.stop_faults()
         assert [record.value for record in cluster.records("orders")] == [b"new"]
         with pytest.raises(ApiError, match="already exists"):
             cluster.create_topic("orders")
@@ -94,7 +94,7 @@ def test_a_broken_promise_is_told_with_the_seed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_bytes_come_in_pieces() -> None:
-    with SimulatedCluster(3, trouble=False) as cluster:
+    with SimulatedCluster(3, faults=False) as cluster:
         cluster.create_topic("orders")
         host, _, port = cluster.bootstrap_servers.split(",")[0].rpartition(":")
         for _ in range(20):
@@ -129,8 +129,8 @@ def test_a_protocol_may_have_buffers_of_its_own() -> None:
         await protocol.all_is_there
         return protocol.received[4:8]
 
-    with SimulatedCluster(3, size=1, trouble=False) as cluster:
-        assert cluster.run(program(), within_s=20) == (17).to_bytes(4, "big")
+    with SimulatedCluster(3, size=1, faults=False) as cluster:
+        assert cluster.run(program(), timeout_s=20) == (17).to_bytes(4, "big")
 
 
 def test_a_client_may_stand_on_anyio() -> None:
@@ -144,12 +144,12 @@ def test_a_client_may_stand_on_anyio() -> None:
                 await anyio.sleep(10)
                 return answer[4:8]
 
-    with SimulatedCluster(3, size=1, trouble=False) as cluster:
+    with SimulatedCluster(3, size=1, faults=False) as cluster:
         assert cluster.run(program("n1", 9092)) == (17).to_bytes(4, "big")
 
 
 def test_who_is_not_there_refuses_and_who_is_killed_comes_back() -> None:
-    with SimulatedCluster(3, trouble=False) as cluster:
+    with SimulatedCluster(3, faults=False) as cluster:
         with pytest.raises(ConnectionRefusedError, match="nobody:9092"):
             cluster.run(metadata("nobody", 9092))
         cluster.brokers[2].crash()
@@ -164,9 +164,9 @@ def test_who_is_not_there_refuses_and_who_is_killed_comes_back() -> None:
         assert len(answer.brokers) == 3
         cluster.isolate(1)
         with pytest.raises(TimeoutError, match="has not ended in time"):
-            cluster.run(metadata("n1", 9092), within_s=10)
+            cluster.run(metadata("n1", 9092), timeout_s=10)
         cluster.heal()
-        cluster.run(metadata("n1", 9092), within_s=10)
+        cluster.run(metadata("n1", 9092), timeout_s=10)
         with pytest.raises(KeyError, match="no broker 4: name one of 1, 2, 3"):
             cluster.isolate(4)
         with pytest.raises(ValueError, match="time does not go back"):
@@ -180,7 +180,7 @@ def test_a_program_may_have_its_leader_killed() -> None:
         cluster.leader("orders").crash()
         await producing
 
-    with SimulatedCluster(3, trouble=False) as cluster:
+    with SimulatedCluster(3, faults=False) as cluster:
         history = History(lambda: cluster.now_s)
         with pytest.raises(LookupError, match="nobody leads orders-0"):
             cluster.leader("orders")
@@ -188,14 +188,14 @@ def test_a_program_may_have_its_leader_killed() -> None:
         leader = cluster.leader("orders")
         cluster.run(program(cluster, history))
         assert cluster.leader("orders") is not leader
-        history.ends_with(cluster.records("orders"))
+        history.set_final_records(cluster.records("orders"))
         history.check()
         assert history.acknowledged_count == 20
-        assert history.longest_gap_s() > 1
+        assert history.longest_ack_gap_s() > 1
 
 
 def test_a_program_that_is_killed_does_nothing_more() -> None:
-    with SimulatedCluster(3, trouble=False) as cluster:
+    with SimulatedCluster(3, faults=False) as cluster:
         history = History(lambda: cluster.now_s)
         cluster.create_topic("orders")
         began_s = cluster.now_s
@@ -231,8 +231,8 @@ def test_time_and_chance_are_the_programs() -> None:
     state, real_s = random.getstate(), time.monotonic()
     drawn = []
     for _ in range(2):
-        with SimulatedCluster(3, size=1, trouble=False) as cluster:
-            drawn.append(cluster.run(program(), within_s=4_000))
+        with SimulatedCluster(3, size=1, faults=False) as cluster:
+            drawn.append(cluster.run(program(), timeout_s=4_000))
     assert drawn[0] == drawn[1]
     assert random.getstate() == state
     assert real_s < elsewhere[0] < time.monotonic() < real_s + 60
@@ -256,7 +256,7 @@ def test_who_blocks_its_loop_stands_still_and_who_has_a_thread_wait_does_not() -
         beating.cancel()
         return in_thread, blocked
 
-    with SimulatedCluster(3, size=1, trouble=False) as cluster:
+    with SimulatedCluster(3, size=1, faults=False) as cluster:
         assert cluster.run(program()) == (10, 0)
     began_s = time.monotonic()
     time.sleep(0.01)
@@ -268,7 +268,7 @@ def test_who_has_not_reached_it_is_told_who_can() -> None:
         _, writer = await asyncio.open_connection("n1", 9092)
         writer.close()
 
-    with SimulatedCluster(3, size=1, trouble=False) as cluster:
+    with SimulatedCluster(3, size=1, faults=False) as cluster:
         assert "kafka-python and confluent-kafka have sockets" in cluster.report().splitlines()[-1]
         cluster.run(connect())
         assert "kafka-python" not in cluster.report()
@@ -281,7 +281,7 @@ def test_what_cannot_be_simulated_is_refused_with_a_sentence() -> None:
     async def encrypt() -> None:
         await asyncio.open_connection("n1", 9092, ssl=True)
 
-    with SimulatedCluster(3, size=1, trouble=False) as cluster:
+    with SimulatedCluster(3, size=1, faults=False) as cluster:
         with pytest.raises(NotImplementedError, match="the servers of its cluster, and no others"):
             cluster.run(serve())
         with pytest.raises(NotImplementedError, match="without TLS"):

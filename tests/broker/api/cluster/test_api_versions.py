@@ -75,7 +75,7 @@ def test_a_later_version_is_answered_in_0_with_the_range(rig: Rig) -> None:
     client = rig.connect()
     frame = bytearray(encode_request(request(), NEWEST, 7, "me"))
     frame[6:8] = (NEWEST + 5).to_bytes(2, "big")
-    client.put(bytes(frame))
+    client.submit_frame(bytes(frame))
     rig.turn()
     answer = client.receive(0, ApiVersionsRequest)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION

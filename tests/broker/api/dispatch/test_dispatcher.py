@@ -94,7 +94,7 @@ class Pipelined(Rig):
 
     def received(self) -> list[int]:
         """The correlation ids of the answers that have come."""
-        ids, frames = [], self.client.take()
+        ids, frames = [], self.client.take_bytes()
         while frames:
             ids.append(int.from_bytes(frames[4:8], "big"))
             frames = frames[4 + int.from_bytes(frames[:4], "big") :]

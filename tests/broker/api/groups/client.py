@@ -37,7 +37,7 @@ class Client(VirtualClient):
     """A connection to a node of its own, or to that of another client."""
 
     def __init__(self, other: Client | None = None) -> None:
-        super().__init__(VirtualNode(PROPERTIES) if other is None else other.around, 1)
+        super().__init__(VirtualNode(PROPERTIES) if other is None else other.virtual_node, 1)
 
 
 @pytest.fixture

@@ -268,9 +268,9 @@ def test_nobody_hears_of_an_epoch_that_is_not_durable(quorum: Quorum) -> None:
     driver = quorum.node.quorum
     driver._do([Remember(driver.log.election(), is_promise=True)])
     asking = quorum.connect("CONTROLLER", ListenerRole.CONTROLLER)
-    asking.ask(NEW, quorum.request(fetch_offset=0, last_fetched_epoch=0))
+    asking.submit(NEW, quorum.request(fetch_offset=0, last_fetched_epoch=0))
     driver._waiters.call_all()
-    assert (asking.take(), parked.take()) == (b"", b"")
+    assert (asking.take_bytes(), parked.take_bytes()) == (b"", b"")
     quorum.turn()
     assert only(asking.receive(NEW, FetchRequest)).records
     assert only(parked.receive(NEW, FetchRequest)).error_code == ErrorCode.NONE

@@ -79,7 +79,7 @@ def test_of_what_is_only_compacted_nothing_is_deleted(rig: Rig, policy: str, cod
 
 
 def test_a_directory_that_failed_is_told(rig: Rig) -> None:
-    rig.disk.broken[rig.directory_of("a")[:3]] = True
+    rig.disk.broken_directories[rig.directory_of("a")[:3]] = True
     rig.produce("a")
     rig.call(FETCH_VERSION, fetch_request("a"))
     assert delete(rig, ("a", 0, 1)) == {("a", 0): (ErrorCode.KAFKA_STORAGE_ERROR, -1)}

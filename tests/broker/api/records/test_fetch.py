@@ -235,7 +235,7 @@ def test_enough_is_counted_over_all_partitions_and_only_once_located(rig: Rig) -
         FetchTopic(topic="b", partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)])
     )
     client = rig.connect()
-    client.ask(12, request)
+    client.submit(12, request)
     rig.turn()
     assert client.receive(12, FetchRequest) is None
     rig.produce("b")
@@ -253,7 +253,7 @@ def test_who_names_an_epoch_below_0_waits_as_who_knows_none(rig: Rig) -> None:
 
 def test_a_fetch_waits_no_longer_than_it_asks_for(rig: Rig) -> None:
     client = rig.connect()
-    client.ask(12, fetch(3, min_bytes=1, max_wait_ms=500))
+    client.submit(12, fetch(3, min_bytes=1, max_wait_ms=500))
     rig.turn()
     rig.host.advance(499)
     assert client.receive(12, FetchRequest) is None
@@ -263,7 +263,7 @@ def test_a_fetch_waits_no_longer_than_it_asks_for(rig: Rig) -> None:
 
 def test_a_leader_of_elsewhere_is_told_of_and_who_waits_is_sent_there(rig: Rig) -> None:
     client = rig.connect()
-    client.ask(10, fetch(3, min_bytes=1, max_wait_ms=60_000))
+    client.submit(10, fetch(3, min_bytes=1, max_wait_ms=60_000))
     rig.turn()
     partition = rig.node.partition("a", 0)
     assert partition is not None
@@ -277,9 +277,9 @@ def test_a_follower_serves_consumers_of_kip_392(rig: Rig) -> None:
     partition = rig.node.partition("a", 0)
     assert partition is not None
     knowing = rig.connect()
-    knowing.ask(12, fetch(3, min_bytes=1, max_wait_ms=60_000, partition={"current_leader_epoch": 0}))
+    knowing.submit(12, fetch(3, min_bytes=1, max_wait_ms=60_000, partition={"current_leader_epoch": 0}))
     client = rig.connect()
-    client.ask(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
+    client.submit(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
     partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
     rig.turn()
     told = knowing.receive(12, FetchRequest).responses[0].partitions[0]
@@ -299,7 +299,7 @@ def test_consumers_see_what_is_replicated_and_no_more(rig: Rig) -> None:
     assert partition is not None
     partition.lead(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))
     client = rig.connect()
-    client.ask(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
+    client.submit(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
     produced = rig.call(12, produce_request("a", acks=1)).responses[0].partition_responses[0]
     assert (produced.error_code, produced.base_offset) == (NONE, 3)
     assert client.receive(12, FetchRequest) is None

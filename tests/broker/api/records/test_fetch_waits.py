@@ -34,7 +34,7 @@ def rig() -> Rig:
 def send(rig: Rig, request: FetchRequest) -> Any:
     """A connection on which it was sent."""
     client = rig.connect()
-    client.ask(FETCH_VERSION, request)
+    client.submit(FETCH_VERSION, request)
     rig.turn()
     return client
 
@@ -52,7 +52,7 @@ def test_a_session_may_be_emptied_while_a_fetch_of_it_waits(rig: Rig, how: str) 
     rig.produce("a")
     emptying = fetch(session_id=session_id, session_epoch=2, forget=True, max_wait_ms=0)
     if how == "the same connection":
-        waiting.ask(FETCH_VERSION, emptying)
+        waiting.submit(FETCH_VERSION, emptying)
         rig.turn()
     else:
         assert answer(rig, send(rig, emptying)).session_id == 0

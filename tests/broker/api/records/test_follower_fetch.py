@@ -149,7 +149,7 @@ def test_one_fetch_takes_what_a_turn_has_written_to_many_partitions() -> None:
     assert rig.fetch(session_id=session_id, session_epoch=1) is None
     clients = [rig.connect() for _ in range(3)]
     for index, client in enumerate(clients):
-        client.ask(12, produce_request("a", index, acks=1))
+        client.submit(12, produce_request("a", index, acks=1))
     rig.turn()
     assert sizes(rig.received()) == {0: ONE, 1: ONE, 2: ONE}
 

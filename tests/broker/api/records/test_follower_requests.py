@@ -105,7 +105,7 @@ class Strangers:
 
 def answers(client: Any) -> list[bytes]:
     """The frames that there are, each with its size in front."""
-    data, frames = client.take(), []
+    data, frames = client.take_bytes(), []
     while data:
         size = 4 + int.from_bytes(data[:4], "big")
         frames.append(data[:size])

@@ -106,7 +106,7 @@ def test_what_is_looked_at_first(rig: Rig, partition: tuple[int, int | None], ac
 @pytest.mark.parametrize("acks", [-1, 1, 0])
 def test_a_request_that_names_a_partition_twice_is_refused(rig: Rig, asked: Asked, acks: int) -> None:
     client = rig.connect()
-    client.ask(VERSION, request(asked, acks))
+    client.submit(VERSION, request(asked, acks))
     rig.turn()
     answer = client.receive(VERSION, ProduceRequest)
     assert client.channel.closing == (acks == 0)
@@ -143,7 +143,7 @@ def test_of_clients_only_one_name_may_write_internal_topics(
 ) -> None:
     rig.create(topic)
     client = rig.connect()
-    client.put(encode_request(request([(topic, [(0, 1)])]), VERSION, 1, client_id))
+    client.submit_frame(encode_request(request([(topic, [(0, 1)])]), VERSION, 1, client_id))
     rig.turn()
     assert code_of(rig, client) == code
     assert rig.latest(topic).offset == (1 if code == NONE else 0)
@@ -152,7 +152,7 @@ def test_of_clients_only_one_name_may_write_internal_topics(
 @pytest.mark.parametrize("refused", [False, True])
 def test_without_acknowledgement_a_refused_one_closes_the_connection(rig: Rig, *, refused: bool) -> None:
     client = rig.connect()
-    client.ask(VERSION, request([("a", [(0, 1), (1, None if refused else 1)])], acks=0))
+    client.submit(VERSION, request([("a", [(0, 1), (1, None if refused else 1)])], acks=0))
     assert client.channel.ending == refused, "what is behind it in the same turn would be done"
     rig.turn()
     assert client.channel.take_ready() == []
@@ -161,9 +161,9 @@ def test_without_acknowledgement_a_refused_one_closes_the_connection(rig: Rig, *
 
 def test_what_comes_behind_a_refused_one_is_not_answered_and_what_came_before_is(rig: Rig) -> None:
     client = rig.connect()
-    client.ask(VERSION, request([("a", [(1, 1)])]))
-    client.ask(VERSION, request([("a", [(0, 1), (9, 1)])], acks=0))
-    client.ask(0, ApiVersionsRequest())
+    client.submit(VERSION, request([("a", [(1, 1)])]))
+    client.submit(VERSION, request([("a", [(0, 1), (9, 1)])], acks=0))
+    client.submit(0, ApiVersionsRequest())
     rig.turn()
     answer = client.receive(VERSION, ProduceRequest)
     assert answer.responses[0].partition_responses[0].error_code == NONE
@@ -325,7 +325,7 @@ def led(rig: Rig, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> Partition:
 
 def sent(rig: Rig, acks: int) -> VirtualClient:
     client = rig.connect()
-    client.ask(VERSION, request([("a", [(0, 1)])], acks))
+    client.submit(VERSION, request([("a", [(0, 1)])], acks))
     rig.turn()
     return client
 
@@ -364,7 +364,7 @@ def test_no_timer_is_made_for_what_is_replicated_within_the_turn(rig: Rig) -> No
     timers = rig.host.timers
     client = rig.connect()
     for acks in (1, -1):
-        client.ask(VERSION, request([("a", [(0, 1)])], acks))
+        client.submit(VERSION, request([("a", [(0, 1)])], acks))
     rig.node.end_turn()
     assert rig.host.timers == timers
 
@@ -419,7 +419,7 @@ def test_a_refused_produce_without_acknowledgement_closes_its_connection(rig: Ri
     request = produce_request(
         "a", acks=0, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
-    client.ask(VERSION, request)
+    client.submit(VERSION, request)
     rig.turn()
     assert client.channel.take_ready() == []
     assert client.channel.closing

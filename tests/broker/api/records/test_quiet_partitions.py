@@ -113,7 +113,7 @@ class Story:
             if self.rng.random() < 0.5:
                 self.epochs[index] = epoch
         elif chance < 0.305:
-            self.rig.disk.broken[self.rig.directory_of("a", index)] = True
+            self.rig.disk.broken_directories[self.rig.directory_of("a", index)] = True
 
 
 @pytest.mark.parametrize("seed", range(20))

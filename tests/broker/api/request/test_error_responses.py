@@ -75,7 +75,7 @@ def test_a_reply_beyond_the_longest_string_is_an_error_instead(rig: Rig) -> None
             (LONGEST, ErrorCode.UNKNOWN_SERVER_ERROR),
         ):
             topic = CreatableTopic(name="a" * length, num_partitions=1, replication_factor=1)
-            client.ask(version, CreateTopicsRequest(topics=[topic]))
+            client.submit(version, CreateTopicsRequest(topics=[topic]))
             rig.turn()
             (answer,) = client.receive(version, CreateTopicsRequest).topics
             assert (answer.error_code, answer.name) == (code, topic.name)

@@ -142,8 +142,8 @@ def test_before_that_nothing_is_served(node: VirtualNode) -> None:
 def test_bare_tokens_and_their_answers_have_their_size_in_front(node: VirtualNode) -> None:
     client = connected(node)
     shake(client, 0)
-    client.put(len(RIGHT).to_bytes(4, "big") + RIGHT)
-    assert client.take() == bytes(4)
+    client.submit_frame(len(RIGHT).to_bytes(4, "big") + RIGHT)
+    assert client.take_bytes() == bytes(4)
     assert is_served(client)
     assert client.channel.principal == Principal(USER, "alice")
     assert counts(node).successful_authentication_no_reauth == 1
@@ -156,7 +156,7 @@ def test_who_fails_is_told_after_a_while_and_nothing_is_taken_from_him_meanwhile
     assert client.channel.ending, "the shell takes nothing more"
     assert counts(node).failed_authentication == 1
     node.host.advance(DELAY_MS - 1)
-    assert client.take() == b""
+    assert client.take_bytes() == b""
     node.host.advance(1)
     answer = client.receive(2, SaslAuthenticateRequest)
     assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -168,12 +168,12 @@ def test_who_fails_is_told_after_a_while_and_nothing_is_taken_from_him_meanwhile
 def test_who_fails_by_bare_tokens_is_told_nothing_after_a_while(node: VirtualNode) -> None:
     client = connected(node)
     shake(client, 0)
-    client.put(len(WRONG).to_bytes(4, "big") + WRONG)
+    client.submit_frame(len(WRONG).to_bytes(4, "big") + WRONG)
     node.host.advance(DELAY_MS - 1)
-    assert client.take() == b""
+    assert client.take_bytes() == b""
     assert not client.channel.closing
     node.host.advance(1)
-    assert client.take() == b""
+    assert client.take_bytes() == b""
     assert client.channel.closing
 
 
@@ -193,7 +193,7 @@ def test_who_goes_away_before_he_is_told_is_forgotten(node: VirtualNode) -> None
     tell(client, WRONG)
     node.node.channel_closed(client.channel)
     node.host.advance(DELAY_MS)
-    assert client.take() == b""
+    assert client.take_bytes() == b""
 
 
 def test_a_node_that_stops_does_not_wait_with_it(node: VirtualNode) -> None:
@@ -212,7 +212,7 @@ def test_a_frame_of_no_size_is_a_failure_before_and_none_after(node: VirtualNode
     assert client.channel.max_frame_bytes == 524_288
     assert authentication.fail_invalid_size(client.channel, "it is too large", node.host.now_ms())
     node.host.advance(DELAY_MS)
-    assert client.take() == b""
+    assert client.take_bytes() == b""
     assert client.channel.closing
     assert counts(node).failed_authentication == 1
     client = known(node)
@@ -250,9 +250,9 @@ def test_the_session_of_a_token_that_has_run_out_has_no_time_at_all() -> None:
     scram = ScramClient(SCRAM_MECHANISMS["SCRAM-SHA-256"], made.token_id, secret, "nonce", is_token=True)
     said = tell(client, scram.evaluate(b"") or b"").auth_bytes
     # All in one segment: the proof, and a request behind it.
-    client.ask(2, SaslAuthenticateRequest(auth_bytes=scram.evaluate(bytes(said)) or b""))
-    client.ask(9, MetadataRequest(topics=[]))
-    client.around.turn()
+    client.submit(2, SaslAuthenticateRequest(auth_bytes=scram.evaluate(bytes(said)) or b""))
+    client.submit(9, MetadataRequest(topics=[]))
+    client.virtual_node.turn()
     answer = client.receive(2, SaslAuthenticateRequest)
     assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
     assert client.channel.closing
@@ -306,7 +306,7 @@ def test_not_as_somebody_else(session_node: VirtualNode) -> None:
 def test_not_by_a_mechanism_that_is_not_enabled(session_node: VirtualNode) -> None:
     client = known(session_node)
     client.send(1, SaslHandshakeRequest(mechanism="GSSAPI"))
-    assert client.take() == b""
+    assert client.take_bytes() == b""
     assert client.channel.closing
     assert counts(session_node).failed_reauthentication == 0, "Kafka does not count it either"
 
@@ -323,9 +323,9 @@ def test_a_new_session_ends_the_long_poll_before_it(session_node: VirtualNode) -
     assert not node.call(7, CreateTopicsRequest(topics=[topic], timeout_ms=1_000)).topics[0].error_code
     client = known(node)
     client.send(12, fetch_request("t"))
-    assert client.take() == b"", "it waits for a record"
+    assert client.take_bytes() == b"", "it waits for a record"
     client.send(1, SaslHandshakeRequest(mechanism="PLAIN"))
-    assert client.take()
+    assert client.take_bytes()
     assert not client.channel.slots
     assert tell(client, RIGHT).error_code == 0
 
@@ -351,7 +351,7 @@ def test_a_session_that_may_end_is_asked_of_requests_in_the_same_words(session_m
     node.host.advance(SESSION_MS + 1)
     client.send(3, beat)
     assert client.channel.closing is False
-    assert (client.take() == b"") is (session_ms > 0)
+    assert (client.take_bytes() == b"") is (session_ms > 0)
     assert client.channel.closing is (session_ms > 0)
 
 

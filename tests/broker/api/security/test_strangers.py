@@ -61,8 +61,8 @@ def says(client: VirtualClient, rng: random.Random) -> None:
     for _ in range(rng.randint(1, MOST_FRAMES)):
         if client.channel.closing or client.channel.ending:
             return  # the shell takes nothing more
-        client.put(changed(drawn(rng), rng))
-        client.take()
+        client.submit_frame(changed(drawn(rng), rng))
+        client.take_bytes()
 
 
 def test_strangers_stay_strangers(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,7 +88,7 @@ def test_strangers_stay_strangers(caplog: pytest.LogCaptureFixture) -> None:
             broken += 1
         assert client.channel.principal == ANONYMOUS
         node.host.advance(DELAY_MS)
-        client.take()
+        client.take_bytes()
         node.node.channel_closed(client.channel)
     assert node.node.sessions is not None
     counts = node.node.sessions.counts[LISTENER]

@@ -151,7 +151,7 @@ def test_operations_are_told_to_who_asks(rig: Rig) -> None:
 )
 def test_another_listener_has_no_leaders(rig: Rig, version: int, code: ErrorCode) -> None:
     client = rig.connect(listener="ELSEWHERE")
-    client.ask(version, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
+    client.submit(version, MetadataRequest(topics=[MetadataRequestTopic(name="a")]))
     rig.turn()
     answer = client.receive(version, MetadataRequest)
     assert answer.brokers == []

@@ -162,7 +162,7 @@ def test_where_its_disk_fails_the_old_one_is_kept_while_it_can_be(
     told: list[str] = []
     bench.arrive(steps)
     bench.logs.pending_logs.when_recoverable(bench.copy, bench.host, lambda: told.append("over"))
-    bench.disk.broken["/two"] = False
+    bench.disk.broken_directories["/two"] = False
     while bench.held:
         bench.work()
     assert bench.copy.failure is not None
@@ -185,7 +185,7 @@ def test_where_its_disk_fails_the_old_one_is_kept_while_it_can_be(
 @pytest.mark.parametrize("steps", range(2))
 def test_it_goes_on_where_the_disk_of_the_old_one_fails(bench: Bench, steps: int) -> None:
     bench.arrive(steps)
-    bench.disk.broken["/one"] = False
+    bench.disk.broken_directories["/one"] = False
     while bench.held:
         bench.work()
     assert [directory.offline for directory in bench.logs.directories()] == [True, False]
@@ -194,7 +194,7 @@ def test_it_goes_on_where_the_disk_of_the_old_one_fails(bench: Bench, steps: int
 
 def test_a_copy_that_fails_before_leaves_all_as_it_was(bench: Bench) -> None:
     append(bench.source)
-    bench.disk.broken["/two"] = False
+    bench.disk.broken_directories["/two"] = False
     with pytest.raises((StorageError, ApiError)):
         bench.future.replace_source(NOW_MS)
     assert bench.logs.get("t", 0) is bench.source
