@@ -71,7 +71,7 @@ def refused(broker: Broker) -> Callable[..., str]:
 
 def test_topics(run: Run, refused: Callable[..., str]) -> None:
     run("topics", "create", "life", "--partitions", "2", "--config", "retention.ms=7000000")
-    assert "--if-not-exists lets it be" in refused("topics", "create", "life")
+    assert "use --if-not-exists to ignore this" in refused("topics", "create", "life")
     run("topics", "alter", "life", "--partitions", "3", "--config", "segment.ms=100000")
     rows = run("topics", "describe", "life", "--offsets")
     assert [(row["partition"], row["leader"], row["first"], row["end"]) for row in rows] == [
@@ -90,7 +90,7 @@ def test_topics(run: Run, refused: Callable[..., str]) -> None:
 def test_what_brokers_refuse_is_told_with_what_to_do(run: Run, refused: Callable[..., str]) -> None:
     """Their codes and words are those that the advice goes by."""
     run("topics", "create", "a.b", "--config", "cleanup.policy=compact")
-    assert "give a name that differs in more" in refused("topics", "create", "a_b")
+    assert "choose a name that differs in more" in refused("topics", "create", "a_b")
     assert "at most 10000 --partitions" in refused("topics", "create", "many", "--partitions", "100000")
     assert "--append cleanup.policy=delete" in refused("topics", "trim", "a.b", "--before", "end")
     assert "has no key nosuch" in refused("topics", "alter", "a.b", "--delete-config", "nosuch")

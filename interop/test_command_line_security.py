@@ -189,7 +189,7 @@ def test_a_token_lets_one_in_until_it_ends(secured: Secured) -> None:
     )
     goes_round(secured, as_token)
     sentence = secured.refused("SASL_PLAINTEXT", as_token, "tokens", "create")
-    assert "ask by a listener of SASL, as a user with a password" in sentence
+    assert "use a SASL listener, and a user with a password" in sentence
     (told,) = secured.run(mine, "tokens", "list", "alice")
     assert told == {key: value for key, value in made.items() if key != "password"}
     (renewed,) = secured.run(secured.login("SASL_PLAINTEXT", user="admin"), "tokens", "renew", made["token"])
@@ -203,7 +203,9 @@ def test_a_token_lets_one_in_until_it_ends(secured: Secured) -> None:
     )
     secured.run(expired, "topics", "list")
     time.sleep(1.1)
-    assert ": delegation token expired; 'kwire tokens create'" in secured.refused("SASL_PLAINTEXT", expired)
+    assert ": delegation token expired; create another one with 'kwire tokens create'" in secured.refused(
+        "SASL_PLAINTEXT", expired
+    )
     assert "there is no token nosuch" in secured.refused("SASL_PLAINTEXT", mine, "tokens", "renew", "nosuch")
 
 
@@ -212,7 +214,7 @@ def test_who_is_not_believed_is_told(secured: Secured) -> None:
     where = f"127.0.0.1:{secured.ports['SASL_PLAINTEXT']}"
     assert secured.refused("SASL_PLAINTEXT", wrong) == (
         f"kwire topics: user alice at {where}: Authentication failed: Invalid username or password (sasl "
-        f"authentication failed); look at username and password of sasl.jaas.config\n"
+        f"authentication failed); check username and password in sasl.jaas.config\n"
     )
     wrong = secured.login("SASL_PLAINTEXT", SCRAM[0], password="guessed")
     assert (

@@ -1,4 +1,4 @@
-"""`python -m kwire` is the command `kwire`."""
+"""Entry point of `python -m kwire`, which runs the command `kwire`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The command kwire."""
+"""The command `kwire` and its subcommands."""

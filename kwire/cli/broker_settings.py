@@ -1,4 +1,4 @@
-"""What the commands share: how one fails, and the settings that its options come to."""
+"""Broker configuration from the options of `kwire serve` and other commands."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 MISSING_KEY: Final = "Missing required configuration"
-"""How Kafka's words for it begin."""
+"""The start of Kafka's message for a missing key."""
 CLUSTER_DIR: Final = "kwire-cluster"
-"""Where a cluster is, if nobody says otherwise."""
+"""The default directory of `kwire cluster`."""
 FILE_HINT: Final = "give the path of a broker's configuration file"
 
 
 def load_configuration(options: argparse.Namespace) -> BrokerConfig:
-    """The configuration that file, environment and flags make together."""
+    """Load the configuration from file, environment and options. Raises CommandError."""
     from kwire.broker.config import ConfigError, load
 
     overrides = parse_overrides(options.overrides)
@@ -35,14 +35,14 @@ def load_configuration(options: argparse.Namespace) -> BrokerConfig:
             raise CommandError(str(error)) from error
         told = str(error).removesuffix(".")
         raise CommandError(
-            f"{told}: add it to {options.properties}, or give no file, and keys by --set"
+            f"{told}: add it to {options.properties}, or omit the file and set keys with --set"
         ) from error
     except OSError as error:
         raise CommandError(f"{options.properties}: {error.strerror}: {FILE_HINT}") from error
 
 
 def parse_overrides(given: Iterable[str]) -> dict[str, str]:
-    """The settings of KEY=VALUE texts. UsageError."""
+    """Parse the KEY=VALUE texts of --set. Raises UsageError."""
     overrides: dict[str, str] = {}
     for setting in given:
         key, equals, value = setting.partition("=")

@@ -1,4 +1,4 @@
-"""`kwire completion`: a script for a shell that completes the command, its actions and options."""
+"""`kwire completion`: a shell script that completes commands, actions, options and names."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Final
 from kwire.wire.named_tuple import NamedTuple
 
 LIST_COMMANDS: Final = {"TOPIC": "topics", "GROUP": "groups", "USER": "users"}
-"""What the words for arguments stand for, by the command that lists it."""
+"""Commands that list the names for an argument, by its metavar."""
 _LISTING: Final = "kwire $names list --names --timeout 2"
 
 
 class Suggestion(NamedTuple):
-    """A word that may come next, and what it does."""
+    """A word that can come next, and its help text."""
 
     word: str
     text: str
 
 
 class Position(NamedTuple):
-    """A place in the command line: what was said before, and what may come next."""
+    """A point in the command line: the words so far, and the words that can follow."""
 
     path: str
     actions: tuple[Suggestion, ...]
     options: tuple[Suggestion, ...]
     values: Mapping[str, tuple[str, ...]]
-    """What an option takes, of those that name it; nothing for an option that takes anything, like a file."""
+    """The choices of each option that takes a value; empty if any value is possible, such as a file."""
     names: str = ""
-    """The command whose list has the names that stand here, if there is one."""
+    """The command that lists the names that are possible here; empty if there is none."""
 
 
 def positions(path: str, parser: argparse.ArgumentParser) -> Iterator[Position]:
-    """What may be said at each place, from the command's parser down."""
+    """Yield the positions of a parser and its subparsers, outermost first."""
     actions: list[Suggestion] = []
     options: list[Suggestion] = []
     values: dict[str, tuple[str, ...]] = {}
     below: list[tuple[str, argparse.ArgumentParser]] = []
     names = ""
     kinds: list[str] = []
-    for action in parser._actions:  # argparse has no other way to tell
+    for action in parser._actions:  # argparse has no public API for this
         if isinstance(action, argparse._SubParsersAction):
             texts = {one.dest: one.help or "" for one in action._choices_actions}
             for name, inner in action.choices.items():
@@ -56,14 +56,14 @@ def positions(path: str, parser: argparse.ArgumentParser) -> Iterator[Position]:
             actions += [Suggestion(str(word), action.help or "") for word in action.choices]
             kinds += [str(word) for word in action.choices if str(word).upper() in LIST_COMMANDS]
     yield Position(path, tuple(actions), tuple(options), values, names)
-    for kind in kinds:  # a name follows: kwire configs describe topic NAME
+    for kind in kinds:  # followed by a name: kwire configs describe topic NAME
         yield Position(f"{path} {kind}", (), tuple(options), values, LIST_COMMANDS[kind.upper()])
     for name, inner in below:
         yield from positions(f"{path} {name}", inner)
 
 
 def script(shell: str, known: list[Position]) -> str:
-    """The whole script."""
+    """Return the script for a shell."""
     return _SCRIPTS[shell](known)
 
 
@@ -89,7 +89,7 @@ _kwire() {{
 {_suggestions(known)}
     esac
     if [[ $names && $current != -* ]]; then
-        # Not by compgen, which would run what a name says.
+        # compgen -W would expand the names as shell code.
         COMPREPLY=()
         while IFS= read -r word; do
             [[ $word == "$current"* ]] && COMPREPLY+=("$(printf %q "$word")")
@@ -186,14 +186,14 @@ end
 
 
 def _path_cases(known: list[Position], name: str = "path") -> str:
-    """Cases that go down to where the words lead."""
+    """Return the cases that follow the words to a position."""
     return "\n".join(
         f"        {_quote(position.path)}) {name}={_quote(position.path)} ;;" for position in known[1:]
     )
 
 
 def _value_cases(known: list[Position], some: str, anything: str) -> str:
-    """Cases for what follows an option that takes something."""
+    """Return the cases for the value of an option."""
     return "\n".join(
         f"    {_quote(f'{position.path}|{option}')}) {some.format(' '.join(given)) if given else anything} ;;"
         for position in known

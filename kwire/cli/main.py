@@ -1,7 +1,7 @@
-"""The command `kwire`.
+"""The command `kwire`: argument parsing and dispatch to its subcommands.
 
-Everything that a subcommand needs is imported when it runs: `kwire serve` answers its first client in a
-quarter of a second, and `kwire --help` sooner.
+Each subcommand imports its modules when it runs. That keeps startup fast: `kwire serve` answers its first
+client within a quarter of a second.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from kwire.cli.shared.parser import Parser
 from kwire.cli.shared.standard_streams import run_and_flush
 
 DESCRIPTION = """\
-kwire is a broker that speaks Apache Kafka's protocol and keeps Apache Kafka's files,
-written in Python. Any Kafka client works with it, unmodified."""
+kwire is a broker that speaks Apache Kafka's protocol and uses its file formats,
+written in Python. Every Kafka client works with it, unmodified."""
 
 EXAMPLES = """\
 examples:
-  kwire serve                                  a broker on 127.0.0.1:9092, nothing to configure
+  kwire serve                                  a broker on 127.0.0.1:9092, no configuration needed
   kwire serve server.properties                with Apache Kafka's own configuration file
-  kwire serve --data /var/lib/kwire            with its data somewhere else
-  kwire serve --set listeners=PLAINTEXT://127.0.0.1:19092         at another port
+  kwire serve --data /var/lib/kwire            with another data directory
+  kwire serve --set listeners=PLAINTEXT://127.0.0.1:19092         on another port
   kwire serve --set num.partitions=12 --set auto.create.topics.enable=false
-  kwire cluster up                             three nodes, each broker and controller, to try failover
+  kwire cluster up                             three combined nodes on this machine, to try failover
 
-'kwire serve --help' tells about a command's options."""
+'kwire COMMAND --help' shows the options of a command."""
 
 TOOLS = {
-    "topics": "list, describe, create, alter and delete topics of any cluster",
-    "produce": "write lines, or arguments, into a topic",
-    "consume": "show the records of topics, and those that come",
-    "groups": "consumer groups: who reads what, how far, and where they go on",
-    "configs": "what topics, brokers and groups are configured to",
-    "transactions": "transactions, and an end to those that hang",
-    "logs": "the log directories of brokers, and what lies in them",
-    "users": "who may come by SCRAM, and with which password",
-    "tokens": "delegation tokens: passwords for programs, for a while",
-    "dump": "what is in the files of a data directory, without a broker",
-    "doctor": "check a configuration and this machine, and say what to change",
+    "topics": "list, describe, create, alter and delete topics",
+    "produce": "write lines of standard input, or arguments, to a topic",
+    "consume": "print the records of topics",
+    "groups": "list, describe and delete consumer groups, and reset their offsets",
+    "configs": "describe and alter the configuration of topics, brokers and groups",
+    "transactions": "list and describe transactions, and abort hanging ones",
+    "logs": "describe the log directories of brokers, and move replicas between them",
+    "users": "manage users that authenticate with SCRAM",
+    "tokens": "create, renew and expire delegation tokens",
+    "dump": "print and check the files of a data directory, without a broker",
+    "doctor": "check a broker configuration and this machine",
 }
-"""The commands of `kwire.cli`, which is loaded when one of them is asked for."""
+"""The commands that `kwire.cli.tools` runs."""
 
 SERVE_DESCRIPTION = """\
-Run a broker until Ctrl-C or SIGTERM, which stop it cleanly; a second one stops it at once.
+Run a broker. Ctrl-C or SIGTERM shuts it down cleanly; a second signal ends it at once.
 
-Settings are Apache Kafka's. Of a setting given more than once, --set wins over the environment
-(KAFKA_NUM_PARTITIONS for num.partitions, as in Kafka's container image), and that over the file.
-Without any, one broker serves 127.0.0.1:9092. A new data directory is formatted on first start."""
+Settings have Apache Kafka's names. --set overrides the environment (KAFKA_NUM_PARTITIONS for
+num.partitions, as in Kafka's container image), and the environment overrides the file. Without
+any settings, one broker serves 127.0.0.1:9092. A new data directory is formatted on first start."""
 
 SERVE_EXAMPLES = """\
 examples:
-  kwire serve --set listeners=PLAINTEXT://127.0.0.1:19092         at another port
-  kwire serve --console                                           with pages for a browser
+  kwire serve --set listeners=PLAINTEXT://127.0.0.1:19092         on another port
+  kwire serve --console                                           with the web console
   kwire serve server.properties --log-level warning"""
 FORMAT_EXAMPLES = """\
 examples:
@@ -66,33 +66,33 @@ examples:
   kwire format --data /var/lib/kwire --cluster-id 9bUdgKesSCiE-S_L-zL7fw"""
 CLUSTER_EXAMPLES = """\
 examples:
-  kwire cluster up                             three nodes in ./kwire-cluster, the first at port 9092
+  kwire cluster up                             three nodes in ./kwire-cluster, the first on port 9092
   kwire cluster up --controllers 1 --brokers 3 --set num.partitions=12
-  kwire cluster kill 2                         and see who leads: kwire cluster status"""
+  kwire cluster kill 2                         then see the new leaders: kwire cluster status"""
 CLUSTER_ACTIONS = {
     "up": (
-        "Make a cluster where there is none, start what does not run, and wait until it serves",
+        "Create the cluster if it does not exist, start its stopped nodes, and wait until all serve",
         "--brokers 3 --set num.partitions=12",
     ),
-    "status": ("Tell how the nodes are, and whether every partition is where it should be", "--watch"),
-    "stop": ("Stop a node in an orderly way, or all of them; their data stays", "2"),
-    "kill": ("End a node at once, as a crash does", "2"),
-    "restart": ("Stop a node in an orderly way, if it runs, and start it", "2"),
-    "down": ("End all nodes and remove the cluster, with its data", ""),
+    "status": ("Show the nodes, the quorum and under-replicated partitions", "--watch"),
+    "stop": ("Shut down one node, or all of them, cleanly; the data is kept", "2"),
+    "kill": ("Kill a node, as a crash would", "2"),
+    "restart": ("Shut down a node cleanly, if it runs, and start it again", "2"),
+    "down": ("Kill all nodes and remove the cluster with its data", ""),
 }
-"""What each does, and what an example gives it."""
+"""Help text of each action, and arguments for its example."""
 COMPLETION_DESCRIPTION = """\
-Print a script that lets a shell complete the command, its actions and options.
+Print a script that completes kwire's commands and options in a shell.
 
 example:
-  source <(kwire completion bash)        # or zsh, in its startup file
+  source <(kwire completion bash)        # or zsh, in the shell's startup file
   kwire completion fish | source"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, and give its exit status."""
-    gc.disable()  # nothing that is made while starting is garbage
-    if sys.stderr is None:  # which is closed: nobody wants to be told
+    """Run the command line and return its exit status."""
+    gc.disable()  # objects created during startup stay alive
+    if sys.stderr is None:  # standard error is closed
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["pipeline"]:
@@ -102,12 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run_tool(given[0], given[1:])
     wanted = given[0] if given and given[0] in COMMANDS else None
-    parser = _parser(wanted if wanted != "completion" else None)  # which completes all of them
+    # The completion script needs the parsers of all commands.
+    parser = _parser(wanted if wanted != "completion" else None)
     options = parser.parse_args(given)
     if options.command is None and not options.version:
         parser.print_help()
         return 2
-    if options.command in ("serve", "container"):  # which go on where nobody is told
+    if options.command in ("serve", "container"):  # these keep running if standard output is closed
         return _run(options)
     if options.version:
         return run_and_flush("kwire", _print_version)
@@ -135,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _parser(wanted: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all commands, or of `wanted` alone, which is built in a fifth of the time."""
+    """Return the parser of all commands, or of `wanted` alone, which takes a fifth of the time."""
     parser = Parser(
         prog="kwire",
         description=DESCRIPTION,
@@ -149,7 +150,7 @@ def _parser(wanted: str | None = None) -> argparse.ArgumentParser:
         if wanted in (None, name):
             add(commands.add_parser(name, help=text, allow_abbrev=False))
     if wanted is None:
-        for name, text in SEPARATE_COMMANDS.items():  # whose parsers are their own
+        for name, text in SEPARATE_COMMANDS.items():
             commands.add_parser(name, help=text, add_help=False)
     return parser
 
@@ -171,51 +172,51 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--log-level",
         choices=LOG_LEVELS,
         default=None,
-        help="how much to log to standard error (default: info, or what KWIRE_LOG_LEVEL says)",
+        help="log level for standard error (default: KWIRE_LOG_LEVEL, or info)",
     )
     parser.add_argument(
         "--log-format",
         choices=LOG_FORMATS,
         default=None,
-        help="lines for people, or for programs (default: text, or what KWIRE_LOG_FORMAT says)",
+        help="format of log lines (default: KWIRE_LOG_FORMAT, or text)",
     )
     parser.add_argument(
         "--slow-request-ms",
         metavar="MS",
-        help="log requests that take longer (default: none, or what KWIRE_SLOW_REQUEST_MS says)",
+        help="log requests that take longer than this (default: KWIRE_SLOW_REQUEST_MS, or none)",
     )
     parser.add_argument(
         "--http",
         metavar="[HOST:]PORT",
-        help="tell of health and metrics there over HTTP, without HOST on 127.0.0.1 (default: not at all, or "
-        "what KWIRE_HTTP says)",
+        help="serve health checks and metrics over HTTP; HOST defaults to 127.0.0.1 (default: KWIRE_HTTP, or "
+        "no HTTP port)",
     )
     parser.add_argument(
         "--console",
         action="store_true",
-        help="pages for a browser on topics, messages, groups and the cluster, at /console/ of the HTTP port "
-        "(which is on 127.0.0.1:8080 where --http does not say); KWIRE_CONSOLE=true asks for them, too",
+        help="serve the web console at /console/ of the HTTP port, which is 127.0.0.1:8080 unless --http is "
+        "given (default: KWIRE_CONSOLE, true or false)",
     )
     parser.add_argument(
         "--console-writes",
         action="store_true",
-        help="let everybody who reaches the console produce and reset offsets, also where --http is not on "
-        "loopback",
+        help="let everyone who can reach the console produce and reset offsets, even if the HTTP port is not "
+        "on loopback",
     )
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:
-    """Options are those of Kafka's `kafka-storage format`, by the same names."""
+    """Add the options of Kafka's `kafka-storage format`, with the same names."""
     _describe(
         parser,
-        "Write what a new broker's data directories need, as Kafka's storage tool does.",
+        "Format the data directories of a new node, as kafka-storage format does.",
         FORMAT_EXAMPLES,
     )
     _add_settings(parser)
     parser.add_argument(
-        "-c", "--config", metavar="FILE", help="the configuration file, as Kafka's tool takes it"
+        "-c", "--config", metavar="FILE", help="the configuration file, same as the positional argument"
     )
-    parser.add_argument("-t", "--cluster-id", metavar="ID", help="the cluster's id, which must be given")
+    parser.add_argument("-t", "--cluster-id", metavar="ID", help="the cluster id (required)")
     parser.add_argument(
         "-S",
         "--add-scram",
@@ -223,18 +224,18 @@ def _add_format(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CREDENTIAL",
-        help="begin with a user's SCRAM credential, like 'SCRAM-SHA-256=[name=alice,password=alice-secret]'; "
-        "may be repeated",
+        help="create a user's SCRAM credential, like 'SCRAM-SHA-256=[name=alice,password=alice-secret]'; "
+        "can be repeated",
     )
-    parser.add_argument("--node-id", metavar="ID", help="this node's id: short for --set node.id=ID")
+    parser.add_argument("--node-id", metavar="ID", help="the node id, short for --set node.id=ID")
     parser.add_argument(
         "-g",
         "--ignore-formatted",
         action="store_true",
-        help="leave directories that are formatted as they are",
+        help="skip directories that are already formatted",
     )
     parser.add_argument(
-        "-r", "--release-version", metavar="RELEASE", help="begin with the features of this release, like 4.0"
+        "-r", "--release-version", metavar="RELEASE", help="use the feature levels of this release, like 4.0"
     )
     parser.add_argument(
         "-f",
@@ -243,33 +244,31 @@ def _add_format(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FEATURE=LEVEL",
-        help="begin with this level of a feature; may be repeated",
+        help="set the level of a feature; can be repeated",
     )
     parser.add_argument(
-        "-s", "--standalone", action="store_true", help="this node is the only voter of a dynamic quorum"
+        "-s", "--standalone", action="store_true", help="make this node the only voter of a dynamic quorum"
     )
-    parser.add_argument(
-        "-N", "--no-initial-controllers", action="store_true", help="say nothing of who votes"
-    )
+    parser.add_argument("-N", "--no-initial-controllers", action="store_true", help="write no initial voters")
     parser.add_argument(
         "-I",
         "--initial-controllers",
         metavar="ID@HOST:PORT:DIRECTORY,...",
-        help="the voters of a dynamic quorum",
+        help="the initial voters of a dynamic quorum",
     )
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    """What `kwire cluster` does, and takes."""
+    """Add the actions of `kwire cluster`."""
     _describe(
         parser,
-        "Several brokers and controllers on this machine, each node a process of its own.",
+        "Run several brokers and controllers on this machine, each in a process of its own.",
         CLUSTER_EXAMPLES,
     )
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     folder = argparse.ArgumentParser(add_help=False)
     folder.add_argument(
-        "--dir", metavar="DIR", default=CLUSTER_DIR, help=f"the cluster's folder (default: {CLUSTER_DIR})"
+        "--dir", metavar="DIR", default=CLUSTER_DIR, help=f"the cluster's directory (default: {CLUSTER_DIR})"
     )
 
     def action(name: str) -> argparse.ArgumentParser:
@@ -283,46 +282,47 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         "--combined",
         type=int,
         metavar="N",
-        help="how many nodes that are both (default: 3, where neither of the others is given)",
+        help="number of nodes that are both broker and controller (default: 3, unless --brokers or "
+        "--controllers is given)",
     )
     up.add_argument(
         "--controllers",
         type=int,
         metavar="N",
-        help="how many nodes that are only controllers (default: 1, where --brokers is given)",
+        help="number of nodes that are only controllers (default: 1, if --brokers is given)",
     )
     up.add_argument(
-        "--brokers", type=int, metavar="N", help="how many brokers (default: 3, where --controllers is given)"
+        "--brokers", type=int, metavar="N", help="number of brokers (default: 3, if --controllers is given)"
     )
-    up.add_argument("--port", type=int, help="the first broker's port; the others' follow (default: 9092)")
+    up.add_argument("--port", type=int, help="the first port; other nodes use the next ones (default: 9092)")
     up.add_argument(
         "--set",
         dest="overrides",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting of all new nodes by its Kafka key; may be repeated",
+        help="a Kafka setting for all new nodes; can be repeated",
     )
     status = action("status")
-    status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument("--json", action="store_true", help="print JSON")
     status.add_argument(
         "--watch",
         type=float,
         nargs="?",
         const=1.0,
         metavar="SECONDS",
-        help="tell it again and again, until Ctrl-C (default: each second)",
+        help="repeat until Ctrl-C (default: every second)",
     )
     stop_ = action("stop")
-    stop_.add_argument("node", type=int, nargs="?", metavar="N", help="the node's id (default: all)")
+    stop_.add_argument("node", type=int, nargs="?", metavar="N", help="a node id (default: all nodes)")
     for name in ("kill", "restart"):
-        action(name).add_argument("node", type=int, metavar="N", help="the node's id")
+        action(name).add_argument("node", type=int, metavar="N", help="a node id")
     action("down")
 
 
 def _add_container(parser: argparse.ArgumentParser) -> None:
-    """What `kwire container` does, and takes: the directories by the names of Kafka's wrapper."""
-    _describe(parser, "What the container image runs; docker/README.md tells what it takes.")
+    """Add the actions of `kwire container`; the options of directories have the names of Kafka's wrapper."""
+    _describe(parser, "The entry point of the container image; docker/README.md describes its settings.")
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     places = argparse.ArgumentParser(add_help=False)
     for option, directory in (("mounted", "/mnt/shared/config"), ("default", "/etc/kafka/docker")):
@@ -330,7 +330,7 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
             f"--{option}-configs-dir",
             metavar="DIR",
             default=directory,
-            help=f"where its server.properties is (default: {directory})",
+            help=f"directory with server.properties (default: {directory})",
         )
 
     def action(name: str, text: str, given: str = "") -> argparse.ArgumentParser:
@@ -338,10 +338,10 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
         _describe(made, text, f"example:\n  kwire container {name} {given}".rstrip())
         return made
 
-    action("run", "format what is new, and run the broker", "KAFKA_NUM_PARTITIONS=12").add_argument(
-        "variables", nargs="*", metavar="NAME=VALUE", help="set over the environment"
+    action("run", "format new data directories, and run the broker", "KAFKA_NUM_PARTITIONS=12").add_argument(
+        "variables", nargs="*", metavar="NAME=VALUE", help="environment variables to set"
     )
-    action("healthy", "ask the broker of this container for its APIs, and fail where it does not answer")
+    action("healthy", "send ApiVersions to this container's broker, and fail if it does not respond")
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
@@ -354,7 +354,7 @@ def _completion(shell: str, parser: argparse.ArgumentParser) -> int:
     from kwire.cli.tools import parser_of
 
     known = {level.path: level for level in positions("kwire", parser)}
-    for name in TOOLS:  # whose parsers are their own
+    for name in TOOLS:
         known |= {level.path: level for level in positions(f"kwire {name}", parser_of(name))}
     print(script(shell, list(known.values())), end="")
     return 0
@@ -381,9 +381,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="one setting by its Kafka key; may be repeated",
+        help="a Kafka setting; can be repeated",
     )
-    parser.add_argument("--data", metavar="DIR", help="where the data is kept: short for --set log.dirs=DIR")
+    parser.add_argument("--data", metavar="DIR", help="the data directory, short for --set log.dirs=DIR")
 
 
 def _print_version() -> int:
@@ -404,10 +404,10 @@ COMMANDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None
     "serve": ("run a broker", _add_serve),
     "format": ("prepare the data directories of a broker", _add_format),
     "cluster": ("run several brokers on this machine", _add_cluster),
-    "container": ("run in a container, told by the environment as Apache Kafka's image is", _add_container),
-    "completion": ("print a script that lets a shell complete all this", _add_completion),
+    "container": ("run in a container, configured like Apache Kafka's image", _add_container),
+    "completion": ("print a shell completion script", _add_completion),
 }
-"""What each command that is parsed here is for, and what adds its arguments."""
+"""Help text of each command that this module parses, and the function that adds its arguments."""
 
 SEPARATE_COMMANDS: Final = {"pipeline": "run a job on Spark: archive, restore, audit …", **TOOLS}
 

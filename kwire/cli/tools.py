@@ -1,4 +1,4 @@
-"""The commands `kwire topics`, `produce`, `consume` and so on: from the command line to an exit status."""
+"""Dispatch of the tools `kwire topics`, `produce`, `consume` and so on, and their exit statuses."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TOOL_MODULES: Final[Mapping[str, str]] = {
     "dump": "kwire.cli.files.dump",
     "doctor": "kwire.cli.doctor.doctor",
 }
-"""Each command's module, whose `parser(name)` knows its options, and which function does what they say."""
+"""The module of each command. Its function `parser(name)` returns a parser that sets `run`."""
 
 
 def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """Run the command of this name, and give its exit status."""
+    """Run the named command and return its exit status."""
     gc.enable()
     options = parser_of(name).parse_args(arguments)
     return run_and_flush(f"kwire {name}", lambda: _run(name, options, environ))
@@ -52,11 +52,11 @@ def _run(name: str, options: argparse.Namespace, environ: Mapping[str, str]) -> 
     except NoReachableBroker as error:
         return _fail(
             name,
-            f"no broker answers ({error}): start one with 'kwire serve', or name another with "
+            f"no broker is reachable ({error}): start one with 'kwire serve', or name another with "
             f"--bootstrap-server",
         )
     except Disconnected as error:
-        return _fail(name, f"{error}: start that broker, or give it more time by --timeout")
+        return _fail(name, f"{error}: start that broker, or allow more time with --timeout")
     except (CommandError, UnknownPartition, CorruptBatch, WireError) as error:
         return _fail(name, str(error))
     except ApiError as error:
@@ -66,7 +66,7 @@ def _run(name: str, options: argparse.Namespace, environ: Mapping[str, str]) -> 
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """What a command takes."""
+    """Return the parser of a command."""
     parser: argparse.ArgumentParser = importlib.import_module(TOOL_MODULES[name]).parser(name)
     return parser
 

@@ -66,7 +66,7 @@ def test_a_file_that_says_too_little_is_told_with_the_way_without_one(
     assert main(["serve", str(path)]) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith('kwire: Missing required configuration "process.roles"')
-    assert told.endswith(f": add it to {path}, or give no file, and keys by --set")
+    assert told.endswith(f": add it to {path}, or omit the file and set keys with --set")
 
 
 def test_a_port_in_use_is_told_with_the_way_to_another(
@@ -98,14 +98,17 @@ def test_a_port_in_use_is_told_with_the_way_to_another(
             "kwire serve: unrecognized arguments: --port, did you mean "
             "'--set listeners=PLAINTEXT://127.0.0.1:PORT'?\n",
         ),
-        (["cluster"], "kwire cluster: the following arguments are required: ACTION; 'kwire cluster --help'"),
+        (
+            ["cluster"],
+            "kwire cluster: the following arguments are required: ACTION; see 'kwire cluster --help'",
+        ),
         (
             ["container", "run", "--x"],
-            "kwire container run: unrecognized arguments: --x; 'kwire container run",
+            "kwire container run: unrecognized arguments: --x; see 'kwire container run",
         ),
         (
             ["pipeline", "archive"],
-            "kwire pipeline archive: the following arguments are required: --config; 'kwire pipeline ",
+            "kwire pipeline archive: the following arguments are required: --config; see 'kwire pipeline ",
         ),
         (["bogus"], "kwire: argument COMMAND: invalid choice: 'bogus' (choose from 'serve', "),
     ],

@@ -56,10 +56,7 @@ def test_every_command_is_a_command_of_kwire_and_in_the_documentation() -> None:
 
 def test_kwire_runs_them(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert kwire(["topics", "list", "--json", "nothing-*", "-b", broker.bootstrap_servers]) == 1
-    assert (
-        "there is no topic 'nothing-*': 'kwire topics list' names those that there are"
-        in capsys.readouterr().err
-    )
+    assert "there is no topic 'nothing-*': 'kwire topics list' lists the topics" in capsys.readouterr().err
 
 
 def test_what_nobody_reads_any_more_is_no_error(broker: Broker, desk: Desk) -> None:
@@ -78,7 +75,7 @@ def test_what_nobody_reads_any_more_is_no_error(broker: Broker, desk: Desk) -> N
     ("redirected", "sentence"),
     [
         (">/dev/full", "standard output cannot be written: No space left on device"),
-        (">&-", "standard output is closed: leave it open for what is told"),
+        (">&-", "standard output is closed: leave it open for the command's output"),
         (">&- 2>&-", None),
     ],
 )
@@ -120,7 +117,7 @@ def test_where_nobody_listens_it_is_said_how_to_start_one(offline: Desk) -> None
     ran = offline("topics", "list", "--bootstrap-server", f"127.0.0.1:{port}")
     assert ran.status == 1
     assert ran.sentence == (
-        f"kwire topics: no broker answers (127.0.0.1:{port}: connection refused): start one with 'kwire "
+        f"kwire topics: no broker is reachable (127.0.0.1:{port}: connection refused): start one with 'kwire "
         f"serve', or name another with --bootstrap-server"
     )
 
@@ -128,14 +125,17 @@ def test_where_nobody_listens_it_is_said_how_to_start_one(offline: Desk) -> None
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("topics",), "kwire topics: the following arguments are required: ACTION; 'kwire topics --help'"),
+        (
+            ("topics",),
+            "kwire topics: the following arguments are required: ACTION; see 'kwire topics --help'",
+        ),
         (
             ("topics", "list", "--name"),
             "kwire topics list: unrecognized arguments: --name, did you mean '--names'?",
         ),
         (
             ("consume", "a", "-n", "x"),
-            "kwire consume: argument -n/--max: invalid int value: 'x'; 'kwire consume",
+            "kwire consume: argument -n/--max: invalid int value: 'x'; see 'kwire consume",
         ),
         (("produce", "a", "--acks", "5"), "invalid choice: '5' (choose from '0', '1', 'all')"),
     ],
@@ -164,7 +164,7 @@ def test_who_may_not_is_told_what_would_let_him(
     fault = broker.faults.return_error(api, code)
     ran = desk(*arguments)
     assert fault.is_over
-    assert f"; ask as a user who may, or have the {what}'s ACLs changed" in ran.sentence
+    assert f"; use a user with access, or change the {what}'s ACLs" in ran.sentence
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,6 @@ def test_what_lets_somebody_in_is_not_shown_with_what_holds_it() -> None:
         "Token(t, [hidden], owner=User:alice, expires_ms=2)"
     )
     assert repr(testing.Token("t", "proof", "alice", 2, 3)) == "Token(t, [hidden], owner=alice, expires_ms=2)"
-    assert repr(testing.Login("a:1", "alice", "proof")) == "Login(a:1, alice, [hidden], PLAIN)"
+    assert repr(testing.ClientConfig("a:1", "alice", "proof")) == "ClientConfig(a:1, alice, [hidden], PLAIN)"
     settings = ClientSettings((("a", 1),), properties={"sasl.jaas.config": "proof"})
     assert "proof" not in repr(settings)

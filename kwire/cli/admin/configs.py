@@ -1,4 +1,4 @@
-"""`kwire configs`: what topics, brokers and groups are configured to, and changes of it."""
+"""`kwire configs`: describe and alter the configuration of topics, brokers, groups and client metrics."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def describe_configs(
     keys: list[str] | None = None,
     include_documentation: bool = False,
 ) -> Iterator[Row]:
-    """The keys of one resource with their values; `changed_only` leaves out what nobody has set for it.
+    """Yield the keys of one resource, with value and source.
 
-    ApiError, Lost.
+    `changed_only` skips keys that are not set on the resource itself. Raises ApiError, Disconnected.
     """
     request = DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)],
@@ -77,7 +77,7 @@ def describe_configs(
     )
 
     def attempt() -> DescribeConfigsResponse:
-        # A broker's file is known to itself alone.
+        # Only the broker itself knows the settings of its file.
         if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER) and name:
             return cluster.send_to_node(int(name), request, DescribeConfigsResponse)
         return cluster.send(request, DescribeConfigsResponse)
@@ -114,7 +114,7 @@ def alter_configs(
     subtracted: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Set keys of one resource, or remove those whose value is None; the rest stays. ApiError, Failure."""
+    """Set keys of one resource, and remove keys whose value is None. Raises ApiError, CommandError."""
     _check_deleted_keys(cluster, kind, name, [key for key, value in settings.items() if value is None])
     changes = [
         AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
@@ -141,51 +141,51 @@ def alter_configs(
 
 
 def _check_deleted_keys(cluster: CommandClient, kind: int, name: str, keys: Sequence[str]) -> None:
-    """Failure for a key that there is not: brokers remove it without a word."""
+    """Raise CommandError for a key that does not exist: brokers ignore its deletion silently."""
     if not keys:
         return
     known = {str(row["key"]) for row in describe_configs(cluster, kind, name, changed_only=False)}
-    if kind == RESOURCE_BROKER and not name:  # of which only what is set is told
+    if kind == RESOURCE_BROKER and not name:  # only keys that are set are described
         any_broker = str(min(cluster.brokers()))
         known |= {str(row["key"]) for row in describe_configs(cluster, kind, any_broker, changed_only=False)}
     for key in keys:
         if key not in known:
             what = f"{RESOURCE_NAMES[kind]} {name}" if name else "a broker"
-            near = (
-                suggestion(key, known) or ": 'kwire configs describe KIND NAME --all' names those there are"
-            )
+            near = suggestion(key, known) or ": 'kwire configs describe KIND NAME --all' lists the keys"
             raise CommandError(f"{what} has no key {key}{near}")
 
 
 def parser(name: str) -> ArgumentParser:
-    parser = command_parser(name, "Look at what topics, brokers and groups are configured to, and change it.")
+    parser = command_parser(name, "Describe and alter the configuration of topics, brokers and groups.")
     actions = Actions(parser)
-    actions.add("list", _list, "List what has configuration of its own.", "kwire configs list")
+    actions.add("list", _list, "List the resources that have their own configuration.", "kwire configs list")
     describe = actions.add(
         "describe",
         _describe,
-        "Tell how something is configured.",
+        "Show the configuration of a resource.",
         "kwire configs describe topic orders --all",
     )
     _add_resource(describe)
-    describe.add_argument("--all", action="store_true", help="also what is as by default")
-    describe.add_argument("--key", action="append", metavar="KEY", help="only this one; may be repeated")
-    describe.add_argument("--docs", action="store_true", help="with what each key does")
+    describe.add_argument("--all", action="store_true", help="include keys with default values")
+    describe.add_argument("--key", action="append", metavar="KEY", help="only this key; can be repeated")
+    describe.add_argument("--docs", action="store_true", help="include the documentation of each key")
     alter = actions.add(
         "alter",
         _alter,
-        "Change how something is configured; what is not named stays.",
+        "Change configuration keys of a resource.",
         "kwire configs alter topic orders --set retention.ms=86400000 --delete segment.ms",
     )
     _add_resource(alter)
     for option, text in (
-        ("set", "a key, and what it is to be"),
-        ("append", "a list's key, and what to add to it"),
-        ("subtract", "a list's key, and what to take from it"),
+        ("set", "set a key"),
+        ("append", "append values to a list"),
+        ("subtract", "remove values from a list"),
     ):
         alter.add_argument(f"--{option}", action="append", default=[], metavar="KEY=VALUE", help=text)
-    alter.add_argument("--delete", action="append", default=[], metavar="KEY", help="back to the default")
-    alter.add_argument("--dry-run", action="store_true", help="only tell whether it could be done")
+    alter.add_argument(
+        "--delete", action="append", default=[], metavar="KEY", help="reset a key to its default"
+    )
+    alter.add_argument("--dry-run", action="store_true", help="only validate the change")
     return parser
 
 
@@ -193,31 +193,33 @@ def _add_resource(parser: ArgumentParser) -> None:
     parser.add_argument(
         "kind", choices=sorted(RESOURCE_TYPES), metavar="KIND", help=", ".join(sorted(RESOURCE_TYPES))
     )
-    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="without one, all brokers")
+    parser.add_argument(
+        "name", nargs="?", default="", metavar="NAME", help="a name or broker id (default: all brokers)"
+    )
 
 
 def _check_resource(cluster: CommandClient, options: Namespace) -> None:
-    """Failure, UsageError where there is no such thing: brokers say so less clearly, or not at all."""
+    """Raise CommandError if the resource does not exist: brokers report that less clearly, or not at all."""
     if not options.name and options.kind != "broker":
-        raise UsageError(f"which {options.kind}? Give its name")
+        raise UsageError(f"NAME is missing: expected the name of a {options.kind}")
     if options.kind == "topic":
         cluster.topics([options.name])
     elif options.kind in ("broker", "logger") and options.name:
         if not options.name.isdecimal():
-            raise UsageError(f"{options.kind} {options.name}: expected a broker's id, which is a number")
+            raise UsageError(f"{options.kind} {options.name}: expected a broker id, which is a number")
         cluster.broker(int(options.name))
 
 
 def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
-    # Named, so that a broker which knows of one kind alone is not taken for one that has no others.
+    # With types, an old broker that can only list client metrics returns an error, not a part (KIP-1142).
     request = ListConfigResourcesRequest(resource_types=list(RESOURCE_NAMES))
     response = cluster.retry(lambda: cluster.send(request, ListConfigResourcesResponse))
-    raise_for_code(response.error_code, None, "what has configuration")
+    raise_for_code(response.error_code, None, "the config resources")
     rows = [
         {"kind": RESOURCE_NAMES.get(one.resource_type, str(one.resource_type)), "name": one.resource_name}
         for one in sorted(response.config_resources, key=lambda one: (one.resource_type, one.resource_name))
     ]
-    output.show(rows, empty="nothing has configuration of its own")
+    output.show(rows, empty="no resource has its own configuration")
 
 
 def _describe(cluster: CommandClient, options: Namespace, output: Output) -> None:
@@ -235,16 +237,14 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
     )
     for key in options.key or ():
         if not any(row["key"] == key for row in rows):
-            raise CommandError(
-                f"{options.kind} {options.name} has no key {key}: --all names those that there are"
-            )
+            raise CommandError(f"{options.kind} {options.name} has no key {key}: --all lists the keys")
     if not output.as_json:
         rows = [
             {name: value for name, value in row.items() if name not in ("read_only", "sensitive")}
             | ({"value": "(secret)"} if row["sensitive"] else {})
             for row in rows
         ]
-    output.show(rows, empty="all is as by default: --all shows it")
+    output.show(rows, empty="every key has its default value: --all shows them")
 
 
 def _alter(cluster: CommandClient, options: Namespace, output: Output) -> None:
@@ -253,9 +253,9 @@ def _alter(cluster: CommandClient, options: Namespace, output: Output) -> None:
     appended, subtracted = pairs(options.append, "--append"), pairs(options.subtract, "--subtract")
     keys = [*set_, *options.delete, *appended, *subtracted]
     if not keys:
-        raise UsageError("say what to change: --set, --delete, --append or --subtract")
+        raise UsageError("nothing to change: use --set, --delete, --append or --subtract")
     if len(keys) > len(set(keys)):
-        raise UsageError("a key can be changed in one way at a time")
+        raise UsageError("a key is given twice: change it in one way only")
     try:
         alter_configs(
             cluster,
@@ -270,12 +270,12 @@ def _alter(cluster: CommandClient, options: Namespace, output: Output) -> None:
         if "dynamically" not in (error.message or ""):
             raise
         raise CommandError(
-            f"{describe_api_error(error)}; set it where the broker is started, and start it again"
+            f"{describe_api_error(error)}; set it in the broker's configuration file, and restart the broker"
         ) from error
-    could = "could have" if options.dry_run else "has"
-    name = f"{options.kind} {options.name}" if options.name else "each broker"
+    changed = "would change" if options.dry_run else "changed"
+    name = f"{options.kind} {options.name}" if options.name else "all brokers"
     output.report(
-        f"{name} {could} {plural(len(keys), 'changed configuration')}",
+        f"{changed} {plural(len(keys), 'key')} of {name}",
         kind=options.kind,
         name=options.name,
         keys=keys,

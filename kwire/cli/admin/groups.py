@@ -1,4 +1,4 @@
-"""`kwire groups`: consumer groups, how far they are, and where they are to go on."""
+"""`kwire groups`: list, describe and delete consumer groups, and reset their offsets."""
 
 from __future__ import annotations
 
@@ -45,49 +45,53 @@ STATES: Final = (
     "NotReady",
     "Dead",
 )
-"""Of groups of any protocol."""
+"""States of groups of all types."""
 TYPES: Final = ("classic", "consumer", "share", "streams")
-DRY_RUN_NOTE: Final = "nothing is changed: --execute does it"
+DRY_RUN_NOTE: Final = "nothing was changed: use --execute to apply this"
 
 
 def parser(name: str) -> ArgumentParser:
-    parser = command_parser(name, "Look at consumer groups, and move them.")
+    parser = command_parser(name, "List, describe and delete consumer groups, and reset their offsets.")
     actions = Actions(parser)
-    list_ = actions.add("list", _list, "List the groups.", "kwire groups list --state Stable")
-    list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
-    list_.add_argument("--state", action="append", default=[], metavar="STATE", help="may be repeated")
+    list_ = actions.add("list", _list, "List groups.", "kwire groups list --state Stable")
+    list_.add_argument("--names", action="store_true", help="print names only, one per line")
+    list_.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="STATE",
+        help="only groups in this state; can be repeated",
+    )
     list_.add_argument("--type", action="append", default=[], metavar="TYPE", help=", ".join(TYPES))
     describe = actions.add(
         "describe",
         _describe,
-        "Tell how far groups have come, and who reads what.",
+        "Show the committed offsets, lag and members of groups.",
         "kwire groups describe readers",
     )
-    describe.add_argument("groups", nargs="*", metavar="GROUP", help="(default: all)")
+    describe.add_argument("groups", nargs="*", metavar="GROUP", help="a group id (default: all groups)")
     what = describe.add_mutually_exclusive_group()
-    what.add_argument("--members", action="store_true", help="the members, and what they are assigned")
-    what.add_argument("--state", action="store_true", help="the state, the coordinator and the assignor")
+    what.add_argument("--members", action="store_true", help="show members and their assigned partitions")
+    what.add_argument("--state", action="store_true", help="show state, coordinator and assignor")
     reset = actions.add(
         "reset",
         _reset,
-        "Tell where a group would go on, and with --execute let it.",
+        "Show the offsets to which a group would be reset, and reset it with --execute.",
         "kwire groups reset readers --topic orders --to beginning --execute",
     )
     reset.add_argument("group", metavar="GROUP")
     _add_topics(reset)
-    reset.add_argument("--to", metavar="PLACE", help=f"'{CURRENT}', {POSITIONS_HELP}")
-    reset.add_argument("--by", type=int, metavar="N", help="so many records forward, or back where negative")
+    reset.add_argument("--to", metavar="POSITION", help=f"'{CURRENT}', {POSITIONS_HELP}")
+    reset.add_argument("--by", type=int, metavar="N", help="shift by N records, backwards if N is negative")
     delete_offsets = actions.add(
         "delete-offsets",
         _delete_offsets,
-        "Tell which offsets a group would forget, and with --execute let it.",
+        "Show the committed offsets that would be deleted, and delete them with --execute.",
         "kwire groups delete-offsets readers --topic orders --execute",
     )
     delete_offsets.add_argument("group", metavar="GROUP")
     _add_topics(delete_offsets)
-    delete = actions.add(
-        "delete", _delete, "Delete groups that have no members.", "kwire groups delete readers"
-    )
+    delete = actions.add("delete", _delete, "Delete groups without members.", "kwire groups delete readers")
     delete.add_argument("groups", nargs="+", metavar="GROUP")
     return parser
 
@@ -98,20 +102,20 @@ def _add_topics(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOPIC[:N,...]",
-        help="a topic, or some of its partitions; may be repeated (default: all that it has offsets of)",
+        help="a topic, or some of its partitions; can be repeated (default: all with committed offsets)",
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--execute", action="store_true", help="do it, and not only tell")
-    which.add_argument("--dry-run", action="store_true", help="only tell: the default")
+    which.add_argument("--execute", action="store_true", help="apply the change")
+    which.add_argument("--dry-run", action="store_true", help="only show the change (default)")
 
 
 def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
     for state in options.state:
         if not any(_matches(one, [state]) for one in STATES):
-            raise UsageError(f"--state {state} is no state: say one of {', '.join(STATES)}")
+            raise UsageError(f"--state {state} is not a state: expected one of {', '.join(STATES)}")
     for kind in options.type:
         if not _matches(kind, TYPES):
-            raise UsageError(f"--type {kind} is no type: say one of {', '.join(TYPES)}")
+            raise UsageError(f"--type {kind} is not a type: expected one of {', '.join(TYPES)}")
     rows = [
         {
             "group": one.group_id,
@@ -125,13 +129,11 @@ def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
     if options.names:
         output.names(row["group"] for row in rows)
         return
-    output.show(
-        rows, empty="there are no such groups" if options.state or options.type else "there are no groups"
-    )
+    output.show(rows, empty="no group matches" if options.state or options.type else "there are no groups")
 
 
 def _matches(value: str, wanted: Iterable[str]) -> bool:
-    """Filters are here, because old brokers have none."""
+    """Return whether a filter accepts a value. Old brokers cannot filter, so the client does."""
     chosen = {one.lower() for one in wanted}
     return not chosen or value.lower() in chosen
 
@@ -151,13 +153,13 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
         if not output.as_json:
             for group in groups:
                 if not group.members:
-                    output.note(f"group {group.name} has no members now")
-    empty = "there are no members" if options.members else "no offsets are committed"
+                    output.note(f"group {group.name} has no active members")
+    empty = "there are no members" if options.members else "there are no committed offsets"
     output.show(rows, empty=empty, color=lambda row: YELLOW if row.get("lag") else None)
 
 
 def _unknown_group(name: str, known: Iterable[str]) -> CommandError:
-    near = suggestion(name, known) or ": 'kwire groups list' names those that there are"
+    near = suggestion(name, known) or ": 'kwire groups list' lists the groups"
     return CommandError(f"there is no group '{name}'{near}")
 
 
@@ -185,7 +187,7 @@ def _member_rows(group: Group) -> Iterable[Row]:
 
 
 def offset_rows(cluster: CommandClient, group: Group) -> Iterable[Row]:
-    """What a group has committed and is assigned: how far it is in each partition. ApiError, Lost."""
+    """Yield committed offset, end offset, lag and member of each partition. Raises ApiError, Disconnected."""
     committed = fetch_committed_offsets(cluster, group.name)
     owners = {one: member for member in group.members for one in member.partitions}
     there = _with_leader(cluster, {*committed, *owners})
@@ -207,7 +209,7 @@ def offset_rows(cluster: CommandClient, group: Group) -> Iterable[Row]:
 
 
 def _with_leader(cluster: CommandClient, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Of some partitions those that somebody leads: topics may be deleted before groups forget them."""
+    """Return the partitions that have a leader: a group can have offsets of a deleted topic."""
     wanted = set(partitions)
     found = cluster.metadata(sorted({topic for topic, _ in wanted})) if wanted else None
     led = {
@@ -222,10 +224,10 @@ def _with_leader(cluster: CommandClient, partitions: Iterable[TopicPartition]) -
 def _select_partitions(
     cluster: CommandClient, group: str, topics: Iterable[str], committed: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """The partitions that are named; all that the group has offsets of where none is."""
+    """Return the given partitions, or by default those with committed offsets."""
     if not topics:
         if not committed:
-            raise CommandError(f"group {group} has committed nothing: name what it is to read, by --topic")
+            raise CommandError(f"group {group} has no committed offsets: choose a topic with --topic")
         return sorted(committed)
     chosen: list[TopicPartition] = []
     for text in topics:
@@ -243,7 +245,7 @@ def _select_partitions(
 
 def _reset(cluster: CommandClient, options: Namespace, output: Output) -> None:
     if (options.to is None) == (options.by is None):
-        raise UsageError("say where the group is to go on: either --to PLACE or --by N")
+        raise UsageError("expected either --to POSITION or --by N")
     now_ms = time.time_ns() // 1_000_000
     known = list_groups(cluster)
     output.show(
@@ -259,7 +261,7 @@ def _reset(cluster: CommandClient, options: Namespace, output: Output) -> None:
         empty="",
     )
     if options.group not in known:
-        near = suggestion(options.group, known) or ", and this begins it"
+        near = suggestion(options.group, known) or ", it will be created"
         output.note(f"there is no group '{options.group}' yet{near}")
     if not options.execute:
         output.note(DRY_RUN_NOTE)
@@ -276,11 +278,10 @@ def reset_offsets(
     option: str = "--to",
     execute: bool,
 ) -> list[Row]:
-    """Where a group without members is to go on: at a place, or so many records on. `execute` commits that.
+    """Return the new offset of each partition of a group without members; `execute` commits them.
 
-    `topics` are names, with `:0,1` behind for some partitions; without any, what the group has committed.
-    `option` is what a place is called to whoever has named one that is none.
-    UsageError, Failure, ApiError, Lost.
+    Topics can name partitions, like `orders:0,1`; without topics, all partitions with committed offsets are
+    reset. `option` is the name of `to` in error messages. Raises CommandError, ApiError, Disconnected.
     """
     _check_empty(cluster, group)
     committed = fetch_committed_offsets(cluster, group)
@@ -290,11 +291,11 @@ def reset_offsets(
     if to is None or to == CURRENT:
         for one in partitions:
             if one not in committed and by is not None:
-                raise CommandError(f"group {group} has no offset of {one[0]}-{one[1]}: say --to PLACE")
+                raise CommandError(f"group {group} has no offset of {one[0]}-{one[1]}: use --to POSITION")
         wanted = {one: committed.get(one, ends[one]) + (by or 0) for one in partitions}
     else:
         wanted = resolve_position(cluster, to, partitions, now_ms, option)
-    # Kafka's tool, too, takes what is beyond either end for that end.
+    # Offsets beyond either end are moved to that end, as kafka-consumer-groups does.
     targets = {one: min(max(wanted[one], firsts[one]), ends[one]) for one in partitions}
     if execute:
         _commit(cluster, group, targets)
@@ -312,7 +313,7 @@ def reset_offsets(
 
 
 def _check_empty(cluster: CommandClient, name: str) -> None:
-    """Failure where the group has members, which commit for themselves."""
+    """Raise CommandError if the group has members: their next commit would override the reset."""
     found = list_groups(cluster).get(name)
     if found is not None and (members := describe_group(cluster, found).members):
         raise CommandError(f"group {name} has {plural(len(members), 'member')}: stop them first")
@@ -374,7 +375,7 @@ def _delete_offsets(cluster: CommandClient, options: Namespace, output: Output) 
         {"group": options.group, "topic": topic, "partition": index, "committed": committed[topic, index]}
         for topic, index in partitions
     ]
-    output.show(rows, empty=f"group {options.group} has committed nothing there")
+    output.show(rows, empty=f"group {options.group} has no committed offsets there")
     if not options.execute:
         output.note(DRY_RUN_NOTE)
 
@@ -389,4 +390,4 @@ def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
             raise_for_code(response.results[0].error_code, None, f"group {name}")
 
         cluster.retry(attempt)
-        output.report(f"group {name} is deleted", group=name, deleted=True)
+        output.report(f"group {name} deleted", group=name, deleted=True)

@@ -1,4 +1,4 @@
-"""`kwire logs`: the directories in which brokers keep their logs, and moves of replicas between them."""
+"""`kwire logs`: describe the log directories of brokers, and move replicas between them."""
 
 from __future__ import annotations
 
@@ -28,30 +28,34 @@ from kwire.wire.messages.describe_log_dirs import (
 
 
 def parser(name: str) -> ArgumentParser:
-    parser = command_parser(name, "Look at the log directories of brokers, and move replicas between them.")
+    parser = command_parser(name, "Describe the log directories of brokers, and move replicas between them.")
     actions = Actions(parser)
-    list_ = actions.add("list", _list, "List the log directories of brokers.", "kwire logs list --broker 1")
+    list_ = actions.add("list", _list, "List log directories.", "kwire logs list --broker 1")
     describe = actions.add(
         "describe",
         _describe,
-        "Tell where the replicas of topics lie, and how large they are.",
+        "Show the log directory and size of each replica.",
         "kwire logs describe orders",
     )
-    describe.add_argument("patterns", nargs="*", metavar="TOPIC", help="names, with * and ? as in a shell")
+    describe.add_argument("patterns", nargs="*", metavar="TOPIC", help="names or patterns with * and ?")
     for action in (list_, describe):
         action.add_argument(
-            "--broker", type=int, action="append", metavar="ID", help="may be repeated (default: all)"
+            "--broker",
+            type=int,
+            action="append",
+            metavar="ID",
+            help="a broker id; can be repeated (default: all)",
         )
     move = actions.add(
         "move",
         _move,
-        "Begin to move a replica to another log directory of its broker.",
+        "Start moving a replica to another log directory of its broker.",
         "kwire logs move orders --partition 0 --broker 1 --to /mnt/disk2",
     )
     move.add_argument("topic", metavar="TOPIC")
-    move.add_argument("--partition", type=int, required=True, metavar="N", help="of the topic")
-    move.add_argument("--broker", type=int, required=True, metavar="ID", help="who has the replica")
-    move.add_argument("--to", required=True, metavar="DIR", help="as the broker's log.dirs has it")
+    move.add_argument("--partition", type=int, required=True, metavar="N", help="the partition")
+    move.add_argument("--broker", type=int, required=True, metavar="ID", help="the broker with the replica")
+    move.add_argument("--to", required=True, metavar="DIR", help="the directory, as in the broker's log.dirs")
     return parser
 
 
@@ -74,7 +78,9 @@ def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
         for node_id, one in _directories(cluster, options.broker)
     ]
     output.show(
-        rows, empty="there are no directories", color=lambda row: RED if row["state"] != "online" else None
+        rows,
+        empty="there are no log directories",
+        color=lambda row: RED if row["state"] != "online" else None,
     )
 
 
@@ -111,7 +117,7 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
     rows.sort(key=lambda row: (row["topic"], row["partition"], row["broker"]))
     output.show(
         rows,
-        empty="no replica of such a topic lies there",
+        empty="there are no such replicas",
         color=lambda row: YELLOW if row["lag"] or row["moving_here"] else None,
     )
 
@@ -127,7 +133,7 @@ def _directories(
             response = cluster.send_to_node(
                 node_id, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse
             )
-            raise_for_code(response.error_code, None, f"the directories of broker {node_id}")
+            raise_for_code(response.error_code, None, f"the log directories of broker {node_id}")
             return response.results
 
         found += [(node_id, one) for one in cluster.retry(attempt)]
@@ -146,7 +152,7 @@ def _move(cluster: CommandClient, options: Namespace, output: Output) -> None:
     name = f"{options.topic}-{options.partition}"
 
     def locations() -> list[tuple[str, bool]]:
-        """The directories that have the replica, and whether it is only on its way to that one."""
+        """Return the directories with this replica, and whether each is the target of a running move."""
         return [
             (one.log_dir, each.is_future_key)
             for _, one in _directories(cluster, [options.broker])
@@ -165,12 +171,12 @@ def _move(cluster: CommandClient, options: Namespace, output: Output) -> None:
     before = locations()
     cluster.retry(attempt)
     after = locations()
-    # A directory may be named in more than one way: that nothing moves is seen by what brokers tell.
+    # Paths can be written in several ways, so compare what the broker reports before and after.
     is_there = [is_future for _, is_future in after] == [False] and set(after) <= set(before)
     output.report(
-        f"{name} lies in {options.to} already"
+        f"{name} is already in {options.to}"
         if is_there
-        else f"{name} is on its way to {options.to}: 'kwire logs describe {options.topic}' tells how far",
+        else f"moving {name} to {options.to}: 'kwire logs describe {options.topic}' shows the progress",
         topic=options.topic,
         partition=options.partition,
         broker=options.broker,

@@ -1,4 +1,4 @@
-"""`kwire tokens`: delegation tokens, by which programs are authenticated for a while."""
+"""`kwire tokens`: create, renew and expire delegation tokens."""
 
 from __future__ import annotations
 
@@ -22,61 +22,57 @@ from kwire.client.tokens import (
 
 
 def parser(name: str) -> ArgumentParser:
-    parser = command_parser(name, "Look at delegation tokens, make them, and end them.")
+    parser = command_parser(name, "List, create, renew and expire delegation tokens.")
     actions = Actions(parser)
-    list_ = actions.add("list", _list, "List the tokens that you may see.", "kwire tokens list")
-    list_.add_argument(
-        "owners", nargs="*", metavar="USER", help="whose they are, or may be renewed by (default: all)"
-    )
+    list_ = actions.add("list", _list, "List the tokens that you can describe.", "kwire tokens list")
+    list_.add_argument("owners", nargs="*", metavar="USER", help="only tokens of these owners (default: all)")
     create = actions.add(
         "create",
         _create,
-        "Have a token made, and tell its password.",
+        "Create a token and print its password.",
         "kwire tokens create --renewer bob --command-config alice.properties",
     )
-    create.add_argument("--owner", metavar="USER", help="whose it is to be (default: yours)")
+    create.add_argument("--owner", metavar="USER", help="the owner (default: you)")
     create.add_argument(
         "--renewer",
         action="append",
         default=[],
         metavar="USER",
-        help="who else may renew it; may be repeated",
+        help="another user that can renew it; can be repeated",
     )
     create.add_argument(
-        "--lifetime", metavar="7d", help="after which it cannot be renewed (default: what the brokers say)"
+        "--lifetime", metavar="7d", help="maximum lifetime including renewals (default: the brokers' maximum)"
     )
-    renew = actions.add(
-        "renew", _renew, "Let tokens live for longer.", "kwire tokens renew 2Fs9BXgvQ7iFvqXjfkVDdA"
-    )
+    renew = actions.add("renew", _renew, "Renew tokens.", "kwire tokens renew 2Fs9BXgvQ7iFvqXjfkVDdA")
     renew.add_argument("tokens", nargs="+", metavar="ID")
     renew.add_argument(
-        "--for", dest="period", metavar="1d", help="from now on (default: what the brokers say)"
+        "--for", dest="period", metavar="1d", help="new time to live (default: the brokers' setting)"
     )
     expire = actions.add(
-        "expire", _expire, "End tokens, now or later.", "kwire tokens expire 2Fs9BXgvQ7iFvqXjfkVDdA"
+        "expire", _expire, "Expire tokens, now or later.", "kwire tokens expire 2Fs9BXgvQ7iFvqXjfkVDdA"
     )
     expire.add_argument("tokens", nargs="+", metavar="ID")
-    expire.add_argument("--after", dest="period", metavar="10m", help="and not at once")
+    expire.add_argument("--after", dest="period", metavar="10m", help="expire after this time (default: now)")
     return parser
 
 
 def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
     found = describe_tokens(cluster, [_user(name) for name in options.owners] or None)
-    output.show([_row(token) for token in found], empty="there are no tokens that you may see")
+    output.show([_row(token) for token in found], empty="there are no tokens that you can describe")
 
 
 def _create(cluster: CommandClient, options: Namespace, output: Output) -> None:
     owner = None if options.owner is None else _user(options.owner)
     lifetime_ms = _parse_period_ms(options.lifetime, "--lifetime")
     token = create_token(cluster, owner, [_user(name) for name in options.renewer], lifetime_ms)
-    # Before anything else: nobody can be asked for the password once more.
+    # Print it first: the password cannot be requested again.
     if output.as_json:
         output.document([{**_row(token), "password": token.password}])
     else:
         output.line(
             f"token {token.token_id} of {token.owner.name} expires at {format_time(token.expires_ms)}"
         )
-        output.line(f"its password, for SCRAM with tokenauth=true: {token.password}")
+        output.line(f"password, for SCRAM with tokenauth=true: {token.password}")
     _wait_for_all_brokers(cluster, output, token.token_id, is_there=True)
 
 
@@ -96,7 +92,7 @@ def _expire(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 
 def _wait_for_all_brokers(cluster: CommandClient, output: Output, token_id: str, *, is_there: bool) -> None:
-    """As `Cluster.settle` does: the next command may be authenticated by the token."""
+    """Wait until all brokers know the token, or its end, since the next command may use it."""
     cluster.wait_for_all_brokers(
         lambda node_id: (
             any(one.token_id == token_id for one in describe_tokens(cluster, None, node_id)) == is_there
@@ -111,11 +107,11 @@ def _report_expiry(output: Output, token_id: str, expires_ms: int) -> None:
 
 
 def _find_tokens(cluster: CommandClient, ids: list[str]) -> list[Token]:
-    """Tokens by their ids; requests name them by their HMAC, which who may change them is told. Failure."""
+    """Return tokens by id, with the HMAC that requests need. Raises CommandError for an unknown id."""
     known = {token.token_id: token for token in describe_tokens(cluster)}
     for one in ids:
         if one not in known:
-            raise CommandError(f"there is no token {one} that you may see: 'kwire tokens list' names them")
+            raise CommandError(f"there is no token {one} that you can describe: see 'kwire tokens list'")
     return [known[one] for one in ids]
 
 

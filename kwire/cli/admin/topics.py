@@ -1,4 +1,4 @@
-"""`kwire topics`: list, describe, create, alter and delete topics, and delete records from their start."""
+"""`kwire topics`: list, describe, create, alter, delete and trim topics."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ END: Final = "end"
 
 
 def parser(name: str) -> ArgumentParser:
-    parser = command_parser(name, "Look at the topics of a cluster, and change them.")
+    parser = command_parser(name, "List, describe, create, alter, delete and trim topics.")
     actions = Actions(parser)
-    list_ = actions.add("list", _list, "List the topics.", "kwire topics list 'orders-*'")
-    list_.add_argument("patterns", nargs="*", metavar="PATTERN", help="names, with * and ? as in a shell")
-    list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
-    list_.add_argument("--internal", action="store_true", help="also those that brokers keep for themselves")
+    list_ = actions.add("list", _list, "List topics.", "kwire topics list 'orders-*'")
+    list_.add_argument("patterns", nargs="*", metavar="PATTERN", help="names or patterns with * and ?")
+    list_.add_argument("--names", action="store_true", help="print names only, one per line")
+    list_.add_argument("--internal", action="store_true", help="include internal topics")
     describe = actions.add(
         "describe",
         _describe,
-        "Tell which brokers lead and have the partitions of topics.",
+        "Show leader, replicas and in-sync replicas of partitions.",
         "kwire topics describe orders --offsets",
     )
-    describe.add_argument("patterns", nargs="*", metavar="TOPIC", help="names, with * and ? as in a shell")
-    describe.add_argument("--offsets", action="store_true", help="with their first offset and their end")
-    describe.add_argument("--configs", action="store_true", help="what is configured, instead of partitions")
+    describe.add_argument("patterns", nargs="*", metavar="TOPIC", help="names or patterns with * and ?")
+    describe.add_argument("--offsets", action="store_true", help="include first and end offsets")
+    describe.add_argument("--configs", action="store_true", help="show topic configurations instead")
     describe.add_argument(
-        "--under-replicated", action="store_true", help="only partitions that lack replicas, or a leader"
+        "--under-replicated", action="store_true", help="only partitions without a full ISR, or a leader"
     )
     create = actions.add(
         "create",
@@ -72,43 +72,60 @@ def parser(name: str) -> ArgumentParser:
         "kwire topics create orders --partitions 12 --replication-factor 3 --config cleanup.policy=compact",
     )
     create.add_argument("topic", metavar="TOPIC")
-    create.add_argument("--partitions", type=int, metavar="N", help="how many (default: as brokers have it)")
-    create.add_argument("--replication-factor", type=int, metavar="N", help="how many replicas each has")
+    create.add_argument(
+        "--partitions",
+        type=int,
+        metavar="N",
+        help="number of partitions (default: the broker's num.partitions)",
+    )
+    create.add_argument(
+        "--replication-factor", type=int, metavar="N", help="replicas per partition (default: the broker's)"
+    )
     create.add_argument(
         "--replica-assignment",
         metavar="ID:ID,...",
-        help="instead of both: the brokers of each partition, the preferred leader first",
+        help="replicas of each partition, preferred leader first, instead of the two options above",
     )
-    create.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
-    create.add_argument("--if-not-exists", action="store_true", help="let a topic be that is there already")
-    create.add_argument("--dry-run", action="store_true", help="only tell whether it could be done")
+    create.add_argument(
+        "--config", action="append", default=[], metavar="KEY=VALUE", help="a topic setting; can be repeated"
+    )
+    create.add_argument("--if-not-exists", action="store_true", help="succeed if the topic exists")
+    create.add_argument("--dry-run", action="store_true", help="only validate the request")
     alter = actions.add(
         "alter",
         _alter,
-        "Give a topic more partitions, or other configurations.",
+        "Add partitions to a topic, or change its configuration.",
         "kwire topics alter orders --partitions 24 --config retention.ms=86400000",
     )
     alter.add_argument("topic", metavar="TOPIC")
-    alter.add_argument("--partitions", type=int, metavar="N", help="how many it is to have")
-    alter.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
+    alter.add_argument("--partitions", type=int, metavar="N", help="the new number of partitions")
     alter.add_argument(
-        "--delete-config", action="append", default=[], metavar="KEY", help="back to the default; repeatable"
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a topic setting; can be repeated",
     )
-    alter.add_argument("--dry-run", action="store_true", help="only tell whether it could be done")
-    delete = actions.add(
-        "delete", _delete, "Delete topics, and all that is in them.", "kwire topics delete orders"
+    alter.add_argument(
+        "--delete-config",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="reset a topic setting to its default; can be repeated",
     )
+    alter.add_argument("--dry-run", action="store_true", help="only validate the change")
+    delete = actions.add("delete", _delete, "Delete topics and their records.", "kwire topics delete orders")
     delete.add_argument("topics", nargs="+", metavar="TOPIC")
-    delete.add_argument("--if-exists", action="store_true", help="let it be where there is none")
+    delete.add_argument("--if-exists", action="store_true", help="succeed if a topic does not exist")
     trim = actions.add(
         "trim",
         _trim,
-        "Delete the records of a partition that are before an offset.",
+        "Delete the records before an offset.",
         "kwire topics trim orders --partition 0 --before 1000",
     )
     trim.add_argument("topic", metavar="TOPIC")
-    trim.add_argument("--partition", type=int, metavar="N", help="only of this one (default: of each)")
-    trim.add_argument("--before", required=True, metavar="OFFSET", help="the first that stays, or 'end'")
+    trim.add_argument("--partition", type=int, metavar="N", help="only this partition (default: all)")
+    trim.add_argument("--before", required=True, metavar="OFFSET", help="the new log start offset, or 'end'")
     return parser
 
 
@@ -140,7 +157,7 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
             for name in names
             for row in describe_configs(cluster, RESOURCE_TOPIC, name, changed_only=True)
         ]
-        output.show(rows, empty="nothing is configured of these topics, all is as the brokers have it")
+        output.show(rows, empty="these topics have no configuration of their own")
         return
     chosen = [
         (topic, one)
@@ -165,7 +182,7 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
         if output.as_json:
             row["topic_id"] = uuid_to_text(topic.topic_id)
         rows.append(row)
-    none = "every partition has all its replicas" if options.under_replicated else "there are no topics"
+    none = "no partition is under-replicated" if options.under_replicated else "there are no topics"
     output.show(rows, empty=none, color=_color)
 
 
@@ -180,7 +197,7 @@ def _offsets(
 
 def _create(cluster: CommandClient, options: Namespace, output: Output) -> None:
     if options.replica_assignment and (options.partitions or options.replication_factor):
-        raise UsageError("--replica-assignment tells partitions and replicas: leave the other two off")
+        raise UsageError("--replica-assignment excludes --partitions and --replication-factor")
     for option, value in (
         ("partitions", options.partitions),
         ("replication-factor", options.replication_factor),
@@ -211,11 +228,11 @@ def _create(cluster: CommandClient, options: Namespace, output: Output) -> None:
     made = cluster.retry(attempt)
     if not options.dry_run:
         cluster.wait_for_topic(options.topic, _has_leaders)
-    could = "could be" if options.dry_run else "is"
+    created = "can be created" if options.dry_run else "created"
     output.report(
-        f"topic {options.topic} is there already"
+        f"topic {options.topic} already exists"
         if made is None
-        else f"topic {options.topic} {could} created{_summary(made.num_partitions, made.replication_factor)}",
+        else f"topic {options.topic} {created}{_summary(made.num_partitions, made.replication_factor)}",
         topic=options.topic,
         created=made is not None and not options.dry_run,
         dry_run=options.dry_run,
@@ -227,10 +244,10 @@ def _has_leaders(topic: MetadataResponseTopic) -> bool:
 
 
 def _summary(partitions: int, replicas: int) -> str:
-    """Where the broker tells it (KIP-525)."""
+    """Return the size of a created topic, if the broker returned it (KIP-525)."""
     if partitions < 0:
         return ""
-    return f", with {plural(partitions, 'partition')} of {plural(replicas, 'replica')}"
+    return f" with {plural(partitions, 'partition')}, {plural(replicas, 'replica')} each"
 
 
 def _assignments(text: str | None) -> list[CreatableReplicaAssignment]:
@@ -243,7 +260,7 @@ def _assignments(text: str | None) -> list[CreatableReplicaAssignment]:
         ]
     except ValueError:
         raise UsageError(
-            f"--replica-assignment {text}: expected the ids of brokers, like 1:2,2:3 for two partitions"
+            f"--replica-assignment {text}: expected broker ids, like 1:2,2:3 for two partitions"
         ) from None
 
 
@@ -251,15 +268,15 @@ def _alter(cluster: CommandClient, options: Namespace, output: Output) -> None:
     set_ = pairs(options.config, "--config")
     settings = {**set_, **dict.fromkeys(options.delete_config)}
     if options.partitions is None and not settings:
-        raise UsageError("say what to change: --partitions, --config or --delete-config")
+        raise UsageError("nothing to change: use --partitions, --config or --delete-config")
     if len(settings) < len(set_) + len(set(options.delete_config)):
-        raise UsageError("a key can be changed in one way at a time")
+        raise UsageError("a key is given twice: change it in one way only")
     cluster.topics([options.topic])
-    could = "could have" if options.dry_run else "has"
+    changed, has = ("would change", "would have") if options.dry_run else ("changed", "has")
     if settings:
         alter_configs(cluster, RESOURCE_TOPIC, options.topic, settings, dry_run=options.dry_run)
         output.report(
-            f"topic {options.topic} {could} {plural(len(settings), 'changed configuration')}",
+            f"{changed} {plural(len(settings), 'key')} of topic {options.topic}",
             topic=options.topic,
             keys=list(settings),
             dry_run=options.dry_run,
@@ -279,7 +296,7 @@ def _alter(cluster: CommandClient, options: Namespace, output: Output) -> None:
         if not options.dry_run:
             cluster.wait_for_topic(options.topic, lambda topic: len(topic.partitions) >= options.partitions)
         output.report(
-            f"topic {options.topic} {could} {plural(options.partitions, 'partition')}",
+            f"topic {options.topic} {has} {plural(options.partitions, 'partition')}",
             topic=options.topic,
             partitions=options.partitions,
             dry_run=options.dry_run,
@@ -290,7 +307,7 @@ def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
     there = {topic.name for topic in cluster.metadata(None).topics}
     missing = [name for name in options.topics if name not in there]
     if missing and not options.if_exists:
-        raise CommandError(f"{unknown_topic(missing[0], filter(None, there))}; nothing is deleted")
+        raise CommandError(f"{unknown_topic(missing[0], filter(None, there))}; no topic was deleted")
     for name in (name for name in options.topics if name in there):
         request = DeleteTopicsRequest(topic_names=[name], topics=[], timeout_ms=cluster.request_timeout_ms)
 
@@ -300,7 +317,7 @@ def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
         cluster.retry(attempt)
         cluster.wait_for_topic(name, lambda topic: topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        output.report(f"topic {name} is deleted", topic=name, deleted=True)
+        output.report(f"topic {name} deleted", topic=name, deleted=True)
     for name in missing:
         output.report(f"there is no topic {name}", topic=name, deleted=False)
 
@@ -333,8 +350,8 @@ def _trim(cluster: CommandClient, options: Namespace, output: Output) -> None:
             found = response.topics[0].partitions[0]
             if found.error_code == ErrorCode.POLICY_VIOLATION:
                 raise CommandError(
-                    f"{options.topic} is compacted, and loses no records before an offset: add delete to its "
-                    f"cleanup.policy, by 'kwire configs alter topic {options.topic} --append "
+                    f"{options.topic} is compacted, so its records cannot be deleted by offset: add delete to "
+                    f"its cleanup.policy with 'kwire configs alter topic {options.topic} --append "
                     f"cleanup.policy=delete'"
                 )
             raise_for_code(found.error_code, None, f"{options.topic}-{partition}")
@@ -345,7 +362,7 @@ def _trim(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 
 def _find_topics(cluster: CommandClient, patterns: Sequence[str]) -> list[MetadataResponseTopic]:
-    """The topics that the patterns name, by their names. Failure for a name that none has."""
+    """Return the topics that match a pattern. Raises CommandError for a pattern without a match."""
     topics = sorted(cluster.metadata(None).topics, key=lambda topic: topic.name or "")
     for topic in topics:
         raise_for_code(topic.error_code, None, f"topic {topic.name}")

@@ -1,4 +1,4 @@
-"""`kwire transactions`: who writes in transactions, which are open, and an end to those that hang."""
+"""`kwire transactions`: list and describe transactions and producers, and abort hanging transactions."""
 
 from __future__ import annotations
 
@@ -41,71 +41,71 @@ NO_START: Final = -1
 
 
 class PartitionProducer(NamedTuple):
-    """A producer of a partition."""
+    """State of a producer in one partition."""
 
     partition: TopicPartition
     state: ProducerState
 
     @property
     def txn_start_offset(self) -> int | None:
-        """Where its open transaction begins."""
+        """The first offset of its open transaction, if there is one."""
         at = self.state.current_txn_start_offset
         return None if at == NO_START else at
 
 
 def parser(name: str) -> ArgumentParser:
-    parser = command_parser(name, "Look at transactions, and end those that hang.")
+    parser = command_parser(name, "List and describe transactions and producers, and abort transactions.")
     actions = Actions(parser)
-    list_ = actions.add(
-        "list", _list, "List the transactional ids.", "kwire transactions list --state Ongoing"
+    list_ = actions.add("list", _list, "List transactional ids.", "kwire transactions list --state Ongoing")
+    list_.add_argument(
+        "--state", action="append", default=[], metavar="STATE", help="only this state; can be repeated"
     )
-    list_.add_argument("--state", action="append", default=[], metavar="STATE", help="may be repeated")
-    list_.add_argument("--older-than", metavar="10m", help="only those whose transaction is open for so long")
+    list_.add_argument("--older-than", metavar="10m", help="only transactions that are open for longer")
     describe = actions.add(
         "describe",
         _describe,
-        "Tell the state of transactional ids, and their partitions.",
+        "Show the state and partitions of transactional ids.",
         "kwire transactions describe pay",
     )
     describe.add_argument("ids", nargs="+", metavar="ID")
     producers = actions.add(
         "producers",
         _producers,
-        "Tell who writes to the partitions of topics.",
+        "Show the active producers of partitions.",
         "kwire transactions producers orders",
     )
     producers.add_argument("topics", nargs="+", metavar="TOPIC")
-    producers.add_argument("--partition", type=int, metavar="N", help="only of this one")
+    producers.add_argument("--partition", type=int, metavar="N", help="only this partition (default: all)")
     hanging = actions.add(
         "find-hanging",
         _find_hanging,
-        "Find transactions that are open in a partition, and of which no coordinator knows any more.",
+        "Find transactions that are open in a partition, but unknown to every coordinator.",
         "kwire transactions find-hanging orders",
     )
-    hanging.add_argument("topics", nargs="*", metavar="TOPIC", help="(default: all)")
+    hanging.add_argument("topics", nargs="*", metavar="TOPIC", help="a topic (default: all topics)")
     hanging.add_argument(
-        "--older-than", default="15m", metavar="15m", help="only where nothing was written for so long"
+        "--older-than", default="15m", metavar="15m", help="only if the last write is older (default: 15m)"
     )
     abort = actions.add(
         "abort",
         _abort,
-        "Tell which open transaction begins at an offset, and with --execute end it by a marker.",
+        "Show the open transaction at an offset, and abort it with --execute.",
         "kwire transactions abort orders --partition 0 --start-offset 17 --execute",
     )
     abort.add_argument("topic", metavar="TOPIC")
-    abort.add_argument("--partition", type=int, required=True, metavar="N", help="of the topic")
+    abort.add_argument("--partition", type=int, required=True, metavar="N", help="the partition")
     abort.add_argument(
         "--start-offset",
         type=int,
         required=True,
         metavar="OFFSET",
-        help="where it begins, as 'producers' and 'find-hanging' tell",
+        help="the transaction's first offset, as shown by 'producers' and 'find-hanging'",
     )
-    abort.add_argument("--execute", action="store_true", help="do it, and not only tell")
+    abort.add_argument("--execute", action="store_true", help="abort the transaction")
     end = actions.add(
         "terminate",
         _terminate,
-        "End the open transaction of a transactional id, whose producer is fenced.",
+        "Abort the open transaction of a transactional id, and fence its producer.",
         "kwire transactions terminate pay",
     )
     end.add_argument("id", metavar="ID")
@@ -125,7 +125,7 @@ def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 
 def list_transactions(cluster: CommandClient, states: Sequence[str] = (), age_ms: int = -1) -> list[Row]:
-    """The transactional ids of all coordinators, by their names. UsageError, ApiError, Lost."""
+    """Return the transactional ids of all coordinators. Raises UsageError, ApiError, Disconnected."""
     rows: list[Row] = []
     for node_id in sorted(cluster.brokers()):
         request = ListTransactionsRequest(
@@ -142,8 +142,8 @@ def list_transactions(cluster: CommandClient, states: Sequence[str] = (), age_ms
         response = cluster.retry(attempt)
         if response.unknown_state_filters:
             raise UsageError(
-                f"--state {response.unknown_state_filters[0]} is no state: say Ongoing, PrepareCommit, "
-                f"PrepareAbort, CompleteCommit, CompleteAbort or Empty"
+                f"--state {response.unknown_state_filters[0]} is not a state: expected Ongoing, "
+                f"PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort or Empty"
             )
         rows += [
             {
@@ -180,7 +180,7 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
 
 
 def describe_transaction(cluster: CommandClient, name: str) -> TransactionState:
-    """What its coordinator knows of a transactional id. ApiError, Lost."""
+    """Return the coordinator's state of a transactional id. Raises ApiError, Disconnected."""
     request = DescribeTransactionsRequest(transactional_ids=[name])
 
     def attempt() -> TransactionState:
@@ -216,7 +216,7 @@ def _producers(cluster: CommandClient, options: Namespace, output: Output) -> No
     ]
     output.show(
         rows,
-        empty="nobody with a producer id has written there lately",
+        empty="there are no active producers",
         color=lambda row: None if row["txn_start_offset"] is None else YELLOW,
     )
 
@@ -224,7 +224,7 @@ def _producers(cluster: CommandClient, options: Namespace, output: Output) -> No
 def describe_producers(
     cluster: CommandClient, partitions: Sequence[TopicPartition]
 ) -> Iterator[PartitionProducer]:
-    """Who writes to some partitions, by their names. ApiError, Failure."""
+    """Yield the active producers of partitions, by leader and partition. Raises ApiError, CommandError."""
     for leader, led in sorted(cluster.leaders(sorted(partitions)).items()):
         request = DescribeProducersRequest(
             topics=[
@@ -249,7 +249,7 @@ def _find_hanging(cluster: CommandClient, options: Namespace, output: Output) ->
         if one.leader_id >= 0
     ]
     rows = []
-    with output.progress("partitions looked at") as progress:
+    with output.progress("producers checked") as progress:
         producers = cluster.retry(lambda: list(describe_producers(cluster, partitions)))
         for number, producer in enumerate(producers):
             progress.update(number, len(producers))
@@ -266,13 +266,13 @@ def _find_hanging(cluster: CommandClient, options: Namespace, output: Output) ->
                         "last_timestamp": format_time(producer.state.last_timestamp),
                     }
                 )
-    output.show(rows, empty="no transaction hangs", color=lambda row: RED)
+    output.show(rows, empty="there are no hanging transactions", color=lambda row: RED)
     if rows:
-        output.note("'kwire transactions abort' ends one, so that consumers get past it")
+        output.note("'kwire transactions abort' ends one, so that read_committed consumers can continue")
 
 
 def _is_known(cluster: CommandClient, producer: PartitionProducer) -> bool:
-    """Whether a coordinator has the transaction, and will end it."""
+    """Return whether a coordinator knows the transaction, and so will complete it."""
     request = ListTransactionsRequest(state_filters=[], producer_id_filters=[producer.state.producer_id])
     for node_id in sorted(cluster.brokers()):
         for one in cluster.send_to_node(node_id, request, ListTransactionsResponse).transaction_states:
@@ -296,12 +296,12 @@ def _abort(cluster: CommandClient, options: Namespace, output: Output) -> None:
     found = next((one for one in open_ if one.txn_start_offset == options.start_offset), None)
     if found is None:
         known = (
-            f"it is {', '.join(str(one.txn_start_offset) for one in open_)}"
+            f"open transactions start at {', '.join(str(one.txn_start_offset) for one in open_)}"
             if open_
-            else "none is open there"
+            else "the partition has no open transaction"
         )
         raise CommandError(
-            f"no open transaction of {options.topic}-{options.partition} begins at {options.start_offset}: "
+            f"no open transaction of {options.topic}-{options.partition} starts at {options.start_offset}: "
             f"{known}"
         )
     if options.execute:
@@ -311,7 +311,7 @@ def _abort(cluster: CommandClient, options: Namespace, output: Output) -> None:
                     producer_id=found.state.producer_id,
                     producer_epoch=found.state.producer_epoch,
                     transaction_result=False,
-                    # Where no marker was written yet, no coordinator is known.
+                    # The coordinator epoch is -1 until the first marker.
                     coordinator_epoch=max(0, found.state.coordinator_epoch),
                     topics=[
                         WritableTxnMarkerTopic(name=options.topic, partition_indexes=[options.partition])
@@ -327,8 +327,8 @@ def _abort(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
         cluster.retry(attempt)
     output.report(
-        f"the transaction of producer {found.state.producer_id} that began at {found.txn_start_offset} "
-        + ("is aborted" if options.execute else "would be aborted: --execute does it"),
+        f"the transaction of producer {found.state.producer_id} that starts at {found.txn_start_offset} "
+        + ("was aborted" if options.execute else "would be aborted: use --execute to abort it"),
         topic=options.topic,
         partition=options.partition,
         start_offset=found.txn_start_offset,
@@ -349,7 +349,7 @@ def _terminate(cluster: CommandClient, options: Namespace, output: Output) -> No
 
     cluster.retry(attempt)
     output.report(
-        f"transactional id {options.id} has no open transaction any more, and its producer is fenced",
+        f"the open transaction of {options.id} was aborted, if there was one, and its producer was fenced",
         transactional_id=options.id,
         terminated=True,
     )

@@ -1,4 +1,4 @@
-"""`kwire users`: who may come by SCRAM, and with which password."""
+"""`kwire users`: list, set and delete SCRAM credentials."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 
 def parser(name: str) -> ArgumentParser:
-    parser = command_parser(name, "Look at users with SCRAM credentials, and change them.")
+    parser = command_parser(name, "List, set and delete the SCRAM credentials of users.")
     actions = Actions(parser)
-    list_ = actions.add("list", _list, "List users, and how each is authenticated.", "kwire users list")
-    list_.add_argument("users", nargs="*", metavar="USER", help="(default: all)")
-    list_.add_argument("--names", action="store_true", help="nothing but names, a line each")
+    list_ = actions.add("list", _list, "List users and their mechanisms.", "kwire users list")
+    list_.add_argument("users", nargs="*", metavar="USER", help="a user (default: all users)")
+    list_.add_argument("--names", action="store_true", help="print names only, one per line")
     set_ = actions.add(
         "set",
         _set,
-        "Give a user a password, which is asked for, or read from standard input.",
+        "Set a user's password, from a prompt or from standard input.",
         "kwire users set alice < password.txt",
     )
     set_.add_argument("user", metavar="USER")
-    _add_mechanism(set_, "of these (default: both)")
+    _add_mechanism(set_, "a SCRAM mechanism (default: both)")
     set_.add_argument(
         "--iterations",
         type=int,
         default=MIN_ITERATIONS,
         metavar="N",
-        help=f"how often the password is hashed (default: {MIN_ITERATIONS})",
+        help=f"iterations of the salted hash (default: {MIN_ITERATIONS})",
     )
-    delete = actions.add("delete", _delete, "Take users' credentials away.", "kwire users delete alice")
+    delete = actions.add("delete", _delete, "Delete SCRAM credentials.", "kwire users delete alice")
     delete.add_argument("users", nargs="+", metavar="USER")
-    _add_mechanism(delete, "of these (default: all that the user has)")
+    _add_mechanism(delete, "a SCRAM mechanism (default: all of the user's)")
     return parser
 
 
@@ -49,7 +49,7 @@ def _add_mechanism(parser: ArgumentParser, help_: str) -> None:
         action="append",
         default=[],
         choices=tuple(SCRAM_MECHANISMS),
-        help=f"{help_}; may be repeated",
+        help=f"{help_}; can be repeated",
     )
 
 
@@ -63,15 +63,13 @@ def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 def _set(cluster: CommandClient, options: Namespace, output: Output) -> None:
     if not MIN_ITERATIONS <= options.iterations <= MAX_ITERATIONS:
-        raise UsageError(
-            f"--iterations {options.iterations}: brokers take {MIN_ITERATIONS} to {MAX_ITERATIONS}"
-        )
+        raise UsageError(f"--iterations {options.iterations}: expected {MIN_ITERATIONS} to {MAX_ITERATIONS}")
     if not options.user.isascii():
-        output.note(f"no client can show the name {options.user} by SCRAM, which has names of ASCII alone")
+        output.note(f"clients cannot authenticate as {options.user}: SCRAM user names are ASCII")
     password = _read_password(options.user)
     mechanisms = list(dict.fromkeys(options.mechanism or SCRAM_MECHANISMS))
-    # A request each, as brokers take no user twice in one, and nothing between them that could fail: the
-    # passwords would differ.
+    # Brokers accept a user only once per request. Nothing between the requests can fail, which would leave
+    # the mechanisms with different passwords.
     for mechanism in mechanisms:
         set_password(cluster, options.user, password, mechanism, options.iterations)
         output.report(
@@ -86,7 +84,7 @@ def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
         mechanisms = list(dict.fromkeys(given))
         for mechanism in mechanisms:
             delete_credential(cluster, user, mechanism)
-            output.report(f"{user} has no password for {mechanism} any more", user=user, mechanism=mechanism)
+            output.report(f"{user} has no password for {mechanism} now", user=user, mechanism=mechanism)
         _wait_for_all_brokers(cluster, output, user, mechanisms, are_there=False)
 
 
@@ -107,22 +105,22 @@ def _wait_for_all_brokers(
 
 
 def _read_password(user: str) -> str:
-    """What is typed without being shown, or the first line of what is given. Failure, UsageError."""
+    """Read a password from a prompt, or from the first line of standard input. Raises CommandError."""
     if sys.stdin is None:
-        raise UsageError("standard input is closed: give the password there")
+        raise UsageError("standard input is closed: give the password on it")
     try:
         if sys.stdin.isatty():
             from getpass import getpass
 
             password = getpass(f"password of {user}: ")
-            if password != getpass("once more: "):
-                raise CommandError("the two passwords differ: nothing is changed")
+            if password != getpass("password again: "):
+                raise CommandError("the two passwords differ: nothing was changed")
         else:
             password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise UsageError("the password is not UTF-8: give text on standard input") from None
+        raise UsageError("the password is not UTF-8") from None
     except EOFError:
         password = ""
     if not password:
-        raise UsageError("the password is empty: give one on standard input")
+        raise UsageError("the password is empty")
     return password

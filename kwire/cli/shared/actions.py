@@ -1,4 +1,4 @@
-"""Commands with actions, such as `list` of `kwire topics`: each speaks to a cluster."""
+"""Actions of commands, such as `list` of `kwire topics`, each of which uses a cluster."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Action = Callable[[CommandClient, Namespace, Output], None]
 
 
 class Actions:
-    """The actions of a command."""
+    """The actions of one command."""
 
     def __init__(self, parser: ArgumentParser) -> None:
         self._parser = parser
         self._actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
 
     def add(self, name: str, act: Action, description: str, example: str) -> ArgumentParser:
-        """The parser of an action, which does `act`."""
+        """Add an action that calls `act`, and return its parser."""
         help_ = description.rstrip(".")
         action = self._actions.add_parser(name, help=help_, **help_arguments(description, example))
         self._parser.epilog = self._parser.epilog or action.epilog
@@ -37,5 +37,5 @@ def _run(act: Action, options: Namespace, output: Output) -> int:
         try:
             act(cluster, options, output)
         finally:
-            output.finish()  # also where only a part could be done
+            output.finish()  # also if only some of it succeeded
     return 0

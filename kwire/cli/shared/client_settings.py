@@ -1,4 +1,4 @@
-"""How a command reaches a cluster: what its options say, and a client's properties file."""
+"""Connection settings of a command, from its options and a client's properties file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kwire.wire.java_properties import load
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
 DEFAULT_PORT: Final = 9092
-CLIENT_ID: Final = "kwire-desk"
+CLIENT_ID: Final = "kwire-cli"
 TIMEOUT_SECONDS: Final = 30.0
 MAX_TIMEOUT_SECONDS: Final = 86_400
 _SERVER: Final = re.compile(r"(?:[A-Za-z_]\w*://)?(?:\[([^\]]+)\]|([^:\[\]/]+))(?::(\d{1,5}))?")
@@ -22,13 +22,13 @@ Address = tuple[str, int]
 
 
 class ClientSettings(NamedTuple):
-    """Which brokers to ask first, as whom, and for how long."""
+    """Bootstrap servers, client id, timeout and security of a command."""
 
     servers: tuple[Address, ...]
     client_id: str = CLIENT_ID
     timeout_seconds: float = TIMEOUT_SECONDS
     properties: Mapping[str, str] = {}
-    """All that the file says, for commands that look for keys of their own."""
+    """The complete properties file, for commands that read other keys of it."""
     security: Security = PLAINTEXT
 
     def __repr__(self) -> str:
@@ -37,12 +37,12 @@ class ClientSettings(NamedTuple):
 
     @property
     def request_timeout_ms(self) -> int:
-        """How long a broker may take for what it has to wait for: it is to answer before nobody listens."""
+        """Timeout of operations on the broker: shorter than the client's, so that the response arrives."""
         return int(900 * self.timeout_seconds)
 
 
 def settings_from_options(options: Namespace) -> ClientSettings:
-    """What the options that all commands share come to. Failure, UsageError."""
+    """Return the settings that the connection options select. Raises CommandError."""
     properties = {} if options.command_config is None else read_properties(options.command_config)
     try:
         security = parse_security(properties)
@@ -55,13 +55,15 @@ def settings_from_options(options: Namespace) -> ClientSettings:
     if seconds is None:
         seconds = _milliseconds(properties, "default.api.timeout.ms", TIMEOUT_SECONDS)
     if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
-        raise UsageError(f"--timeout {seconds:g}: give some seconds, up to {MAX_TIMEOUT_SECONDS}")
+        raise UsageError(
+            f"--timeout {seconds:g}: expected seconds, more than 0 and up to {MAX_TIMEOUT_SECONDS}"
+        )
     servers = servers_of(DEFAULT_SERVER if given is None else given, what)
     return ClientSettings(servers, properties.get("client.id", CLIENT_ID), seconds, properties, security)
 
 
 def servers_of(text: str, what: str = "--bootstrap-server") -> tuple[Address, ...]:
-    """Hosts and ports of a list with commas; `what` has given it. UsageError."""
+    """Parse a comma-separated list of HOST:PORT. `what` names its source in a UsageError."""
     servers = []
     for part in filter(None, map(str.strip, text.split(","))):
         found = _SERVER.fullmatch(part)
@@ -70,12 +72,12 @@ def servers_of(text: str, what: str = "--bootstrap-server") -> tuple[Address, ..
             raise UsageError(f"{what} {part}: expected HOST:PORT, like {DEFAULT_SERVER}")
         servers.append((found[1] or found[2], port))
     if not servers:
-        raise UsageError(f"{what} names no broker: expected HOST:PORT, like {DEFAULT_SERVER}")
+        raise UsageError(f"{what} is empty: expected HOST:PORT, like {DEFAULT_SERVER}")
     return tuple(servers)
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """A file in the format of Java's properties. Failure."""
+    """Read a file in Java's properties format. Raises CommandError."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return load(file.read())
@@ -88,7 +90,7 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def pairs(given: Iterable[str], option: str) -> dict[str, str]:
-    """What KEY=VALUE texts say. UsageError."""
+    """Parse KEY=VALUE texts. Raises UsageError, which names `option`."""
     found = {}
     for text in given:
         key, equals, value = text.partition("=")

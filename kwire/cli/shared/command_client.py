@@ -1,4 +1,4 @@
-"""A cluster as commands see it: what is not there is told at once, with what was perhaps meant."""
+"""A cluster client for commands, which reports missing topics at once, with a suggestion."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.metadata import MetadataResponseTopic
 
 PROPAGATION_SECONDS: Final = 5
+"""How long commands wait until brokers have applied a change."""
 
 
 class CommandClient(ClusterClient):
-    """See the module."""
+    """A cluster client whose errors are sentences for people."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class CommandClient(ClusterClient):
         )
 
     def topics(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
-        """As of any cluster; Failure for a topic that is not there, which nobody waits for."""
+        """Return the metadata of topics. Raises CommandError at once if a topic does not exist."""
         try:
             return super().topics(names)
         except ApiError as error:
@@ -48,7 +49,7 @@ class CommandClient(ClusterClient):
         raise unknown_topic(missing, filter(None, there))
 
     def broker(self, node_id: int) -> int:
-        """The id of a broker that must be there. Failure."""
+        """Return `node_id` if the cluster has that broker; otherwise raise CommandError."""
         known = self.brokers()
         if node_id not in known:
             there = ", ".join(map(str, sorted(known)))
@@ -56,9 +57,9 @@ class CommandClient(ClusterClient):
         return node_id
 
     def wait_for_topic(self, topic: str, condition: Callable[[MetadataResponseTopic], bool]) -> None:
-        """Wait until brokers know of a change, so that the next command does not meet what was before.
+        """Wait until a broker's metadata shows a change, so that the next command sees it.
 
-        The controller has made it, and brokers follow; it is no error if that takes them long. Lost.
+        The controller has already made the change, so a timeout is not an error. Raises Disconnected.
         """
         self.wait_until(
             lambda: condition(self.metadata([topic]).topics[0]),
@@ -66,7 +67,10 @@ class CommandClient(ClusterClient):
         )
 
     def wait_for_all_brokers(self, condition: Callable[[int], bool], output: Output) -> None:
-        """The same of each broker, which is asked by its id; who does not know yet is told. Never fails."""
+        """Wait until each broker has applied a change; print a note for the others. Never fails.
+
+        `condition` queries one broker by its id.
+        """
         if unaware := self.stale_brokers(condition, min(PROPAGATION_SECONDS, self.timeout_seconds)):
-            nodes, verb = ("node", "does") if len(unaware) == 1 else ("nodes", "do")
-            output.note(f"{nodes} {', '.join(map(str, unaware))} {verb} not know of it yet")
+            nodes, verb = ("node", "has") if len(unaware) == 1 else ("nodes", "have")
+            output.note(f"{nodes} {', '.join(map(str, unaware))} {verb} not applied the change yet")

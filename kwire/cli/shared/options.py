@@ -1,4 +1,4 @@
-"""How commands tell what they take: a sentence and an example each, and the options that all share."""
+"""Parsers of commands: description, example, and the options that all commands share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kwire.cli.shared.output import Output
 from kwire.cli.shared.parser import Parser
 
 Run = Callable[[argparse.Namespace, Output], int]
-"""Does what options say, and gives an exit status. ApiError, Failure, Lost, WireError."""
+"""Runs a command and returns its exit status. Raises ApiError, CommandError, Disconnected or WireError."""
 
 
 class HelpArguments(TypedDict):
-    """Arguments of argparse's parsers."""
+    """Arguments of an argparse parser."""
 
     description: str
     epilog: str | None
@@ -26,14 +26,14 @@ class HelpArguments(TypedDict):
 def command_parser(
     name: str, description: str, example: str = "", run: Run | None = None
 ) -> argparse.ArgumentParser:
-    """The parser of a command; of one with actions, these tell an example and what to do."""
+    """Return the parser of a command; if it has actions, each action has its own example and `run`."""
     parser = Parser(prog=f"kwire {name}", **help_arguments(description, example))
     parser.set_defaults(run=run)
     return parser
 
 
 def help_arguments(description: str, example: str) -> HelpArguments:
-    """What a parser is made with."""
+    """Return the parser arguments for a description and an example."""
     several = "s" if "\n" in example else ""
     return {
         "description": description,
@@ -44,18 +44,18 @@ def help_arguments(description: str, example: str) -> HelpArguments:
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Where the cluster is, and how it is reached."""
+    """Add the options that select the cluster and the connection to it."""
     parser.add_argument(
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT,...",
-        help=f"brokers to ask first (default: what the file says, or {DEFAULT_SERVER})",
+        help=f"bootstrap servers (default: bootstrap.servers of --command-config, or {DEFAULT_SERVER})",
     )
     parser.add_argument(
-        "--command-config", metavar="FILE", help="a client's properties file, as Kafka's own tools take it"
+        "--command-config", metavar="FILE", help="a client's properties file, as for Kafka's own tools"
     )
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="how long to try (default: 30)")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after this (default: 30)")
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")

@@ -1,4 +1,4 @@
-"""What a command shows: tables and colour for people, JSON for programs, and how far it has come."""
+"""Output of commands: tables and color for people, JSON for programs, and progress."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Row = Mapping[str, object]
 
 BOLD, DIM, RED, YELLOW, GREEN, CYAN = "1", "2", "31", "33", "32", "36"
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What would move the cursor of a terminal, or worse."""
+"""Characters that could move a terminal's cursor or send it commands."""
 REDRAW_SECONDS: Final = 0.1
 
 
 class Output:
-    """Standard output, in the form that was asked for."""
+    """Standard output of a command, as text or JSON."""
 
     def __init__(self, *, as_json: bool, environ: Mapping[str, str], out: TextIO, err: TextIO) -> None:
         self.as_json = as_json
@@ -39,7 +39,7 @@ class Output:
         empty: str,
         color: Callable[[Row], str | None] = lambda row: None,
     ) -> None:
-        """Rows as a table, or as a JSON array of objects; `empty` is said of none."""
+        """Print rows as a table, or as a JSON array of objects; print the note `empty` if there are none."""
         if self.as_json:
             self.document(rows)
         elif rows:
@@ -49,7 +49,7 @@ class Output:
             self.note(empty)
 
     def names(self, names: Iterable[object]) -> None:
-        """Names, a line each, or as a JSON array."""
+        """Print names, one per line, or as a JSON array."""
         if self.as_json:
             self.document(list(names))
         else:
@@ -57,33 +57,33 @@ class Output:
                 self.line(self.printable(str(name)))
 
     def document(self, value: object) -> None:
-        """One JSON document."""
+        """Print one JSON document."""
         self.line(json.dumps(value, indent=2, ensure_ascii=False))
 
     def line(self, text: str, color: str | None = None) -> None:
         self.out.write(self.colored(text, color) + "\n")
 
-    def report(self, text: str, **told: object) -> None:
-        """What was done: a sentence for people, and for programs an object of the array that `end` gives."""
+    def report(self, text: str, **fields: object) -> None:
+        """Print what was done; as JSON, collect `fields` into the array that `finish` prints."""
         if self.as_json:
-            self._reports.append(told)
+            self._reports.append(fields)
         else:
             self.line(text)
 
     def finish(self) -> None:
-        """Nothing more is done."""
+        """Print the JSON array of everything that was reported."""
         if self._reports:
             self.document(self._reports)
 
     def note(self, text: str) -> None:
-        """What is not a part of the answer."""
+        """Print a note to standard error, which is not part of the output."""
         print(text, file=self._err)
 
     def colored(self, text: str, color: str | None) -> str:
         return f"\x1b[{color}m{text}\x1b[0m" if color and self._colored else text
 
     def printable(self, text: str) -> str:
-        """Text of strangers, which a terminal must not obey."""
+        """Return text with control characters escaped if the output is a terminal."""
         return (
             CONTROL_CHARACTERS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
             if self.is_terminal
@@ -95,7 +95,7 @@ class Output:
 
 
 class Progress:
-    """A line on standard error that tells how far a command has come, where that is a terminal."""
+    """A progress line on standard error, if that is a terminal."""
 
     def __init__(self, what: str, stream: TextIO | None, now: Callable[[], float] = time.monotonic) -> None:
         self._what = what
@@ -112,7 +112,7 @@ class Progress:
             self._stream.flush()
 
     def update(self, done: int, total: int | None = None) -> None:
-        """So much is done, of so much."""
+        """Redraw the line, at most every `REDRAW_SECONDS`."""
         if self._stream is None or (now := self._now()) - self._drawn < REDRAW_SECONDS:
             return
         self._drawn = now
@@ -123,12 +123,12 @@ class Progress:
 
 def standard_output(*, as_json: bool, environ: Mapping[str, str]) -> Output:
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as JSON may escape what has no bytes
+        sys.stdout.reconfigure(errors="backslashreplace")  # lone surrogates cannot be encoded
     return Output(as_json=as_json, environ=environ, out=sys.stdout, err=sys.stderr)
 
 
 def format_table(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of columns, their names first; numbers stand at the right."""
+    """Yield the lines of a table, column names first; columns of numbers are right-aligned."""
     names = list(rows[0])
     cells = [[_format_cell(row.get(name)) for name in names] for row in rows]
     right = [all(isinstance(row.get(name), (int, type(None))) for row in rows) for name in names]
@@ -150,7 +150,7 @@ def _format_cell(value: object) -> str:
 
 
 def format_time(timestamp_ms: int) -> str | None:
-    """A time as ISO 8601 has it, in UTC; None where there is none."""
+    """Return a time as ISO 8601 in UTC; None for a negative timestamp."""
     if timestamp_ms < 0:
         return None
     try:
@@ -161,7 +161,7 @@ def format_time(timestamp_ms: int) -> str | None:
 
 
 def format_size(size_bytes: int) -> str:
-    """A size as people read it."""
+    """Return a size with a binary unit, like 1.5 MiB."""
     size, unit = float(size_bytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":

@@ -1,4 +1,4 @@
-"""A parser of arguments that says in one sentence what is wrong, and does not tell all options then."""
+"""An argument parser that reports an error in one sentence, without the complete usage."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """See the module; the parsers of its actions are likewise."""
+    """An argument parser with one-sentence errors; subparsers have the same class."""
 
     replacements: Mapping[str, str] = {}
-    """Options that it has not and people look for, and what says the same."""
+    """Options that other programs have, and what to use instead."""
 
     def error(self, message: str) -> NoReturn:
-        """End with status 2."""
-        hint = "" if message.endswith("?") else f"; '{self.prog} --help' tells what it takes"
+        """Print the error and exit with status 2."""
+        hint = "" if message.endswith("?") else f"; see '{self.prog} --help'"
         self.exit(2, f"{self.prog}: {message}{hint}\n")
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Nothing is left over: what an action does not take is told by its own name."""
+        """Parse all arguments, and report unknown ones with the name of the action that rejected them."""
         found, rest = super().parse_known_args(args, namespace)
         if rest and not self._take_trailing_positionals(found, rest):
-            from difflib import get_close_matches  # which nobody needs who is not mistaken
+            from difflib import get_close_matches  # only needed for errors
 
             wanted = rest[0].partition("=")[0]
             near = get_close_matches(wanted, self._option_string_actions, 1)
             meant = self.replacements.get(wanted, near[0] if near else "")
-            told = f", did you mean '{meant}'?" if meant else ""
-            self.error(f"unrecognized arguments: {' '.join(rest)}{told}")
+            suggestion = f", did you mean '{meant}'?" if meant else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}{suggestion}")
         return found, []
 
     def _take_trailing_positionals(self, found: Any, rest: list[str]) -> bool:
-        """Whether the last positional takes these words, which stand behind options.
+        """Assign positional arguments that follow options, and return whether all were assigned.
 
-        argparse fills all positionals where the first one stands: of `TOPIC --key KEY VALUE` the topic alone.
+        argparse fills all positionals at the first one: in `TOPIC --key KEY VALUE` it takes only the topic.
         """
         positionals = self._get_positional_actions()
         if not positionals or any(word.startswith("-") for word in rest):

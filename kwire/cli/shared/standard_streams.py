@@ -1,4 +1,4 @@
-"""What commands tell: on standard output, which may be closed or full, and of failures on standard error."""
+"""Standard streams of commands: output that may be closed or full, and errors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ DONE, FAILED = 0, 1
 
 
 def run_and_flush(command: str, run: Callable[[], int]) -> int:
-    """What `run` gives, once all that it prints is written; FAILED, with a sentence, where that cannot be."""
+    """Return the status of `run` after its output is flushed; report output that cannot be written."""
     try:
         if sys.stdout is None:
-            return print_error(command, "standard output is closed: leave it open for what is told")
+            return print_error(command, "standard output is closed: leave it open for the command's output")
         status = run()
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        status = DONE  # whoever read has seen enough
+        status = DONE  # the reader has read enough
     except OSError as error:
         status = print_error(command, f"standard output cannot be written: {error.strerror or error}")
     discard_output()
@@ -26,11 +26,11 @@ def run_and_flush(command: str, run: Callable[[], int]) -> int:
 
 
 def discard_output() -> None:
-    """Nothing is left of standard output to be flushed when the process ends, which cannot be."""
+    """Redirect standard output to /dev/null, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_error(command: str, sentence: str, status: int = FAILED) -> int:
-    """Say in a sentence why a command has failed, and give its exit status."""
+    """Print why a command failed, and return its exit status."""
     print(f"{command}: {sentence}", file=sys.stderr)
     return status

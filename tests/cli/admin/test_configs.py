@@ -17,7 +17,7 @@ def test_a_topic_is_configured(desk: Desk, admin: AdminClient) -> None:
     desk("topics", "create", "set-up", "--config", "segment.ms=5000")
     told = desk("configs", "alter", "topic", "set-up", "--set", "retention.ms=77", "--delete", "segment.ms",
                 "--append", "cleanup.policy=compact")  # fmt: skip
-    assert told.out == "topic set-up has 3 changed configurations\n"
+    assert told.out == "changed 3 keys of topic set-up\n"
     assert _value(admin, "topic", "set-up", "retention.ms") == "77"
     assert _value(admin, "topic", "set-up", "cleanup.policy") == "delete,compact"
     assert _value(admin, "topic", "set-up", "segment.ms") == "604800000"
@@ -48,7 +48,7 @@ def test_brokers_are_configured_one_or_all(desk: Desk, admin: AdminClient) -> No
     assert desk("configs", "alter", "broker", "1", "--set", "log.cleaner.threads=2").status == 0
     assert _value(admin, "broker", "1", "log.cleaner.threads") == "2"
     assert desk("configs", "alter", "broker", "--set", "log.cleaner.backoff.ms=16000").out == (
-        "each broker has 1 changed configuration\n"
+        "changed 1 key of all brokers\n"
     )
     rows = desk("configs", "describe", "broker", "1", "--json").json
     assert {(row["key"], row["value"], row["source"]) for row in rows} >= {
@@ -63,7 +63,7 @@ def test_brokers_are_configured_one_or_all(desk: Desk, admin: AdminClient) -> No
     assert [row["key"] for row in rows] == ["min.insync.replicas"]  # which the cluster has from its beginning
     desk("topics", "create", "as-by-default")
     told = desk("configs", "describe", "topic", "as-by-default")
-    assert (told.out, told.err) == ("", "all is as by default: --all shows it\n")
+    assert (told.out, told.err) == ("", "every key has its default value: --all shows them\n")
 
 
 def test_what_is_removed_is_a_key(desk: Desk) -> None:
@@ -94,13 +94,13 @@ def test_what_is_wrong_is_one_sentence(desk: Desk, admin: AdminClient) -> None:
         in desk("configs", "alter", "topic", "wrongly-set", "--set", "retention.mss=1").sentence
     )
     dry = desk("configs", "alter", "topic", "wrongly-set", "--set", "retention.ms=1", "--dry-run")
-    assert "could have" in dry.out
+    assert "would change" in dry.out
     assert _value(admin, "topic", "wrongly-set", "retention.ms") == "-1"
     assert "the cluster has 1" in desk("configs", "describe", "broker", "7").sentence
     assert desk("configs", "describe", "topic").status == 2
     assert desk("configs", "describe", "nothing").status == 2
     assert desk("configs", "alter", "broker", "1", "--set", "log.dirs=elsewhere").sentence.endswith(
-        "; set it where the broker is started, and start it again"
+        "; set it in the broker's configuration file, and restart the broker"
     )
     assert desk("configs", "alter", "topic", "wrongly-set").status == 2
     assert desk("configs", "alter", "topic", "wrongly-set", "--set", "a=1", "--delete", "a").status == 2

@@ -92,7 +92,7 @@ def test_a_group_is_moved_only_when_it_is_meant(
 ) -> None:
     _commit(broker, "moved", 3)
     dry = desk("groups", "reset", "moved", "--topic", "fill:0", *where)
-    assert dry.err == "nothing is changed: --execute does it\n"
+    assert dry.err == "nothing was changed: use --execute to apply this\n"
     assert dry.out.split()[-6:] == ["moved", "fill", "0", "3", str(offset), "6"]
     assert _committed(admin, "moved") == [3]
     assert desk("groups", "reset", "moved", *where, "--execute", "--json").json[0]["new"] == offset
@@ -102,7 +102,7 @@ def test_a_group_is_moved_only_when_it_is_meant(
 def test_a_new_group_may_be_given_offsets(desk: Desk, admin: AdminClient, topic: str) -> None:
     ran = desk("groups", "reset", "fresh", "--topic", "fill", "--to", "2", "--execute")
     assert ran.status == 0
-    assert ran.err == "there is no group 'fresh' yet, and this begins it\n"
+    assert ran.err == "there is no group 'fresh' yet, it will be created\n"
     assert _committed(admin, "fresh") == [2]
 
 
@@ -113,13 +113,13 @@ def test_offsets_are_forgotten(desk: Desk, broker: Broker, admin: AdminClient, t
     desk("groups", "delete-offsets", "forgets", "--topic", "fill", "--execute")
     assert _committed(admin, "forgets") == []
     again = desk("groups", "delete-offsets", "forgets", "--topic", "fill")
-    assert "has committed nothing there" in again.err
+    assert "has no committed offsets there" in again.err
 
 
 def test_a_group_is_deleted(desk: Desk, broker: Broker, topic: str) -> None:
     _commit(broker, "ends", 1)
     told = desk("groups", "describe", "ends")
-    assert told.err == "group ends has no members now\n"
+    assert told.err == "group ends has no active members\n"
     assert desk("groups", "delete", "ends", "--json").json == [{"group": "ends", "deleted": True}]
     assert "kwire groups list" in desk("groups", "delete", "ends").sentence
 
@@ -135,13 +135,14 @@ def test_wrong_use(desk: Desk, broker: Broker, topic: str) -> None:
         "partition 0 alone, and no 9"
         in desk("groups", "reset", "wrongly", "--to", "end", "--topic", "fill:9").sentence
     )
-    assert (
-        "name what it is to read, by --topic" in desk("groups", "reset", "unheard-of", "--to", "end").sentence
-    )
-    assert "say --to PLACE" in desk("groups", "reset", "new-one", "--by", "1", "--topic", "fill").sentence
+    assert "choose a topic with --topic" in desk("groups", "reset", "unheard-of", "--to", "end").sentence
+    assert "use --to POSITION" in desk("groups", "reset", "new-one", "--by", "1", "--topic", "fill").sentence
     assert desk("groups", "list", "--state", "dead", "--type", "classic").status == 0
     assert "there is no group 'wrong', did you" in desk("groups", "delete-offsets", "wrong").sentence
-    assert "--type foo is no type: say one of classic, " in desk("groups", "list", "--type", "foo").sentence
-    assert "--state idle is no state: say one of Empty, Stable, " in (
+    assert (
+        "--type foo is not a type: expected one of classic, "
+        in desk("groups", "list", "--type", "foo").sentence
+    )
+    assert "--state idle is not a state: expected one of Empty, Stable, " in (
         desk("groups", "list", "--state", "stable", "--state", "idle").sentence
     )

@@ -22,7 +22,7 @@ def _partitions(admin: AdminClient, topic: str) -> list[int]:
 
 def test_a_topic_is_created_described_grown_and_deleted(desk: Desk, admin: AdminClient) -> None:
     made = desk("topics", "create", "life", "--partitions", "2", "--config", "retention.ms=1234")
-    assert (made.status, made.out) == (0, "topic life is created, with 2 partitions of 1 replica\n")
+    assert (made.status, made.out) == (0, "topic life created with 2 partitions, 1 replica each\n")
     assert len(_partitions(admin, "life")) == 2
     assert desk("topics", "describe", "life", "--configs", "--json").json == [
         {
@@ -41,7 +41,7 @@ def test_a_topic_is_created_described_grown_and_deleted(desk: Desk, admin: Admin
     told = desk("topics", "describe", "life", "--json").json
     assert [row["partition"] for row in told] == [0, 1, 2]
     assert {row["leader"] for row in told} == {1}
-    assert desk("topics", "delete", "life").out == "topic life is deleted\n"
+    assert desk("topics", "delete", "life").out == "topic life deleted\n"
     assert "life" not in _topics(admin)
 
 
@@ -80,7 +80,7 @@ def test_offsets_are_told_and_records_trimmed(desk: Desk, producer: Producer) ->
 
 
 def test_a_dry_run_changes_nothing(desk: Desk, admin: AdminClient) -> None:
-    assert "could be created" in desk("topics", "create", "dry", "--dry-run").out
+    assert "can be created" in desk("topics", "create", "dry", "--dry-run").out
     assert "dry" not in _topics(admin)
     desk("topics", "create", "dry")
     assert desk("topics", "alter", "dry", "--partitions", "9", "--dry-run").status == 0
@@ -110,7 +110,10 @@ def test_a_key_is_not_both_set_and_removed_nor_removed_where_there_is_none(desk:
     desk("topics", "create", "keyed-once", "--config", "retention.ms=5")
     alter = ("topics", "alter", "keyed-once")
     both = desk(*alter, "--config", "retention.ms=7", "--delete-config", "retention.ms")
-    assert (both.status, both.sentence) == (2, "kwire topics: a key can be changed in one way at a time")
+    assert (both.status, both.sentence) == (
+        2,
+        "kwire topics: a key is given twice: change it in one way only",
+    )
     assert "has no key nosuch: 'kwire configs" in desk(*alter, "--delete-config", "nosuch").sentence
     dry = desk(*alter, "--delete-config", "retention.m", "--dry-run")
     assert dry.sentence.endswith("has no key retention.m, did you mean 'retention.ms'?")
@@ -127,19 +130,21 @@ def test_what_cannot_be_done_is_one_sentence(desk: Desk) -> None:
     twice = desk("topics", "create", "orders-there")
     assert twice.status == 1
     assert "already exists" in twice.sentence
-    assert twice.sentence.endswith("; --if-not-exists lets it be")
-    assert "is there already" in desk("topics", "create", "orders-there", "--if-not-exists").out
+    assert twice.sentence.endswith("; use --if-not-exists to ignore this")
+    assert "already exists" in desk("topics", "create", "orders-there", "--if-not-exists").out
     assert "did you mean 'orders-there'?" in desk("topics", "describe", "orders-ther").sentence
     assert "did you mean 'orders-there'?" in desk("topics", "delete", "orders-ther").sentence
     assert desk("topics", "delete", "orders-ther", "--if-exists").status == 0
     assert (
-        "give --replication-factor no more than there are brokers"
+        "--replication-factor cannot exceed the number of brokers"
         in desk("topics", "create", "wide", "--replication-factor", "3").sentence
     )
     assert "at most 10000 --partitions" in desk("topics", "create", "many", "--partitions", "100000").sentence
     desk("topics", "create", "col.lides")
     collides = desk("topics", "create", "col_lides")
-    assert collides.sentence.endswith("'.' and '_' count as one there: give a name that differs in more")
+    assert collides.sentence.endswith(
+        "'.' and '_' are equal in metric names: choose a name that differs in more"
+    )
     desk("topics", "create", "only-compacted", "--config", "cleanup.policy=compact")
     trim = desk("topics", "trim", "only-compacted", "--before", "end")
     assert trim.sentence.endswith("'kwire configs alter topic only-compacted --append cleanup.policy=delete'")

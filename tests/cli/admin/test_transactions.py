@@ -56,7 +56,10 @@ def test_an_open_transaction_is_told_and_terminated(desk: Desk, opened: Opened) 
     (writer,) = desk("transactions", "producers", "paid", "--json").json
     assert (writer["producer_id"], writer["txn_start_offset"]) == (row["producer_id"], 0)
     assert desk("transactions", "list", "--older-than", "1h", "--json").json == []
-    assert desk("transactions", "find-hanging", "paid", "--older-than", "0ms").err == "no transaction hangs\n"
+    assert (
+        desk("transactions", "find-hanging", "paid", "--older-than", "0ms").err
+        == "there are no hanging transactions\n"
+    )
     assert desk("transactions", "terminate", "pay", "--json").json == [
         {"transactional_id": "pay", "terminated": True}
     ]
@@ -72,11 +75,11 @@ def test_what_hangs_is_found_and_aborted(desk: Desk, broker: Broker, monkeypatch
     (row,) = desk("transactions", "find-hanging", "--older-than", "0ms", "--json").json
     assert (row["topic"], row["start_offset"]) == ("hung", 1)
     abort = ("transactions", "abort", "hung", "--partition", "0", "--start-offset")
-    assert "it is 1" in desk(*abort, "0").sentence
+    assert "open transactions start at 1" in desk(*abort, "0").sentence
     assert "would be aborted" in desk(*abort, "1").out
     committed = ("consume", "hung", "--from", "0", "--until", "end", "--values", "--read-committed")
     assert len(desk("transactions", "find-hanging", "hung", "--older-than", "0ms", "--json").json) == 1
-    assert "is aborted" in desk(*abort, "1", "--execute").out
+    assert "was aborted" in desk(*abort, "1", "--execute").out
     assert desk("transactions", "find-hanging", "hung", "--older-than", "0ms", "--json").json == []
     desk("produce", "hung", "after")
     assert desk(*committed).out == "before\nafter\n"
@@ -112,9 +115,9 @@ def test_what_is_wrong_is_one_sentence(desk: Desk) -> None:
     desk("topics", "create", "no-txn")
     assert "kwire transactions list" in desk("transactions", "describe", "nobody").sentence
     assert "kwire transactions list" in desk("transactions", "terminate", "nobody").sentence
-    assert "say Ongoing" in desk("transactions", "list", "--state", "Open").sentence
+    assert "expected Ongoing" in desk("transactions", "list", "--state", "Open").sentence
     assert (
-        "none is open there"
+        "the partition has no open transaction"
         in desk("transactions", "abort", "no-txn", "--partition", "0", "--start-offset", "0").sentence
     )
     assert (

@@ -203,7 +203,7 @@ def test_wrong_use(offline: Desk, tmp_path: Path) -> None:
     refused = PermissionError(13, "Permission denied")
     assert (
         str(cannot_read("x.log", refused))
-        == "x.log: Permission denied: read it as the user that the broker runs as"
+        == "x.log: Permission denied: run this as the user that runs the broker"
     )
     assert "has no files of Kafka's" in offline("dump", str(tmp_path)).sentence
     (tmp_path / "x.txt").touch()

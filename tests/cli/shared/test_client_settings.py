@@ -79,9 +79,9 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
 
 
 def test_servers_that_are_empty_are_not_those_of_nobody(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^--bootstrap-server names no broker: expected HOST:PORT"):
+    with pytest.raises(UsageError, match=r"^--bootstrap-server is empty: expected HOST:PORT"):
         _settings(bootstrap_server="")
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers=\n")
-    with pytest.raises(UsageError, match=f"^bootstrap.servers of {path} names no broker"):
+    with pytest.raises(UsageError, match=f"^bootstrap.servers of {path} is empty"):
         _settings(command_config=str(path))

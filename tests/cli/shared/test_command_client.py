@@ -47,7 +47,7 @@ def test_a_broker_that_goes_is_not_waited_for(broker: Broker, error: Exception) 
     with CommandClient(settings) as cluster:
         cluster.wait_for_all_brokers(condition, Output(as_json=False, environ={}, out=out, err=err))
     assert asked == [1]
-    assert (out.getvalue(), err.getvalue()) == ("", "node 1 does not know of it yet\n")
+    assert (out.getvalue(), err.getvalue()) == ("", "node 1 has not applied the change yet\n")
 
 
 def test_a_topic_that_nobody_creates_is_told(offline: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
