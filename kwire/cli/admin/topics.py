@@ -350,8 +350,8 @@ def _trim(cluster: CommandClient, options: Namespace, output: Output) -> None:
             found = response.topics[0].partitions[0]
             if found.error_code == ErrorCode.POLICY_VIOLATION:
                 raise CommandError(
-                    f"{options.topic} is compacted, so its records cannot be deleted by offset: add delete to "
-                    f"its cleanup.policy with 'kwire configs alter topic {options.topic} --append "
+                    f"{options.topic} is compacted, so its records cannot be deleted by offset: add delete "
+                    f"to its cleanup.policy with 'kwire configs alter topic {options.topic} --append "
                     f"cleanup.policy=delete'"
                 )
             raise_for_code(found.error_code, None, f"{options.topic}-{partition}")

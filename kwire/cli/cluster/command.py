@@ -1,4 +1,4 @@
-"""`kwire cluster`: several nodes on this machine, each a process of its own."""
+"""`kwire cluster`: several nodes on this machine, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from kwire.cli.shared.output import plural
 from kwire.wire.messages.describe_quorum import ResponsePartitionData
 
 ELECTION_SECONDS: Final = 10
-"""How long a quorum may have no leader and is still taken for one that elects."""
+"""How long an election may take before the quorum counts as having no leader."""
 CLEAR: Final = "\x1b[H\x1b[2J"
-"""Of a terminal: what is shown."""
+"""Control sequences that clear a terminal."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command, and give its exit status. Failure; OSError where standard output cannot be written."""
+    """Run the command and return its status. Raises CommandError, or OSError for standard output."""
     directory = ClusterDirectory(options.dir)
     try:
         return _ACTIONS[cast(str, options.action)](directory, options)
@@ -42,12 +42,12 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         why = error.strerror or str(error)
         raise CommandError(
-            f"{error.filename or directory.path}: {why}: give a folder of your own by --dir"
+            f"{error.filename or directory.path}: {why}: choose a writable directory with --dir"
         ) from error
 
 
 class _OutputError(Exception):
-    """Standard output cannot be written, which says nothing of the folder."""
+    """Standard output that cannot be written; other OSErrors are about the cluster's directory."""
 
     def __init__(self, why: OSError) -> None:
         super().__init__(why)
@@ -69,18 +69,18 @@ def _up(directory: ClusterDirectory, options: argparse.Namespace) -> int:
     try:
         start(nodes)
     except CommandError as failure:
-        anew = (
-            f"{directory.command('down')} and {directory.command('up --port PORT')} begin anew at other ports"
+        start_over = (
+            f"{directory.command('down')} and {directory.command('up --port PORT')} start over on other ports"
         )
         raise CommandError(
-            f"{failure}; {anew}" if "port is in use" in str(failure) else str(failure)
+            f"{failure}; {start_over}" if "port is in use" in str(failure) else str(failure)
         ) from failure
     _wait_until_joined(nodes, made)
     brokers = [node for node in nodes if node.is_broker]
     serve = "1 broker serves" if len(brokers) == 1 else f"{len(brokers)} brokers serve"
     _print(
-        f"{serve} on {bootstrap(nodes)}, all that is of the cluster is in {directory.path}; "
-        f"{directory.command('status')} tells how it is, {directory.command('stop')} stops it"
+        f"{serve} on {bootstrap(nodes)}, with all files in {directory.path}; "
+        f"{directory.command('status')} shows the nodes, {directory.command('stop')} stops them"
     )
     for told in (_replication_factor_note(directory, nodes), _settings_note(directory, nodes, settings)):
         if told:
@@ -89,23 +89,23 @@ def _up(directory: ClusterDirectory, options: argparse.Namespace) -> int:
 
 
 def _replication_factor_note(directory: ClusterDirectory, nodes: Sequence[ClusterNode]) -> str | None:
-    """What is to be done where a cluster has grown: some nodes still make topics with fewer replicas."""
+    """Return advice for a grown cluster whose older nodes still have lower default replication factors."""
     known = [node for node in nodes if node.config_error is None]
     most = max(node.config.default_replication_factor for node in known)
     behind = [str(node.node_id) for node in known if node.config.default_replication_factor < most]
     if not behind:
         return None
     return (
-        f"topics keep the replicas that they have, kafka-reassign-partitions gives them more; nodes "
-        f"{', '.join(behind)} make new ones with fewer than {most}, too, until the replication factors in "
-        f"their properties are raised and {directory.command('restart')} is run for each"
+        f"existing topics keep their replicas, kafka-reassign-partitions can add some; nodes "
+        f"{', '.join(behind)} still create topics with fewer than {most} replicas: raise the replication "
+        f"factors in their properties, and run {directory.command('restart')} for each"
     )
 
 
 def _settings_note(
     directory: ClusterDirectory, nodes: Sequence[ClusterNode], settings: Mapping[str, str]
 ) -> str | None:
-    """What is to be done where nodes that were there before have other settings than are wanted now."""
+    """Return advice for `--set` keys that existing nodes do not have."""
     known = [node for node in nodes if node.config_error is None]
     keys = [key for key in settings if any(node.config.given.get(key) != settings[key] for node in known)]
     if not keys:
@@ -116,14 +116,15 @@ def _settings_note(
         if any(node.config.given.get(key) != settings[key] for key in keys)
     ]
     return (
-        f"nodes {', '.join(behind)} were there before and keep what their properties say of "
-        f"{', '.join(keys)}: set it there and run {directory.command('restart')} for each"
+        f"existing nodes {', '.join(behind)} keep their own settings of "
+        f"{', '.join(keys)}: edit their properties, and run {directory.command('restart')} for each"
     )
 
 
 def _wait_until_joined(nodes: Sequence[ClusterNode], made: Collection[int]) -> None:
-    """Wait until all brokers are a part of the cluster, also those that ran before, and those controllers
-    vote that were `made` now. Failure.
+    """Wait until all brokers are registered and unfenced, and new controllers are voters.
+
+    Raises CommandError.
     """
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -143,9 +144,7 @@ def _wait_until_joined(nodes: Sequence[ClusterNode], made: Collection[int]) -> N
         if ended or time.monotonic() > deadline:
             late = ended or missing
             logs = ", ".join(str(node.log) for node in late)
-            raise CommandError(
-                f"not every node serves: what became of the others is told by {logs}{describe_running(nodes)}"
-            )
+            raise CommandError(f"not every node serves: see {logs}{describe_running(nodes)}")
         time.sleep(POLL_SECONDS)
 
 
@@ -154,11 +153,11 @@ def _stop(directory: ClusterDirectory, options: argparse.Namespace) -> int:
     running = [node for node in nodes if node.pid is not None]
     _stop_nodes(nodes, directory)
     if not running:
-        _print("no node runs" if options.node is None else f"node {options.node} does not run")
+        _print("no node is running" if options.node is None else f"node {options.node} is not running")
     elif options.node is None:
         _print(
-            f"{plural(len(running), 'node')} stopped, the data stays in {directory.path}; "
-            f"{directory.command('up')} goes on with it"
+            f"{plural(len(running), 'node')} stopped, the data is kept in {directory.path}; "
+            f"{directory.command('up')} starts them again"
         )
     else:
         _print(f"node {options.node} stopped, {_restart_hint(directory, options.node)}")
@@ -166,19 +165,19 @@ def _stop(directory: ClusterDirectory, options: argparse.Namespace) -> int:
 
 
 def _restart_hint(directory: ClusterDirectory, node_id: int) -> str:
-    return f"{directory.command(f'restart {node_id}')} brings it back"
+    return f"{directory.command(f'restart {node_id}')} starts it again"
 
 
 def _stop_nodes(nodes: Sequence[ClusterNode], directory: ClusterDirectory) -> None:
-    """Stop them. Failure, at once where brokers would wait for a controller that does not run."""
+    """Stop nodes. Raises CommandError at once if brokers would wait for a controller that is down."""
     everyone = directory.nodes()
     brokers = [node for node in nodes if node.is_broker and node.pid is not None]
     quorum = _wait_for_leader(everyone) if brokers else None
     if brokers and quorum is None:
         raise CommandError(
-            f"no controller leads, and a broker that ends asks it who leads then: "
-            f"{directory.command('up')} starts those that do not run, "
-            f"{directory.command(f'kill {brokers[0].node_id}')} ends the broker at once"
+            f"the quorum has no leader, which brokers need for a controlled shutdown: "
+            f"{directory.command('up')} starts the nodes that are down, "
+            f"{directory.command(f'kill {brokers[0].node_id}')} kills the broker at once"
         )
     voters = {voter.replica_id for voter in quorum.current_voters} if quorum else set()
 
@@ -190,7 +189,7 @@ def _stop_nodes(nodes: Sequence[ClusterNode], directory: ClusterDirectory) -> No
 
 
 def _wait_for_leader(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
-    """The quorum, once it is led, where any of its controllers runs; None if it is not for too long."""
+    """Return the quorum once it has a leader; None if all controllers are down or the time is up."""
     deadline = time.monotonic() + ELECTION_SECONDS
     while (quorum := query_quorum(nodes)) is None and time.monotonic() < deadline:
         if all(node.pid is None for node in nodes if node.is_controller):
@@ -203,7 +202,7 @@ def _kill(directory: ClusterDirectory, options: argparse.Namespace) -> int:
     node = directory.node(options.node)
     is_running = node.pid is not None
     kill([node])
-    outcome = f"killed, {_restart_hint(directory, node.node_id)}" if is_running else "does not run"
+    outcome = f"killed, {_restart_hint(directory, node.node_id)}" if is_running else "is not running"
     _print(f"node {node.node_id} {outcome}")
     return 0
 
@@ -211,7 +210,7 @@ def _kill(directory: ClusterDirectory, options: argparse.Namespace) -> int:
 def _restart(directory: ClusterDirectory, options: argparse.Namespace) -> int:
     node = directory.node(options.node)
     if node.config_error is not None:
-        raise CommandError(node.config_error)  # which would keep it from coming back
+        raise CommandError(node.config_error)  # the node could not start again
     _stop_nodes([node], directory)
     start([node])
     _print(f"node {node.node_id} serves on {node.address}")
@@ -220,9 +219,9 @@ def _restart(directory: ClusterDirectory, options: argparse.Namespace) -> int:
 
 def _down(directory: ClusterDirectory, options: argparse.Namespace) -> int:
     nodes = directory.nodes()
-    kill(nodes)  # nothing of it stays, so nothing has to be handed over
+    kill(nodes)  # the data is removed, so no clean shutdown is needed
     directory.remove()
-    _print(f"the cluster in {directory.path} is removed, and all its data")
+    _print(f"removed the cluster in {directory.path} and its data")
     return 0
 
 
@@ -243,7 +242,7 @@ def _told(directory: ClusterDirectory, *, as_json: bool) -> str:
     nodes = directory.nodes()
     if not nodes:
         raise CommandError(
-            f"no node in {directory.path} is finished: {directory.command('up')} goes on with it"
+            f"no node in {directory.path} is complete: {directory.command('up')} completes them"
         )
     status = ClusterStatus(nodes, query_brokers(nodes), query_quorum(nodes))
     return status.as_json() if as_json else "\n".join(status.lines())

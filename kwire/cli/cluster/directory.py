@@ -1,12 +1,12 @@
-"""A cluster on this machine, as a folder: each node's properties, data, log and process.
+"""The directory of a cluster on this machine: each node's properties, data, log and process id.
 
     kwire-cluster/cluster.id
-    kwire-cluster/node-1.properties   what the node is; an Apache Kafka node could start with it as it is
-    kwire-cluster/node-1/             its data
-    kwire-cluster/node-1.log          what it says
-    kwire-cluster/node-1.pid          its process, while there is one
+    kwire-cluster/node-1.properties   configuration; Apache Kafka can start a node with it, too
+    kwire-cluster/node-1/             data
+    kwire-cluster/node-1.log          output and log
+    kwire-cluster/node-1.pid          process id, while the node runs
 
-Nothing else is remembered: which nodes there are is read from their properties, each time.
+There is no other state: each command reads the nodes from their properties files.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ START_SECONDS: Final = 60
 STOP_SECONDS: Final = 90
 POLL_SECONDS: Final = 0.02
 SHUTDOWN_ROUND_SECONDS: Final = 2
-"""How long brokers that end are waited for once no majority of the controllers runs."""
+"""How long to wait for brokers before signaling them again, if the controllers have lost their majority."""
 NODE: Final = re.compile(r"node-[0-9]+")
-"""What properties of a node are named; an editor may leave copies beside them."""
+"""Name of a properties file, without its suffix; an editor may leave copies with other names."""
 UNFINISHED: Final = ".unfinished"
-"""What the properties of a node end with while its directories are not formatted."""
+"""Suffix of a node's properties until its directories are formatted."""
 NODE_KEYS: Final = ("broker.id", "listeners", "log.dir", "log.dirs", "node.id", "process.roles")
-"""What each node has for itself."""
+"""Keys that differ from node to node."""
 CLUSTER_KEYS: Final = (
     "controller.listener.names",
     "controller.quorum.bootstrap.servers",
     "controller.quorum.voters",
 )
-"""What all nodes of a cluster have, and follows from which there are."""
+"""Keys that are equal on all nodes and follow from the list of nodes."""
 SERVING_PREFIX: Final = "kwire serves on "
 
 
 class ClusterNode:
-    """One node of a cluster's folder."""
+    """One node of a cluster."""
 
     def __init__(self, properties: Path) -> None:
         self.properties = properties
@@ -76,7 +76,7 @@ class ClusterNode:
             properties.with_suffix(suffix) for suffix in ("", ".log", ".pid")
         )
         self.config_error: str | None = None
-        """What is wrong with its properties, which are there to be edited: then only its process is known."""
+        """Error in the properties, which users may edit; then only the node's process is known."""
         self._config: BrokerConfig | None = None
         try:
             self._config = load(str(properties), {}, {})
@@ -86,7 +86,7 @@ class ClusterNode:
 
     @property
     def config(self) -> BrokerConfig:
-        """Failure: there is none to be read."""
+        """The parsed properties. Raises CommandError if they are invalid."""
         if self._config is None:
             raise CommandError(str(self.config_error))
         return self._config
@@ -101,7 +101,7 @@ class ClusterNode:
 
     @property
     def address(self) -> str | None:
-        """Where it listens: to clients, if it is a broker. None where that cannot be read."""
+        """Address of the first listener, a client listener on brokers; None if the properties are invalid."""
         if self._config is None:
             return None
         endpoints = (*self._config.listener_endpoints(), *self._config.controller_endpoints())
@@ -113,13 +113,13 @@ class ClusterNode:
 
     @property
     def role_set(self) -> Roles:
-        """In one order, and as far as they are known."""
+        """Roles in a fixed order; guessed from the id if the properties are invalid."""
         held = {BROKER: self.is_broker, CONTROLLER: self.is_controller}
         return tuple(role for role, is_held in held.items() if is_held)
 
     @property
     def ports(self) -> list[int]:
-        """Where it listens. Failure: that cannot be read."""
+        """All ports of the node. Raises CommandError if the properties are invalid."""
         endpoints = (*self.config.listener_endpoints(), *self.config.controller_endpoints())
         return [port for _, _, port in endpoints]
 
@@ -129,7 +129,7 @@ class ClusterNode:
 
     @property
     def pid(self) -> int | None:
-        """Its process; None while there is none. A number that another process has by now does not count."""
+        """The process id, None if the node is down. A reused process id of another program does not count."""
         try:
             pid = int(self._pid_file.read_text())
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -138,15 +138,15 @@ class ClusterNode:
         return pid if os.fsencode(self.properties) in arguments else None
 
     def start(self) -> None:
-        """Start its process, which outlives this one."""
+        """Start the node's process, which outlives this command."""
         self.log.touch()
         self._log_begins = self.log.stat().st_size
         flags = os.O_WRONLY | os.O_APPEND
         self._started = os.posix_spawn(
             sys.executable,
-            # -P: a folder may hold a copy.py, or another module of the standard library's name.
+            # -P: a module in the current directory, such as copy.py, would hide one of the standard library.
             [sys.executable, "-P", "-m", "kwire", "serve", str(self.properties)],
-            # Settings from the environment would be those of every node, its id among them.
+            # Kafka settings in the environment would apply to every node, including node.id.
             {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -158,7 +158,7 @@ class ClusterNode:
         self._pid_file.write_text(f"{self._started}\n")
 
     def await_serving(self, deadline: float) -> None:
-        """Wait until it serves, after `start`. Failure."""
+        """Wait until the node serves, after `start`. Raises CommandError."""
         while True:
             ended, status = os.waitpid(self._started, os.WNOHANG)
             with self.log.open("rb") as log:
@@ -171,13 +171,11 @@ class ClusterNode:
                 last = next(iter(told.strip().splitlines()[-1:]), f"exit status {code}")
                 raise CommandError(f"node {self.node_id} did not start: {last.removeprefix('kwire: ')}")
             if time.monotonic() > deadline:
-                raise CommandError(
-                    f"node {self.node_id} does not serve yet: {self.log} tells what it waits for"
-                )
+                raise CommandError(f"node {self.node_id} does not serve yet: see {self.log}")
             time.sleep(POLL_SECONDS)
 
     def signal(self, number: int) -> bool:
-        """Send its process a signal; False where there is none."""
+        """Send a signal to the process, and return whether there is one."""
         pid = self.pid
         if pid is None:
             return False
@@ -186,9 +184,9 @@ class ClusterNode:
         return True
 
     def await_end(self, deadline: float) -> bool:
-        """Wait until there is no process of it; False: there still is one."""
+        """Wait until the process has ended, and return whether it has."""
         while (pid := self.pid) is not None:
-            with suppress(ChildProcessError):  # of a command before this one, which is not its parent
+            with suppress(ChildProcessError):  # started by an earlier command
                 os.waitpid(pid, os.WNOHANG)
             if time.monotonic() > deadline:
                 return False
@@ -198,7 +196,7 @@ class ClusterNode:
 
 
 class ClusterDirectory:
-    """The nodes of one cluster."""
+    """The directory of one cluster."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path).absolute()
@@ -206,7 +204,7 @@ class ClusterDirectory:
         self._option = "" if self.path == Path(CLUSTER_DIR).absolute() else f" --dir {quote(path)}"
 
     def command(self, words: str) -> str:
-        """What to type next, about this cluster and no other."""
+        """Return a command for this cluster, quoted for a message."""
         return f"'kwire cluster {words}{self._option}'"
 
     @property
@@ -214,35 +212,35 @@ class ClusterDirectory:
         return self._id_file.exists()
 
     def nodes(self) -> list[ClusterNode]:
-        """All nodes, by id, controllers first. Failure: there is no cluster."""
+        """Return all nodes, controllers first, then by id. Raises CommandError if there is no cluster."""
         if not self.exists:
-            raise CommandError(f"there is no cluster in {self.path}: {self.command('up')} makes one")
+            raise CommandError(f"there is no cluster in {self.path}: {self.command('up')} creates one")
         found = [
             ClusterNode(path) for path in self.path.glob("node-*.properties") if NODE.fullmatch(path.stem)
         ]
         return sorted(found, key=lambda node: (node.is_broker, node.node_id))
 
     def node(self, node_id: int) -> ClusterNode:
-        """One node. Failure: there is none of that id."""
+        """Return one node. Raises CommandError if there is none with that id."""
         nodes = self.nodes()
         for node in nodes:
             if node.node_id == node_id:
                 return node
         known = ", ".join(str(node.node_id) for node in nodes)
-        raise CommandError(f"there is no node {node_id} in {self.path}: there are {known}")
+        raise CommandError(f"there is no node {node_id} in {self.path}: the nodes are {known}")
 
     def create(self, wanted: NodeCounts, first_port: int | None, settings: Mapping[str, str]) -> list[int]:
-        """Write properties and format directories, of what is not there yet; the ids of that. Failure.
+        """Write properties and format directories of missing nodes, and return their ids.
 
-        Brokers listen on `wanted_port` and those behind it, controllers behind them, and what is added later
-        behind all that is there.
+        Brokers use the ports from `first_port` on, controllers the next ones. Nodes that are added later use
+        ports above all others. Raises CommandError.
         """
         for key in NODE_KEYS:
             if key in settings:
-                raise UsageError(f"--set {key}: each node has its own")
+                raise UsageError(f"--set {key}: this key differs from node to node")
         for key in CLUSTER_KEYS:
             if key in settings:
-                raise UsageError(f"--set {key}: it follows from the nodes of the cluster")
+                raise UsageError(f"--set {key}: this key follows from the nodes of the cluster")
         try:
             load(None, {}, settings)
         except ConfigError as error:
@@ -258,8 +256,8 @@ class ClusterDirectory:
             ports = [each for node in nodes for each in node.ports]
             if first_port not in ports:
                 raise CommandError(
-                    f"--port {first_port}: this cluster has its ports, from {min(ports)} on: "
-                    f"{self.command('down')} first, or --dir for another one"
+                    f"--port {first_port}: this cluster already uses ports from {min(ports)} on: "
+                    f"use {self.command('down')} first, or --dir for another cluster"
                 )
         if not missing:
             return []
@@ -276,14 +274,14 @@ class ClusterDirectory:
         return list(missing)
 
     def _cluster_id(self) -> str:
-        """That of the cluster, which begins with it. Failure."""
+        """Return the cluster id; create the directory and the id for a new cluster. Raises CommandError."""
         if self.exists:
             return self._id_file.read_text().strip()
         self.path.mkdir(parents=True, exist_ok=True)
         if any(self.path.iterdir()):
-            raise CommandError(f"{self.path} is not empty, and not a cluster's: give another --dir")
+            raise CommandError(f"{self.path} is not empty and has no cluster: choose another --dir")
         cluster_id = uuid_to_text(new_uuid(random.SystemRandom()))
-        # From here on 'up' goes on with what is there, and 'down' removes it.
+        # From here on, 'up' can continue and 'down' can clean up.
         self._id_file.write_text(f"{cluster_id}\n")
         return cluster_id
 
@@ -295,9 +293,10 @@ class ClusterDirectory:
         cluster_id: str,
         settings: Mapping[str, str],
     ) -> None:
-        """All of the missing nodes but the names of their properties, which `_finish` gives them. Failure.
+        """Write and format the missing nodes, with unfinished properties that `_finish` renames.
 
-        The first controllers are formatted as voters; those that come to them later join by themselves.
+        The first controllers are formatted as voters; later ones join the quorum when they start. Raises
+        CommandError.
         """
         rng = random.SystemRandom()
         at = addresses(missing, port)
@@ -307,8 +306,8 @@ class ClusterDirectory:
         static = next((node.config.given.get(VOTERS, "") for node in old), "")
         if static and new:
             raise CommandError(
-                f"the controller of {self.path} is named in the properties of its nodes, so that no "
-                f"other joins it: a cluster that is made now can have more"
+                f"the cluster in {self.path} has static controller.quorum.voters, so no controller can be "
+                f"added: a new cluster can have more"
             )
         quorum = ControllerAddresses([*servers, *new.values()], static)
         brokers = sum(BROKER in roles for roles in missing.values()) + sum(node.is_broker for node in nodes)
@@ -321,35 +320,35 @@ class ClusterDirectory:
             _format(unfinished, rng, cluster_id, voters if CONTROLLER in roles else "")
 
     def _finish(self) -> None:
-        """Give their names to the properties of nodes that are formatted; the voters among them last.
+        """Rename the properties of nodes that are formatted, voters last.
 
-        So an 'up' that was cut short before it began with that is begun anew, for nothing has run; and later
-        it goes on, for all are formatted that vote together.
+        An 'up' that was interrupted before the first rename starts over, since no node has run. After it, all
+        initial voters are formatted, and 'up' continues.
         """
         for unfinished in sorted(self.path.glob(f"node-*{UNFINISHED}")):
             if (unfinished.with_suffix("") / META_PROPERTIES).exists():
                 unfinished.rename(unfinished.with_suffix(".properties"))
 
     def remove(self) -> None:
-        """Forget the cluster, and all its data; what else is in the folder stays."""
+        """Remove the cluster and its data; other files in the directory are kept."""
         for node in self.nodes():
             shutil.rmtree(node.data, ignore_errors=True)
             for path in (node.log, node.properties, node.properties.with_suffix(".pid")):
                 path.unlink(missing_ok=True)
         self._remove_unfinished()
         self._id_file.unlink()
-        with suppress(OSError):  # with files of somebody else's
+        with suppress(OSError):  # the directory has other files
             self.path.rmdir()
 
     def _remove_unfinished(self) -> None:
-        """Remove what an 'up' left that was cut short."""
+        """Remove the files of an interrupted 'up'."""
         for unfinished in self.path.glob(f"node-*{UNFINISHED}"):
             shutil.rmtree(unfinished.with_suffix(""), ignore_errors=True)
             unfinished.unlink()
 
 
 def start(nodes: Sequence[ClusterNode]) -> None:
-    """Start those that do not run, all at once, and wait until they serve. Failure."""
+    """Start all stopped nodes at once, and wait until they serve. Raises CommandError."""
     idle = [node for node in nodes if node.pid is None]
     faults = [node.config_error for node in idle if node.config_error is not None]
     started = [node for node in idle if node.config_error is None]
@@ -366,16 +365,16 @@ def start(nodes: Sequence[ClusterNode]) -> None:
 
 
 def describe_running(nodes: Sequence[ClusterNode]) -> str:
-    """Which of them run, to be told where others do not."""
+    """Return the ids of running nodes, as the end of an error message."""
     running = [str(node.node_id) for node in nodes if node.pid is not None]
-    return f"; these run: {', '.join(running)}" if running else ""
+    return f"; running: {', '.join(running)}" if running else ""
 
 
 def stop(nodes: Sequence[ClusterNode], has_majority: Callable[[], bool]) -> None:
-    """Stop nodes in an orderly way, brokers first, which hand over what they lead. Failure: some run on.
+    """Shut down nodes cleanly, brokers first. Raises CommandError if some are still running.
 
-    Of nodes that are broker and controller the last have nobody to hand over to, and nobody who lets them go:
-    they are asked once more, which ends them at once.
+    A controlled shutdown needs an active controller. The last nodes of a combined cluster have none, so they
+    get a second signal, which ends them at once.
     """
     for group in ([one for one in nodes if one.is_broker], [one for one in nodes if not one.is_broker]):
         late = [node for node in group if node.signal(signal.SIGTERM)]
@@ -388,16 +387,16 @@ def stop(nodes: Sequence[ClusterNode], has_majority: Callable[[], bool]) -> None
                     node.signal(signal.SIGTERM)
         if late:
             told = ", ".join(str(node.node_id) for node in late)
-            raise CommandError(f"still stopping: node {told}; 'kwire cluster kill' ends a node at once")
+            raise CommandError(f"still stopping: node {told}; 'kwire cluster kill' kills a node at once")
 
 
 def _await_ends(nodes: Sequence[ClusterNode], deadline: float) -> list[ClusterNode]:
-    """Those of them that run on."""
+    """Return the nodes that are still running at the deadline."""
     return [node for node in nodes if not node.await_end(deadline)]
 
 
 def kill(nodes: Sequence[ClusterNode]) -> None:
-    """End nodes at once, as a crash does."""
+    """Kill nodes with SIGKILL, as in a crash."""
     killed = [node for node in nodes if node.signal(signal.SIGKILL)]
     deadline = time.monotonic() + STOP_SECONDS
     for node in killed:

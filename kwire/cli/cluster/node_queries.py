@@ -1,4 +1,4 @@
-"""What the nodes of a cluster on this machine answer about it."""
+"""Queries to the nodes of a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from kwire.wire.named_tuple import NamedTuple
 QUERY_ERRORS: Final = (ApiError, Disconnected, WireError)
 QUERY_SECONDS: Final = 5
 FORWARDED_QUERY_SECONDS: Final = 1
-"""How long a broker may take to ask a controller; where none leads it waits for one."""
+"""Timeout of DescribeQuorum at a broker, which waits for a controller if none is active."""
 
 
 class ClusterMetadata(NamedTuple):
-    """What the first broker that answers knows; None where none does."""
+    """Responses of the first reachable broker; None if no broker is reachable."""
 
     cluster: DescribeClusterResponse | None
     metadata: MetadataResponse | None
 
 
 def query_brokers(nodes: Sequence[ClusterNode]) -> ClusterMetadata:
-    """Who the brokers are, and what they have."""
+    """Query the first reachable broker for the cluster's brokers and topics."""
     for node in nodes:
         if node.is_broker and node.config_error is None and node.pid is not None:
             who = DescribeClusterRequest(include_fenced_brokers=True)
@@ -51,7 +51,7 @@ def query_brokers(nodes: Sequence[ClusterNode]) -> ClusterMetadata:
 
 
 def query_quorum(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
-    """What the active controller says of the quorum; None where none answers."""
+    """Return the quorum as its leader describes it; None if no leader responds."""
     partitions = [RequestPartitionData(partition_index=0)]
     request = DescribeQuorumRequest(
         topics=[RequestTopicData(topic_name=METADATA_TOPIC, partitions=partitions)]
@@ -59,7 +59,7 @@ def query_quorum(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
     running = [node for node in nodes if node.config_error is None and node.pid is not None]
     asked = [(node.config.controller_endpoints(), QUERY_SECONDS) for node in running if node.is_controller]
     if any(node.is_controller and node not in running for node in nodes):
-        # It may run as one of Apache Kafka's, and lead: brokers ask it.
+        # The leader may be an Apache Kafka node in place of one of these: a broker can forward the request.
         brokers = [node.config.listener_endpoints() for node in running if node.is_broker]
         asked += [(at, FORWARDED_QUERY_SECONDS) for at in brokers[:1]]
     for endpoints, seconds in asked:
@@ -74,6 +74,6 @@ def query_quorum(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
 
 
 def _connect(endpoints: Iterable[tuple[str, str, int]], seconds: float = QUERY_SECONDS) -> Connection:
-    """A connection to the first of a node's listeners. Lost, WireError."""
+    """Connect to the first listener of a node. Raises Disconnected, WireError."""
     _, host, port = next(iter(endpoints))
     return Connection(host or "127.0.0.1", port, "kwire-cluster", seconds)

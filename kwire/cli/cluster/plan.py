@@ -1,4 +1,4 @@
-"""Which nodes a cluster on this machine is to have, and what their properties say."""
+"""The nodes of a cluster on this machine, and their properties files."""
 
 from __future__ import annotations
 
@@ -11,47 +11,45 @@ from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.wire.named_tuple import NamedTuple
 
 FIRST_CONTROLLER: Final = 100
-"""The id of the first node that is only a controller."""
+"""Id of the first node that is only a controller."""
 MAX_BROKERS: Final = 32
 MAX_CONTROLLERS: Final = 7
 MAX_REPLICAS: Final = 3
 DEFAULT: Final = 3
-"""How many there are of what is not said."""
+"""Number of nodes if no option is given."""
 
 Roles = tuple[str, ...]
 BOTH: Final = (BROKER, CONTROLLER)
 
 
 class NodeCounts(NamedTuple):
-    """How many nodes 'up' was asked for; None where it was not said."""
+    """Numbers of nodes as given to 'up'; None for options that are missing."""
 
     brokers: int | None = None
-    """All that are brokers, those that are controllers, too, among them."""
+    """All brokers, including combined nodes."""
     controllers: int | None = None
-    """Those that are nothing else."""
+    """Nodes that are only controllers."""
     combined: int | None = None
-    """Those that are both."""
+    """Nodes that are broker and controller."""
 
     def nodes(self, known: Mapping[int, Roles]) -> dict[int, Roles]:
-        """All nodes that there are to be, with their roles; `known` are there already. Failure."""
+        """Return the roles of all nodes, including the existing `known` ones. Raises CommandError."""
         both = [each for each, roles in known.items() if roles == BOTH]
         alone = [each for each, roles in known.items() if roles == (CONTROLLER,)]
         brokers = len(known) - len(alone)
         if (self.combined and (self.controllers or alone)) or (self.controllers and both):
             raise UsageError(
-                "the controllers of a cluster are brokers, too, or none of them is: give either --combined "
-                "or --controllers, and what the cluster began with"
+                "the controllers of a cluster are either all combined nodes or all separate: use the same "
+                "option, --combined or --controllers, as at the start"
             )
-        combined = _node_count("--combined", self.combined, len(both), MAX_CONTROLLERS, "of both")
+        combined = _node_count("--combined", self.combined, len(both), MAX_CONTROLLERS, "combined nodes")
         if not known and self[:2] == (None, None):
             combined = combined or DEFAULT
         if taken := [each for each in range(1, combined + 1) if known.get(each, BOTH) != BOTH]:
-            raise CommandError(
-                f"--combined {combined}: node {taken[0]} is a broker already, and nothing else"
-            )
+            raise CommandError(f"--combined {combined}: node {taken[0]} already exists as a broker only")
         brokers = _node_count("--brokers", self.brokers, brokers, MAX_BROKERS, "brokers")
         if self.brokers is not None and brokers < combined:
-            raise UsageError(f"--brokers {brokers}: {combined} are brokers by --combined already")
+            raise UsageError(f"--brokers {brokers}: --combined {combined} already makes more brokers")
         if not known and self.brokers is None and not combined:
             brokers = DEFAULT
         controllers = _node_count(
@@ -66,28 +64,28 @@ class NodeCounts(NamedTuple):
 
 
 def _node_count(option: str, value: int | None, known: int, most: int, what: str) -> int:
-    """How many of a kind there are to be, of which so many are known. Failure."""
+    """Return the new number of nodes of a kind, at least the `known` ones. Raises CommandError."""
     if value is None:
         return known
     if not 1 <= value <= most:
         raise UsageError(f"{option} {value}: expected 1 to {most}")
     if value < known:
         raise CommandError(
-            f"the cluster has more than {value} {what} already: leave {option} off, and end one by "
+            f"the cluster already has more than {value} {what}: omit {option}, and stop a node with "
             f"'kwire cluster stop N'"
         )
     return value
 
 
 class Address(NamedTuple):
-    """The ports of a node on this machine."""
+    """Ports of a node; None for a role that it does not have."""
 
     broker: int | None
     controller: int | None
 
 
 def addresses(missing: Mapping[int, Roles], first: int) -> dict[int, Address]:
-    """Ports from the first on: for brokers, in the order of their ids, and behind them for controllers."""
+    """Assign ports from `first` on, to brokers by id and then to controllers."""
     ports = iter(range(first, first + 2 * len(missing)))
     brokers = {each: next(ports) for each in sorted(missing) if BROKER in missing[each]}
     controllers = {each: next(ports) for each in sorted(missing) if CONTROLLER in missing[each]}
@@ -95,15 +93,15 @@ def addresses(missing: Mapping[int, Roles], first: int) -> dict[int, Address]:
 
 
 class ControllerAddresses(NamedTuple):
-    """Where the controllers are, as all nodes of a cluster are told."""
+    """Addresses of the controllers, as in the properties of every node."""
 
     servers: Sequence[str]
-    """Whom to ask who leads: such a quorum is dynamic (KIP-853)."""
+    """Bootstrap servers of a dynamic quorum (KIP-853)."""
     voters: str = ""
-    """`controller.quorum.voters` of a cluster that was made when there was one controller, for good."""
+    """`controller.quorum.voters` of an old cluster with one static voter."""
 
     def lines(self, roles: Roles, *, joins: bool) -> dict[str, str]:
-        """What a node's properties say; `joins`: it makes itself a voter."""
+        """Return the properties of the quorum; `joins` lets a new controller become a voter."""
         lines = {VOTERS: self.voters} if self.voters else {BOOTSTRAP: ",".join(self.servers)}
         if joins and CONTROLLER in roles:
             lines["controller.quorum.auto.join.enable"] = "true"
@@ -119,7 +117,7 @@ def properties(
     data: Path,
     settings: Mapping[str, str],
 ) -> str:
-    """What a node is; one of Apache Kafka's could start with it as it is."""
+    """Return the properties file of a node, which Apache Kafka can read as well."""
     replicas = min(MAX_REPLICAS, brokers)
     listeners = (("PLAINTEXT", address.broker), ("CONTROLLER", address.controller))
     lines = {

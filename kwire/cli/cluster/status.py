@@ -1,4 +1,4 @@
-"""`kwire cluster status`: the nodes, the quorum and the partitions, as tables or for programs."""
+"""`kwire cluster status`: nodes, quorum and partitions, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kwire.wire.messages.describe_quorum import ReplicaState, ResponsePartitionD
 from kwire.wire.primitives import uuid_to_text
 
 MAX_LINES: Final = 20
-"""How many under-replicated partitions a table names."""
+"""Rows of under-replicated partitions in the text output."""
 
 Row = dict[str, object]
 
 
 class ClusterStatus:
-    """What is known of a cluster at one moment."""
+    """Status of a cluster at one moment."""
 
     def __init__(
         self, nodes: Sequence[ClusterNode], told: ClusterMetadata, quorum: ResponsePartitionData | None
@@ -66,7 +66,7 @@ class ClusterStatus:
         }
 
     def as_json(self, indent: int | None = 2) -> str:
-        """For programs."""
+        """Return the status as JSON."""
         told = {
             "bootstrap_servers": self._bootstrap,
             "reachable": self._answers,
@@ -79,13 +79,13 @@ class ClusterStatus:
         return json.dumps(told, indent=indent)
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the text output."""
         yield from format_table(self._nodes)
         if (quorum := self._quorum) is None:
-            yield "no controller leads the quorum"
+            yield "the quorum has no leader"
         else:
             yield (
-                f"node {quorum['leader']} leads the quorum in epoch {quorum['epoch']}, high watermark "
+                f"node {quorum['leader']} leads the quorum in leader epoch {quorum['epoch']}, high watermark "
                 f"{quorum['high_watermark']}"
             )
         if self._answers:
@@ -95,7 +95,7 @@ class ClusterStatus:
                 f"{offline} offline"
             )
         else:
-            yield "no broker answers"
+            yield "no broker is reachable"
         if self._behind:
             yield from format_table(self._behind[:MAX_LINES])
             if (more := len(self._behind) - MAX_LINES) > 0:
@@ -104,7 +104,7 @@ class ClusterStatus:
 
 
 def bootstrap(nodes: Sequence[ClusterNode]) -> str:
-    """All brokers, as a client is given them."""
+    """Return the addresses of all brokers, for bootstrap.servers."""
     return ",".join(node.address for node in nodes if node.is_broker and node.address)
 
 
@@ -117,7 +117,7 @@ def _state(node: ClusterNode, fenced: Mapping[int, bool]) -> str:
 
 
 def _quorum_roles(quorum: ResponsePartitionData) -> dict[int, Row]:
-    """What each node is to the quorum, and how many records of the metadata it lacks."""
+    """Return each node's role in the quorum and its lag in metadata records."""
     end = _leader(quorum).log_end_offset
     places: dict[int, Row] = {}
     for name, replicas in (("observer", quorum.observers), ("voter", quorum.current_voters)):
@@ -152,17 +152,17 @@ def _quorum_row(quorum: ResponsePartitionData) -> Row:
 
 
 def _leader(quorum: ResponsePartitionData) -> ReplicaState:
-    """A leader that has been removed, and still leads, is an observer."""
+    """Return the leader's row: a leader that was removed from the voters is an observer."""
     replicas = (*quorum.current_voters, *quorum.observers)
     return next(one for one in replicas if one.replica_id == quorum.leader_id)
 
 
 def _lag(replica: ReplicaState, end: int) -> int | None:
-    """None for one of which this leader has not heard yet."""
+    """Return the lag in records; None before the replica's first fetch from this leader."""
     return end - replica.log_end_offset if replica.log_end_offset >= 0 else None
 
 
 def _lag_ms(replica: ReplicaState, leader: ReplicaState) -> int | None:
-    """For how long it has not had all, as kafka-metadata-quorum tells it."""
+    """Return how long a replica has not been caught up, as kafka-metadata-quorum calculates it."""
     known = replica.last_caught_up_timestamp
     return max(0, leader.last_caught_up_timestamp - known) if known >= 0 else None

@@ -1,4 +1,4 @@
-"""The data directories that a configuration names: disks, rights, whether a broker could start on them."""
+"""Checks of the log directories: disk space, permissions, and whether a broker could start on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEMORY_FILESYSTEMS: Final = ("tmpfs", "ramfs")
 
 
 def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
-    """What to make of the directories of log.dirs. Files are only read, but for a probe that goes again."""
+    """Check the directories of log.dirs. Files are only read, except for a temporary file on each disk."""
     disk = RealDisk()
     runs = is_in_use(config)
     for directory in config.log_dirs:
@@ -41,26 +41,26 @@ def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
         if os.path.isdir(directory):
             yield from _content_findings(disk, directory, now_ms, runs=runs)
     if runs:
-        yield ok(AREA, "a broker runs on it now")
+        yield ok(AREA, "in use by a running broker")
     home = config.metadata_log_dir or config.log_dirs[0]
     try:
         owners = load_meta_properties(disk, config.log_dirs)
         if needs_format(disk, owners, metadata_dir=home, node_id=config.node_id):
-            yield ok(AREA, "nothing is in it yet: the first start formats it")
+            yield ok(AREA, "empty: the first start formats it")
         else:
             whose = owners.formatted[home]
-            yield ok(AREA, f"it is of node {whose.node_id} of cluster {whose.cluster_id}")
+            yield ok(AREA, f"belongs to node {whose.node_id} of cluster {whose.cluster_id}")
     except (IncompleteMetaProperties, StartRefused, StorageError) as error:
-        yield problem(AREA, "a broker would not start on it", str(error))
+        yield problem(AREA, "a broker cannot start on it", str(error))
 
 
 def is_in_use(config: BrokerConfig) -> bool:
-    """Whether a broker runs on one of the directories."""
+    """Return whether a broker runs on one of the directories."""
     return any(_is_locked(RealDisk(), directory) for directory in config.log_dirs)
 
 
 def _is_locked(disk: RealDisk, directory: str) -> bool:
-    """Whether another process holds the directory."""
+    """Return whether another process has locked the directory."""
     path = os.path.join(directory, LOCK)
     if not os.access(path, os.W_OK):
         return False
@@ -75,53 +75,57 @@ def _is_locked(disk: RealDisk, directory: str) -> bool:
 
 
 def _volume_findings(directory: str) -> Iterator[Finding]:
-    """The disk that a directory is on, or would be."""
+    """Check the disk of a directory, or of its nearest existing parent."""
     there = os.path.abspath(directory)
     while not os.path.exists(there):
         there = os.path.dirname(there)
     if not os.path.isdir(there):
-        yield problem(AREA, f"{there} is not a directory", "name another one in log.dirs")
+        yield problem(AREA, f"{there} is not a directory", "choose another directory in log.dirs")
         return
     if not os.access(there, os.W_OK | os.X_OK):
         yield problem(
-            AREA, f"this user may not write to {there}", "run as its owner, or change its owner (chown)"
+            AREA, f"this user cannot write to {there}", "run as its owner, or change its owner (chown)"
         )
         return
     yield from volume_findings(there, os.statvfs)
     kind = filesystem(there)
     if kind.startswith(REMOTE_FILESYSTEMS):
         yield warning(
-            AREA, f"{directory} is on {kind}", "use a local disk: locks and syncs are not what they are there"
+            AREA, f"{directory} is on {kind}", "use a local disk: file locks and syncs are unreliable there"
         )
     if kind in MEMORY_FILESYSTEMS:
-        yield warning(AREA, f"{directory} is on {kind}, which is memory", "use a disk for what is to stay")
+        yield warning(AREA, f"{directory} is on {kind}, which is memory", "use a disk to keep the data")
     if os.path.abspath(directory).startswith("/tmp/"):
         yield warning(
-            AREA, f"{directory} is where machines clean up", "keep data elsewhere, like /var/lib/kwire"
+            AREA,
+            f"{directory} is in /tmp, which systems clean up",
+            "use another directory, like /var/lib/kwire",
         )
     yield _sync_finding(there)
 
 
 def volume_findings(path: str, statvfs: Callable[[str], os.statvfs_result]) -> Iterator[Finding]:
-    """How much room there is."""
+    """Check free space and inodes."""
     volume = statvfs(path)
     total, free = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
     percent = 100 * free // total if total else 100
-    found = f"{format_size(free)} of {format_size(total)} are free at {path}"
+    found = f"{format_size(free)} of {format_size(total)} free at {path}"
     if free < MIN_FREE_BYTES:
-        yield problem("disk", found, "free some, or set retention.bytes so that topics fit")
+        yield problem("disk", found, "free some space, or set retention.bytes so that topics fit")
     elif percent < MIN_FREE_PERCENT:
-        yield warning("disk", f"{found}, {percent} %", "free some, or set retention.bytes so that topics fit")
+        yield warning(
+            "disk", f"{found}, {percent} %", "free some space, or set retention.bytes so that topics fit"
+        )
     else:
         yield ok("disk", found)
     if 0 < volume.f_favail < MIN_FREE_INODES:
         yield warning(
-            "disk", f"{volume.f_favail} inodes are left at {path}", "each segment has four files: free some"
+            "disk", f"{volume.f_favail} inodes left at {path}", "free some: each segment needs four files"
         )
 
 
 def filesystem(path: str) -> str:
-    """The kind of file system that a path is on; empty where that cannot be told."""
+    """Return the type of the file system of a path; empty if it is unknown."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
             mounts = [line.split()[1:3] for line in file]
@@ -137,7 +141,7 @@ def filesystem(path: str) -> str:
 
 
 def _sync_finding(directory: str) -> Finding:
-    """How long the disk takes to keep something for good."""
+    """Measure the time of a sync to disk."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             taken = []
@@ -148,11 +152,11 @@ def _sync_finding(directory: str) -> Finding:
                 os.fsync(file.fileno())
                 taken.append(1000 * (time.perf_counter() - began))
     except OSError as error:
-        return problem("disk", f"{directory} cannot be written to: {error.strerror}", "see to the disk first")
+        return problem("disk", f"{directory} cannot be written to: {error.strerror}", "repair the disk first")
     middle = sorted(taken)[SYNCS // 2]
     found = f"a sync takes {middle:.1f} ms at {directory}"
     if middle > SLOW_SYNC_MS:
-        return warning("disk", found, "use a faster disk: elections and the metadata log wait for each")
+        return warning("disk", found, "use a faster disk: elections and metadata changes wait for syncs")
     return ok("disk", found)
 
 
@@ -161,7 +165,7 @@ def _content_findings(disk: RealDisk, directory: str, now_ms: int, *, runs: bool
         OffsetCheckpoints.read(disk, directory)
     except StorageError as error:
         yield problem(
-            AREA, f"a checkpoint is damaged: {error}", "remove that file: the logs are then read through"
+            AREA, f"a checkpoint is corrupt: {error}", "delete that file: log recovery then reads the logs"
         )
     if not os.path.exists(os.path.join(directory, META_PROPERTIES)):
         return
@@ -171,19 +175,19 @@ def _content_findings(disk: RealDisk, directory: str, now_ms: int, *, runs: bool
     if newest_ms > now_ms + FUTURE_MS:
         yield warning(
             "clock",
-            f"{directory} was written to at {format_time(newest_ms)}, which is still to come",
-            "set the clock, which was ahead then, or is behind now",
+            f"{directory} was last written at {format_time(newest_ms)}, which is in the future",
+            "set the clock: it was ahead then, or is behind now",
         )
     foreign = [entry.name for entry in found if not os.access(entry.path, os.W_OK)]
     if foreign:
         yield problem(
             AREA,
-            f"this user may not write to {os.path.join(directory, foreign[0])}"
+            f"this user cannot write to {os.path.join(directory, foreign[0])}"
             + (f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""),
             "run as their owner, or change their owner (chown -R)",
         )
     logs = sum(entry.is_dir() for entry in found)
     if logs and not runs and not os.path.exists(os.path.join(directory, CLEAN_SHUTDOWN)):
         yield ok(
-            AREA, f"{directory} has {logs} logs, of which the newest segments are checked at the next start"
+            AREA, f"{directory} has {logs} logs after an unclean shutdown: the next start runs log recovery"
         )

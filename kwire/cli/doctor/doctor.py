@@ -1,4 +1,4 @@
-"""`kwire doctor`: a broker's configuration, and the machine that it is to run on."""
+"""`kwire doctor`: checks of a broker's configuration and machine."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _CONFIGURATION: Final = "configuration"
 def parser(name: str) -> ArgumentParser:
     parser = command_parser(
         name,
-        "Check a broker's configuration and the machine that it is to run on, and say what to change.",
+        "Check a broker's configuration and the machine that it runs on, and suggest fixes.",
         "kwire doctor server.properties",
         run,
     )
     parser.add_argument(
-        "properties", nargs="?", metavar="server.properties", help="as 'kwire serve' would be given it"
+        "properties", nargs="?", metavar="server.properties", help="configuration file, as for 'kwire serve'"
     )
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
-                        help="as of 'kwire serve'; may be repeated")  # fmt: skip
-    parser.add_argument("--data", metavar="DIR", help="as of 'kwire serve'")
+                        help="a Kafka setting, as for 'kwire serve'; can be repeated")  # fmt: skip
+    parser.add_argument("--data", metavar="DIR", help="the data directory, as for 'kwire serve'")
     add_json_option(parser)
     return parser
 
@@ -75,19 +75,19 @@ def _findings(options: Namespace) -> Iterator[Finding]:
     try:
         config = load(options.properties, os.environ, overrides)
     except ConfigError as error:
-        yield problem(_CONFIGURATION, str(error), "a broker does not start with it: correct this first")
+        yield problem(_CONFIGURATION, str(error), "correct this first: a broker cannot start with it")
     except OSError as error:
         raise CommandError(
-            f"{options.properties}: {error.strerror}: give the path of a broker's file"
+            f"{options.properties}: {error.strerror}: give the path of a broker's configuration file"
         ) from error
     finally:
         logger.removeHandler(said)
         logger.propagate = propagated
     for text in said.texts:
-        yield warning(_CONFIGURATION, text, "remove it, or do not count on it")
+        yield warning(_CONFIGURATION, text, "correct or remove the key")
     if config is not None:
         if not said.texts:
-            yield ok(_CONFIGURATION, f"every key of {options.properties or 'the defaults'} is known")
+            yield ok(_CONFIGURATION, f"all keys of {options.properties or 'the defaults'} are known")
         yield from configuration_findings(config)
     yield from machine.findings(machine.gather_facts(), config.socket_listen_backlog_size if config else 0)
     if config is not None:
@@ -97,7 +97,7 @@ def _findings(options: Namespace) -> Iterator[Finding]:
 
 
 class _WarningCollector(logging.Handler):
-    """Keeps what is warned of while a configuration is read."""
+    """A handler that collects the warnings logged while a configuration is loaded."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -108,19 +108,19 @@ class _WarningCollector(logging.Handler):
 
 
 def configuration_findings(config: BrokerConfig) -> Iterator[Finding]:
-    """What a configuration is that starts, and is not what somebody would want."""
+    """Check a valid configuration for settings that are probably wrong."""
     replicas, least = config.default_replication_factor, config.min_insync_replicas
     if config.is_broker and least > replicas:
         yield problem(
             _CONFIGURATION,
             f"min.insync.replicas={least} is more than default.replication.factor={replicas}",
-            "raise the latter, or no new topic takes records with acks=all",
+            "raise the latter: acks=all fails on every new topic",
         )
     elif config.is_broker and least == replicas > 1:
         yield warning(
             _CONFIGURATION,
             f"min.insync.replicas and default.replication.factor are both {least}",
-            f"set min.insync.replicas={least - 1}: as it is, acks=all fails while any broker is down",
+            f"set min.insync.replicas={least - 1}: now acks=all fails while any broker is down",
         )
     internal = {
         "offsets.topic.replication.factor": config.offsets_topic_replication_factor,
@@ -131,20 +131,20 @@ def configuration_findings(config: BrokerConfig) -> Iterator[Finding]:
             yield warning(
                 _CONFIGURATION,
                 f"{key}={factor} is less than default.replication.factor={replicas}",
-                f"set {key}={replicas}: without internal topics, a cluster serves no groups or transactions",
+                f"set {key}={replicas}: groups and transactions need this topic to be available",
             )
     open_to_all = [one for one in config.listener_endpoints() if not one.host.startswith(LOOPBACK)]
     for advertised in config.advertised_endpoints():
         if advertised.host.startswith(LOOPBACK) and open_to_all:
             yield warning(
                 _CONFIGURATION,
-                f"{advertised.name} is advertised as {advertised.host}, and listens for other machines",
-                "set advertised.listeners to a name of this machine: clients elsewhere connect to themselves",
+                f"{advertised.name} is advertised as {advertised.host}, but listens on other interfaces",
+                "set advertised.listeners to this machine's name: remote clients would connect to themselves",
             )
         elif fault := _unresolved(advertised.host):
             yield warning(
                 _CONFIGURATION,
-                f"{advertised.name} is advertised as {advertised.host}, which is no name here: {fault}",
+                f"{advertised.name} is advertised as {advertised.host}, which does not resolve here: {fault}",
                 "set advertised.listeners to a name that clients can resolve",
             )
 
@@ -152,7 +152,7 @@ def configuration_findings(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def _sasl_findings(config: BrokerConfig) -> Iterator[Finding]:
-    """Whether listeners of SASL let in who is meant to come, other nodes among them."""
+    """Check whether SASL listeners accept the intended clients and other nodes."""
     for listener in (*config.listener_endpoints(), *config.controller_endpoints()):
         security = listener_security(config, listener.name)
         if security is None or PLAIN not in security.mechanisms:
@@ -161,14 +161,14 @@ def _sasl_findings(config: BrokerConfig) -> Iterator[Finding]:
         if not security.plain_users:
             yield warning(
                 _CONFIGURATION,
-                f"{listener.name} takes PLAIN, and knows nobody who may come by it",
-                f'say user_NAME="PASSWORD" for each in {key}, or take PLAIN out of sasl.enabled.mechanisms',
+                f"{listener.name} has PLAIN enabled, but no users",
+                f'add user_NAME="PASSWORD" to {key}, or remove PLAIN from sasl.enabled.mechanisms',
             )
         if not listener.host.startswith(LOOPBACK):
             yield warning(
                 _CONFIGURATION,
-                f"{listener.name} takes passwords as they are (PLAIN), and listens for other machines",
-                "trust that network, or take SCRAM alone",
+                f"{listener.name} sends passwords in clear text (PLAIN), and listens on other interfaces",
+                "use a trusted network, or SCRAM only",
             )
         if listener.name not in (config.inter_broker_listener_name, *config.controller_listener_names):
             continue
@@ -180,21 +180,21 @@ def _sasl_findings(config: BrokerConfig) -> Iterator[Finding]:
         ):
             yield problem(
                 _CONFIGURATION,
-                f"nodes go to {listener.name} as {login.username or 'nobody'}, whom it does not let in so",
-                f"make user_{login.username or 'NAME'} and password of {key} the same on all nodes",
+                f"nodes authenticate at {listener.name} as {login.username or 'nobody'}, which is rejected",
+                f"set user_{login.username or 'NAME'} and password of {key} to the same value on all nodes",
             )
 
 
 def console_findings(config: BrokerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the console that the environment asks for shows more than the listeners do."""
+    """Check whether a console from the environment gives access that the listeners do not."""
     where = environ.get("KWIRE_HTTP", "")
     host = where.rpartition(":")[0].strip("[]")
     is_open = host and not host.startswith(LOOPBACK)
     if is_open and environ.get("KWIRE_CONSOLE") == "true" and requires_authentication(config):
         yield warning(
             _CONFIGURATION,
-            f"the console at {where} (KWIRE_HTTP) asks nobody who he is, and every listener does",
-            "have it on 127.0.0.1, or something in front of it that asks: it shows records as the broker",
+            f"the console at {where} (KWIRE_HTTP) requires no authentication, while every listener does",
+            "use 127.0.0.1, or a proxy that authenticates: the console shows records as the broker's user",
         )
 
 
@@ -213,9 +213,7 @@ def _ports(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
-    """Whether a listener could have its port, or the broker that runs on the configuration's directories has
-    it: then `is_own`.
-    """
+    """Check the port of a listener; `is_own`: the broker that uses it may be the configuration's own."""
     where = f"{one.host or '*'}:{one.port} of {one.name}"
     family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
     try:
@@ -225,20 +223,20 @@ def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
             probe.listen()
         return ok("ports", f"{where} is free")
     except PermissionError:
-        return problem("ports", f"{where} is for root alone", "choose a port of 1024 or more")
+        return problem("ports", f"{where} requires root", "choose a port of 1024 or more")
     except OSError as error:
         if _is_a_broker(one):
             if is_own:
-                return ok("ports", f"a broker answers at {where}")
+                return ok("ports", f"a broker listens on {where}")
             return problem(
                 "ports",
-                f"another broker answers at {where}, which is not on these data directories",
-                "choose another port or host in listeners, or end that broker",
+                f"another broker listens on {where}, with other data directories",
+                "choose another port or host in listeners, or stop that broker",
             )
         return problem(
             "ports",
-            f"{where} cannot be had: {(error.strerror or str(error)).lower()}",
-            "choose another port or host in listeners, or end who has it",
+            f"{where} cannot be used: {(error.strerror or str(error)).lower()}",
+            "choose another port or host in listeners, or stop the program that uses it",
         )
 
 

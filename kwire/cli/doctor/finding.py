@@ -1,4 +1,4 @@
-"""What a doctor finds: how it is, and what to do about it."""
+"""Findings of `kwire doctor`, with fixes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PROBLEM: Final = "problem"
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     area: str
     severity: str
@@ -23,10 +23,10 @@ def ok(area: str, message: str) -> Finding:
 
 
 def warning(area: str, message: str, fix: str) -> Finding:
-    """What may hurt, or hurts others."""
+    """Return a finding that may cause trouble."""
     return Finding(area, WARNING, message, fix)
 
 
 def problem(area: str, message: str, fix: str) -> Finding:
-    """What keeps a broker from starting, or from keeping what it promises."""
+    """Return a finding that keeps a broker from starting or from working correctly."""
     return Finding(area, PROBLEM, message, fix)

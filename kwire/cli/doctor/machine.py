@@ -1,4 +1,4 @@
-"""What a machine has for a broker: limits, memory, a clock. First the facts, then what to make of them."""
+"""Checks of the machine: resource limits, memory, cores and clock."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from kwire.cli.doctor.finding import Finding, ok, problem, warning
 from kwire.cli.shared.output import format_size
 
 MIN_OPEN_FILES: Final = 4096
-"""Open files below which even a small broker may fail: each connection is one, each segment in use three."""
+"""Limit below which even a small broker may fail: one file per connection, three per active segment."""
 RECOMMENDED_OPEN_FILES: Final = 65_536
 MIN_FREE_MEMORY_BYTES: Final = 512 * 1024 * 1024
 MIN_PYTHON: Final = (3, 11)
 _TIME_ERROR: Final = 5
 _TIMEX_BYTES: Final = 1024
-"""More than the kernel's `struct timex` has on any machine."""
+"""More than the size of the kernel's `struct timex` on any architecture."""
 
 
 class MachineFacts(NamedTuple):
-    """What was found; None where it cannot be told."""
+    """Facts about a machine; None if unknown."""
 
     python: tuple[int, int]
     platform: str
@@ -37,7 +37,7 @@ class MachineFacts(NamedTuple):
 
 
 def gather_facts() -> MachineFacts:
-    """The machine that this process runs on."""
+    """Return the facts about this machine."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = _memory()
     return MachineFacts(
@@ -54,10 +54,10 @@ def gather_facts() -> MachineFacts:
 
 
 def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
-    """What to make of a machine; `backlog` is what the configuration asks listeners for."""
+    """Check a machine; `backlog` is the configured socket.listen.backlog.size."""
     version = ".".join(map(str, machine.python))
     if machine.platform != "linux":
-        yield problem("system", f"this is {machine.platform}", "run the broker on Linux: it waits by epoll")
+        yield problem("system", f"this is {machine.platform}", "run the broker on Linux: it needs epoll")
     if machine.python < MIN_PYTHON:
         yield problem("system", f"Python {version}", "install Python 3.11 or newer")
     else:
@@ -67,20 +67,20 @@ def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
     if free is not None and free < MIN_FREE_MEMORY_BYTES:
         yield warning(
             "memory",
-            f"{format_size(free)} are free",
-            "give the machine more, or stop something: the page cache lives of what is free, and reads of it",
+            f"{format_size(free)} free",
+            "add memory, or stop other programs: reads are fast while the page cache holds the data",
         )
     elif free is not None:
-        yield ok("memory", f"{format_size(free)} of {format_size(machine.memory_bytes or free)} are free")
+        yield ok("memory", f"{format_size(free)} of {format_size(machine.memory_bytes or free)} free")
     if machine.cores == 1:
-        yield warning("cores", "there is one", "give it two: clients and the kernel want one, too")
+        yield warning("cores", "only one", "use two: clients and the kernel need one as well")
     else:
-        yield ok("cores", f"{machine.cores}, of which a broker uses one ('kwire cluster' uses more)")
+        yield ok("cores", f"{machine.cores}, of which one broker uses one ('kwire cluster' can use more)")
     yield _clock(machine)
     if machine.max_backlog is not None and machine.max_backlog < backlog:
         yield warning(
             "sockets",
-            f"{machine.max_backlog} connections may wait, and socket.listen.backlog.size is {backlog}",
+            f"the kernel limits backlogs to {machine.max_backlog}, socket.listen.backlog.size is {backlog}",
             f"sysctl -w net.core.somaxconn={backlog}",
         )
 
@@ -92,11 +92,11 @@ def _files(machine: MachineFacts) -> Iterator[Finding]:
         return
     enough = machine.max_open_files >= RECOMMENDED_OPEN_FILES
     fix = (
-        f"ulimit -n {RECOMMENDED_OPEN_FILES} before the start"
+        f"run 'ulimit -n {RECOMMENDED_OPEN_FILES}' before the start"
         if enough
         else (
             f"raise the hard limit of {machine.max_open_files:,} "
-            f"(LimitNOFILE={RECOMMENDED_OPEN_FILES} of its service)"
+            f"(LimitNOFILE={RECOMMENDED_OPEN_FILES} in its systemd unit)"
         )
     )
     make = problem if limit < MIN_OPEN_FILES else warning
@@ -105,18 +105,18 @@ def _files(machine: MachineFacts) -> Iterator[Finding]:
 
 def _clock(machine: MachineFacts) -> Finding:
     if machine.is_clock_synchronized is None:
-        return ok("clock", "whether it is synchronised cannot be told here")
+        return ok("clock", "synchronization is unknown on this system")
     if machine.is_clock_synchronized:
-        return ok("clock", "the kernel says that it is synchronised")
+        return ok("clock", "synchronized, according to the kernel")
     return warning(
         "clock",
-        "the kernel says that it is not synchronised",
-        "run chrony, ntpd or systemd-timesyncd: retention, timestamps and timeouts of transactions go by it",
+        "not synchronized, according to the kernel",
+        "run chrony, ntpd or systemd-timesyncd: retention and record timestamps use the clock",
     )
 
 
 def _is_clock_synchronized() -> bool | None:
-    """By adjtimex(2), which changes nothing where no mode is given."""
+    """Query adjtimex(2), which changes nothing without a mode."""
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -125,7 +125,7 @@ def _is_clock_synchronized() -> bool | None:
 
 
 def _memory() -> dict[str, int]:
-    """What the kernel tells of memory, in bytes."""
+    """Return the values of /proc/meminfo in bytes."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             lines = [line.split() for line in file]

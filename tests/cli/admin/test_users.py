@@ -174,7 +174,8 @@ def test_a_token_is_told_to_people(secured: Broker, as_user: Callable[..., Ran])
     assert first.startswith(f"token {token_id} of bob expires at 2")
     assert second.startswith("password, for SCRAM with tokenauth=true: ")
     assert as_user("tokens", "expire", token_id).sentence == (
-        "kwire tokens: the token: delegation token owner mismatch; only its owner and its renewers can do that"
+        "kwire tokens: the token: delegation token owner mismatch; "
+        "only its owner and its renewers can do that"
     )
     ran = as_user("tokens", "expire", token_id, login=secured.client_config("bob"))
     assert ran.out.startswith(f"token {token_id} expires at 2")

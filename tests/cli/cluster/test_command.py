@@ -93,27 +93,27 @@ def test_a_cluster_from_its_beginning_to_its_end(desk: Desk) -> None:
     pids = {node["node"]: node["pid"] for node in status["nodes"]}
 
     assert (
-        desk.says("kill", "2") == f"node 2 killed, 'kwire cluster restart 2 {desk.option}' brings it back\n"
+        desk.says("kill", "2") == f"node 2 killed, 'kwire cluster restart 2 {desk.option}' starts it again\n"
     )
     assert not is_alive(pids[2])
     assert desk.states()[2] == "stopped"
-    assert desk.says("kill", "2") == desk.says("stop", "2") == "node 2 does not run\n"
+    assert desk.says("kill", "2") == desk.says("stop", "2") == "node 2 is not running\n"
     assert desk.says("restart", "1") == f"node 1 serves on 127.0.0.1:{port}\n"
     assert (
-        desk.says("stop", "1") == f"node 1 stopped, 'kwire cluster restart 1 {desk.option}' brings it back\n"
+        desk.says("stop", "1") == f"node 1 stopped, 'kwire cluster restart 1 {desk.option}' starts it again\n"
     )
     desk.says("restart", "1")
-    kept = f"the data stays in {desk.directory}; 'kwire cluster up {desk.option}' goes on with it"
+    kept = f"the data is kept in {desk.directory}; 'kwire cluster up {desk.option}' starts them again"
     assert desk.says("stop") == f"2 nodes stopped, {kept}\n"
-    assert desk.says("stop") == "no node runs\n"
+    assert desk.says("stop") == "no node is running\n"
     assert set(desk.states().values()) == {"stopped"}
     assert not any(map(is_alive, pids.values()))
-    assert "no broker answers" in desk.says("status")
+    assert "no broker is reachable" in desk.says("status")
 
     desk.says("up", "--brokers", "2")
     assert desk.states() == {100: "running", 1: "running", 2: "running"}
     (desk.directory / "notes.txt").touch()
-    assert desk.says("down") == f"the cluster in {desk.directory} is removed, and all its data\n"
+    assert desk.says("down") == f"removed the cluster in {desk.directory} and its data\n"
     assert [path.name for path in desk.directory.iterdir()] == ["notes.txt"]
 
 
@@ -132,7 +132,7 @@ def test_three_nodes_that_are_both_elect_another(desk: Desk) -> None:
     assert set(desk.states().values()) == {"running"}
     table = desk.says("status")
     assert re.search(rf"^ *{first} .* running +voter ", table, re.MULTILINE)
-    assert f"node {desk.until_led()} leads the quorum in epoch " in table
+    assert f"node {desk.until_led()} leads the quorum in leader epoch " in table
 
     # Who is left with no majority hands over to nobody.
     desk.says("stop")
@@ -154,7 +154,7 @@ def test_controllers_of_their_own_become_more(desk: Desk) -> None:
     desk.says("kill", "101")
     desk.says("kill", "102")
     told = desk.says("stop", "1", status=1)
-    assert told.startswith("kwire: no controller leads, and a broker that ends asks it")
+    assert told.startswith("kwire: the quorum has no leader, which brokers need for a controlled shutdown")
     desk.says("kill", "1")
 
 
@@ -173,7 +173,7 @@ def test_a_node_that_cannot_start_is_told_of(desk: Desk) -> None:
         told = desk.says("up", "--brokers", "1", "--port", str(port), status=1)
     assert told.startswith("kwire: node 1 did not start: ")
     assert str(port) in told
-    assert f"; these run: 100; 'kwire cluster down {desk.option}' and " in told
+    assert f"; running: 100; 'kwire cluster down {desk.option}' and " in told
     assert f" and 'kwire cluster up --port PORT {desk.option}' begin anew" in told
 
 
@@ -196,7 +196,7 @@ def test_properties_that_are_broken_stop_nobody_elses_commands(desk: Desk) -> No
     desk.says("kill", "1")
     told = desk.says("up", "--brokers", "2", status=1)
     assert told.startswith(f"kwire: {edited}: Invalid value many")
-    assert told.endswith("; these run: 100, 1\n")
+    assert told.endswith("; running: 100, 1\n")
     assert "num.partitions" in desk.says("restart", "2", status=1)
     desk.says("stop", "1")
     edited.write_text(whole)
@@ -210,13 +210,13 @@ def test_who_lets_a_cluster_grow_is_told_of_the_replicas(desk: Desk) -> None:
     assert told.count("\n") == 1
     told = desk.says("up", "--brokers", "2")
     assert told.startswith("2 brokers serve on ")
-    assert "nodes 100, 1 make new ones with fewer than 2" in told
+    assert "nodes 100, 1 still create topics with fewer than 2" in told
     for node_id in (100, 1):
         edited = desk.directory / f"node-{node_id}.properties"
         edited.write_text(edited.read_text().replace("replication.factor=1", "replication.factor=2"))
     assert desk.says("up", "--brokers", "2").count("\n") == 1
     told = desk.says("up", "--brokers", "2", "--set", "min.insync.replicas=2")
-    assert "nodes 100, 1, 2 were there before" in told
+    assert "existing nodes 100, 1, 2 keep" in told
 
 
 def test_a_node_that_fails_before_it_serves_is_told_of(desk: Desk) -> None:
@@ -255,7 +255,7 @@ def test_status_is_told_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(time, "sleep", pause)
     told = desk.says("status", "--watch", "5")
     assert pauses == [5, 5, 5]
-    assert told.count("no controller leads the quorum\nno broker answers\n") == 3
+    assert told.count("the quorum has no leader\nno broker is reachable\n") == 3
 
 
 @pytest.mark.parametrize(
@@ -265,10 +265,10 @@ def test_status_is_told_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch
         (["kill", "7"], "there is no cluster in"),
         (["up", "--brokers", "0"], "--brokers 0: expected 1 to 32"),
         (["up", "--combined", "8"], "--combined 8: expected 1 to 7"),
-        (["up", "--combined", "3", "--controllers", "1"], "give either --combined or --controllers"),
+        (["up", "--combined", "3", "--controllers", "1"], "option, --combined or --controllers"),
         (["up", "--port", "65533"], "--port 65533: expected 1 to 65530, for 3 nodes"),
-        (["up", "--set", "node.id=5"], "--set node.id: each node has its own"),
-        (["up", "--set", "controller.quorum.voters=1@a:1"], "it follows from the nodes of the cluster"),
+        (["up", "--set", "node.id=5"], "--set node.id: this key differs from node to node"),
+        (["up", "--set", "controller.quorum.voters=1@a:1"], "this key follows from the nodes of the cluster"),
         (["up", "--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
         (["up", "--set", "num.partition=3"], "did you mean num.partitions?"),
     ],
@@ -284,13 +284,13 @@ def test_a_folder_that_cannot_be_is_told_of(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     desk.directory = tmp_path / "file" / "cluster"
     told = desk.says("up", status=1)
-    assert told == f"kwire: {desk.directory}: Not a directory: give a folder of your own by --dir\n"
+    assert told == f"kwire: {desk.directory}: Not a directory: choose a writable directory with --dir\n"
 
 
 def test_a_folder_of_somebody_elses_is_left_alone(desk: Desk) -> None:
     desk.directory.mkdir()
     (desk.directory / "thesis.tex").touch()
-    assert "is not empty, and not a cluster's" in desk.says("up", status=1)
+    assert "is not empty and has no cluster" in desk.says("up", status=1)
     assert [path.name for path in desk.directory.iterdir()] == ["thesis.tex"]
     (desk.directory / "thesis.tex").unlink()
 
@@ -309,7 +309,7 @@ def test_a_broker_that_is_added_has_a_port_of_its_own(desk: Desk) -> None:
     directory = ClusterDirectory(str(desk.directory))
     directory.create(NodeCounts(2), 20_001, {})
     directory.create(NodeCounts(4), None, {})
-    with pytest.raises(CommandError, match="--port 9092: this cluster has its ports, from 20001 on"):
+    with pytest.raises(CommandError, match="--port 9092: this cluster already uses ports from 20001 on"):
         directory.create(NodeCounts(4), 9092, {})
     assert {node.node_id: node.address for node in directory.nodes()} == {
         100: "127.0.0.1:20003",
@@ -342,7 +342,7 @@ def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
             cluster_id="4L6g3nShT-eMCtK--X86sw",
             beginning=InitialMetadata(unserved_feature_levels()),
         )
-    assert "named in the properties of its nodes" in desk.says("up", "--controllers", "3", status=1)
+    assert "has static controller.quorum.voters" in desk.says("up", "--controllers", "3", status=1)
     desk.says("up", "--brokers", "2")
     assert desk.states() == {100: "running", 1: "running", 2: "running"}
 

@@ -64,7 +64,7 @@ def test_the_quorum_is_told(nodes: list[ClusterNode]) -> None:
     lines = list(status.lines())
     assert lines[0].split()[5:7] == ["quorum", "lag"]
     assert [line.split()[5:7] for line in lines[1:4]] == [["voter", "23"], ["leader", "0"], ["voter", "-"]]
-    assert lines[4] == "node 2 leads the quorum in epoch 7, high watermark 120"
+    assert lines[4] == "node 2 leads the quorum in leader epoch 7, high watermark 120"
     quorum = json.loads(status.as_json())["quorum"]
     assert (quorum["leader"], quorum["epoch"], quorum["high_watermark"]) == (2, 7, 120)
     assert [(each["node"], each["lag"], each["lag_ms"]) for each in quorum["voters"]] == [
@@ -83,7 +83,7 @@ def test_partitions_that_lack_replicas_are_named(nodes: list[ClusterNode]) -> No
     status = ClusterStatus(nodes, told(*topics), None)
     lines = list(status.lines())
     assert lines[4:] == [
-        "no controller leads the quorum",
+        "the quorum has no leader",
         "2 topics, 3 partitions, 2 under-replicated, 1 offline",
         "under replicated partition  leader  replicas  in sync",
         "orders-0                         1  1,2,3     1,3",

@@ -31,14 +31,14 @@ def _problems(found: list[Finding]) -> list[Finding]:
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("used")
     with Broker(log_dir=path):
-        assert "a broker runs on it now" in [one.message for one in _found(path)]
+        assert "in use by a running broker" in [one.message for one in _found(path)]
     return path
 
 
 def test_a_new_directory_is_fine_and_stays_as_it_is(tmp_path: Path) -> None:
     found = _found(tmp_path / "new" / "data")
     assert not _problems(found)
-    assert "nothing is in it yet: the first start formats it" in [one.message for one in found]
+    assert "empty: the first start formats it" in [one.message for one in found]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -46,8 +46,8 @@ def test_a_used_directory_says_whose_it_is(used: Path) -> None:
     before = sorted(used.iterdir())
     found = _found(used)
     assert not _problems(found)
-    assert any("it is of node 1 of cluster" in one.message for one in found)
-    assert not any("runs on it" in one.message for one in found)
+    assert any("belongs to node 1 of cluster" in one.message for one in found)
+    assert not any("in use" in one.message for one in found)
     assert sorted(used.iterdir()) == before
 
 
@@ -61,19 +61,19 @@ def test_what_keeps_a_broker_from_starting_is_a_problem(used: Path, tmp_path: Pa
 
 
 def test_a_clock_that_was_ahead_is_told(used: Path) -> None:
-    assert any("still to come" in one.message for one in _found(used, now_ms=NOW_MS))
-    assert not any("still to come" in one.message for one in _found(used))
+    assert any("in the future" in one.message for one in _found(used, now_ms=NOW_MS))
+    assert not any("in the future" in one.message for one in _found(used))
 
 
 def test_a_damaged_checkpoint_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "replication-offset-checkpoint").write_text("0\n9\n")
-    assert any("a checkpoint is damaged" in one.message for one in _problems(_found(tmp_path)))
+    assert any("a checkpoint is corrupt" in one.message for one in _problems(_found(tmp_path)))
 
 
 def test_rights_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Who runs this may be root, who may write anywhere.
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
-    assert "may not write" in _problems(_found(tmp_path))[0].message
+    assert "cannot write" in _problems(_found(tmp_path))[0].message
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,10 @@ def test_a_new_broker_may_start(offline: Desk, tmp_path: Path) -> None:
 def test_a_port_is_had_by_a_broker_or_by_somebody_else(offline: Desk, broker: Broker, tmp_path: Path) -> None:
     at = f"listeners=PLAINTEXT://{broker.bootstrap_servers}"
     rows = offline("doctor", "--set", at, "--data", str(broker.log_dir), "--json").json
-    assert f"a broker answers at {broker.bootstrap_servers} of PLAINTEXT" in [row["message"] for row in rows]
+    assert f"a broker listens on {broker.bootstrap_servers} of PLAINTEXT" in [row["message"] for row in rows]
     elsewhere = offline("doctor", "--set", at, "--data", str(tmp_path))
     assert elsewhere.status == 1
-    assert f"another broker answers at {broker.bootstrap_servers} of PLAINTEXT, which is not" in elsewhere.out
+    assert f"another broker listens on {broker.bootstrap_servers} of PLAINTEXT, with" in elsewhere.out
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         server.close()
@@ -59,7 +59,7 @@ def test_a_port_is_had_by_a_broker_or_by_somebody_else(offline: Desk, broker: Br
                 "doctor", "--set", f"listeners=PLAINTEXT://127.0.0.1:{port}", "--data", str(tmp_path)
             )
     assert ran.status == 1
-    assert f"127.0.0.1:{port} of PLAINTEXT cannot be had: address already in use" in ran.out
+    assert f"127.0.0.1:{port} of PLAINTEXT cannot be used: address already in use" in ran.out
     assert "→ choose another port" in ran.out
 
 
@@ -70,7 +70,7 @@ def test_a_file_is_read_as_serve_reads_it(offline: Desk, tmp_path: Path) -> None
     ran = offline("doctor", str(path))
     assert "did you mean num.partitions?" in ran.out
     assert (
-        "No such file or directory: give the path of a broker's file"
+        "No such file or directory: give the path of a broker's configuration file"
         in offline("doctor", str(tmp_path / "none")).sentence
     )
     bad = offline("doctor", "--set", "num.partitions=x")
@@ -84,14 +84,14 @@ def test_a_file_is_read_as_serve_reads_it(offline: Desk, tmp_path: Path) -> None
     [
         ({}, None),
         ({"default.replication.factor": "3", "min.insync.replicas": "3"}, "set min.insync.replicas=2"),
-        ({"min.insync.replicas": "2"}, "no new topic takes records with acks=all"),
+        ({"min.insync.replicas": "2"}, "acks=all fails on every new topic"),
         (
             {"default.replication.factor": "3", "min.insync.replicas": "2"},
             "set offsets.topic.replication.factor=3",
         ),
         (
             {"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://localhost:9092"},
-            "set advertised.listeners to a name of this machine",
+            "set advertised.listeners to this machine's name",
         ),
         (
             {"advertised.listeners": "PLAINTEXT://no-such-host.invalid:9092"},
@@ -124,13 +124,13 @@ def login(options: str, host: str = "127.0.0.1") -> dict[str, str]:
         (login('username="me" password="mine" user_me="mine"'), []),
         (
             login('username="me" password="mine" user_me="yours"'),
-            ["nodes go to SASL_PLAINTEXT as me, whom it does not let in so"],
+            ["nodes authenticate at SASL_PLAINTEXT as me, which is rejected"],
         ),
         (
             login(""),
             [
-                "SASL_PLAINTEXT takes PLAIN, and knows nobody who may come by it",
-                "nodes go to SASL_PLAINTEXT as nobody, whom it does not let in so",
+                "SASL_PLAINTEXT has PLAIN enabled, but no users",
+                "nodes authenticate at SASL_PLAINTEXT as nobody, which is rejected",
             ],
         ),
     ],
@@ -142,7 +142,7 @@ def test_who_is_let_in_is_looked_at(settings: dict[str, str], told: list[str]) -
 def test_passwords_do_not_go_to_other_machines_unseen() -> None:
     settings = login('username="me" password="mine" user_me="mine"', host="")
     found = [finding.message for finding in configuration_findings(load(None, {}, settings))]
-    assert "SASL_PLAINTEXT takes passwords as they are (PLAIN), and listens for other machines" in found
+    assert "SASL_PLAINTEXT sends passwords in clear text (PLAIN), and listens on other interfaces" in found
 
 
 @pytest.mark.parametrize(
@@ -165,6 +165,7 @@ def test_a_console_that_shows_everybody_what_listeners_do_not(
     found = [finding.message for finding in console_findings(closed, environ)]
     assert (
         found
-        == [f"the console at {where} (KWIRE_HTTP) asks nobody who he is, and every listener does"] * is_told
+        == [f"the console at {where} (KWIRE_HTTP) requires no authentication, while every listener does"]
+        * is_told
     )
     assert list(console_findings(load(None, {}, {}), environ)) == []
