@@ -1,1 +1,1 @@
-"""Consumer groups and their offsets."""
+"""The group coordinator: classic groups, consumer groups and committed offsets."""

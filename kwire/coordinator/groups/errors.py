@@ -1,4 +1,4 @@
-"""What the members of a group are told of errors of its log."""
+"""Translation of errors of `__consumer_offsets` to errors of group APIs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 
 def response_error(error: ApiError) -> ErrorCode:
-    """What a member is told where the group could not be stored."""
+    """Return the error for a group's response when its records could not be stored."""
     if error.code in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -1,11 +1,11 @@
-"""Online migration: groups whose members speak both protocols, and change from one kind to the other.
+"""Online migration: groups with members of both protocols, and their change from one type to the other.
 
-A consumer that joins a classic group with the new protocol makes a consumer group of it: its members stay, as
-classic members. They go on with JoinGroup, SyncGroup and Heartbeat, and the group serves them as it does the
-others: the member epoch is their generation, JoinGroup takes their next step towards the target, SyncGroup
-tells them what they have, and Heartbeat calls them to join again when there is a step to take. When the last
-member of the new protocol goes, those who remain are a classic group again. `group.consumer.migration.policy`
-says which of this may be. KIP-848, "Upgrading" and "Downgrading".
+When a consumer joins a classic group with the new protocol, the group becomes a consumer group. Its members
+stay as classic members, and continue with JoinGroup, SyncGroup and Heartbeat. Their generation is the member
+epoch. JoinGroup takes the member's next step towards its target assignment, SyncGroup returns its current
+assignment, and Heartbeat returns REBALANCE_IN_PROGRESS when the member has a step to take. When the last
+member with the new protocol leaves, the group becomes a classic group again.
+`group.consumer.migration.policy` restricts both changes. KIP-848, "Upgrading" and "Downgrading".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from kwire.wire.records.consumer_groups import ClassicMemberMetadata, ClassicPro
 
 
 class MigrationPolicy(NamedTuple):
-    """Which changes of a group with members are allowed."""
+    """The type changes that are allowed for groups with members."""
 
     upgrade: bool
     downgrade: bool
@@ -62,7 +62,7 @@ POLICIES: Final[Mapping[str, MigrationPolicy]] = {
 
 
 class MigrationConfig(Protocol):
-    """The configuration keys that migration needs."""
+    """The configuration keys that migration reads."""
 
     @property
     def group_consumer_migration_policy(self) -> str: ...
@@ -73,7 +73,7 @@ class MigrationConfig(Protocol):
 
 
 class OnlineMigration:
-    """`migration_port.Migration` for the groups of one partition of the offsets topic."""
+    """`migration_port.Migration` for the groups of one partition of `__consumer_offsets`."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class OnlineMigration:
         self._classic = classic
         self._consumer = consumer
         self._join_timers = MemberTimers(context)
-        """Classic members that were told to join again, and have not."""
+        """Classic members that must rejoin and have not sent JoinGroup."""
         self._sync_timers = MemberTimers(context)
-        """Classic members that have joined, and not asked for their assignment."""
+        """Classic members that have joined and have not sent SyncGroup."""
 
     @property
     def _policy(self) -> MigrationPolicy:
@@ -101,25 +101,25 @@ class OnlineMigration:
     # --- a classic group becomes a consumer group
 
     def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
-        """The consumer group that a classic group with members becomes, its members with it.
+        """Convert a classic group with members to a consumer group, and add the records to `records`.
 
-        Adds to `records` what stores that. ApiError GROUP_ID_NOT_FOUND where it may not or cannot be.
+        ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible, UNKNOWN_SERVER_ERROR.
         """
         cannot = f"Cannot upgrade classic group {classic.id} to consumer group because"
         fault = self._upgrade_fault(classic)
         if fault is not None:
-            self._logger.info("group %s is not upgraded: %s", classic.id, fault)
+            self._logger.info("Group %s: not upgraded to a consumer group: %s", classic.id, fault)
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} {fault}.")
-        for waiting in list(classic.members.values()):
+        for pending in list(classic.members.values()):
             classic.complete_join(
-                waiting,
+                pending,
                 JoinGroupResponse(
-                    error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=waiting.id, members=[]
+                    error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=pending.id, members=[]
                 ),
             )
-            classic.complete_sync(waiting, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+            classic.complete_sync(pending, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         if classic.protocol is None:
-            # Nobody has got a generation yet. Apache Kafka fails here, too, and its consumer ends.
+            # The group has no generation yet. Apache Kafka fails here as well, which ends its consumer.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         group = ConsumerGroup(classic.id, self._logger)
         group.epoch = group.assignment_epoch = classic.generation
@@ -127,12 +127,14 @@ class OnlineMigration:
             for member in classic.members.values():
                 self._convert_member(group, member, classic.protocol)
         except MalformedProtocolError as error:
-            self._logger.warning("group %s is not upgraded: %s", classic.id, error)
+            self._logger.warning("Group %s: not upgraded to a consumer group: %s", classic.id, error)
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"{cannot} the embedded consumer protocol is malformed."
             ) from None
         except CustomAssignorError:
-            self._logger.warning("group %s is not upgraded: it has an assignor of its own", classic.id)
+            self._logger.warning(
+                "Group %s: not upgraded to a consumer group: it uses a custom assignor", classic.id
+            )
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 f"{cannot} an unsupported custom assignor is in use. Please refer to the documentation or "
@@ -144,7 +146,9 @@ class OnlineMigration:
         for taken in group.members.values():
             assert taken.classic is not None
             self._consumer.start_session(group.id, taken.id, taken.classic.session_timeout_ms)
-        self._logger.info("group %s becomes a consumer group with %d members", group.id, len(group.members))
+        self._logger.info(
+            "Group %s: upgraded to a consumer group with %d members", group.id, len(group.members)
+        )
         return group
 
     def _upgrade_fault(self, classic: ClassicGroup) -> str | None:
@@ -157,9 +161,9 @@ class OnlineMigration:
         return None
 
     def _convert_member(self, group: ConsumerGroup, member: ClassicGroupMember, protocol: str) -> None:
-        """Put a member of a classic group into the consumer group.
+        """Add a member of a classic group to the consumer group. MalformedProtocolError, CustomAssignorError.
 
-        ApiError UNKNOWN_SERVER_ERROR: a member that joined in the meantime does not support the protocol.
+        ApiError UNKNOWN_SERVER_ERROR: the member joined meanwhile, and does not support the group's protocol.
         """
         target = decode_assignment(member.assignment, self._topics)
         if protocol not in dict(member.protocols):
@@ -195,7 +199,10 @@ class OnlineMigration:
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]
     ) -> CoordinatorResult | None:
-        """Let members go, and make a classic group of those who stay; None where that is not to be."""
+        """Remove members and convert the group to a classic group.
+
+        Returns None if the downgrade is not allowed, or not possible with the remaining members.
+        """
         staying = len(group.members) - len(leaving)
         if group.classic_members - sum(member.is_classic for member in leaving) != staying or staying <= 0:
             return None
@@ -206,18 +213,25 @@ class OnlineMigration:
         members = {member.id: member for member in group.members.values() if member.id not in gone}
         try:
             return self._convert(
-                group, members, [], rebalance="its last consumer of the new protocol is gone"
+                group, members, [], rebalance="the last member with the consumer protocol left"
             )
         except ApiError as error:
-            self._logger.warning("group %s is not downgraded: %s", group.id, error)
+            self._logger.warning("Group %s: not downgraded to a classic group: %s", group.id, error)
             return None
 
     def _may_downgrade(self, group: ConsumerGroup, members: int) -> bool:
         if not self._policy.downgrade:
-            self._logger.info("group %s is not downgraded: that is disabled", group.id)
+            self._logger.info(
+                "Group %s: not downgraded to a classic group: group.consumer.migration.policy forbids it",
+                group.id,
+            )
             return False
         if members > self._config.group_max_size:
-            self._logger.info("group %s is not downgraded: %d members are too many", group.id, members)
+            self._logger.info(
+                "Group %s: not downgraded to a classic group: %d members exceed group.max.size",
+                group.id,
+                members,
+            )
             return False
         return True
 
@@ -230,9 +244,9 @@ class OnlineMigration:
         rebalance: str | None,
         replaced: ConsumerGroupMember | None = None,
     ) -> CoordinatorResult:
-        """Make a classic group of these members, and keep the targets as assignments.
+        """Create a classic group of these members, with their target assignments as assignments.
 
-        The last of the members takes the place of `replaced`, if there is one, and `records` say so already.
+        If `replaced` is set, the last member replaces it, and `records` already contain the replacement.
         """
         classic = ClassicGroup(group.id, self._context.now_ms())
         target_ids: dict[str, str] = {}
@@ -264,11 +278,13 @@ class OnlineMigration:
             self._consumer.stop_timers(group.id, member_id)
         del self._consumer.groups[group.id]
         rebalanced = self._classic.adopt(classic, rebalance)
-        self._logger.info("group %s becomes a classic group with %d members", group.id, len(classic.members))
+        self._logger.info(
+            "Group %s: downgraded to a classic group with %d members", group.id, len(classic.members)
+        )
 
         def committed(error: ApiError | None) -> None:
             if error is not None and self._classic.groups.get(group.id) is classic:
-                # It is still a consumer group in the log, and for whoever reads that.
+                # The log still contains the consumer group.
                 self._classic.remove_group(classic)
                 self._consumer.groups[group.id] = group
                 for member_id in group.members:
@@ -280,7 +296,7 @@ class OnlineMigration:
     # --- the classic protocol in a consumer group
 
     def join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """JoinGroup for a consumer group that has members: become one, or take the next step."""
+        """Handle JoinGroup for a consumer group with members: add the member, or take its next step."""
         try:
             return self._join(group, join, done)
         except ApiError as error:
@@ -356,11 +372,15 @@ class OnlineMigration:
     ) -> CoordinatorResult:
         assert replaced is not None
         if replaced.instance_id != updated.instance_id:
-            # Who had this instance id goes by another one now, which no client does.
+            # The replaced member has changed its instance id, which no client does.
             raise ApiError(ErrorCode.INVALID_REQUEST)
         members = {member.id: member for member in group.members.values() if member.id != replaced.id}
         members[updated.id] = updated
-        reason = "its last consumer of the new protocol is back with the classic one" if is_stale else None
+        reason = (
+            "the last member with the consumer protocol rejoined with the classic protocol"
+            if is_stale
+            else None
+        )
         return self._convert(group, members, records, rebalance=reason, replaced=replaced)
 
     def _joined_callback(
@@ -393,14 +413,16 @@ class OnlineMigration:
                     group.id,
                     member.id,
                     join.rebalance_timeout_ms,
-                    lambda: self._consumer.fence(group.id, member.id, "it does not ask for its assignment"),
+                    lambda: self._consumer.fence(
+                        group.id, member.id, "no SyncGroup within its rebalance timeout"
+                    ),
                 )
             done(response)
 
         return committed
 
     def sync(self, group: ConsumerGroup, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """SyncGroup for a consumer group: what the member has."""
+        """Handle SyncGroup for a consumer group: return the member's assignment."""
         try:
             member, metadata = self._classic_member(group, sync.member_id, sync.instance_id, sync.generation)
             protocol = metadata.supported_protocols[0]
@@ -410,7 +432,7 @@ class OnlineMigration:
             ):
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if group.assignment_epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-                # Who has partitions to give up does that first, and is called again by its heartbeat.
+                # A member with partitions to revoke does that first. A later heartbeat makes it rejoin.
                 self._await_join(group, member)
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
             version = decode_version(protocol.metadata)
@@ -439,7 +461,7 @@ class OnlineMigration:
     def heartbeat(
         self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
-        """Heartbeat for a consumer group: NONE, or REBALANCE_IN_PROGRESS where there is a step to take."""
+        """Handle Heartbeat for a consumer group. REBALANCE_IN_PROGRESS: the member has a step to take."""
         try:
             member, metadata = self._classic_member(group, member_id, instance_id, generation)
         except ApiError as error:
@@ -458,7 +480,10 @@ class OnlineMigration:
     def _classic_member(
         group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[ConsumerGroupMember, ClassicMemberMetadata]:
-        """The member that speaks. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""
+        """Return the sender of a request.
+
+        ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
+        """
         if instance_id is None:
             member = group.member(member_id)
         else:
@@ -469,36 +494,39 @@ class OnlineMigration:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
         return member, member.classic
 
-    # --- time
+    # --- timers
 
     def _await_join(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
         self._join_timers.start_if_absent(
             group.id,
             member.id,
             member.rebalance_timeout_ms,
-            lambda: self._consumer.fence(group.id, member.id, "it does not join again"),
+            lambda: self._consumer.fence(group.id, member.id, "no JoinGroup within its rebalance timeout"),
         )
 
     def stop_timers(self, group_id: str, member_id: str) -> None:
-        """Do not watch a member any more."""
+        """Stop the timers of a member."""
         self._join_timers.stop(group_id, member_id)
         self._sync_timers.stop(group_id, member_id)
 
     def on_unloaded(self) -> None:
-        """The partition goes elsewhere."""
+        """Stop all timers."""
         self._join_timers.stop_all()
         self._sync_timers.stop_all()
 
 
 def _supports(group: ConsumerGroup, join: JoinRequest) -> bool:
-    """Whether one of the protocols is everybody's who speaks the classic protocol."""
+    """Whether one of the request's protocols is supported by all classic members."""
     return join.protocol_type == CONSUMER_PROTOCOL_TYPE and any(
         group.classic_protocols.get(name, 0) == group.classic_members for name, _ in join.protocols
     )
 
 
 def _decode_subscription(join: JoinRequest) -> ConsumerProtocolSubscription:
-    """What the member subscribes to: all its protocols say the same. ApiError INVALID_REQUEST."""
+    """Return the subscription, which is the same for all protocols of a consumer.
+
+    ApiError INVALID_REQUEST.
+    """
     try:
         return decode_subscription(join.protocols[0][1])
     except MalformedProtocolError as error:
@@ -508,7 +536,7 @@ def _decode_subscription(join: JoinRequest) -> ConsumerProtocolSubscription:
 def _joined(
     member: ConsumerGroupMember, join: JoinRequest, subscription: ConsumerProtocolSubscription
 ) -> ConsumerGroupMember:
-    """The member with what a JoinGroup says of it."""
+    """Return the member with the values of its JoinGroup request."""
     return member._replace(
         instance_id=member.instance_id if join.instance_id is None else join.instance_id,
         rack_id=subscription.rack_id or member.rack_id,
@@ -542,7 +570,7 @@ def _classic_member(member: ConsumerGroupMember, metadata: ClassicMemberMetadata
 
 
 def _waits_for_partition(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
-    """Whether a partition of its target is still somebody else's."""
+    """Whether another member still owns a partition of this member's target assignment."""
     return any(
         partition not in member.assigned.get(topic_id, ())
         and group.owner_epoch(topic_id, partition) != NO_EPOCH

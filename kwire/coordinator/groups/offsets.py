@@ -1,6 +1,6 @@
-"""Committed offsets by group, topic and partition, and when they are forgotten. KIP-211.
+"""Committed offsets by group, topic and partition, and their expiry. KIP-211.
 
-A map that `replay` fills; everything else here only reads it and gives records.
+`replay` fills a map. All other methods read the map and return records.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
 from kwire.wire.records.groups import OffsetCommitKey, OffsetCommitValue
 
 OFFSET_VERSION = 4
-"""The version of OffsetCommitValue that Apache Kafka 4.3.1 writes: with the id of the topic."""
+"""The version of OffsetCommitValue that Apache Kafka 4.3.1 writes, which has the topic id."""
 
 OFFSET_VERSION_WITH_EXPIRY = 1
-"""The one version that holds an expiry of its own, for commits that ask for a retention time (v2–4)."""
+"""The only version with an expiry time per record, for commits with a retention time (OffsetCommit v2–4)."""
 
 
 MAX_TIMESTAMP_MS = (1 << 63) - 1
-"""The latest time that a record can name."""
+"""The latest timestamp that a record can hold."""
 
 
 class CommittedOffset(NamedTuple):
-    """How far a group has come in one partition."""
+    """A group's committed offset in one partition."""
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp: int
     expire_timestamp: int = -1
-    """When it expires, where the commit said so; -1 where the group's retention decides."""
+    """The expiry time if the commit had a retention time; -1 if the group's retention applies."""
     topic_id: Uuid = ZERO_UUID
 
 
 class PartitionCommit(NamedTuple):
-    """One partition of a commit that was accepted."""
+    """The offset of one partition in a valid commit."""
 
     topic: str
     partition: int
@@ -57,41 +57,41 @@ class OffsetCommit(NamedTuple):
     instance_id: str | None
     commits: Sequence[PartitionCommit]
     retention_ms: int | None
-    """How long to keep the offsets, where an old client asked for that (OffsetCommit v2–4)."""
+    """The retention time of the offsets, if the request has one (OffsetCommit v2–4)."""
     api_version: int
-    """Of the request. It matters for OffsetCommit only."""
+    """The version of an OffsetCommit request. TxnOffsetCommit does not use it."""
 
 
 OffsetsByIndex = dict[int, CommittedOffset]
 
 OffsetRecord = tuple[OffsetCommitKey, OffsetCommitValue]
-"""An offset as it is stored."""
+"""The key and value of an offset's record."""
 
 
 class Offsets:
-    """The committed offsets of all groups of one partition of the offsets topic."""
+    """The committed offsets of all groups in one partition of `__consumer_offsets`."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, OffsetsByIndex]] = {}
         self._previous: dict[str, dict[TopicPartition, deque[CommittedOffset | None]]] = {}
-        """By group, what was there before each of the records that are not committed yet."""
+        """By group, the offsets before each of the records that are not committed yet."""
 
     # --- reading
 
     def groups(self) -> list[str]:
-        """Every group that has an offset."""
+        """Return every group with an offset."""
         return list(self._by_group)
 
     def topics(self, group_id: str) -> dict[str, OffsetsByIndex]:
-        """The offsets of a group by topic and partition; empty where it has none. Not to be changed."""
+        """Return the offsets of a group by topic and partition. Callers must not change them."""
         return self._by_group.get(group_id, {})
 
     def is_pending(self, group_id: str) -> bool:
-        """Whether some of what is known of the group is not committed yet."""
+        """Whether the group has offset records that are not committed yet."""
         return group_id in self._previous
 
     def committed_topics(self, group_id: str) -> dict[str, OffsetsByIndex]:
-        """As `topics`, of what is committed, where some is pending."""
+        """Return like `topics` the offsets whose records are committed, for a group that `is_pending`."""
         before = self._previous[group_id]
         found = {topic: dict(partitions) for topic, partitions in self.topics(group_id).items()}
         for (topic, partition), values in before.items():
@@ -102,7 +102,7 @@ class Offsets:
         return {topic: partitions for topic, partitions in found.items() if partitions}
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        """One offset; None where the group has none for this partition."""
+        """Return the offset of one partition, or None."""
         return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
 
     def _all(self, group_id: str) -> Iterator[tuple[str, int, CommittedOffset]]:
@@ -114,7 +114,7 @@ class Offsets:
 
     @staticmethod
     def commit(commit: OffsetCommit, now_ms: int) -> list[CoordinatorRecord]:
-        """Records for a commit that counts. ApiError INVALID_REQUEST: its retention ends beyond all time."""
+        """Return the records of a commit. ApiError INVALID_REQUEST: its expiry time is not representable."""
         group_id, retention_ms = commit.group_id, commit.retention_ms
         expire_timestamp = -1 if retention_ms is None else now_ms + retention_ms
         if expire_timestamp > MAX_TIMESTAMP_MS:
@@ -139,16 +139,16 @@ class Offsets:
     def delete_group_offsets(
         self, group_id: str, unstable: Iterable[TopicPartition]
     ) -> list[CoordinatorRecord]:
-        """Tombstones for all offsets of a group, and for those that open transactions have (`unstable`)."""
+        """Return tombstones for all offsets of a group, including those of open transactions (`unstable`)."""
         stable = {(topic, partition) for topic, partition, _ in self._all(group_id)}
         return [tombstone(group_id, *place) for place in sorted(stable.union(unstable))]
 
     def delete_topic_offsets(
         self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetRecord]
     ) -> list[CoordinatorRecord]:
-        """Tombstones for the offsets that any group has in these topics, which are deleted.
+        """Return tombstones for the offsets of all groups in deleted topics.
 
-        `unstable` are the offsets of open transactions. An offset of another topic of the name stays.
+        `unstable` are the offsets of open transactions. Offsets of another topic with the same name are kept.
         """
         gone = {
             (group_id, topic, partition)
@@ -172,10 +172,11 @@ class Offsets:
         in_use: Callable[[str], bool],
         unstable: Collection[TopicPartition],
     ) -> tuple[list[CoordinatorRecord], bool]:
-        """Tombstones for the expired offsets of a group, and whether that leaves it none.
+        """Return tombstones for the expired offsets of a group, and whether no offset remains.
 
-        `since` tells from when on the retention of an offset counts, or is None where nothing may expire now;
-        offsets of topics `in_use` never do, nor those of which an open transaction has another (`unstable`).
+        `since` returns the time from which the retention of an offset counts. It is None if none may expire
+        now. Offsets of topics `in_use` do not expire, nor do those of partitions with an offset in an open
+        transaction (`unstable`).
         """
         records: list[CoordinatorRecord] = []
         if since is None:
@@ -197,13 +198,13 @@ class Offsets:
     # --- replay
 
     def record_pending(self, key: OffsetCommitKey) -> None:
-        """A record of this key comes next, and is not committed yet."""
+        """Remember the current offset before a record of this key is replayed that is not committed yet."""
         before = self.get(key.group, key.topic, key.partition)
         of_group = self._previous.setdefault(key.group, {})
         of_group.setdefault((key.topic, key.partition), deque()).append(before)
 
     def record_committed(self, key: OffsetCommitKey) -> None:
-        """The oldest record of this key that was pending is committed."""
+        """Forget the oldest remembered offset of this key, since its record is committed."""
         of_group = self._previous[key.group]
         place = key.topic, key.partition
         of_group[place].popleft()
@@ -213,7 +214,7 @@ class Offsets:
                 del self._previous[key.group]
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Take in one record; None is a tombstone."""
+        """Apply a record. None is a tombstone."""
         if value is not None:
             topics = self._by_group.setdefault(key.group, {})
             topics.setdefault(key.topic, {})[key.partition] = CommittedOffset(
@@ -237,5 +238,5 @@ class Offsets:
 
 
 def tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
-    """What makes an offset be forgotten."""
+    """Return the tombstone of an offset."""
     return CoordinatorRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)

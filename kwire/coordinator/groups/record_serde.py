@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`, as they lie in its log."""
+"""Deserialization of the records of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ RECORD_TYPES: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
         (consumer.ConsumerGroupRegularExpressionKey, consumer.ConsumerGroupRegularExpressionValue),
     )
 }
-"""Keys and values of the kinds of records that are known here, by the number of the kind."""
+"""The supported record types: their key and value classes by type number."""
 
 
 def offset_key(record: DecodedRecord) -> tuple[str, str, int] | None:
-    """Which offset a record is about, by group, topic and partition; None where about none."""
+    """Return the group, topic and partition of an offset record, or None for other records."""
     key = record[0]
     return (key.group, key.topic, key.partition) if isinstance(key, OffsetCommitKey) else None
 
 
 def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
-    """The records of one stored batch that are known here, in order. CorruptBatch, WireError."""
+    """Yield the records of a stored batch that have a supported type. CorruptBatch, WireError."""
     header = batch.read_header(data)
     for record in batch.records(data, 0, header):
         if record.key is None:

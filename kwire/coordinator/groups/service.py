@@ -1,8 +1,8 @@
-"""The group coordinator as the broker's handlers use it: one method for each thing that clients ask.
+"""The group coordinator's interface for the broker's request handlers.
 
-Answers that wait for a rebalance or for the log come through `done`, which is called exactly once, maybe
-inside the call. Errors of the whole request are ApiErrors or error codes, as each method says; any may be
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
+Results that wait for a rebalance or for the log are passed to `done`, which is called exactly once, possibly
+inside the call. Errors of a whole request are ApiErrors or error codes, as each method documents. Any method
+may return NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ R = TypeVar("R")
 
 
 class GroupCoordinatorService:
-    """All groups that this broker coordinates."""
+    """The group coordinator of this broker."""
 
     def __init__(
         self,
@@ -69,16 +69,18 @@ class GroupCoordinatorService:
         topics: TopicsView,
         settings: GroupSettings | None = None,
     ) -> None:
-        """`settings` are those of single groups; by default the broker's hold for all."""
+        """Create a coordinator.
+
+        `settings` are the dynamic configurations of groups. By default, the broker's configuration applies.
+        """
         self._config = config
         self._host = host
         self._ports = ports
         group_settings = BrokerSettings(config) if settings is None else settings
 
         def machine(shard: CoordinatorShard[GroupStateMachine]) -> GroupStateMachine:
-            from kwire.coordinator.groups.state_machine import (
-                GroupStateMachine,
-            )  # a tenth of a first start in a test
+            # Imported late, since it takes a tenth of the first start in a test.
+            from kwire.coordinator.groups.state_machine import GroupStateMachine
 
             return GroupStateMachine(config, shard, topics, group_settings)
 
@@ -97,30 +99,33 @@ class GroupCoordinatorService:
         self._stopped = False
         self._expiry = self._next_expiry()
 
-    # --- what the broker tells
+    # --- events of the broker
 
     def elected(self, index: int, leader_epoch: int) -> None:
-        """This broker leads a partition of the offsets topic from now on. ApiError: it cannot be read."""
+        """Load a partition of `__consumer_offsets` that this broker leads now. ApiError: it is unreadable."""
         self._runtime.elected(index, leader_epoch)
 
     def resigned(self, index: int, leader_epoch: int) -> None:
-        """This broker does not lead a partition of the offsets topic any more, as it did in this epoch."""
+        """Unload a partition of `__consumer_offsets` that this broker led in this epoch."""
         self._runtime.resigned(index, leader_epoch)
 
     def topics_changed(self, names: Collection[str], *, created: bool) -> None:
-        """Topics are new (`created`: some of them), gone, or have changed: consumer groups look again."""
+        """Have consumer groups check topics that were created, deleted or changed.
+
+        `created`: some of them are new.
+        """
         for shard in self._runtime.active_shards():
             shard.machine.consumer.topics_changed(names, created=created)
 
     def on_topics_deleted(self, topics: Mapping[str, Uuid]) -> None:
-        """Topics are gone, by name: so are the offsets that groups and open transactions have in them."""
+        """Delete the offsets of deleted topics, including those of open transactions."""
         for shard in self._runtime.active_shards():
             records = shard.machine.on_topics_deleted(topics, _held_offsets(shard))
             if records:
                 shard.execute(CoordinatorResult(records))
 
     def shutdown(self) -> None:
-        """Answer everyone who waits, and do nothing more."""
+        """Complete all waiting requests and stop all timers."""
         self._stopped = True
         self._expiry.cancel()
         self._runtime.shutdown()
@@ -139,13 +144,13 @@ class GroupCoordinatorService:
     def _next_expiry(self) -> Timer:
         return self._host.schedule_check(self._config.offsets_retention_check_interval_ms, self._expire)
 
-    # --- finding
+    # --- FindCoordinator
 
     def find_coordinator(self, group_id: str) -> int:
-        """The id of the broker that coordinates a group.
+        """Return the broker id of a group's coordinator.
 
-        ApiError COORDINATOR_NOT_AVAILABLE where nobody does; if that is for want of the offsets topic, its
-        creation is under way.
+        ApiError COORDINATOR_NOT_AVAILABLE: there is none. If `__consumer_offsets` does not exist, this call
+        requests its creation.
         """
         index = self._runtime.partition_for(group_id)
         if index is None:
@@ -159,14 +164,14 @@ class GroupCoordinatorService:
     # --- membership
 
     def join(self, join: JoinRequest, done: JoinDone) -> None:
-        """JoinGroup. Its errors are in the answer."""
+        """Handle JoinGroup. Errors are in the response."""
         member_id = join.member_id
         try:
             self._check(join.group_id)
             low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
             if not low <= join.session_timeout_ms <= high:
                 raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
-            member_id = ""  # Kafka does not say who asked, where nobody knows the group.
+            member_id = ""  # Kafka returns no member id with an error of the coordinator.
             shard = self._runtime.shard_for(join.group_id)
         except ApiError as error:
             done(JoinGroupResponse(error_code=error.code, member_id=member_id, members=[]))
@@ -174,7 +179,7 @@ class GroupCoordinatorService:
         shard.execute(shard.machine.join(join, done))
 
     def sync(self, sync: SyncRequest, done: SyncDone) -> None:
-        """SyncGroup. Its errors are in the answer."""
+        """Handle SyncGroup. Errors are in the response."""
         try:
             shard = self._shard(sync.group_id)
         except ApiError as error:
@@ -183,16 +188,16 @@ class GroupCoordinatorService:
         shard.execute(shard.machine.sync(sync, done))
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Heartbeat: NONE, or what is wrong."""
+        """Handle Heartbeat, and return its error code."""
         try:
             shard = self._shard(group_id)
         except ApiError as error:
-            # Whether the member is still one is not known yet; it would be wrong to scare it away.
+            # While the group is loading, an error would make its members rejoin without a reason.
             return ErrorCode.NONE if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
         return shard.machine.heartbeat(group_id, generation, member_id, instance_id)
 
     def heartbeat_fast_path(self, group_id: str, generation: int, member_id: str) -> HeartbeatFastPath | None:
-        """What the heartbeat that was just answered with NONE does if it comes again in the same words."""
+        """Return the fast path for a repetition of this heartbeat, whose response had no error."""
         try:
             shard = self._shard(group_id)
         except ApiError:
@@ -202,7 +207,7 @@ class GroupCoordinatorService:
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], done: Callable[[LeaveGroupResponse], None]
     ) -> None:
-        """LeaveGroup in the form of v3: any number of members, an answer for each. KIP-345."""
+        """Handle LeaveGroup in the form of v3: any number of members, each with an error code. KIP-345."""
         try:
             shard = self._shard(group_id)
         except ApiError as error:
@@ -210,7 +215,7 @@ class GroupCoordinatorService:
             return
         result, response = shard.machine.leave(group_id, members)
         if response.error_code:
-            # There is no such group, so nobody is a member of it.
+            # The group does not exist, so each member gets the error.
             response = LeaveGroupResponse(
                 members=[
                     MemberResponse(
@@ -237,7 +242,7 @@ class GroupCoordinatorService:
         api_version: int,
         done: Callable[[ConsumerGroupHeartbeatResponse], None],
     ) -> None:
-        """ConsumerGroupHeartbeat. Its errors are in the answer. KIP-848."""
+        """Handle ConsumerGroupHeartbeat. Errors are in the response. KIP-848."""
         try:
             if self._stopped:
                 raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -262,23 +267,23 @@ class GroupCoordinatorService:
     def consumer_heartbeat_fast_path(
         self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
     ) -> HeartbeatFastPath | None:
-        """What the heartbeat that was just answered does if it comes again in the same words.
+        """Return the fast path for a repetition of this heartbeat.
 
-        None where it tells the member, or is told, more than that it is there. It does not hold on when
-        configurations of the group have changed.
+        None if the request or its response has more content than a keep-alive. The caller must drop the fast
+        path when the group's dynamic configuration changes.
         """
         try:
             shard = self._runtime.shard_for(request.group_id)
         except ApiError:
             return None
         again = shard.machine.consumer.heartbeat_fast_path(request, client)
-        # An answer waits until what earlier ones changed is stored.
+        # Responses are in order, so none may overtake one that waits for its records.
         return None if again is None else lambda: shard.all_committed and again()
 
     # --- offsets
 
     def commit_offsets(self, commit: OffsetCommit, done: Callable[[ErrorCode], None]) -> None:
-        """OffsetCommit. `done` gets NONE or what was wrong with all of it."""
+        """Handle OffsetCommit. `done` gets the error code of the whole commit."""
         try:
             shard = self._shard(commit.group_id, empty_id_allowed=True)
             records = shard.machine.commit_offsets(commit)
@@ -290,7 +295,7 @@ class GroupCoordinatorService:
     def commit_transactional_offsets(
         self, commit: OffsetCommit, producer: tuple[int, int], done: Callable[[ErrorCode], None]
     ) -> None:
-        """TxnOffsetCommit: the offsets count once the producer's transaction commits."""
+        """Handle TxnOffsetCommit. The offsets take effect when the producer's transaction commits."""
         try:
             shard = self._shard(commit.group_id)
             records = shard.machine.commit_offsets(commit, is_transactional=True)
@@ -300,20 +305,20 @@ class GroupCoordinatorService:
         shard.execute(CoordinatorResult(records, lambda error: done(_code(error)), producer))
 
     def offsets_partition(self, group_id: str) -> int:
-        """The partition of the offsets topic that holds a group, or will once there is such a topic."""
+        """Return the partition of `__consumer_offsets` for a group, also if the topic does not exist yet."""
         index = self._runtime.partition_for(group_id)
         return partition_of(group_id, self._config.offsets_topic_num_partitions) if index is None else index
 
     def flush_batch(self, index: int) -> None:
-        """A partition of the offsets topic is about to get a marker: what was decided before goes first."""
+        """Append the current batch of a partition, before a transaction marker is appended."""
         self._runtime.flush_batch(index)
 
     def on_transaction_completed(self, index: int, producer_id: int, *, commit: bool) -> None:
-        """A marker is in the log of a partition of the offsets topic."""
+        """Handle a transaction marker in the log of a partition of `__consumer_offsets`."""
         self._runtime.on_transaction_completed(index, producer_id, commit=commit)
 
     def unstable_offsets(self, group_id: str) -> set[TopicPartition]:
-        """The partitions of a group for which open transactions have offsets. ApiError as for any group."""
+        """Return the partitions of a group with offsets in open transactions. ApiError, as for any group."""
         return {
             (key.topic, key.partition)
             for key, _ in _held_offsets(self._shard(group_id, empty_id_allowed=True))
@@ -330,12 +335,12 @@ class GroupCoordinatorService:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> None:
-        """OffsetFetch: `read` makes an answer of the offsets by topic and partition, which it must not keep.
+        """Handle OffsetFetch. `read` converts the offsets by topic and partition, which it must not keep.
 
-        `done` gets it with NONE, else an error and None. It shows what is committed; only what was loaded has
-        to be committed first. With `require_stable`, as consumers ask, it shows all that the group has done,
-        as soon as that is committed. A group that does not exist has no offsets. A member of a consumer group
-        says who it is.
+        `done` gets NONE and the result of `read`, or an error and None. The offsets are the committed ones,
+        and the response waits only for the loaded records to be committed. With `require_stable`, which
+        consumers set, the response has all offsets and waits until they are committed. A group that does not
+        exist has no offsets. Members of a consumer group send their member id and epoch.
         """
         try:
             shard = self._shard(group_id, empty_id_allowed=True)
@@ -353,7 +358,7 @@ class GroupCoordinatorService:
             if error is None:
                 done(ErrorCode.NONE, answer)
             elif error.code is ErrorCode.REQUEST_TIMED_OUT:
-                # Of all that says "not yet", old clients show nothing else to their users.
+                # Among the retriable errors, old clients hide only this one from applications.
                 done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
             else:
                 done(response_error(error), None)
@@ -366,7 +371,7 @@ class GroupCoordinatorService:
         partitions: Sequence[TopicPartition],
         done: Callable[[ErrorCode, Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
-        """OffsetDelete. `done` gets an error of the whole, and one for each partition."""
+        """Handle OffsetDelete. `done` gets an error code of the request, and one for each partition."""
         try:
             shard = self._shard(group_id)
             unstable = self.unstable_offsets(group_id)
@@ -381,13 +386,13 @@ class GroupCoordinatorService:
     # --- administration
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """One classic group. ApiError: GROUP_ID_NOT_FOUND, or why this broker cannot know."""
+        """Describe a classic group. ApiError: GROUP_ID_NOT_FOUND, or an error of the coordinator."""
         return self._shard(group_id, empty_id_allowed=True).machine.describe(group_id)
 
     def describe_consumer_group(self, group_id: str, done: Callable[[DescribedConsumerGroup], None]) -> None:
-        """One consumer group, as far as it is committed; all that was loaded has to be, first.
+        """Describe the committed state of a consumer group, once all loaded records are committed.
 
-        Errors are in the answer.
+        Errors are in the response.
         """
         try:
             shard = self._shard(group_id)
@@ -411,10 +416,10 @@ class GroupCoordinatorService:
         shard.execute(CoordinatorResult((), committed))
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-        """The groups in these states and of these types, in any case; all, where nothing is named.
+        """Return the groups in these states and of these types, ignoring case. Empty means all.
 
-        Blanks around a state do not count, as in Apache Kafka; those around a type do. ApiError
-        COORDINATOR_LOAD_IN_PROGRESS while some may still be unknown.
+        Blanks before and after a state are ignored, as in Apache Kafka; those of a type are not. ApiError
+        COORDINATOR_LOAD_IN_PROGRESS: some groups are not loaded yet.
         """
         if self._runtime.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -427,18 +432,18 @@ class GroupCoordinatorService:
         ]
 
     def delete_groups(self, group_ids: Sequence[str], done: Callable[[dict[str, ErrorCode]], None]) -> None:
-        """DeleteGroups. `done` gets what became of each group. KIP-229."""
-        asked = dict.fromkeys(group_ids)
+        """Handle DeleteGroups. `done` gets the error code of each group. KIP-229."""
+        requested = dict.fromkeys(group_ids)
         outcome: dict[str, ErrorCode] = {}
-        if not asked:
+        if not requested:
             done(outcome)
 
         def decided(group_id: str, code: ErrorCode) -> None:
             outcome[group_id] = code
-            if len(outcome) == len(asked):
-                done({group_id: outcome[group_id] for group_id in asked})
+            if len(outcome) == len(requested):
+                done({group_id: outcome[group_id] for group_id in requested})
 
-        for group_id in asked:
+        for group_id in requested:
             self._delete(group_id, decided)
 
     def _delete(self, group_id: str, decided: Callable[[str, ErrorCode], None]) -> None:
@@ -451,12 +456,12 @@ class GroupCoordinatorService:
         shard.execute(CoordinatorResult(records, lambda error: decided(group_id, _code(error))))
 
     def _shard(self, group_id: str, *, empty_id_allowed: bool = False) -> CoordinatorShard[GroupStateMachine]:
-        """The shard of a group. Old clients that only keep offsets may have the empty id."""
+        """Return the shard of a group. Old clients that only commit offsets may use the empty group id."""
         self._check(group_id, empty_id_allowed=empty_id_allowed)
         return self._runtime.shard_for(group_id)
 
     def _check(self, group_id: str, *, empty_id_allowed: bool = False) -> None:
-        """What is wrong whoever coordinates the group: ApiError."""
+        """Check the parts of a request that do not depend on the group. ApiError."""
         if self._stopped:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not group_id and not empty_id_allowed:
@@ -464,7 +469,7 @@ class GroupCoordinatorService:
 
 
 def _held_offsets(shard: CoordinatorShard[GroupStateMachine]) -> Iterator[OffsetRecord]:
-    """The offsets that open transactions have, of any group."""
+    """Yield the offsets of open transactions, of all groups."""
     for key, value in shard.transactional.held():
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
             yield key, value

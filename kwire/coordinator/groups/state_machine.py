@@ -1,7 +1,8 @@
-"""The group coordinator's machine for one partition of the offsets topic: groups of both kinds, and offsets.
+"""The group coordinator's state machine for one partition of `__consumer_offsets`.
 
-A group is either classic or a consumer group (KIP-848). One without members becomes the other kind as soon as
-someone joins with the other protocol; what happens while it has members is up to `Migration`.
+It holds the partition's groups and their offsets. A group is either a classic group or a consumer group
+(KIP-848). A group without members changes its type when a consumer joins with the other protocol. `Migration`
+handles such a join in a group with members.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
 class GroupConfig(ClassicConfig, ConsumerConfig, MigrationConfig, Protocol):
-    """The configuration keys that the machine needs."""
+    """The configuration keys that the state machine reads."""
 
     @property
     def offsets_retention_minutes(self) -> int: ...
 
 
 class GroupStateMachine:
-    """All groups whose ids hash to one partition of the offsets topic."""
+    """All groups whose ids hash to one partition of `__consumer_offsets`."""
 
     def __init__(
         self, config: GroupConfig, context: CoordinatorContext, topics: TopicsView, settings: GroupSettings
@@ -75,7 +76,7 @@ class GroupStateMachine:
     # --- the classic protocol
 
     def join(self, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """JoinGroup. A consumer group that has no members becomes a classic one."""
+        """Handle JoinGroup. A consumer group without members becomes a classic group."""
         group = self.consumer.groups.get(join.group_id)
         if group is None:
             return self.classic.join(join, done)
@@ -89,20 +90,20 @@ class GroupStateMachine:
         def committed(error: ApiError | None) -> None:
             result.committed(error)
             if error is not None and group.id not in self.classic.groups:
-                # The log has refused the classic group, and has the other one still.
+                # The log refused the classic group, so it still contains the consumer group.
                 self.consumer.groups[group.id] = group
 
         return CoordinatorResult([*group.tombstones(), *result.records], committed)
 
     def sync(self, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """SyncGroup."""
+        """Handle SyncGroup."""
         group = self.consumer.groups.get(sync.group_id)
         if group is not None and group.members:
             return self.consumer.migration.sync(group, sync, done)
         return self.classic.sync(sync, done)
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Heartbeat: NONE, or what the member must do instead."""
+        """Handle Heartbeat, and return its error code."""
         group = self.consumer.groups.get(group_id)
         if group is not None:
             return self.consumer.migration.heartbeat(group, generation, member_id, instance_id)
@@ -111,7 +112,7 @@ class GroupStateMachine:
     def leave(
         self, group_id: str, leaving: Sequence[MemberIdentity]
     ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
-        """LeaveGroup: what to store, and an answer for each."""
+        """Handle LeaveGroup, and return the records and the response."""
         group = self.consumer.groups.get(group_id)
         if group is not None:
             return self.consumer.leave_group(group, leaving)
@@ -122,14 +123,14 @@ class GroupStateMachine:
     def commit_offsets(
         self, commit: OffsetCommit, *, is_transactional: bool = False
     ) -> list[CoordinatorRecord]:
-        """Records for a commit. A commit also keeps its member's session alive.
+        """Return the records of a commit. A commit also renews its member's session.
 
-        A transactional one (KIP-447) may come from a producer that says nothing of a member, and between the
-        generations.
+        A transactional commit (KIP-447) may come from a producer without member information, and may arrive
+        during a rebalance.
 
-        Raises ApiError for the whole commit: GROUP_ID_NOT_FOUND (v9), ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
-        FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS; of consumer groups UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH,
-        UNSUPPORTED_VERSION; INVALID_REQUEST, as `Offsets.commit` tells it.
+        ApiError for the whole commit. Classic groups: GROUP_ID_NOT_FOUND (v9), ILLEGAL_GENERATION,
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS. Consumer groups: UNKNOWN_MEMBER_ID,
+        STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION. Both: INVALID_REQUEST, as in `Offsets.commit`.
         """
         group_id = commit.group_id
         group = self.classic.groups.get(group_id)
@@ -147,7 +148,7 @@ class GroupStateMachine:
                 if commit.generation != group.generation:
                     raise ApiError(ErrorCode.ILLEGAL_GENERATION)
                 if group.state is ClassicGroupState.COMPLETING_REBALANCE and not is_transactional:
-                    # The member knows this generation from its JoinGroup, but has no partitions of it yet.
+                    # The member has joined this generation, but has no assignment yet.
                     raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
                 self.classic.renew_session(group, member)
             elif not is_transactional:
@@ -157,10 +158,10 @@ class GroupStateMachine:
     def fetch_offsets(
         self, group_id: str, member_id: str | None, member_epoch: int, *, only_committed: bool
     ) -> Mapping[str, Mapping[int, CommittedOffset]]:
-        """What a group has committed, by topic and partition; nothing where there is no such group.
+        """Return the committed offsets of a group by topic and partition.
 
-        `only_committed`: not what the log has beyond what is committed of it. ApiError, where a member asks:
-        UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH.
+        A group that does not exist has none. With `only_committed`, offsets are left out whose records are
+        not committed yet. ApiError, if a member sent the request: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH.
         """
         group = self.consumer.groups.get(group_id)
         if group is not None:
@@ -177,10 +178,10 @@ class GroupStateMachine:
         partitions: Iterable[TopicPartition],
         unstable: Collection[TopicPartition] = (),
     ) -> tuple[list[CoordinatorRecord], dict[TopicPartition, ErrorCode]]:
-        """Tombstones for these offsets, and what to say of each. KIP-496.
+        """Return tombstones for these offsets, and the error code of each partition. KIP-496.
 
-        `unstable` are those of the group that open transactions have.
-        ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        `unstable` are the group's partitions with offsets in open transactions. ApiError: GROUP_ID_NOT_FOUND,
+        NON_EMPTY_GROUP.
         """
         group = self._group(group_id)
         if (
@@ -188,7 +189,7 @@ class GroupStateMachine:
             and group.state is not ClassicGroupState.EMPTY
             and group.protocol_type != CONSUMER_PROTOCOL_TYPE
         ):
-            # What other kinds of members are reading cannot be known.
+            # The topics of other protocol types are unknown.
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         records: list[CoordinatorRecord] = []
         outcome: dict[TopicPartition, ErrorCode] = {}
@@ -202,9 +203,9 @@ class GroupStateMachine:
         return records, outcome
 
     def expire(self, unstable: Mapping[str, Collection[TopicPartition]]) -> list[CoordinatorRecord]:
-        """Tombstones for expired offsets, and for groups that have neither members nor offsets any more.
+        """Return tombstones for expired offsets, and for groups without members and offsets.
 
-        `unstable` are, by group, the partitions for which open transactions have offsets.
+        `unstable` are, by group, the partitions with offsets in open transactions.
         """
         now_ms = self._context.now_ms()
         retention_ms = self._config.offsets_retention_minutes * 60_000
@@ -221,7 +222,7 @@ class GroupStateMachine:
             )
             records += expired
             if expired:
-                self._logger.info("group %s: %d offsets have expired", group.id, len(expired))
+                self._logger.info("Group %s: deleting %d expired offsets", group.id, len(expired))
             if none_left and _is_empty(group):
                 records += _tombstones(group)
         return records
@@ -229,7 +230,10 @@ class GroupStateMachine:
     def on_topics_deleted(
         self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetRecord]
     ) -> list[CoordinatorRecord]:
-        """Tombstones for all offsets of topics that are gone (by name); open transactions have `unstable`."""
+        """Return tombstones for all offsets of deleted topics.
+
+        These include offsets of open transactions (`unstable`).
+        """
         return self.offsets.delete_topic_offsets(topics, unstable)
 
     # --- groups
@@ -241,16 +245,16 @@ class GroupStateMachine:
         return group
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """One classic group. ApiError GROUP_ID_NOT_FOUND."""
+        """Describe a classic group. ApiError GROUP_ID_NOT_FOUND."""
         group = self._group(group_id)
         if isinstance(group, ConsumerGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
         return group.describe()
 
     def describe_consumer_group(self, group_id: str, *, only_committed: bool) -> DescribedConsumerGroup:
-        """One consumer group. ApiError GROUP_ID_NOT_FOUND.
+        """Describe a consumer group. ApiError GROUP_ID_NOT_FOUND.
 
-        `only_committed`: not what the log has beyond what is committed of it.
+        With `only_committed`, changes are left out whose records are not committed yet.
         """
         group: Group | None
         if only_committed and self._uncommitted.is_pending(group_id):
@@ -264,7 +268,7 @@ class GroupStateMachine:
         return describe_group(group, self._topics, self.consumer.default_assignor)
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-        """The groups in these states and of these types (both in lower case; empty: all)."""
+        """Return the groups in these states and of these types. Both are in lower case; empty means all."""
         listed: list[ListedGroup] = []
         if not types or CLASSIC_TYPE in types:
             listed += (
@@ -289,9 +293,10 @@ class GroupStateMachine:
         return [group for group in listed if not states or group.group_state.lower() in states]
 
     def delete_group(self, group_id: str, unstable: Iterable[TopicPartition] = ()) -> list[CoordinatorRecord]:
-        """Tombstones for an empty group and its offsets, those of open transactions (`unstable`) among them.
+        """Return tombstones for an empty group and its offsets.
 
-        ApiError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        These include offsets of open transactions (`unstable`). ApiError: GROUP_ID_NOT_FOUND,
+        NON_EMPTY_GROUP.
         """
         group = self._group(group_id)
         if not _is_empty(group):
@@ -301,7 +306,7 @@ class GroupStateMachine:
     # --- replay
 
     def replay(self, key: Message, value: Message | None) -> None:
-        """Take in one record; None is a tombstone. Kinds of records that are not known here are skipped."""
+        """Apply a record. None is a tombstone. Unknown record types are skipped."""
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             if value is not None:
@@ -321,7 +326,7 @@ class GroupStateMachine:
             self._replay_consumer_group(key, value)
 
     def record_pending(self, key: Message) -> None:
-        """Something changes, and whoever reads it is told of what was before until that is committed."""
+        """Remember the current state of this key, for responses until the next record is committed."""
         if isinstance(key, OffsetCommitKey):
             self.offsets.record_pending(key)
         elif type(key) in REPLAY:
@@ -329,7 +334,7 @@ class GroupStateMachine:
             self._uncommitted.record_pending(group_id, key, self.consumer.groups.get(group_id))
 
     def record_committed(self, key: Message) -> None:
-        """What was pending is committed."""
+        """Forget the oldest remembered state of this key."""
         if isinstance(key, OffsetCommitKey):
             self.offsets.record_committed(key)
         elif type(key) in REPLAY:
@@ -339,7 +344,7 @@ class GroupStateMachine:
         group_id: str = key.group_id  # type: ignore[attr-defined]
         group = self.consumer.groups.get(group_id)
         if value is None:
-            # What remains may be tombstones only, of a group that compaction has taken away.
+            # After compaction, tombstones may be all that remains of a group.
             if group is None:
                 return
             if isinstance(key, ConsumerGroupMetadataKey):
@@ -353,12 +358,12 @@ class GroupStateMachine:
         group.replay(key, value)
 
     def _ensure_group(self, group_id: str) -> None:
-        """There is a group that keeps offsets: a classic one, where nothing else is known of it."""
+        """Create a classic group to hold offsets, unless the group exists."""
         if group_id not in self.classic.groups and group_id not in self.consumer.groups:
             self.classic.create(group_id)
 
     def replay_transactional(self, key: Message, value: Message | None) -> None:
-        """A transaction has committed an offset, whose group came to be when it was written."""
+        """Apply an offset of a committed transaction. Its group was created when the offset was written."""
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             self.offsets.replay(key, value)
@@ -366,23 +371,23 @@ class GroupStateMachine:
             self.replay(key, value)
 
     def transactional_record_written(self, key: Message) -> None:
-        """A transaction has an offset for a group, which exists from here on."""
+        """Create the group of an offset that was written in a transaction."""
         if isinstance(key, OffsetCommitKey):
             self._ensure_group(key.group)
 
     def on_loaded(self) -> None:
-        """Everything is replayed: sessions start."""
+        """Start the sessions of all members."""
         self.classic.on_loaded()
         self.consumer.on_loaded()
 
     def on_unloaded(self, code: ErrorCode) -> None:
-        """The machine ends: whoever waits is told `code`."""
+        """Complete all waiting requests with `code`, and stop all timers."""
         self.classic.on_unloaded(code)
         self.consumer.on_unloaded()
 
 
 def group_not_found(group_id: str) -> ApiError:
-    """What is said of a group that does not exist."""
+    """Return Kafka's error for a group that does not exist."""
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
 
 
@@ -395,7 +400,7 @@ def _tombstones(group: Group) -> list[CoordinatorRecord]:
 
 
 def _retention_start(group: Group) -> Callable[[CommittedOffset], int] | None:
-    """From when on the retention of an offset counts, by what the group is; None: no offset expires now."""
+    """Return a function for the start of an offset's retention, or None if no offset may expire now."""
 
     def since_commit(committed: CommittedOffset) -> int:
         return committed.commit_timestamp
@@ -412,6 +417,6 @@ def _retention_start(group: Group) -> Callable[[CommittedOffset], int] | None:
         and group.state is ClassicGroupState.STABLE
         and group.subscribed_topics is not None
     ):
-        # The members have moved on to other topics.
+        # Only offsets of topics without a subscription expire.
         return since_commit
     return None

@@ -1,6 +1,6 @@
-"""The state of one classic group: members, generation, and which moves between states are legal.
+"""The state of a classic group: its members, its generation, and its valid state transitions.
 
-Nothing here waits, schedules or writes; `coordinator.groups.classic` does that on top.
+This module has no timers and writes no records; `coordinator.groups.classic.rebalance` does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kwire.wire.records.groups import GroupMetadataKey, GroupMetadataValue, Memb
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 GROUP_METADATA_VERSION = 3
-"""The version of GroupMetadataValue that Kafka writes since 2.3."""
+"""The version of GroupMetadataValue that Kafka has written since 2.3."""
 
 
 class ClassicGroupState(Enum):
-    """Where a classic group stands. The values are what clients are told."""
+    """The state of a classic group, with its name in responses."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -46,11 +46,11 @@ VALID_TRANSITIONS: Final[Mapping[ClassicGroupState, frozenset[ClassicGroupState]
     ClassicGroupState.STABLE: frozenset({ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.DEAD}),
     ClassicGroupState.DEAD: frozenset(),
 }
-"""From each state, the states that may follow."""
+"""The states that may follow each state."""
 
 
 class ClassicGroup:
-    """One classic group."""
+    """A classic group."""
 
     __slots__ = (
         "_protocol_counts",
@@ -79,29 +79,29 @@ class ClassicGroup:
         self.state_since_ms: int | None = now_ms
         self.generation = 0
         self.protocol_type: str | None = None
-        """None for a group that has never had members: simple consumers keep offsets in it."""
+        """None for a group that has never had members, but only commits of simple consumers."""
         self.protocol: str | None = None
         self.leader: str | None = None
         self.members: dict[str, ClassicGroupMember] = {}
         self._protocol_counts: Counter[str] = Counter()
-        """How many members support each protocol: a join need not ask all of them."""
+        """The number of members that support each protocol, so that a join need not check every member."""
         self.static_member_ids: dict[str, str] = {}
         """Member ids by instance id."""
         self.pending_joins: dict[str, TimerHandle] = {}
-        """Member ids that were given out and have not joined, with the timers that take them back."""
+        """Assigned member ids that have not joined yet, with the timers that expire them."""
         self.pending_syncs: set[str] = set()
         """Members of this generation that have not sent SyncGroup."""
         self.subscribed_topics: frozenset[str] | None = None
-        """Topics that the members subscribe to; None where that cannot be known."""
+        """The topics that members subscribe to, or None if they are unknown."""
         self.new_member_added = False
-        """Whether a member came during the delay before the first rebalance, which prolongs it."""
+        """Whether a member joined during the initial rebalance delay, which extends it."""
         self.join_timer: TimerHandle | None = None
         self.sync_timer: TimerHandle | None = None
 
     # --- states
 
     def move(self, state: ClassicGroupState, now_ms: int) -> None:
-        """Enter a state. AssertionError where `VALID_TRANSITIONS` has no such move."""
+        """Change to another state. AssertionError: the transition is not valid."""
         assert state in VALID_TRANSITIONS[self.state], f"{self.id}: {self.state} to {state}"
         self.previous_state = self.state
         self.state = state
@@ -109,11 +109,11 @@ class ClassicGroup:
 
     @property
     def can_rebalance(self) -> bool:
-        """Whether a rebalance may begin."""
+        """Whether a rebalance may start."""
         return ClassicGroupState.PREPARING_REBALANCE in VALID_TRANSITIONS[self.state]
 
     def next_generation(self, now_ms: int) -> None:
-        """Close the join: a new generation with the members there are now."""
+        """Complete the join phase, and start a generation with the current members."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscribed_topics()
@@ -121,7 +121,7 @@ class ClassicGroup:
         self.pending_syncs.clear()
 
     def become_stable(self, generation: int) -> None:
-        """Be Stable at a generation that the members, who come from a group of another kind, have already."""
+        """Become Stable at the generation that the members of a converted consumer group already have."""
         self.generation = generation
         self.protocol = self.select_protocol()
         self.subscribed_topics = self._subscribed_topics()
@@ -130,7 +130,7 @@ class ClassicGroup:
     # --- members
 
     def add(self, member: ClassicGroupMember) -> None:
-        """Take a member in; the first one is the leader until the join ends."""
+        """Add a member. The first one is the leader until the join phase ends."""
         if member.instance_id is not None:
             assert member.instance_id not in self.static_member_ids, (
                 "a static member is replaced, not added again"
@@ -145,14 +145,14 @@ class ClassicGroup:
         self.remove_pending_join(member.id)
 
     def change_protocols(self, member: ClassicGroupMember, protocols: Protocols) -> None:
-        """Let a member support other protocols, or the same with other metadata."""
+        """Change the protocols that a member supports, or their metadata."""
         self._protocol_counts.subtract({name for name, _ in member.protocols})
         member.protocols = tuple(protocols)
         self._protocol_counts.update({name for name, _ in member.protocols})
-        self._protocol_counts += Counter()  # without those that nobody supports any more
+        self._protocol_counts += Counter()  # drops protocols without support
 
     def remove(self, member_id: str) -> None:
-        """Let a member or a pending member go. Does nothing for an id that is not known."""
+        """Remove a member, or the id of a pending join. Does nothing for an unknown id."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._protocol_counts -= Counter({name for name, _ in member.protocols})
@@ -166,13 +166,13 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def remove_pending_join(self, member_id: str) -> None:
-        """An id that was given out is in use now, or taken back."""
+        """Remove an assigned member id that has joined or expired."""
         timer = self.pending_joins.pop(member_id, None)
         if timer is not None:
             timer.cancel()
 
     def replace_static(self, instance_id: str, new_member_id: str) -> ClassicGroupMember:
-        """Give the place of a static member to its next incarnation; requests of the old one are fenced."""
+        """Replace a static member by its next incarnation, and fence requests of the old one that wait."""
         old = self.members.pop(self.static_member_ids[instance_id])
         self.complete_join(
             old, JoinGroupResponse(member_id=old.id, error_code=ErrorCode.FENCED_INSTANCE_ID, members=[])
@@ -198,7 +198,7 @@ class ClassicGroup:
         return new
 
     def check_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
-        """The member that speaks. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """Return the member that sent a request. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         if instance_id is not None:
             current = self.static_member_ids.get(instance_id)
             if current is None:
@@ -211,7 +211,10 @@ class ClassicGroup:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is one of those who joined. False where nobody did."""
+        """Elect a leader among the joined members if the leader has not joined.
+
+        False: no member has joined.
+        """
         if self.leader is None:
             return False
         if self.members[self.leader].join_done is not None:
@@ -224,24 +227,24 @@ class ClassicGroup:
 
     @property
     def joined_count(self) -> int:
-        """How many members wait for the join to end."""
+        """The number of members that wait for the join phase to end."""
         return sum(member.join_done is not None for member in self.members.values())
 
     @property
     def all_joined(self) -> bool:
-        """Whether the join has nobody to wait for."""
+        """Whether the join phase waits for no member."""
         return not self.pending_joins and self.joined_count == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a join may take: the most that any member asks for."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    # --- answers that wait
+    # --- waiting requests
 
     @staticmethod
     def complete_join(member: ClassicGroupMember, response: JoinGroupResponse) -> bool:
-        """Answer the member's JoinGroup, if it waits for one."""
+        """Respond to the member's JoinGroup, if one is waiting. Returns whether it was."""
         done, member.join_done = member.join_done, None
         if done is None:
             return False
@@ -250,7 +253,7 @@ class ClassicGroup:
 
     @staticmethod
     def complete_sync(member: ClassicGroupMember, response: SyncGroupResponse) -> bool:
-        """Answer the member's SyncGroup, if it waits for one."""
+        """Respond to the member's SyncGroup, if one is waiting. Returns whether it was."""
         done, member.sync_done = member.sync_done, None
         if done is None:
             return False
@@ -258,7 +261,10 @@ class ClassicGroup:
         return True
 
     def join_response(self, member_id: str, *, skip_assignment: bool = False) -> JoinGroupResponse:
-        """The current generation as this member is told of it; only the leader sees the members."""
+        """Return the response of the current generation for a member.
+
+        Only the leader gets the member list.
+        """
         members = []
         if member_id == self.leader:
             members = [
@@ -282,7 +288,7 @@ class ClassicGroup:
     # --- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether someone with these protocols can join: one of them must be everybody's."""
+        """Whether a member with these protocols can join: all members must support one of them."""
         if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
@@ -295,7 +301,7 @@ class ClassicGroup:
         return {name for name, count in self._protocol_counts.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all support."""
+        """Return the protocol with the most votes among those that all members support."""
         candidates = self._candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return max(votes, key=votes.__getitem__)
@@ -308,7 +314,7 @@ class ClassicGroup:
         if self.protocol is None:
             return None
         topics: set[str] = set()
-        # Version 0 is a prefix of all versions, also of those that are not known here.
+        # Version 0 is a prefix of all versions, including future ones.
         decode = decoder(ConsumerProtocolSubscription, 0)
         try:
             for member in self.members.values():
@@ -322,15 +328,15 @@ class ClassicGroup:
         return frozenset(topics)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member consumes this topic. Consumers whose metadata cannot be read count as doing so."""
+        """Whether a member subscribes to this topic. True if the metadata of consumers cannot be decoded."""
         if self.subscribed_topics is not None:
             return topic in self.subscribed_topics
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    # --- what is stored
+    # --- records
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> CoordinatorRecord:
-        """The group as its partition keeps it, with these assignments or else the members' own."""
+        """Return the group's record, with these assignments or else the members' current ones."""
         members = [
             MemberMetadata(
                 member_id=member.id,
@@ -355,7 +361,7 @@ class ClassicGroup:
         return CoordinatorRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
 
     def empty_record(self) -> CoordinatorRecord:
-        """A group that exists and has no generation yet."""
+        """Return the record of a new group without a generation."""
         value = GroupMetadataValue(
             protocol_type="",
             generation=0,
@@ -367,16 +373,16 @@ class ClassicGroup:
         return CoordinatorRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
 
     def tombstone(self) -> CoordinatorRecord:
-        """The group is gone."""
+        """Return the group's tombstone."""
         return CoordinatorRecord(GroupMetadataKey(group=self.id), None)
 
     @classmethod
     def from_record(cls, group_id: str, value: GroupMetadataValue, now_ms: int) -> ClassicGroup:
-        """The group as it was when this was stored: Stable where it had members, else Empty."""
+        """Create a group from its record: Stable if it has members, else Empty."""
         group = cls(group_id, now_ms)
         group.generation = value.generation
         for stored in value.members:
-            # Version 0 had one timeout for both.
+            # Version 0 has one timeout for both.
             rebalance_timeout_ms = stored.rebalance_timeout
             if rebalance_timeout_ms < 0:
                 rebalance_timeout_ms = stored.session_timeout
@@ -402,10 +408,13 @@ class ClassicGroup:
         group.subscribed_topics = group._subscribed_topics()
         return group
 
-    # --- what is described
+    # --- DescribeGroups
 
     def describe(self) -> DescribedGroup:
-        """The group for DescribeGroups: protocol and metadata only while it is Stable."""
+        """Describe the group for DescribeGroups.
+
+        Protocol and metadata are included only while it is Stable.
+        """
         stable = self.state is ClassicGroupState.STABLE
         return DescribedGroup(
             group_id=self.id,

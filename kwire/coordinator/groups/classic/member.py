@@ -1,4 +1,4 @@
-"""One member of a classic group, as its coordinator knows it."""
+"""A member of a classic group."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kwire.wire.messages.sync_group import SyncGroupResponse
 JoinDone = Callable[[JoinGroupResponse], None]
 SyncDone = Callable[[SyncGroupResponse], None]
 Protocols = Sequence[tuple[str, bytes]]
-"""Names and metadata of the assignment protocols that a member supports, the one it prefers first."""
+"""The names and metadata of a member's assignment protocols, the preferred one first."""
 
 
 class ClassicGroupMember:
-    """A member: who it is, what it supports, what it was given, and the requests of it that wait."""
+    """A member's identity, protocols and assignment, and its requests that wait for a response."""
 
     __slots__ = (
         "assignment",
@@ -56,34 +56,34 @@ class ClassicGroupMember:
         self.protocols = tuple(protocols)
         self.assignment = assignment
         self.is_new = False
-        """Whether it has joined and never got a generation: it cannot heartbeat yet."""
+        """Whether it has joined and never received a generation, so that it cannot send heartbeats yet."""
         self.join_done: JoinDone | None = None
         self.sync_done: SyncDone | None = None
         self.session: TimerHandle | None = None
 
     @property
     def is_static(self) -> bool:
-        """Whether it has an instance id, and so outlives its process until its session ends (KIP-345)."""
+        """Whether it has an instance id, and so stays in the group when its process restarts (KIP-345)."""
         return self.instance_id is not None
 
     @property
     def ignores_session_timeout(self) -> bool:
-        """Whether the end of its session is to be ignored: it waits here, and cannot heartbeat meanwhile.
+        """Whether it waits for a response, so that it sends no heartbeats and its session cannot time out.
 
-        Not so for new members. Their clients may have given up without the coordinator noticing, and retries
-        would leave more and more dead members in the join.
+        This does not apply to new members. Their clients may have given up unnoticed, and retries would add
+        more and more dead members to the join phase.
         """
         return not self.is_new and (self.join_done is not None or self.sync_done is not None)
 
     def metadata(self, protocol: str) -> bytes:
-        """What the member sent for this protocol; empty where it does not support it."""
+        """Return the member's metadata for this protocol, or empty bytes if it is not supported."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
         return b""
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The first of its protocols that is a candidate. ValueError where none is."""
+        """Return the first of its protocols that is a candidate. ValueError: none is."""
         for name, _ in self.protocols:
             if name in candidates:
                 return name

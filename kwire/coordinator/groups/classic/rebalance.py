@@ -1,9 +1,10 @@
-"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and the timers behind them.
+"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and their timers.
 
-A rebalance has two barriers. The join waits until every member has sent JoinGroup (or the rebalance timeout
-ends it); then each is told the new generation, and its leader all members. The sync waits for the leader's
-assignment, which is stored before anyone gets theirs. Sessions time out in between. KIP-62 (rebalance
-timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member ids before joining).
+A rebalance has two phases. The join phase waits until every member has sent JoinGroup, or until the rebalance
+timeout. Then each member receives the new generation, and the leader receives the member list. The sync phase
+waits for the leader's assignment, which is stored before members receive theirs. Sessions may time out in
+either phase. KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member
+ids before joining).
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from kwire.wire.messages.sync_group import SyncGroupResponse
 from kwire.wire.named_tuple import NamedTuple
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long a member that never got a generation may wait in a join; Kafka's constant."""
+"""The time for which a member without a generation may wait in the join phase; Kafka's constant."""
 
 
 class ClassicConfig(Protocol):
-    """The configuration keys that classic groups need."""
+    """The configuration keys that classic groups read."""
 
     @property
     def group_max_size(self) -> int: ...
@@ -40,7 +41,7 @@ class ClassicConfig(Protocol):
 
 
 class JoinRequest(NamedTuple):
-    """A JoinGroup request, with what its version implies."""
+    """A JoinGroup request, and the features of its version."""
 
     group_id: str
     member_id: str
@@ -53,9 +54,9 @@ class JoinRequest(NamedTuple):
     protocols: Protocols
     reason: str | None = None
     requires_member_id: bool = True
-    """Whether a dynamic member is given an id first and must join with it (v4, KIP-394)."""
+    """Whether a dynamic member first gets a member id and must join with it (v4, KIP-394)."""
     can_skip_assignment: bool = True
-    """Whether a returning static leader can be told to keep the assignment (v9)."""
+    """Whether the response can make a returning static leader skip the assignment (v9)."""
 
 
 class SyncRequest(NamedTuple):
@@ -71,7 +72,7 @@ class SyncRequest(NamedTuple):
 
 
 class ClassicGroups:
-    """The classic groups of one partition of the offsets topic."""
+    """The classic groups of one partition of `__consumer_offsets`."""
 
     def __init__(self, config: ClassicConfig, context: CoordinatorContext) -> None:
         self._config = config
@@ -82,7 +83,7 @@ class ClassicGroups:
     # --- requests
 
     def join(self, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """Become a member, or come to the next generation. `done` is called once, maybe much later."""
+        """Handle JoinGroup. `done` is called once, when the join phase ends."""
         group = self.groups.get(join.group_id)
         is_new_group = group is None
         if group is None:
@@ -102,13 +103,13 @@ class ClassicGroups:
         else:
             result = self._join_existing_member(group, join, done)
         if is_new_group and not result.records:
-            # Without this, a group whose members never finished joining would be forgotten by a restart.
+            # Without this record, a restart would lose a group whose members have not completed a join.
             return CoordinatorResult([group.empty_record()], lambda error: self._created(group, error))
         return result
 
     def _created(self, group: ClassicGroup, error: ApiError | None) -> None:
-        """A new group is stored, or was refused, and then there is none."""
-        # What takes too long may still be stored.
+        """Remove a new group whose record was refused."""
+        # After a timeout, the record may still be committed.
         if error is None or error.code is ErrorCode.REQUEST_TIMED_OUT:
             return
         self.remove_group(group)
@@ -116,7 +117,7 @@ class ClassicGroups:
             group.complete_join(member, _join_error(response_error(error)))
 
     def sync(self, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """Get the assignment of a generation; from the leader, also set it."""
+        """Handle SyncGroup: return the member's assignment, and store the assignments from the leader."""
         group = self.groups.get(sync.group_id)
         if group is None or group.state is ClassicGroupState.EMPTY:
             done(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -146,7 +147,7 @@ class ClassicGroups:
         return EMPTY_RESULT
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Keep a session alive. NONE, or what the member must do instead."""
+        """Handle Heartbeat: renew the session and return the error code."""
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -162,7 +163,7 @@ class ClassicGroups:
         return ErrorCode.NONE
 
     def heartbeat_fast_path(self, group_id: str, generation: int, member_id: str) -> HeartbeatFastPath | None:
-        """The heartbeat of a member of a stable group, which was answered with NONE, once more."""
+        """Return the fast path for a repeated heartbeat of a member in a stable group."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
@@ -170,8 +171,7 @@ class ClassicGroups:
         stable = ClassicGroupState.STABLE
 
         def again() -> bool:
-            # A group that is gone, or has gone elsewhere, has no sessions; a static member that was replaced
-            # has another id.
+            # A removed or unloaded group has no sessions, and a replaced static member has another id.
             return (
                 group.state is stable
                 and group.generation == generation
@@ -185,7 +185,7 @@ class ClassicGroups:
     def leave(
         self, group_id: str, leaving: Sequence[MemberIdentity]
     ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
-        """Take members out, by member id or (for administrators) by instance id alone. One answer each."""
+        """Handle LeaveGroup by member id, or for administrators by instance id alone."""
         group = self.groups.get(group_id)
         if group is None:
             return EMPTY_RESULT, LeaveGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, members=[])
@@ -212,32 +212,35 @@ class ClassicGroups:
                 result = self._maybe_complete_join(group)
         return result, LeaveGroupResponse(members=responses)
 
-    # --- life of groups
+    # --- groups
 
     def create(self, group_id: str) -> ClassicGroup:
-        """A new, empty group."""
+        """Create an empty group."""
         group = ClassicGroup(group_id, self._context.now_ms())
         self.groups[group_id] = group
         return group
 
     def adopt(self, group: ClassicGroup, rebalance: str | None) -> CoordinatorResult:
-        """Serve a group that was of another kind: sessions start, and, if there is a reason, a rebalance."""
+        """Add a converted consumer group, and start its sessions.
+
+        If `rebalance` is not None, start a rebalance for that reason.
+        """
         self.groups[group.id] = group
         for member in group.members.values():
             self.renew_session(group, member)
         return EMPTY_RESULT if rebalance is None else self._rebalance(group, rebalance)
 
     def on_loaded(self) -> None:
-        """The log is replayed: every member gets a whole session to come back."""
+        """Start a full session for every member of the loaded groups."""
         for group in list(self.groups.values()):
             for member in list(group.members.values()):
                 self.renew_session(group, member)
             if len(group.members) > self._config.group_max_size:
-                # The limit may have been lowered since: whoever rejoins late does not get in.
-                self._rebalance(group, "it is over its greatest size")
+                # The limit was lowered. The members that rejoin last are refused.
+                self._rebalance(group, "the group exceeds group.max.size")
 
     def on_unloaded(self, code: ErrorCode) -> None:
-        """The partition goes elsewhere: whoever waits is told `code`."""
+        """Remove all groups, and complete all waiting requests with `code`."""
         for group in list(self.groups.values()):
             self.remove_group(group)
             for member in list(group.members.values()):
@@ -245,7 +248,7 @@ class ClassicGroups:
                 group.complete_sync(member, SyncGroupResponse(error_code=code))
 
     def remove_group(self, group: ClassicGroup) -> None:
-        """Drop a group from memory, with all its timers."""
+        """Remove a group from memory and stop all its timers."""
         if self.groups.get(group.id) is group:
             del self.groups[group.id]
         group.state = ClassicGroupState.DEAD
@@ -260,7 +263,7 @@ class ClassicGroups:
     def renew_session(
         self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None
     ) -> None:
-        """The member was heard of: its session starts again."""
+        """Restart the session of a member that has sent a request."""
         if timeout_ms is None:
             timeout_ms = member.session_timeout_ms
         session = member.session
@@ -277,7 +280,8 @@ class ClassicGroups:
         if group.state is ClassicGroupState.EMPTY:
             return True
         if group.state is ClassicGroupState.PREPARING_REBALANCE:
-            # Those who wait are counted, not the members: when the limit was lowered, the last lose.
+            # Counts the members that have rejoined, so that the last ones are refused after the limit was
+            # lowered.
             if member is not None and member.join_done is not None:
                 return True
             return group.joined_count < self._config.group_max_size
@@ -313,12 +317,12 @@ class ClassicGroups:
         if (group.state is ClassicGroupState.COMPLETING_REBALANCE and unchanged) or (
             group.state is ClassicGroupState.STABLE and unchanged and member_id != group.leader
         ):
-            # It may not have received its answer. A Stable group's leader asks for a rebalance by joining:
-            # it has seen something that changes the assignment.
+            # The member may have missed its response. The leader of a Stable group is an exception: it joins
+            # to request a rebalance, since it has seen a change that affects the assignment.
             done(group.join_response(member_id))
             return EMPTY_RESULT
         self._update(group, member, join, done)
-        return self._rebalance(group, f"{member_id} joined again ({join.reason or 'no reason given'})")
+        return self._rebalance(group, f"{member_id} rejoined ({join.reason or 'no reason given'})")
 
     def _add_member(
         self, group: ClassicGroup, member_id: str, join: JoinRequest, done: JoinDone
@@ -363,8 +367,8 @@ class ClassicGroups:
         if group.state is ClassicGroupState.PREPARING_REBALANCE:
             return self._maybe_complete_join(group)
         if group.state is not ClassicGroupState.STABLE or group.select_protocol() != group.protocol:
-            # The leader may be assigning to the old id right now, so the new one would get nothing.
-            return self._rebalance(group, f"static member {instance_id} came back as {member_id}")
+            # The leader may be assigning partitions to the old id now, so the new one would get none.
+            return self._rebalance(group, f"static member {instance_id} rejoined as {member_id}")
 
         def stored(error: ApiError | None) -> None:
             if group.members.get(member_id) is not member:
@@ -374,7 +378,7 @@ class ClassicGroups:
                     skip = group.leader == member_id
                     group.complete_join(member, group.join_response(member_id, skip_assignment=skip))
                 else:
-                    # Before v9 a leader could only be kept from assigning by naming another one.
+                    # Before v9, only another leader in the response prevents an assignment by this one.
                     response = group.join_response(member_id)
                     response.leader = old_leader or ""
                     response.members = []
@@ -401,7 +405,7 @@ class ClassicGroups:
     # --- rebalancing
 
     def _rebalance(self, group: ClassicGroup, reason: str) -> CoordinatorResult:
-        """Begin a rebalance, or, where one is under way, end its join if that waits for nobody."""
+        """Start a rebalance, or complete the join phase of the current one if it waits for no member."""
         if not group.can_rebalance:
             return self._maybe_complete_join(group)
         if group.state is ClassicGroupState.COMPLETING_REBALANCE:
@@ -412,9 +416,14 @@ class ClassicGroups:
         self._stop_sync_timer(group)
         is_first = group.state is ClassicGroupState.EMPTY
         group.move(ClassicGroupState.PREPARING_REBALANCE, self._context.now_ms())
-        self._logger.info("group %s rebalances after generation %d: %s", group.id, group.generation, reason)
+        self._logger.info(
+            "Group %s: preparing to rebalance, old generation %d (reason: %s)",
+            group.id,
+            group.generation,
+            reason,
+        )
         if is_first:
-            # Consumers of one application start one after the other: wait a little, rebalance once.
+            # KIP-134: the consumers of an application start one by one. Wait, so that they rebalance once.
             delay_ms = self._config.group_initial_rebalance_delay_ms
             remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             self._start_join_timer(
@@ -448,7 +457,7 @@ class ClassicGroups:
         return self._complete_join(group) if group.all_joined else EMPTY_RESULT
 
     def _complete_join(self, group: ClassicGroup) -> CoordinatorResult:
-        """Close the join: dynamic members who did not come are out, static ones stay until a session ends."""
+        """Complete the join phase. Dynamic members that have not joined are removed; static members stay."""
         self._stop_join_timer(group)
         for member in list(group.members.values()):
             if member.join_done is None and not member.is_static:
@@ -459,10 +468,13 @@ class ClassicGroups:
         group.next_generation(self._context.now_ms())
         group.new_member_added = False
         if not group.members:
-            self._logger.info("group %s is empty at generation %d", group.id, group.generation)
+            self._logger.info("Group %s: now empty, generation %d", group.id, group.generation)
             return CoordinatorResult([group.record({})], lambda error: self._warn_not_stored(group, error))
         self._logger.info(
-            "group %s is at generation %d with %d members", group.id, group.generation, len(group.members)
+            "Group %s: stabilized generation %d with %d members",
+            group.id,
+            group.generation,
+            len(group.members),
         )
         for member in list(group.members.values()):
             group.complete_join(member, group.join_response(member.id))
@@ -481,7 +493,7 @@ class ClassicGroups:
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
 
         def stored(error: ApiError | None) -> None:
-            # Someone may have joined meanwhile; then this generation is over and all was said.
+            # If a member joined meanwhile, this generation is over and all its requests were completed.
             if (
                 group.state is not ClassicGroupState.COMPLETING_REBALANCE
                 or group.generation != sync.generation
@@ -508,10 +520,10 @@ class ClassicGroups:
                 else SyncGroupResponse(error_code=code, assignment=b"")
             )
             if group.complete_sync(member, response):
-                # Its session was not watched while it waited here.
+                # The session timeout was ignored while the request waited.
                 self.renew_session(group, member)
 
-    # --- leaving, and time
+    # --- leaving and timers
 
     def _remove_leaving(self, group: ClassicGroup, identity: MemberIdentity) -> str:
         if identity.member_id in group.pending_joins:
@@ -529,25 +541,23 @@ class ClassicGroups:
 
     @staticmethod
     def _remove_member(group: ClassicGroup, member: ClassicGroupMember) -> None:
-        # Told UNKNOWN_MEMBER_ID, a client that is still there joins anew.
+        # UNKNOWN_MEMBER_ID makes a live client join again as a new member.
         group.complete_join(member, _join_error(ErrorCode.UNKNOWN_MEMBER_ID))
         group.complete_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.id)
 
     def _warn_not_stored(self, group: ClassicGroup, error: ApiError | None) -> None:
-        # A restart would bring the last stored generation back, whose members would then time out.
+        # A restart would load the last stored generation, whose members would then time out.
         if error is not None:
-            self._logger.warning(
-                "group %s: the empty generation was not stored: %s", group.id, error.code.name
-            )
+            self._logger.warning("Group %s: empty generation was not stored: %s", group.id, error.code.name)
 
     def _session_timed_out(self, group: ClassicGroup, member: ClassicGroupMember) -> CoordinatorResult:
         if group.members.get(member.id) is not member or member.ignores_session_timeout:
             return EMPTY_RESULT
-        self._logger.info("group %s: the session of %s is over", group.id, member.id)
+        self._logger.info("Group %s: removing member %s: session timed out", group.id, member.id)
         self._remove_member(group, member)
         if group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE):
-            return self._rebalance(group, f"the session of {member.id} is over")
+            return self._rebalance(group, f"session of {member.id} timed out")
         if group.state is ClassicGroupState.PREPARING_REBALANCE and group.all_joined:
             return self._complete_join(group)
         return EMPTY_RESULT
