@@ -9,4 +9,4 @@ from kwire.coordinator.groups.assignors import uniform
 from kwire.coordinator.groups.assignors.spec import Assignor
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform.assign, "range": range_assignor.assign}
-"""By the names that clients ask for; the first is Kafka's default."""
+"""The assignors by the names in requests. The first one is Kafka's default."""

@@ -1,9 +1,10 @@
-"""The `uniform` assignor for groups whose members want different topics. KIP-848, KAFKA-17306.
+"""The `uniform` assignor for groups whose members subscribe to different topics. KIP-848, KAFKA-17306.
 
-Members keep what they had of topics they still want. What is free goes, topic by topic, to whichever
-subscriber has least; then, again topic by topic, partitions move from the subscriber with most to the one
-with least, until no topic's subscribers differ by more than one, or the rounds are used up. Ties go by the
-members' order, and topics by partitions a subscriber, those that leave little choice first.
+Members keep their partitions of topics that they still subscribe to. Free partitions go, topic by topic, to
+the subscriber with the fewest partitions. Then, again topic by topic, partitions move from the subscriber
+with the most to the one with the fewest. This ends when the subscribers of each topic differ by at most one,
+or after `MAX_ROUNDS`. Ties are decided by the order of members. Topics are ordered by partitions per
+subscriber, those with the most first.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Collection, Iterable
 from kwire.coordinator.groups.assignors.spec import Assignment, GroupSpec
 
 MAX_ROUNDS = 16
-"""With overlapping subscriptions each round about halves the imbalance; Kafka's limit."""
+"""The limit of rounds, as in Kafka. Each round about halves the imbalance of overlapping subscriptions."""
 
 UNASSIGNED = -1
 
 
 def assign_heterogeneous(spec: GroupSpec, topic_ids: Collection[bytes]) -> Assignment:
-    """Partitions by member and topic id; `topic_ids` topics exist."""
+    """Return the partitions by member and topic id. The topics in `topic_ids` exist."""
     table = _PartitionTable(spec, topic_ids)
     table.assign_unassigned()
     table.balance()
@@ -30,7 +31,7 @@ def assign_heterogeneous(spec: GroupSpec, topic_ids: Collection[bytes]) -> Assig
 
 
 class _PartitionTable:
-    """Who has which partition. Members are numbers here: their places in the order."""
+    """The owner of each partition. Members are numbers here: their indexes in the group's order."""
 
     def __init__(self, spec: GroupSpec, topic_ids: Collection[bytes]) -> None:
         self._counts = spec.partition_counts
@@ -53,7 +54,7 @@ class _PartitionTable:
             self.owned.append(own)
 
     def assign_unassigned(self) -> None:
-        """Give every free partition to the subscriber with least."""
+        """Assign every free partition to the subscriber with the fewest partitions."""
         balancer = _MemberBalancer(self._sizes)
         free = {
             topic_id: [partition for partition, owner in enumerate(owners) if owner == UNASSIGNED]
@@ -65,7 +66,7 @@ class _PartitionTable:
                 self._move(topic_id, partition, balancer.next_least_loaded())
 
     def balance(self) -> None:
-        """Move partitions until a whole round over the topics has moved none."""
+        """Move partitions until a complete round over the topics has moved none."""
         balancer = _MemberBalancer(self._sizes)
         topics = self._sorted(
             topic_id for topic_id, subscribers in self._subscribers.items() if len(subscribers) > 1
@@ -79,7 +80,10 @@ class _PartitionTable:
                     last_moved = topic_id
 
     def _balance_topic(self, topic_id: bytes, balancer: _MemberBalancer) -> bool:
-        """Even out one topic's subscribers as far as its partitions go; whether any has moved."""
+        """Balance the subscribers of one topic as far as its partitions allow.
+
+        Returns whether any has moved.
+        """
         if balancer.initialize(self._subscribers[topic_id]) <= 1:
             return False
         movable: dict[int, list[int]] = {}
@@ -122,11 +126,12 @@ class _PartitionTable:
 
 
 class _MemberBalancer:
-    """A topic's subscribers by how much they have, and who takes and who gives next.
+    """A topic's subscribers by their number of partitions, and the next source and target of a move.
 
-    Takers are a run of members from the left, all raised to one level in turn; the run grows to the right
-    whenever its level reaches the next member's. Givers are a run from the right that is lowered likewise.
-    Those that have nothing of this topic to give leave the givers by trading places with their last.
+    Targets are a range of members that starts at the left. All of them are raised to one level in turn, and
+    the range grows to the right when its level reaches that of the next member. Sources are a range that ends
+    at the right, and are lowered in the same way. A source without partitions of this topic is excluded: it
+    is swapped with the last source.
     """
 
     def __init__(self, sizes: list[int]) -> None:
@@ -134,7 +139,7 @@ class _MemberBalancer:
         self._members: list[int] = []
 
     def initialize(self, subscribers: list[int]) -> int:
-        """Begin with a topic; how far its subscribers lie apart."""
+        """Start with a topic. Returns the difference between its most and least loaded subscribers."""
         self._members = sorted(subscribers, key=lambda index: (self._sizes[index], index))
         least, most = self._sizes[self._members[0]], self._sizes[self._members[-1]]
         self._targets_end = 0
@@ -151,7 +156,7 @@ class _MemberBalancer:
         return self._sources_level - self._targets_level <= 1
 
     def next_least_loaded(self) -> int:
-        """Who takes the next partition; it is counted on that it does."""
+        """Return the member that gets the next partition, and count that partition."""
         if self._next_target >= self._targets_end:
             self._targets_level += 1
             while (
@@ -164,10 +169,10 @@ class _MemberBalancer:
         return self._members[self._next_target - 1]
 
     def next_most_loaded(self) -> int | None:
-        """Who gives the next partition; None where nobody is left that could."""
+        """Return the member that gives up the next partition, or None if none is left."""
         if self._next_source < self._sources_start:
             if 0 < self._sources_start >= self._sources_end:
-                # All givers were passed over: begin again with whoever is next, however far below.
+                # All sources were excluded. Continue with the next member, at whatever level.
                 self._sources_level = self._sizes[self._members[self._sources_start - 1]]
             else:
                 self._sources_level -= 1
@@ -183,7 +188,7 @@ class _MemberBalancer:
         return self._members[self._next_source + 1]
 
     def exclude_most_loaded(self) -> None:
-        """Count no more on the source that was named last."""
+        """Exclude the member that `next_most_loaded` returned last."""
         last = self._sources_end - 1
         named = self._next_source + 1
         self._members[named], self._members[last] = self._members[last], self._members[named]

@@ -1,8 +1,8 @@
-"""The `range` assignor: each topic's partitions in contiguous ranges, one a subscriber. KIP-848.
+"""The `range` assignor: each subscriber of a topic gets a contiguous range of its partitions. KIP-848.
 
-Subscribers are taken in one order for all topics, so that topics with the same subscribers and as many
-partitions are split alike. Static members come first, by their instance ids, then the others by member id: a
-static member that returns under a new id finds its ranges again.
+The order of subscribers is the same for all topics, so that topics with the same subscribers and the same
+number of partitions are divided alike. Static members come first, by instance id, then the others by member
+id. So a static member that returns with a new member id gets its ranges again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kwire.wire.java_strings import string_sort_key
 
 
 def assign(spec: GroupSpec) -> Assignment:
-    """Partitions by member and topic id. ApiError: UNKNOWN_SERVER_ERROR where a topic is unknown."""
+    """Return the partitions by member and topic id. ApiError UNKNOWN_SERVER_ERROR: a topic does not exist."""
     members = sorted(spec.members.items(), key=_rank)
     if spec.homogeneous:
-        # The group may have changed since that was so, and then it goes by whoever comes first, as in Kafka.
+        # The group may have changed since. Then the first member's subscription is used, as in Kafka.
         members_read = [member for _, member in members[:1]] * len(members)
     else:
         members_read = [member for _, member in members]
@@ -60,7 +60,7 @@ def _subscriber_counts(members: Iterable[MemberSpec]) -> dict[bytes, int]:
 
 
 def _split(partitions: int, subscribers: int) -> list[tuple[int, int]]:
-    """The first subscribers get one partition more each where they do not come out even."""
+    """Divide partitions into ranges. The first subscribers get one partition more if there is a remainder."""
     fewest, larger = divmod(partitions, subscribers)
     ends = [at * fewest + min(at, larger) for at in range(subscribers + 1)]
     return list(pairwise(ends))

@@ -1,4 +1,4 @@
-"""What a server-side assignor of consumer groups is told, and what it answers. KIP-848."""
+"""The input and output of server-side assignors of consumer groups. KIP-848."""
 
 from __future__ import annotations
 
@@ -13,36 +13,39 @@ Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
 
 
 class MemberSpec(NamedTuple):
-    """One member, as the assignors see it."""
+    """A member as assignors see it."""
 
     subscribed: Collection[bytes]
-    """Ids of the topics it wants, those that its regular expression matches included; quick to look into."""
+    """The ids of its subscribed topics, including those that its regular expression matches.
+
+    Fast to search.
+    """
     instance_id: str | None
     rack_id: str | None
     assigned: Partitions
-    """Its target assignment until now, which a sticky assignor tries to leave it."""
+    """Its current target assignment, which a sticky assignor tries to keep."""
 
 
 class GroupSpec(NamedTuple):
-    """A group whose partitions are to be shared out.
+    """A group whose partitions are to be assigned.
 
-    Where several assignments are as good, the order of members and of topics here decides.
+    The order of members and topics here decides between equally good assignments.
     """
 
     members: Mapping[str, MemberSpec]
     homogeneous: bool
-    """Whether all members want the same topics; that may be known from before the last one came."""
+    """Whether all members subscribe to the same topics. The value may predate the last member's join."""
     partition_counts: Mapping[bytes, int]
-    """Of every topic that exists; a topic that is wanted but missing here is unknown."""
+    """The partition count of every existing topic. A subscribed topic that is missing here does not exist."""
 
 
 Assignment: TypeAlias = dict[str, dict[bytes, frozenset[int]]]
 """Partitions by member and topic id."""
 
 Assignor: TypeAlias = Callable[[GroupSpec], Assignment]
-"""Raises ApiError where Kafka's assignor fails."""
+"""A function that computes an assignment. It raises ApiError if Kafka's assignor fails."""
 
 
 def assignment_failed(reason: str) -> ApiError:
-    """What an assignor raises; the group says for which epoch it failed."""
+    """Return the error of an assignor."""
     return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, reason)

@@ -1,11 +1,11 @@
-"""The `uniform` assignor: members get as many partitions as each other, and keep those they had. KIP-848.
+"""The `uniform` assignor: members get the same number of partitions and keep their partitions. KIP-848.
 
-Balance comes before stickiness. This file serves groups of which it is known that their members all want the
-same topics; for others see `heterogeneous.py`.
+Balance has priority over stickiness. This module serves groups whose members all subscribe to the same
+topics; `heterogeneous.py` serves the others.
 
-A member's quota is the average, rounded down, and one more for as many members as the rounding has left
-partitions over. It gives up what it does not want any more and what exceeds its quota; what is free goes to
-those that are below theirs.
+A member's quota is the average, rounded down, plus one for as many members as there are partitions in the
+remainder. A member gives up partitions of unsubscribed topics and those beyond its quota. Free partitions go
+to members below their quotas.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from kwire.wire.primitives import Uuid, uuid_to_text
 
 
 def assign(spec: GroupSpec) -> Assignment:
-    """Partitions by member and topic id. ApiError: UNKNOWN_SERVER_ERROR where a topic is unknown."""
+    """Return the partitions by member and topic id. ApiError UNKNOWN_SERVER_ERROR: a topic does not exist."""
     subscriptions = [member.subscribed for member in spec.members.values()]
     if spec.homogeneous:
-        # The group may have changed since that was so, and then it goes by whoever comes first, as in Kafka.
+        # The group may have changed since. Then the first member's subscription is used, as in Kafka.
         subscriptions = subscriptions[:1]
     topic_ids = dict.fromkeys(topic_id for subscribed in subscriptions for topic_id in subscribed)
     for topic_id in sorted(topic_ids):
@@ -53,7 +53,7 @@ def _assign_homogeneous(spec: GroupSpec, topic_ids: Collection[bytes]) -> Assign
         has_spare = spare > 0
         owned[member_id], quota = _kept(member.assigned, topic_ids, fewest + has_spare, free)
         if quota > 0 and has_spare and len(spec.members) - index > spare:
-            # Somebody further on may have one more already, and keep it so.
+            # A later member may have one more already, and can keep it.
             quota -= 1
             has_spare = False
         missing[member_id] = quota
@@ -69,7 +69,7 @@ def _assign_homogeneous(spec: GroupSpec, topic_ids: Collection[bytes]) -> Assign
 
 
 def _unowned(spec: GroupSpec, topic_ids: Collection[bytes]) -> list[tuple[bytes, int]]:
-    """The partitions that nobody had, topic by topic."""
+    """Return the partitions without an owner, topic by topic."""
     owned = {
         (topic_id, partition)
         for member in spec.members.values()
@@ -87,9 +87,9 @@ def _unowned(spec: GroupSpec, topic_ids: Collection[bytes]) -> list[tuple[bytes,
 def _kept(
     assigned: Partitions, topic_ids: Collection[bytes], quota: int, free: list[tuple[bytes, int]]
 ) -> tuple[dict[bytes, list[int]], int]:
-    """What a member keeps of what it had, and how many partitions it is short of its quota then.
+    """Return the partitions that a member keeps, and the number that it is below its quota.
 
-    What it may not keep of a topic that is topic_ids is `free` from now on.
+    Its other partitions of `topic_ids` are added to `free`.
     """
     kept: dict[bytes, list[int]] = {}
     for topic_id, partitions in assigned.items():

@@ -1,10 +1,10 @@
 """The classic group protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and their timers.
 
 A rebalance has two phases. The join phase waits until every member has sent JoinGroup, or until the rebalance
-timeout. Then each member receives the new generation, and the leader receives the member list. The sync phase
-waits for the leader's assignment, which is stored before members receive theirs. Sessions may time out in
-either phase. KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member
-ids before joining).
+timeout. Then each member receives the new generation, and the leader the member list. The sync phase waits
+for the leader's assignment, which is stored before members receive theirs. Sessions may time out in either
+phase. KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (required member
+ids).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from kwire.coordinator.groups.classic.group import ClassicGroup, ClassicGroupState
+from kwire.coordinator.groups.classic.group import ClassicGroup
+from kwire.coordinator.groups.classic.group import ClassicGroupState as State
 from kwire.coordinator.groups.classic.member import ClassicGroupMember, JoinDone, Protocols, SyncDone
 from kwire.coordinator.groups.errors import response_error
 from kwire.coordinator.state_machine import (
@@ -119,7 +120,7 @@ class ClassicGroups:
     def sync(self, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
         """Handle SyncGroup: return the member's assignment, and store the assignments from the leader."""
         group = self.groups.get(sync.group_id)
-        if group is None or group.state is ClassicGroupState.EMPTY:
+        if group is None or group.state is State.EMPTY:
             done(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
             return EMPTY_RESULT
         try:
@@ -130,7 +131,7 @@ class ClassicGroups:
                 sync.protocol is not None and sync.protocol != group.protocol
             ):
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            if group.state is ClassicGroupState.PREPARING_REBALANCE:
+            if group.state is State.PREPARING_REBALANCE:
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         except ApiError as error:
             done(SyncGroupResponse(error_code=error.code))
@@ -138,7 +139,7 @@ class ClassicGroups:
         group.pending_syncs.discard(member.id)
         if not group.pending_syncs:
             self._stop_sync_timer(group)
-        if group.state is ClassicGroupState.STABLE:
+        if group.state is State.STABLE:
             done(_sync_response(group, member))
             return EMPTY_RESULT
         member.sync_done = done
@@ -158,7 +159,7 @@ class ClassicGroups:
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         self.renew_session(group, member)
-        if group.state is ClassicGroupState.PREPARING_REBALANCE:
+        if group.state is State.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
@@ -168,7 +169,7 @@ class ClassicGroups:
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return None
-        stable = ClassicGroupState.STABLE
+        stable = State.STABLE
 
         def again() -> bool:
             # A removed or unloaded group has no sessions, and a replaced static member has another id.
@@ -206,25 +207,21 @@ class ClassicGroups:
             )
         result = EMPTY_RESULT
         if left:
-            if group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE):
+            if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
                 result = self._rebalance(group, f"{', '.join(left)} left")
-            elif group.state is ClassicGroupState.PREPARING_REBALANCE:
+            elif group.state is State.PREPARING_REBALANCE:
                 result = self._maybe_complete_join(group)
         return result, LeaveGroupResponse(members=responses)
 
     # --- groups
 
     def create(self, group_id: str) -> ClassicGroup:
-        """Create an empty group."""
         group = ClassicGroup(group_id, self._context.now_ms())
         self.groups[group_id] = group
         return group
 
     def adopt(self, group: ClassicGroup, rebalance: str | None) -> CoordinatorResult:
-        """Add a converted consumer group, and start its sessions.
-
-        If `rebalance` is not None, start a rebalance for that reason.
-        """
+        """Add a converted consumer group. `rebalance` is the reason for a rebalance, or None for none."""
         self.groups[group.id] = group
         for member in group.members.values():
             self.renew_session(group, member)
@@ -251,7 +248,7 @@ class ClassicGroups:
         """Remove a group from memory and stop all its timers."""
         if self.groups.get(group.id) is group:
             del self.groups[group.id]
-        group.state = ClassicGroupState.DEAD
+        group.state = State.DEAD
         self._stop_join_timer(group)
         self._stop_sync_timer(group)
         for member_id in list(group.pending_joins):
@@ -277,11 +274,10 @@ class ClassicGroups:
 
     def _accepts_member(self, group: ClassicGroup, member_id: str) -> bool:
         member = group.members.get(member_id)
-        if group.state is ClassicGroupState.EMPTY:
+        if group.state is State.EMPTY:
             return True
-        if group.state is ClassicGroupState.PREPARING_REBALANCE:
-            # Counts the members that have rejoined, so that the last ones are refused after the limit was
-            # lowered.
+        if group.state is State.PREPARING_REBALANCE:
+            # Count rejoined members, so that the last ones are refused after the limit was lowered.
             if member is not None and member.join_done is not None:
                 return True
             return group.joined_count < self._config.group_max_size
@@ -314,8 +310,8 @@ class ClassicGroups:
             done(_join_error(error.code, member_id))
             return EMPTY_RESULT
         unchanged = member.protocols == tuple(join.protocols)
-        if (group.state is ClassicGroupState.COMPLETING_REBALANCE and unchanged) or (
-            group.state is ClassicGroupState.STABLE and unchanged and member_id != group.leader
+        if (group.state is State.COMPLETING_REBALANCE and unchanged) or (
+            group.state is State.STABLE and unchanged and member_id != group.leader
         ):
             # The member may have missed its response. The leader of a Stable group is an exception: it joins
             # to request a rebalance, since it has seen a change that affects the assignment.
@@ -338,10 +334,7 @@ class ClassicGroups:
             protocols=join.protocols,
         )
         member.is_new = True
-        if (
-            group.state is ClassicGroupState.PREPARING_REBALANCE
-            and group.previous_state is ClassicGroupState.EMPTY
-        ):
+        if group.state is State.PREPARING_REBALANCE and group.previous_state is State.EMPTY:
             group.new_member_added = True
         group.add(member)
         member.join_done = done
@@ -364,9 +357,9 @@ class ClassicGroups:
         previous = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
         self._update(group, member, join, done)
         self.renew_session(group, member)
-        if group.state is ClassicGroupState.PREPARING_REBALANCE:
+        if group.state is State.PREPARING_REBALANCE:
             return self._maybe_complete_join(group)
-        if group.state is not ClassicGroupState.STABLE or group.select_protocol() != group.protocol:
+        if group.state is not State.STABLE or group.select_protocol() != group.protocol:
             # The leader may be assigning partitions to the old id now, so the new one would get none.
             return self._rebalance(group, f"static member {instance_id} rejoined as {member_id}")
 
@@ -408,14 +401,14 @@ class ClassicGroups:
         """Start a rebalance, or complete the join phase of the current one if it waits for no member."""
         if not group.can_rebalance:
             return self._maybe_complete_join(group)
-        if group.state is ClassicGroupState.COMPLETING_REBALANCE:
+        if group.state is State.COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
             self._complete_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
         self._stop_sync_timer(group)
-        is_first = group.state is ClassicGroupState.EMPTY
-        group.move(ClassicGroupState.PREPARING_REBALANCE, self._context.now_ms())
+        is_first = group.state is State.EMPTY
+        group.move(State.PREPARING_REBALANCE, self._context.now_ms())
         self._logger.info(
             "Group %s: preparing to rebalance, old generation %d (reason: %s)",
             group.id,
@@ -449,10 +442,7 @@ class ClassicGroups:
         return EMPTY_RESULT
 
     def _maybe_complete_join(self, group: ClassicGroup) -> CoordinatorResult:
-        if (
-            group.state is not ClassicGroupState.PREPARING_REBALANCE
-            or group.previous_state is ClassicGroupState.EMPTY
-        ):
+        if group.state is not State.PREPARING_REBALANCE or group.previous_state is State.EMPTY:
             return EMPTY_RESULT
         return self._complete_join(group) if group.all_joined else EMPTY_RESULT
 
@@ -494,16 +484,13 @@ class ClassicGroups:
 
         def stored(error: ApiError | None) -> None:
             # If a member joined meanwhile, this generation is over and all its requests were completed.
-            if (
-                group.state is not ClassicGroupState.COMPLETING_REBALANCE
-                or group.generation != sync.generation
-            ):
+            if group.state is not State.COMPLETING_REBALANCE or group.generation != sync.generation:
                 return
             if error is None:
                 for member in group.members.values():
                     member.assignment = assignments.get(member.id, b"")
                 self._complete_syncs(group, ErrorCode.NONE)
-                group.move(ClassicGroupState.STABLE, self._context.now_ms())
+                group.move(State.STABLE, self._context.now_ms())
                 return
             for member in group.members.values():
                 member.assignment = b""
@@ -556,9 +543,9 @@ class ClassicGroups:
             return EMPTY_RESULT
         self._logger.info("Group %s: removing member %s: session timed out", group.id, member.id)
         self._remove_member(group, member)
-        if group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE):
+        if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
             return self._rebalance(group, f"session of {member.id} timed out")
-        if group.state is ClassicGroupState.PREPARING_REBALANCE and group.all_joined:
+        if group.state is State.PREPARING_REBALANCE and group.all_joined:
             return self._complete_join(group)
         return EMPTY_RESULT
 
@@ -566,14 +553,14 @@ class ClassicGroups:
         if member_id not in group.pending_joins:
             return EMPTY_RESULT
         group.remove(member_id)
-        if group.state is ClassicGroupState.PREPARING_REBALANCE and group.all_joined:
+        if group.state is State.PREPARING_REBALANCE and group.all_joined:
             return self._complete_join(group)
         return EMPTY_RESULT
 
     def _sync_timed_out(self, group: ClassicGroup, generation: int) -> CoordinatorResult:
         if generation != group.generation or not group.pending_syncs:
             return EMPTY_RESULT
-        if group.state not in (ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE):
+        if group.state not in (State.COMPLETING_REBALANCE, State.STABLE):
             return EMPTY_RESULT
         missing = sorted(group.pending_syncs)
         for member_id in missing:

@@ -1,1 +1,1 @@
-"""Consumer groups of the protocol of KIP-848: the coordinator shares the partitions out."""
+"""Consumer groups (KIP-848), whose partitions the coordinator assigns."""

@@ -1,7 +1,7 @@
-"""What consumers of the classic protocol put into its opaque fields: subscriptions and assignments.
+"""The consumer embedded protocol: subscriptions and assignments in the opaque fields of the classic protocol.
 
-Each begins with its version, in two bytes. A later version than is known here is read as the latest known, of
-which it is a continuation. KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
+Each starts with a version of two bytes. A later version than the latest supported one is decoded as that one,
+since versions only append fields. KIP-429 (v1), KIP-792 (v2), KIP-881 (v3).
 """
 
 from __future__ import annotations
@@ -29,30 +29,33 @@ M = TypeVar("M", bound=Message)
 
 
 class CustomAssignorError(Exception):
-    """An assignment carries what an assignor of the user's own wants its consumers to know."""
+    """An assignment has user data of a custom assignor."""
 
 
 class MalformedProtocolError(Exception):
-    """Something embedded is not what it should be."""
+    """A subscription or assignment cannot be decoded."""
 
 
 def decode_version(data: bytes) -> int:
-    """The version that something embedded was written in. MalformedProtocolError."""
+    """Return the version of a subscription or assignment, at most the latest supported one.
+
+    MalformedProtocolError.
+    """
     if len(data) < VERSION.size:
-        raise MalformedProtocolError("it is too short for a version")
+        raise MalformedProtocolError("it is too short to contain a version")
     version: int = VERSION.unpack_from(data)[0]
     if version < 0:
-        raise MalformedProtocolError(f"version {version} does not exist")
+        raise MalformedProtocolError(f"version {version} is invalid")
     return min(version, LATEST)
 
 
 def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """What a consumer subscribes to. MalformedProtocolError."""
+    """Return a consumer's subscription. MalformedProtocolError."""
     return _decoded(ConsumerProtocolSubscription, data)
 
 
 def owned_partitions_of(subscription: ConsumerProtocolSubscription, topics: TopicsView) -> Owned:
-    """The partitions that a consumer says it has, of topics that exist."""
+    """Return the partitions that a consumer reports as owned, of topics that exist."""
     owned: dict[bytes, list[int]] = {}
     for named in subscription.owned_partitions:
         topic = topics.by_name(named.topic)
@@ -62,9 +65,12 @@ def owned_partitions_of(subscription: ConsumerProtocolSubscription, topics: Topi
 
 
 def decode_assignment(data: bytes, topics: TopicsView) -> Partitions:
-    """The partitions in an assignment, of topics that exist. MalformedProtocolError, CustomAssignorError."""
+    """Return the partitions of an assignment, of topics that exist.
+
+    MalformedProtocolError, CustomAssignorError.
+    """
     if not data:
-        # The member has joined, and never got its assignment.
+        # The member has joined and has not received an assignment.
         return {}
     assignment = _decoded(ConsumerProtocolAssignment, data)
     if assignment.user_data:
@@ -78,7 +84,7 @@ def decode_assignment(data: bytes, topics: TopicsView) -> Partitions:
 
 
 def encode_assignment(partitions: Mapping[bytes, Collection[int]], version: int, topics: TopicsView) -> bytes:
-    """An assignment for a consumer that writes this version."""
+    """Return an assignment in this version."""
     assignment = ConsumerProtocolAssignment(assigned_partitions=[], user_data=None)
     for topic_id, numbers in partitions.items():
         topic = topics.by_id(topic_id)

@@ -1,4 +1,4 @@
-"""Consumer groups as ConsumerGroupDescribe shows them. KIP-848, KIP-1099 (what protocol a member speaks)."""
+"""Consumer groups in ConsumerGroupDescribe responses. KIP-848, KIP-1099 (the protocol of each member)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONSUMER_MEMBER: Final = 1
 
 
 def describe_group(group: ConsumerGroup, topics: TopicsView, default_assignor: str) -> DescribedGroup:
-    """The group, its members, what they have and what they are to have. Deleted topics are left out."""
+    """Return the group with its members and their current and target assignments, without deleted topics."""
     return DescribedGroup(
         group_id=group.id,
         group_state=group.state.value,

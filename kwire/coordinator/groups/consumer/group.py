@@ -1,9 +1,9 @@
-"""The state of one consumer group of KIP-848: epochs, members, targets, and who owns which partition.
+"""The state of one consumer group (KIP-848): epochs, members, target assignments and partition ownership.
 
-Three epochs drive a group. The group epoch rises whenever the partitions are to be shared out anew: a member
-came, went, or subscribes to other topics, or the topics changed. The assignment epoch is the group epoch of
-the newest target assignment. Each member's epoch is that of the target that it has reached. Only `replay`
-changes what is stored; everything else here reads it.
+A group has three kinds of epochs. The group epoch is bumped when a new target assignment is needed: a member
+joined, left or changed its subscription, or topics changed. The assignment epoch is the group epoch of the
+latest target assignment. A member's epoch is that of the target assignment that it has reached. Only `replay`
+changes stored state; all other methods read it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from kwire.wire.records.consumer_groups import (
 from kwire.wire.schema import Message
 
 FIRST_EPOCH: Final = 1
-"""The group and assignment epoch of a group that has stored none yet."""
+"""The group and assignment epoch of a group without a stored epoch."""
 
 NO_EPOCH: Final = -1
 NO_TARGET: Final[Partitions] = {}
 
 SubscriptionCounts = dict[str, tuple[int, int]]
-"""For each topic that the group subscribes to: by how many members' names, and by how many expressions."""
+"""For each subscribed topic: the number of members that name it, and of regular expressions that match it."""
 
 
 class ConsumerGroupState(Enum):
-    """Where a consumer group stands. The values are what clients are told."""
+    """The state of a consumer group, with its name in responses."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -57,16 +57,16 @@ class ConsumerGroupState(Enum):
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that an expression was found to match."""
+    """The topics that a regular expression matches."""
 
     topics: frozenset[str]
     version: int
-    """In which version of the metadata."""
+    """The metadata version in which they were matched."""
     timestamp_ms: int
 
 
 class ConsumerGroup:
-    """One consumer group."""
+    """A consumer group."""
 
     __slots__ = (
         "_logger",
@@ -102,25 +102,25 @@ class ConsumerGroup:
         """Member ids by instance id."""
         self.targets: dict[str, Partitions] = {}
         self.partition_epochs: dict[bytes, dict[int, int]] = {}
-        """For each partition that a member has, or still has to give up: that member's epoch."""
+        """The epoch of the member that owns each partition, or that has not revoked it yet."""
         self.counts: SubscriptionCounts = {}
         self.regex_counts: dict[str, int] = {}
         self.resolved: dict[str, ResolvedRegex] = {}
         self.assignor_counts: dict[str, int] = {}
         self.classic_members = 0
         self.classic_protocols: dict[str, int] = {}
-        """How many members of the classic protocol support each of its assignors."""
+        """The number of classic members that support each assignment protocol."""
         self.has_partition_metadata = False
-        """Whether a broker before KIP-1101 has stored the topics as the group saw them."""
+        """Whether the log has a partition metadata record of a broker before KIP-1101."""
         self.refresh_at_ms = 0
-        """When to look at the topics again, though nobody said that they changed."""
+        """The monotonic time at which to check the topics even without a metadata change."""
         self.refresh_epoch = 0
 
     # --- reading
 
     @property
     def state(self) -> ConsumerGroupState:
-        """Where the group stands now."""
+        """The current state of the group."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -131,15 +131,15 @@ class ConsumerGroup:
 
     @property
     def homogeneous(self) -> bool:
-        """Whether all members subscribe to the same topics, as far as that is cheaply known."""
+        """Whether all members subscribe to the same topics, as far as the counts show."""
         return is_homogeneous(self.regex_counts, self.counts, len(self.members))
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member subscribes to this topic, be it through an expression."""
+        """Whether a member subscribes to this topic, by name or by regular expression."""
         return topic in self.counts
 
     def member(self, member_id: str) -> ConsumerGroupMember:
-        """The member with this id. ApiError UNKNOWN_MEMBER_ID."""
+        """Return the member with this id. ApiError UNKNOWN_MEMBER_ID."""
         member = self.members.get(member_id)
         if member is None:
             raise ApiError(
@@ -149,43 +149,46 @@ class ConsumerGroup:
         return member
 
     def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
-        """The member of this instance id, if there is one. ApiError UNKNOWN_MEMBER_ID: not any more."""
+        """Return the member with this instance id, or None. ApiError UNKNOWN_MEMBER_ID: it was removed."""
         member_id = self.static_member_ids.get(instance_id)
         return None if member_id is None else self.member(member_id)
 
     def target(self, member_id: str, instance_id: str | None) -> Partitions:
-        """What a member is to have. That of a static member waits for whoever has its instance id next."""
+        """Return a member's target assignment. A static member inherits that of the previous member."""
         if instance_id is not None:
             previous_id = self.static_member_ids.get(instance_id)
             return NO_TARGET if previous_id is None else self.targets.get(previous_id, NO_TARGET)
         return self.targets.get(member_id, NO_TARGET)
 
     def owner_epoch(self, topic_id: bytes, partition: int) -> int:
-        """The epoch of the member that has this partition; NO_EPOCH where nobody has it."""
+        """Return the epoch of the member that owns this partition, or NO_EPOCH if it is free."""
         return self.partition_epochs.get(topic_id, {}).get(partition, NO_EPOCH)
 
     def needs_refresh(self, monotonic_ms: int) -> bool:
-        """Whether the topics must be looked at again."""
+        """Whether the topics must be checked for changes."""
         return monotonic_ms >= self.refresh_at_ms or self.epoch < self.refresh_epoch
 
     def request_refresh(self) -> None:
-        """The topics have changed: look at them with the next heartbeat."""
+        """Check the topics at the next heartbeat, since they have changed."""
         self.refresh_at_ms = 0
         self.refresh_epoch = 0
 
     def preferred_assignor(self) -> str | None:
-        """The assignor that most members name, and `uniform` of two that as many do; None: none names one."""
+        """Return the assignor that most members name, or None.
+
+        On a tie, the alphabetically last name wins.
+        """
         return _most_named(self.assignor_counts)
 
     def preferred_assignor_after(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> str | None:
-        """`preferred_assignor` once `old` has become `new`."""
+        """Return `preferred_assignor` with member `old` replaced by `new`."""
         counts = dict(self.assignor_counts)
         _count(counts, old.assignor, -1)
         _count(counts, new.assignor, 1)
         return _most_named(counts)
 
     def counts_after(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> SubscriptionCounts:
-        """`counts` once `old` has become `new`."""
+        """Return `counts` with member `old` replaced by `new`."""
         counts = dict(self.counts)
         _subscribe(counts, old.subscribed, by_name=-1)
         _subscribe(counts, new.subscribed, by_name=1)
@@ -196,7 +199,7 @@ class ConsumerGroup:
     def counts_without(
         self, members: Iterable[ConsumerGroupMember], expressions: Iterable[str]
     ) -> SubscriptionCounts:
-        """`counts` once these members and expressions are gone."""
+        """Return `counts` without these members and regular expressions."""
         counts = dict(self.counts)
         for member in members:
             _subscribe(counts, member.subscribed, by_name=-1)
@@ -205,7 +208,7 @@ class ConsumerGroup:
         return counts
 
     def counts_resolved(self, resolved: Mapping[str, ResolvedRegex]) -> SubscriptionCounts:
-        """`counts` once these expressions match what they were found to match."""
+        """Return `counts` with new matches of these regular expressions."""
         counts = dict(self.counts)
         for expression, found in resolved.items():
             _subscribe(counts, self.matched(expression), by_regex=-1)
@@ -213,19 +216,19 @@ class ConsumerGroup:
         return counts
 
     def regex_counts_after(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> dict[str, int]:
-        """`regex_counts` once `old` has become `new`."""
+        """Return `regex_counts` with member `old` replaced by `new`."""
         counts = dict(self.regex_counts)
         _count(counts, old.regex, -1)
         _count(counts, new.regex, 1)
         return counts
 
     def matched(self, expression: str) -> frozenset[str]:
-        """The topics that an expression was found to match; none where that was not looked up yet."""
+        """Return the topics that a regular expression matches, or none if it is not resolved yet."""
         resolved = self.resolved.get(expression)
         return frozenset() if resolved is None else resolved.topics
 
     def subscribed_topics(self, member: ConsumerGroupMember) -> frozenset[str]:
-        """The names of all topics that a member subscribes to."""
+        """Return the names of all topics that a member subscribes to."""
         if not member.regex:
             return member.subscribed
         return member.subscribed | self.matched(member.regex)
@@ -233,14 +236,14 @@ class ConsumerGroup:
     # --- records
 
     def epoch_record(self, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-        """A new group epoch, and the hash of the topics that it was decided upon."""
+        """Return the record of a group epoch and of the hash of the topics that it is based on."""
         return CoordinatorRecord(
             ConsumerGroupMetadataKey(group_id=self.id),
             ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
         )
 
     def assignment_epoch_record(self, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-        """The targets are those of this epoch."""
+        """Return the record of the assignment epoch."""
         return CoordinatorRecord(
             ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id),
             ConsumerGroupTargetAssignmentMetadataValue(
@@ -249,7 +252,7 @@ class ConsumerGroup:
         )
 
     def regex_record(self, expression: str, resolved: ResolvedRegex | None) -> CoordinatorRecord:
-        """What an expression matches; None: nobody uses it any more."""
+        """Return the record of a resolved regular expression, or its tombstone."""
         return CoordinatorRecord(
             ConsumerGroupRegularExpressionKey(group_id=self.id, regular_expression=expression),
             None
@@ -260,11 +263,11 @@ class ConsumerGroup:
         )
 
     def partition_metadata_tombstone(self) -> CoordinatorRecord:
-        """Away with what brokers before KIP-1101 stored."""
+        """Return the tombstone of the record that brokers before KIP-1101 wrote."""
         return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=self.id), None)
 
     def creation_records(self) -> list[CoordinatorRecord]:
-        """Everything that there is of the group, as records."""
+        """Return records for the complete state of the group."""
         members = self.members.values()
         return [
             *(member.metadata_record(self.id) for member in members),
@@ -278,7 +281,10 @@ class ConsumerGroup:
         ]
 
     def tombstones(self, member_ids: Iterable[str] | None = None) -> list[CoordinatorRecord]:
-        """Tombstones for all of the group; `member_ids` where its members are others than `members`."""
+        """Return tombstones for all records of the group.
+
+        `member_ids` are the members in the log, if they are others than `members`.
+        """
         ids = list(self.members if member_ids is None else member_ids)
         of_members = [removal_records(self.id, member_id) for member_id in ids]
         return [
@@ -294,7 +300,10 @@ class ConsumerGroup:
     # --- replay
 
     def replay(self, key: Message, value: Message | None) -> None:
-        """Take in one record; None is a tombstone. Not that of the group itself, which ends it."""
+        """Apply a record.
+
+        None is a tombstone. The tombstone of the group itself is handled by the state machine.
+        """
         REPLAY[type(key)](self, key, value)
 
     def _replay_epoch(self, _key: Any, value: ConsumerGroupMetadataValue) -> None:
@@ -351,7 +360,7 @@ class ConsumerGroup:
             _subscribe(self.counts, new.topics, by_regex=1)
 
     def put(self, member: ConsumerGroupMember) -> None:
-        """Take a member as it is now; only for replay, and for a group that is not stored yet."""
+        """Add or update a member. Only for replay, and for groups that are not stored yet."""
         self._forget(self.members.get(member.id))
         self.members[member.id] = member
         if member.instance_id is not None:
@@ -391,7 +400,7 @@ class ConsumerGroup:
             for partition in partitions:
                 if partition in owners and owners[partition] >= member.epoch:
                     self._logger.error(
-                        "group %s: partition %d of %s goes to %s at epoch %d, and was not released",
+                        "Group %s: partition %d of topic %s assigned to %s at epoch %d before its release",
                         self.id, partition, topic_id.hex(), member.id, member.epoch,
                     )  # fmt: skip
                 owners[partition] = member.epoch
@@ -417,13 +426,13 @@ REPLAY: Final[Mapping[type[Message], Callable[[ConsumerGroup, Any, Any], None]]]
     ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroup._replay_assignment,
     ConsumerGroupRegularExpressionKey: ConsumerGroup._replay_regex,
 }
-"""What each kind of record changes."""
+"""The replay method of each record type."""
 
 
 def is_homogeneous(
     regex_counts: Mapping[str, int], counts: Mapping[str, tuple[int, int]], members: int
 ) -> bool:
-    """Whether so many members all subscribe to the same: all by name, or all by one expression alone."""
+    """Whether all members have the same subscription: all by name, or all by the same regular expression."""
     if not regex_counts:
         return all(by_name == members for by_name, _ in counts.values())
     if next(iter(regex_counts.values())) != members:

@@ -1,8 +1,9 @@
-"""ConsumerGroupHeartbeat: how members of consumer groups join, stay, hand partitions over and leave. KIP-848.
+"""ConsumerGroupHeartbeat: members join, renew their session, revoke partitions and leave. KIP-848.
 
-One request does everything. It tells what changed of the member; that may raise the group epoch; that may
-make a new target assignment; and the member takes its next step towards its target (`reconciliation`). Two
-timers watch each member: its session, and, while it has partitions to give up, its rebalance timeout.
+One request does all of this. It reports changes of the member, which may bump the group epoch. A new group
+epoch may lead to a new target assignment. Then the member takes its next step towards its target
+(`reconciliation`). Each member has two timers: its session timeout, and its rebalance timeout while it has
+partitions to revoke.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from kwire.wire.primitives import Uuid, uuid_to_text
 
 
 class ConsumerConfig(Protocol):
-    """The configuration keys that consumer groups need."""
+    """The configuration keys that consumer groups read."""
 
     @property
     def group_consumer_assignors(self) -> list[str]: ...
@@ -68,7 +69,7 @@ class ConsumerConfig(Protocol):
 
 
 class ConsumerGroups:
-    """The consumer groups of one partition of the offsets topic."""
+    """The consumer groups of one partition of `__consumer_offsets`."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class ConsumerGroups:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
     ) -> tuple[CoordinatorResult, ConsumerGroupHeartbeatResponse]:
-        """What to store, and the answer once that is committed. The request has been checked by itself.
+        """Return the records of a valid request, and the response to send once they are committed.
 
         ApiError: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
         UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR.
@@ -120,7 +121,7 @@ class ConsumerGroups:
         if request.instance_id is None:
             member = group.members.get(member_id) if joins else group.member(member_id)
             if member is None:
-                self._logger.info("group %s: member %s joins", group.id, member_id)
+                self._logger.info("Group %s: member %s joined", group.id, member_id)
                 member = ConsumerGroupMember(member_id)
             _check_epoch(member, request.member_epoch, owned)
         elif joins:
@@ -160,10 +161,10 @@ class ConsumerGroups:
         )
 
     def _is_keep_alive(self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity) -> bool:
-        """Whether it only says that a member is still there, which has what it is to have; as most do.
+        """Whether the request only renews the session of a member that has reached its target.
 
-        Then all the rest of `heartbeat` would change nothing. What the group's expressions match is looked at
-        again, where it is time for that.
+        Most requests do, and the rest of `heartbeat` would change nothing then. If it is time, the group's
+        regular expressions are resolved again.
         """
         group = self.groups.get(request.group_id)
         member = None if group is None else group.members.get(request.member_id)
@@ -188,7 +189,7 @@ class ConsumerGroups:
     def heartbeat_fast_path(
         self, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
     ) -> HeartbeatFastPath | None:
-        """The heartbeat of a steady member once more, as long as the group's configuration stays."""
+        """Return the fast path for repeated keep-alives, until the group's dynamic configuration changes."""
         if request.member_epoch <= JOINING_EPOCH or not self._is_keep_alive(request, client):
             return None
         group = self.groups[request.group_id]
@@ -200,7 +201,7 @@ class ConsumerGroups:
         timeout_ms = self._settings.session_timeout_ms(group.id)
 
         def again() -> bool:
-            # Members are replaced when anything of them changes; who is gone has no session.
+            # A changed member is another object, and a removed member has no session.
             return (
                 group.members.get(member.id) is member
                 and group.epoch == epoch
@@ -227,7 +228,7 @@ class ConsumerGroups:
         return self.migration.upgrade(classic, records)
 
     def check_size_limit(self, group: ConsumerGroup, member_id: str) -> None:
-        """ApiError GROUP_MAX_SIZE_REACHED."""
+        """Check that the member does not exceed the group's maximum size. ApiError GROUP_MAX_SIZE_REACHED."""
         limit = self._config.group_consumer_max_size
         if len(group.members) >= limit and member_id not in group.members:
             raise ApiError(
@@ -236,11 +237,11 @@ class ConsumerGroups:
             )
 
     def new_member_id(self) -> str:
-        """An id for a member that brings none."""
+        """Return an id for a member that has none."""
         while True:
             text = uuid_to_text(Uuid(bytes.fromhex(self._context.new_uuid().replace("-", ""))))
             if not text.startswith("-"):
-                # A command line tool would take it for an option.
+                # A leading dash would make it an option of command-line tools.
                 return text
 
     def joining_static_member(
@@ -252,13 +253,13 @@ class ConsumerGroups:
         *,
         is_classic: bool = False,
     ) -> ConsumerGroupMember:
-        """The member that joins under an instance id; it takes the place of one that is away. KIP-345.
+        """Return the member that joins with an instance id, and replaces the one that has left. KIP-345.
 
-        One that speaks the classic protocol (`is_classic`) takes it also while the other is there.
+        A member of the classic protocol (`is_classic`) replaces one that has not left, too.
         """
         existing = group.static_member(instance_id)
         if existing is None:
-            self._logger.info("group %s: static member %s joins as %s", group.id, instance_id, member_id)
+            self._logger.info("Group %s: static member %s joined as %s", group.id, instance_id, member_id)
             return group.members.get(member_id) or ConsumerGroupMember(member_id)
         if not is_classic and not existing.is_classic and existing.epoch != STATIC_LEAVING_EPOCH:
             raise ApiError(
@@ -271,7 +272,7 @@ class ConsumerGroups:
         records.append(new.metadata_record(group.id))
         records.append(target_record(group.id, member_id, group.targets.get(existing.id, {})))
         records.append(new.assignment_record(group.id))
-        self._logger.info("group %s: static member %s is back as %s", group.id, instance_id, member_id)
+        self._logger.info("Group %s: static member %s rejoined as %s", group.id, instance_id, member_id)
         return new
 
     def update_target(
@@ -283,22 +284,25 @@ class ConsumerGroups:
         homogeneous: bool | None,
         records: list[CoordinatorRecord],
     ) -> tuple[int, Partitions]:
-        """The member's target and its epoch: a new one, if the group epoch and the interval ask for that.
+        """Return the member's target assignment and its epoch.
 
-        ApiError UNKNOWN_SERVER_ERROR: most members name an assignor that this broker does not have any more.
+        A new target assignment is computed if the group epoch was bumped and the assignment interval has
+        passed. ApiError UNKNOWN_SERVER_ERROR: most members name an assignor that is no longer configured.
         """
         if group.assignment_epoch < epoch:
             now_ms = self._context.now_ms()
             interval_ms = self._settings.assignment_interval_ms(group.id)
             last_ms = group.assignment_timestamp
-            # The clock of who coordinated before may be ahead: Kafka waits until this one is there.
+            # If the previous coordinator's clock was ahead, Kafka would wait for this clock to catch up.
             if not last_ms or not last_ms <= now_ms < last_ms + interval_ms:
                 name = group.preferred_assignor_after(member, updated) or self.default_assignor
                 if name not in assignor_names(self._config.group_consumer_assignors):
-                    # The broker had it when the members named it. They wait until one names another, as they
-                    # would with Kafka.
+                    # The configuration has changed since the members named it. As in Kafka, they get errors
+                    # until they name another one.
                     self._logger.error(
-                        "group %s prefers the assignor %s, which is not configured", group.id, name
+                        "Group %s: most members name assignor %s, which is not in group.consumer.assignors",
+                        group.id,
+                        name,
                     )
                     raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
                 new_records, target = build_target_assignment(
@@ -311,7 +315,12 @@ class ConsumerGroups:
                     now_ms=now_ms,
                 )
                 records += new_records
-                self._logger.info("group %s: a new target for epoch %d by %s", group.id, epoch, name)
+                self._logger.info(
+                    "Group %s: computed target assignment for epoch %d with assignor %s",
+                    group.id,
+                    epoch,
+                    name,
+                )
                 return epoch, target
         return group.assignment_epoch, group.target(updated.id, updated.instance_id)
 
@@ -325,7 +334,7 @@ class ConsumerGroups:
         owned: Owned | None,
         records: list[CoordinatorRecord],
     ) -> ConsumerGroupMember:
-        """The member after its next step towards its target, which is stored."""
+        """Return the member after its next step towards its target, and add the records to `records`."""
         found = map(self._topics.by_name, group.subscribed_topics(member))
         updated = next_step(
             Situation(
@@ -365,14 +374,14 @@ class ConsumerGroups:
             return self.remove(group, [group.member(request.member_id)]), response
         member = known_static_member(group, request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVING_EPOCH:
-            self._logger.info("group %s: static member %s is away", group.id, request.instance_id)
+            self._logger.info("Group %s: static member %s left temporarily", group.id, request.instance_id)
             return CoordinatorResult([member.after_static_leave().assignment_record(group.id)]), response
         return self.remove(group, [member]), response
 
     def leave_group(
         self, group: ConsumerGroup, leaving: Iterable[MemberIdentity]
     ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
-        """LeaveGroup: takes members of either protocol out; an administrator names instance ids alone."""
+        """Handle LeaveGroup for members of either protocol. Administrators send instance ids alone."""
         members: dict[str, ConsumerGroupMember] = {}
         responses: list[MemberResponse] = []
         for identity in leaving:
@@ -390,23 +399,23 @@ class ConsumerGroups:
         return result, LeaveGroupResponse(members=responses)
 
     def remove(self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]) -> CoordinatorResult:
-        """Let members go, whoever wants that: their partitions are free, and the group epoch rises."""
+        """Remove members, which frees their partitions and bumps the group epoch."""
         downgrade = self.migration.downgrade(group, members)
         if downgrade is not None:
             return downgrade
         records: list[CoordinatorRecord] = []
         for member in members:
-            self._logger.info("group %s: member %s goes", group.id, member.id)
+            self._logger.info("Group %s: removing member %s", group.id, member.id)
             records += removal_records(group.id, member.id)
         records += self.subscriptions.removal_records(group, members)
         for member in members:
             self.stop_timers(group.id, member.id)
         return CoordinatorResult(records)
 
-    # --- time
+    # --- timers
 
     def start_session(self, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
-        """The member was heard of: its session starts again, by its own timeout or the group's."""
+        """Restart the session of a member, with its own timeout or the group's."""
         if timeout_ms is None:
             timeout_ms = self._settings.session_timeout_ms(group_id)
         if not self._session_timers.postpone(group_id, member_id, timeout_ms):
@@ -414,7 +423,7 @@ class ConsumerGroups:
                 group_id,
                 member_id,
                 timeout_ms,
-                lambda: self.fence(group_id, member_id, "its session is over"),
+                lambda: self.fence(group_id, member_id, "session timed out"),
             )
 
     def _start_revocation(self, group_id: str, member: ConsumerGroupMember) -> None:
@@ -423,27 +432,31 @@ class ConsumerGroups:
             known = None if group is None else group.members.get(member.id)
             if known is None or known.epoch != member.epoch:
                 return EMPTY_RESULT
-            return self.fence(group_id, member.id, f"it does not leave epoch {member.epoch}")
+            return self.fence(
+                group_id,
+                member.id,
+                f"partitions not revoked at member epoch {member.epoch} within its rebalance timeout",
+            )
 
         self._revocation_timers.start(group_id, member.id, member.rebalance_timeout_ms, over)
 
     def fence(self, group_id: str, member_id: str, reason: str) -> CoordinatorResult:
-        """Let a member go that has not done what it must."""
+        """Remove a member that has missed a deadline."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return EMPTY_RESULT
-        self._logger.info("group %s: member %s is fenced: %s", group_id, member_id, reason)
+        self._logger.info("Group %s: fencing member %s: %s", group_id, member_id, reason)
         return self.remove(group, [member])
 
     def stop_timers(self, group_id: str, member_id: str) -> None:
-        """Do not watch a member any more."""
+        """Stop the timers of a member."""
         self._session_timers.stop(group_id, member_id)
         self._revocation_timers.stop(group_id, member_id)
         self.migration.stop_timers(group_id, member_id)
 
     def on_loaded(self) -> None:
-        """The log is replayed: every member gets a whole session to come back."""
+        """Start a full session for every member of the loaded groups."""
         for group in self.groups.values():
             for member in group.members.values():
                 self.start_session(group.id, member.id)
@@ -451,13 +464,13 @@ class ConsumerGroups:
                     self._start_revocation(group.id, member)
 
     def on_unloaded(self) -> None:
-        """The partition goes elsewhere."""
+        """Stop all timers."""
         self._session_timers.stop_all()
         self._revocation_timers.stop_all()
         self.migration.on_unloaded()
 
     def topics_changed(self, names: Iterable[str], *, created: bool) -> None:
-        """These topics are new, gone, or have changed: who subscribes to them must look again."""
+        """Have groups check their subscribed topics, of which these were created, deleted or changed."""
         self.subscriptions.topics_changed(names, created=created)
 
 
@@ -478,7 +491,10 @@ def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerG
 
 
 def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """The member of an instance id, if it is this one. ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the member with this instance id, which must have this member id.
+
+    ApiError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+    """
     member = group.static_member(instance_id)
     if member is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -491,10 +507,11 @@ def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) 
 
 
 def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
-    """ApiError FENCED_MEMBER_EPOCH: this member must give up what it has, and join anew.
+    """Check the member epoch in a request.
 
-    The epoch before is accepted from a member that has nothing beyond its present assignment: the answer
-    that told it of the new one may be lost.
+    The previous epoch is accepted if the member owns no partition outside of its current assignment, since it
+    may have missed the response with the new epoch. ApiError FENCED_MEMBER_EPOCH: the member must abandon its
+    partitions and rejoin.
     """
     if epoch in (JOINING_EPOCH, member.epoch):
         return

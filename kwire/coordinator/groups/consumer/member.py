@@ -1,4 +1,4 @@
-"""One member of a consumer group of KIP-848. A value: what changes gives a new one, so that they compare."""
+"""One member of a consumer group (KIP-848). Members are immutable, so that changes can be compared."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from kwire.wire.records.consumer_groups import (
 JOINING_EPOCH: Final = 0
 LEAVING_EPOCH: Final = -1
 STATIC_LEAVING_EPOCH: Final = -2
-"""The member epoch of a static member that is away, and will be back under the same instance id."""
+"""The member epoch of a static member that has left and will return with the same instance id."""
 
 Assigned: TypeAlias = Mapping[bytes, Mapping[int, int]]
-"""By topic id and partition: the member epoch at which it was assigned. KIP-1251."""
+"""By topic id and partition: the member epoch at which the partition was assigned. KIP-1251."""
 
 NONE_ASSIGNED: Final[Assigned] = {}
 
 
 class MemberState(IntEnum):
-    """How far a member is on the way to its target assignment. The numbers are stored."""
+    """A member's progress towards its target assignment, with its number in records."""
 
     STABLE = 0
-    """It has reached the target of its epoch."""
+    """It has reached the target assignment of its epoch."""
     UNREVOKED_PARTITIONS = 1
-    """It was told to give up partitions, and has not said that it did."""
+    """It must revoke partitions, and has not confirmed that."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that others still have."""
+    """It waits for partitions that other members have not released."""
     UNKNOWN = 127
-    """A later version has stored what is not known here."""
+    """A later version has stored an unknown state."""
 
     @classmethod
     def from_value(cls, value: int) -> MemberState:
-        """The state with this number."""
+        """Return the state with this number."""
         return cls(value) if value in (0, 1, 2) else cls.UNKNOWN
 
 
 class ConsumerGroupMember(NamedTuple):
-    """Who a member is, what it subscribes to, and what it has."""
+    """A member's identity, subscription and current assignment."""
 
     id: str
     epoch: int = JOINING_EPOCH
@@ -67,25 +67,25 @@ class ConsumerGroupMember(NamedTuple):
     subscribed: frozenset[str] = frozenset()
     """The topics that it subscribes to by name."""
     regex: str | None = ""
-    """The expression that it subscribes to besides; None or empty where there is none."""
+    """The regular expression that it subscribes to as well. None and empty mean none."""
     assignor: str | None = None
     assigned: Assigned = NONE_ASSIGNED
     pending_revocation: Assigned = NONE_ASSIGNED
-    """What it was told to give up."""
+    """The partitions that it must revoke."""
     classic: ClassicMemberMetadata | None = None
-    """Of a member that speaks the classic protocol."""
+    """Set for a member of the classic protocol."""
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol."""
+        """Whether it uses the classic protocol."""
         return self.classic is not None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Whether it has all that the target of this epoch gives it, and nothing else."""
+        """Whether its assignment is the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int | None:
-        """Since which epoch it has a partition, be it on the way out; None where it does not have it."""
+        """Return the epoch since which it owns a partition, including those to revoke, or None."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         if epoch is None:
             epoch = self.pending_revocation.get(topic_id, {}).get(partition)
@@ -94,7 +94,7 @@ class ConsumerGroupMember(NamedTuple):
     def advance_to(
         self, epoch: int, state: MemberState, assigned: Assigned, pending: Assigned
     ) -> ConsumerGroupMember:
-        """The member after a step of its reconciliation."""
+        """Return the member after a step of its reconciliation."""
         return self._replace(
             epoch=epoch,
             previous_epoch=self.epoch,
@@ -104,17 +104,20 @@ class ConsumerGroupMember(NamedTuple):
         )
 
     def after_static_leave(self) -> ConsumerGroupMember:
-        """A static member that left for a while: it keeps its partitions, from which it commits nothing."""
+        """Return the static member after it left for a while.
+
+        It keeps its partitions, but accepts no commits.
+        """
         return self._replace(
             epoch=STATIC_LEAVING_EPOCH,
             assigned={topic_id: dict.fromkeys(parts, 0) for topic_id, parts in self.assigned.items()},
             pending_revocation=NONE_ASSIGNED,
         )
 
-    # --- what is stored
+    # --- records
 
     def metadata_record(self, group_id: str) -> CoordinatorRecord:
-        """Who it is and what it subscribes to."""
+        """Return the record of its identity and subscription."""
         return CoordinatorRecord(
             ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.id),
             ConsumerGroupMemberMetadataValue(
@@ -131,7 +134,7 @@ class ConsumerGroupMember(NamedTuple):
         )
 
     def assignment_record(self, group_id: str) -> CoordinatorRecord:
-        """What it has."""
+        """Return the record of its current assignment."""
         return CoordinatorRecord(
             ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.id),
             ConsumerGroupCurrentMemberAssignmentValue(
@@ -144,7 +147,7 @@ class ConsumerGroupMember(NamedTuple):
         )
 
     def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
-        """The member as this record says."""
+        """Return the member with the identity and subscription of a record."""
         return self._replace(
             instance_id=value.instance_id,
             rack_id=value.rack_id,
@@ -160,7 +163,7 @@ class ConsumerGroupMember(NamedTuple):
     def with_assignment(
         self, value: ConsumerGroupCurrentMemberAssignmentValue, logger: NodeLogger
     ) -> ConsumerGroupMember:
-        """The member as this record says."""
+        """Return the member with the current assignment of a record."""
         return self._replace(
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
@@ -170,7 +173,7 @@ class ConsumerGroupMember(NamedTuple):
         )
 
     def without_assignment(self) -> ConsumerGroupMember:
-        """The member once the record of what it has is gone."""
+        """Return the member after the tombstone of its current assignment."""
         return self._replace(
             epoch=LEAVING_EPOCH,
             previous_epoch=LEAVING_EPOCH,
@@ -180,7 +183,7 @@ class ConsumerGroupMember(NamedTuple):
 
 
 def target_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
-    """What a member is to have."""
+    """Return the record of a member's target assignment."""
     return CoordinatorRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberValue(
@@ -193,7 +196,7 @@ def target_record(group_id: str, member_id: str, target: Partitions) -> Coordina
 
 
 def removal_records(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """Tombstones for all that is stored of a member, in the order that replay relies on."""
+    """Return tombstones for all records of a member, in the order that replay requires."""
     return [
         CoordinatorRecord(
             ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None
@@ -219,13 +222,20 @@ def _stored(assigned: Assigned) -> list[TopicPartitions]:
 
 
 def _loaded(stored: Iterable[TopicPartitions], member_epoch: int, logger: NodeLogger) -> Assigned:
-    """Before KIP-1251 the epochs of single partitions were not stored: then it is the member's."""
+    """Return the partitions of a record.
+
+    Before KIP-1251 they have the member's epoch, if it is not negative.
+    """
     default_epoch = max(member_epoch, 0)
     assigned: dict[bytes, Mapping[int, int]] = {}
     for topic in stored:
         epochs = topic.assignment_epochs
         if epochs is not None and len(epochs) != len(topic.partitions):
-            logger.error("%d epochs were stored for %d partitions", len(epochs), len(topic.partitions))
+            logger.error(
+                "Ignoring the assignment epochs of a member: %d epochs for %d partitions",
+                len(epochs),
+                len(topic.partitions),
+            )
             epochs = None
         if epochs is None:
             assigned[topic.topic_id] = dict.fromkeys(topic.partitions, default_epoch)

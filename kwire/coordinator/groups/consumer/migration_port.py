@@ -1,4 +1,4 @@
-"""Where consumer groups and the classic protocol meet while a group has members. KIP-848, "Migration"."""
+"""The interface of online migration for consumer groups. KIP-848, "Migration"."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from kwire.wire.errors import ErrorCode
 
 
 class Migration(Protocol):
-    """Changes groups from one protocol to the other, and serves members of both in a consumer group."""
+    """Conversion of groups to the other type, and support for classic members in a consumer group."""
 
     def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
-        """The consumer group that a classic group with members becomes, its members with it.
+        """Convert a classic group with members to a consumer group, and add the records to `records`.
 
-        Adds to `records` what stores that. ApiError GROUP_ID_NOT_FOUND where it may not.
+        ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible, UNKNOWN_SERVER_ERROR.
         """
 
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]
     ) -> CoordinatorResult | None:
-        """Let members go, and make a classic group of those who stay; None where that is not to be."""
+        """Remove members and convert the group to a classic group.
+
+        Returns None if the downgrade is not allowed, or not possible with the remaining members.
+        """
 
     def join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """JoinGroup for a consumer group that has members."""
+        """Handle JoinGroup for a consumer group with members."""
 
     def sync(self, group: ConsumerGroup, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """SyncGroup for a consumer group."""
+        """Handle SyncGroup for a consumer group."""
 
     def heartbeat(
         self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
-        """Heartbeat for a consumer group."""
+        """Handle Heartbeat for a consumer group, and return its error code."""
 
     def stop_timers(self, group_id: str, member_id: str) -> None:
-        """Do not watch a member any more."""
+        """Stop the timers of a member."""
 
     def on_unloaded(self) -> None:
-        """The partition goes elsewhere."""
+        """Stop all timers."""

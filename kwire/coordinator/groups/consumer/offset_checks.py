@@ -1,7 +1,7 @@
-"""Which members of a consumer group may commit and read offsets. KIP-848, KIP-1251.
+"""Validation of offset commits and fetches by members of a consumer group. KIP-848, KIP-1251.
 
-A member that has moved on to a later epoch may still have commits under way. They count for the partitions
-that it has had since the epoch that they name: nobody else can have read those meanwhile.
+A member that has moved to a later epoch may have commits in flight. They are valid for the partitions that it
+has owned since the epoch in the commit, since no other member can have consumed those meanwhile.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ FIRST_COMMIT_VERSION_WITH_EPOCH: Final = 9
 
 
 def check_commit(group: ConsumerGroup, commit: OffsetCommit, *, is_transactional: bool) -> None:
-    """Whether a commit counts.
+    """Check the sender and epoch of a commit.
 
-    ApiError for all of it: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of members that speak
-    the classic protocol, and in transactions), UNSUPPORTED_VERSION.
+    ApiError for the whole commit: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH. The last one is
+    ILLEGAL_GENERATION for classic members and in transactions.
     """
     epoch, member_id = commit.generation, commit.member_id
     if epoch < 0 and not group.members:
@@ -45,9 +45,9 @@ def check_commit(group: ConsumerGroup, commit: OffsetCommit, *, is_transactional
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Whether a member, or someone who is none, may read offsets.
+    """Check the sender and epoch of an offset fetch. A client that is no member sends neither.
 
-    ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION of classic members).
+    ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for classic members).
     """
     if member_id is None and epoch < 0:
         return

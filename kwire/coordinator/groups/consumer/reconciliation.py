@@ -1,9 +1,9 @@
 """A member's next step towards its target assignment. KIP-848, "Reconciliation Process".
 
-A partition changes hands in three steps: its owner is told to give it up (UNREVOKED_PARTITIONS), says that it
-has, and only then is it free for the next one, who waits for it meanwhile (UNRELEASED_PARTITIONS) with what
-it could be given already. A member reaches the epoch of the target when it has nothing left to give up.
-What each state does next is the table `STEPS`.
+A partition moves in three steps. Its owner must revoke it (UNREVOKED_PARTITIONS), then confirms the
+revocation, and only then can the next member get it. Meanwhile the next member has the partitions that are
+free already (UNRELEASED_PARTITIONS). A member reaches the epoch of the target when it has nothing left to
+revoke. `STEPS` has a function for each state.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 
 Owned = Mapping[bytes, Collection[int]]
-"""The partitions that a member says it has."""
+"""The partitions that a member reports as owned."""
 
 
 class Situation(NamedTuple):
-    """A member, and all that its next step depends on."""
+    """A member, and everything that its next step depends on."""
 
     member: ConsumerGroupMember
     target_epoch: int
     target: Partitions
     subscribed: Collection[bytes]
-    """The topics that it wants and that there are."""
+    """The existing topics that it subscribes to."""
     subscription_changed: bool
-    """Whether it has just said so."""
+    """Whether this request changed the subscription."""
     owned: Owned | None
-    """What it says it has; None where it does not say."""
+    """The partitions that it reports as owned, or None if the request has none."""
     owner_epoch: Callable[[bytes, int], int]
-    """The epoch of the member that has a partition; NO_EPOCH where it is free."""
+    """Returns the epoch of the member that owns a partition, or NO_EPOCH if it is free."""
 
     def still_owns(self, assigned: Assigned) -> bool:
-        """Whether the member may still use some of these. Not saying counts as yes."""
+        """Whether the member may still consume one of these partitions. True if it reports none."""
         if self.owned is None:
             return True
         return any(
@@ -48,9 +48,9 @@ class Situation(NamedTuple):
 
 
 def next_step(situation: Situation) -> ConsumerGroupMember:
-    """The member as it is to be from now on: unchanged where it must wait.
+    """Return the member after its next step, or unchanged if it must wait.
 
-    ApiError FENCED_MEMBER_EPOCH where nothing is known of it, and it must begin anew.
+    ApiError FENCED_MEMBER_EPOCH: its state is unknown and it must rejoin.
     """
     return STEPS[situation.member.state](situation)
 
@@ -92,11 +92,11 @@ STEPS: Final[Mapping[MemberState, Callable[[Situation], ConsumerGroupMember]]] =
     MemberState.UNRELEASED_PARTITIONS: _unreleased,
     MemberState.UNKNOWN: _unknown,
 }
-"""From each state, what decides upon the next."""
+"""The function for each state that returns the member after its next step."""
 
 
 def _without_unsubscribed(now: Situation) -> ConsumerGroupMember:
-    """Take away at once what the member does not want any more, before there is a new target."""
+    """Revoke partitions of unsubscribed topics at once, before a new target assignment."""
     member = now.member
     assigned: Assigned = {}
     pending = member.assigned
@@ -113,7 +113,7 @@ def _without_unsubscribed(now: Situation) -> ConsumerGroupMember:
             },
         }
     elif not member.assigned:
-        # Apache Kafka stores this step, too: the epoch before this one is not accepted any more.
+        # As in Apache Kafka, this step is stored: the previous epoch is no longer accepted.
         return member._replace(previous_epoch=member.epoch)
     if now.still_owns(pending):
         return member.advance_to(member.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, pending)
@@ -121,7 +121,7 @@ def _without_unsubscribed(now: Situation) -> ConsumerGroupMember:
 
 
 def _towards_target(now: Situation, epoch: int) -> ConsumerGroupMember:
-    """Give up first what is not in the target; then take what of it is free."""
+    """Revoke the partitions that are not in the target, then add those of the target that are free."""
     member = now.member
     kept: dict[bytes, Mapping[int, int]] = {}
     lost: dict[bytes, Mapping[int, int]] = {}
@@ -132,7 +132,7 @@ def _towards_target(now: Situation, epoch: int) -> ConsumerGroupMember:
         current = member.assigned.get(topic_id, {})
         own_pending = member.pending_revocation.get(topic_id, {})
         keeps = {partition: since for partition, since in current.items() if partition in target}
-        # What it was itself about to give up needs nobody's release.
+        # Partitions that this member was to revoke itself are free for it.
         takes = [
             partition
             for partition in sorted(target.difference(current))

@@ -1,8 +1,8 @@
 """Regular expressions of subscriptions. KIP-848.
 
-Kafka reads them with RE2/J, and this file with RE2 itself: neither backtracks, so an expression cannot hold
-the broker up. Where they differ RE2/J is followed, but for repetitions within repetitions that come to more
-than a thousand: RE2/J takes them and needs memory for each.
+Kafka uses RE2/J and this module uses RE2. Neither backtracks, so no expression can block the broker. If they
+differ, this module behaves like RE2/J, with one exception: nested repetitions of more than a thousand in
+total are refused. RE2/J accepts them, and needs memory for each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAULTS: Final = {
     "trailing \\": "trailing backslash at end of expression",
     "unexpected )": "regexp/syntax: internal error",
 }
-"""What RE2 calls a fault, before a colon and the place, and what RE2/J says."""
+"""RE2's error messages, before a colon and the position, and those of RE2/J."""
 
 TOKEN: Final = re.compile(
     r"\\Q.*?(?:\\E|\Z)"
@@ -40,22 +40,22 @@ TOKEN: Final = re.compile(
     r"|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}",
     re.DOTALL,
 )
-"""What to look at, and what to step over, in an expression that RE2 takes."""
+"""Tokens to check or skip in an expression that RE2 accepts."""
 
 
 def check(pattern: str) -> None:
-    """Whether it is an expression. ApiError: INVALID_REGULAR_EXPRESSION, with what is wrong in it."""
+    """Check that a regular expression is valid. ApiError INVALID_REGULAR_EXPRESSION."""
     try:
         _compiled(pattern)
     except _error() as error:
-        told: Any = error.args[0]
-        text = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+        message: Any = error.args[0]
+        text = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
         fault = next((FAULTS[known] for known in FAULTS if text.startswith(known)), text)
         raise _invalid(pattern, fault) from None
     names: set[str] = set()
     for token in TOKEN.finditer(pattern):
         name = token["name"]
-        # RE2 takes numbers beyond 32 bits for mere text.
+        # RE2 treats numbers beyond 32 bits as literal text.
         if any(len(number) > 9 for number in (token["least"], token["most"]) if number):
             raise _invalid(pattern, "invalid repeat count")
         if token["single_byte"]:
@@ -69,13 +69,13 @@ def check(pattern: str) -> None:
 
 
 def matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """Those of the names that match as a whole; the pattern is one that `check` has let pass."""
+    """Return the names that a checked expression matches completely."""
     compiled = _compiled(pattern)
     return frozenset(name for name in names if compiled.fullmatch(name) is not None)
 
 
 def _compiled(pattern: str) -> re2._Regexp[str]:
-    import re2  # takes time and memory that a broker without such subscriptions need not spend
+    import re2  # saves time and memory in brokers without such subscriptions
 
     options = re2.Options()
     options.log_errors = False

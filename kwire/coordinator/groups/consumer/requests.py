@@ -1,4 +1,4 @@
-"""What a ConsumerGroupHeartbeat request may say, before anything is known of its group. KIP-848."""
+"""Validation of ConsumerGroupHeartbeat requests, as far as it needs no group state. KIP-848."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_SET = -1
 
 
 class ClientIdentity(NamedTuple):
-    """Who sends a request."""
+    """The client id and host that sent a request."""
 
     client_id: str
     client_host: str
@@ -30,7 +30,7 @@ class ClientIdentity(NamedTuple):
 def check_request(
     request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
 ) -> None:
-    """ApiError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    """Check the fields of a request. ApiError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
     if api_version >= FIRST_VERSION_WITH_CLIENT_MEMBER_ID or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH:
         _check_not_blank(request.member_id, "MemberId")
@@ -60,7 +60,7 @@ def check_request(
 
 
 def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
-    """What the member says it has; None where it does not say."""
+    """Return the partitions that the member reports as owned, or None if the request has none."""
     if request.topic_partitions is None:
         return None
     owned: dict[bytes, list[int]] = {}
@@ -70,7 +70,7 @@ def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
 
 
 def is_full_request(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether it says everything, as a member does that may have missed an answer."""
+    """Whether the request has all fields, as from a member that may have missed a response."""
     return (
         request.rebalance_timeout_ms != NOT_SET
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -81,7 +81,7 @@ def is_full_request(request: ConsumerGroupHeartbeatRequest) -> bool:
 def changes_nothing(
     member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
 ) -> bool:
-    """Whether a member says nothing of itself that was not known; what it has is not looked at."""
+    """Whether the request changes no property of the member, apart from its owned partitions."""
     return (
         request.rebalance_timeout_ms == NOT_SET
         and request.subscribed_topic_names is None
@@ -98,7 +98,7 @@ def changes_nothing(
 def updated_member(
     member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientIdentity
 ) -> ConsumerGroupMember:
-    """The member with what the request says of it; what is null there stays as it was."""
+    """Return the member with the fields of the request. Null fields change nothing."""
     changes: dict[str, Any] = {}
     if request.instance_id is not None:
         changes["instance_id"] = request.instance_id

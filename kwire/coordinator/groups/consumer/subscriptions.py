@@ -1,8 +1,8 @@
-"""What consumer groups subscribe to: by name, by regular expression, and how their topics change.
+"""Subscriptions of consumer groups by name and by regular expression, and changes of their topics.
 
-A group's topics are known to it by a hash (KIP-1101). A member that subscribes anew, or a hash that is not
-the stored one, raises the group epoch. Expressions are matched with all topics apart from the request that
-brings them, since that may take long, and again when topics are created, or after a while.
+A group stores a hash of its topics (KIP-1101). A changed subscription or a changed hash bumps the group
+epoch. Regular expressions are matched against all topics outside of the request that brings them, since that
+may take long. They are matched again when topics are created, and at an interval.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 
 MIN_RESOLVE_INTERVAL_MS: Final = 10_000
-"""How long at least lies between two matchings of one group's expressions; Kafka's constant."""
+"""The least time between two resolutions of a group's regular expressions; Kafka's constant."""
 
 REFRESH_INTERVAL_MS: Final = 2**31 - 1
-"""When a group's topics are looked at again though nobody said that they changed; Kafka's constant."""
+"""The interval at which a group's topics are checked without a metadata change; Kafka's constant."""
 
 
 class SubscriptionConfig(Protocol):
-    """The configuration keys that subscriptions need."""
+    """The configuration keys that subscriptions read."""
 
     @property
     def group_consumer_regex_refresh_interval_ms(self) -> int: ...
 
 
 class SubscriptionChange(NamedTuple):
-    """What a request changed of a member's subscription."""
+    """The effect of a request on a member's subscription."""
 
     subscription: bool
     raises_epoch: bool
-    """Not so while an expression that nobody used before is not matched yet."""
+    """False while a new regular expression is not resolved yet."""
 
 
 class Subscriptions:
-    """The subscriptions of the consumer groups of one partition of the offsets topic."""
+    """The subscriptions of the consumer groups of one partition of `__consumer_offsets`."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Subscriptions:
         self._groups = groups
         self._hashes: dict[Topic, int] = {}
         self._resolving: set[str] = set()
-        """Groups whose expressions are about to be matched."""
+        """Groups whose regular expressions are about to be resolved."""
         self._new_topics_version = topics.version
-        """The version of the metadata that brought the newest topic, as far as that was told here."""
+        """The latest metadata version that created a topic."""
 
     # --- a member's request
 
@@ -76,7 +76,7 @@ class Subscriptions:
         updated: ConsumerGroupMember,
         records: list[CoordinatorRecord],
     ) -> SubscriptionChange:
-        """Store what changed of a member. ApiError INVALID_REGULAR_EXPRESSION."""
+        """Add the record of a changed member to `records`. ApiError INVALID_REGULAR_EXPRESSION."""
         names_changed = False
         if updated != member:
             records.append(updated.metadata_record(group.id))
@@ -93,7 +93,7 @@ class Subscriptions:
         updated: ConsumerGroupMember,
         records: list[CoordinatorRecord],
     ) -> tuple[bool, bool]:
-        """Whether the member's expression changed, and whether what the new one matches is known."""
+        """Return whether the member's regular expression changed, and whether the new one is resolved."""
         old, new = member.regex, updated.regex
         changed = old != new
         resolved = must_resolve = False
@@ -113,14 +113,14 @@ class Subscriptions:
         return changed, resolved
 
     def resolve_again_if_due(self, group: ConsumerGroup) -> None:
-        """A member was heard of that has not changed: see whether to match its group's expressions again."""
+        """Resolve the group's regular expressions again if it is time to. Keep-alives call this."""
         self._resolve_if_due(group, group.regex_counts, now=False)
 
     def _resolve_if_due(self, group: ConsumerGroup, expressions: Collection[str], *, now: bool) -> None:
         if group.id in self._resolving:
             return
         last = next(iter(group.resolved.values()), None)
-        # The time of a match is stored. One to come is of a clock that was ahead: nobody is to wait for that.
+        # The stored time may be in the future, if another broker's clock was ahead. Then it is ignored.
         age_ms = 0 if last is None else self._context.now_ms() - last.timestamp_ms
         if last is not None and 0 <= age_ms <= MIN_RESOLVE_INTERVAL_MS:
             return
@@ -146,7 +146,7 @@ class Subscriptions:
         *,
         raise_epoch: bool,
     ) -> tuple[int, bool]:
-        """Look at the topics: the group epoch from now on, and whether all members want the same."""
+        """Check the topics, and return the group epoch and whether all members have the same subscription."""
         counts = group.counts_after(member, updated)
         members = len(group.members)
         if updated.id not in group.members and (updated.instance_id or "") not in group.static_member_ids:
@@ -166,7 +166,7 @@ class Subscriptions:
     def removal_records(
         self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]
     ) -> list[CoordinatorRecord]:
-        """What to store when members go: their expressions, and the next group epoch."""
+        """Return the records of a removal of members: their regular expressions and the next group epoch."""
         leaving: dict[str, int] = {}
         for member in members:
             if member.regex:
@@ -178,10 +178,10 @@ class Subscriptions:
             group.epoch_record(group.epoch + 1, metadata_hash),
         ]
 
-    # --- expressions
+    # --- regular expressions
 
     def _resolve(self, group_id: str, expressions: Collection[str]) -> CoordinatorResult:
-        """Match a group's expressions with all topics. Another topic among them raises the group epoch."""
+        """Match a group's regular expressions against all topics. A changed result bumps the group epoch."""
         self._resolving.discard(group_id)
         group = self._groups.get(group_id)
         if group is None:
@@ -206,7 +206,7 @@ class Subscriptions:
     # --- topics
 
     def metadata_hash(self, counts: SubscriptionCounts) -> int:
-        """The hash of the topics that a group subscribes to and that exist. KIP-1101."""
+        """Return the hash of the existing topics in a group's subscription. KIP-1101."""
         found = {}
         for name in counts:
             topic = self._topics.by_name(name)
@@ -222,7 +222,7 @@ class Subscriptions:
         return known
 
     def topics_changed(self, names: Iterable[str], *, created: bool) -> None:
-        """These topics are new, gone, or have changed: groups that subscribe to them must look again."""
+        """Have groups check their subscribed topics, of which these were created, deleted or changed."""
         if created:
             self._new_topics_version = self._topics.version
         gone = set(names)
@@ -236,7 +236,7 @@ class Subscriptions:
         try:
             regex.check(expression)
         except ApiError as error:
-            # It was stored by another broker, which had other rules.
-            self._logger.error("%s: it matches nothing", error)
+            # Another broker with other rules has stored it.
+            self._logger.error("Stored regular expression matches no topics: %s", error)
             return frozenset()
         return regex.matching(expression, names)

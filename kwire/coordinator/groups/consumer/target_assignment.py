@@ -1,4 +1,4 @@
-"""What each member of a consumer group is to have: an assignor decides, and the differences are stored."""
+"""Target assignments of consumer groups: an assignor computes them, and the differences are stored."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def build_target_assignment(
     topics: TopicsView,
     now_ms: int,
 ) -> tuple[list[CoordinatorRecord], Partitions]:
-    """Share the group's partitions out at `epoch`, with one member as it is now.
+    """Compute the target assignment at `epoch`, with one member updated.
 
-    Gives the records of what changes, and that member's target. A static member that takes another's place
-    takes its target over. ApiError where the assignor fails.
+    Returns the records of the changes, and that member's target. A static member that replaces another one
+    inherits its target. ApiError: the assignor failed.
     """
     specs: dict[str, MemberSpec] = {}
     counts: dict[bytes, int] = {}

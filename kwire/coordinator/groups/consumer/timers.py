@@ -1,4 +1,4 @@
-"""The timers of consumer group members: one of each kind for a member, by group and member id."""
+"""Timers of group members, by group id and member id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kwire.coordinator.state_machine import CoordinatorContext, CoordinatorResul
 
 
 class MemberTimers:
-    """Timers of one kind."""
+    """Timers of one kind, at most one for each member."""
 
     def __init__(self, context: CoordinatorContext) -> None:
         self._context = context
@@ -17,7 +17,7 @@ class MemberTimers:
     def start(
         self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], CoordinatorResult]
     ) -> None:
-        """Run `command` when the time has passed; an earlier timer of the member is called off."""
+        """Run `command` after `delay_ms`. An earlier timer of the member is canceled."""
         key = (group_id, member_id)
         known = self._timers.get(key)
         if known is not None:
@@ -30,32 +30,32 @@ class MemberTimers:
         self._timers[key] = self._context.schedule(delay_ms, due)
 
     def postpone(self, group_id: str, member_id: str, delay_ms: int) -> bool:
-        """Run what the member's timer was started with when the time has passed from now.
+        """Reschedule the member's timer to `delay_ms` from now, and return whether that was possible.
 
-        False, and nothing changes, where it has none, or one that would run later than that.
+        Returns False, and changes nothing, if it has no timer, or one that would run later.
         """
         known = self._timers.get((group_id, member_id))
         return known is not None and known.postpone(delay_ms)
 
     def get(self, group_id: str, member_id: str) -> TimerHandle | None:
-        """The member's timer."""
+        """Return the member's timer, or None."""
         return self._timers.get((group_id, member_id))
 
     def start_if_absent(
         self, group_id: str, member_id: str, delay_ms: int, command: Callable[[], CoordinatorResult]
     ) -> None:
-        """Likewise, but leave an earlier timer of the member as it is."""
+        """Run `command` after `delay_ms`, unless the member has a timer."""
         if (group_id, member_id) not in self._timers:
             self.start(group_id, member_id, delay_ms, command)
 
     def stop(self, group_id: str, member_id: str) -> None:
-        """Call a member's timer off, if there is one."""
+        """Cancel the member's timer, if there is one."""
         known = self._timers.pop((group_id, member_id), None)
         if known is not None:
             known.cancel()
 
     def stop_all(self) -> None:
-        """Call everything off."""
+        """Cancel all timers."""
         timers, self._timers = self._timers, {}
         for timer in timers.values():
             timer.cancel()

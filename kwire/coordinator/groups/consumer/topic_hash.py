@@ -1,7 +1,8 @@
-"""Hashes by which a consumer group knows its topics. KIP-1101.
+"""Hashes of a consumer group's topics. KIP-1101.
 
-They are stored with the group, and a difference tells that a topic was created, deleted, widened or moved to
-other racks. XXH3 of 64 bits over little-endian numbers; a string is its UTF-16 units and then how many.
+They are stored with the group. A different hash means that a topic was created or deleted, got partitions, or
+has replicas on other racks. The hash is XXH3 of 64 bits over little-endian numbers. A string is hashed as its
+UTF-16 code units, followed by their number.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ LONG: Final = struct.Struct("<q")
 
 
 def topic_hash(topic_id: bytes, name: str, racks_by_partition: Sequence[Sequence[str]]) -> int:
-    """The hash of a topic that exists, signed; in: the racks of the replicas of each partition, in any order.
+    """Return the signed hash of an existing topic, from the racks of each partition's replicas in any order.
 
-    A topic that does not exist has no place in a group's hash.
+    Topics that do not exist are not part of a group's hash.
     """
     hashed = bytearray([MAGIC])
-    # Java puts in the two halves of the id as numbers.
+    # Java hashes the two halves of the id as numbers.
     hashed += topic_id[7::-1] + topic_id[:7:-1]
     hashed += _string(name)
     hashed += INT.pack(len(racks_by_partition))
@@ -38,7 +39,7 @@ def topic_hash(topic_id: bytes, name: str, racks_by_partition: Sequence[Sequence
 
 
 def group_hash(hashes: Mapping[str, int]) -> int:
-    """The hash of all topics of a group, signed; in: their hashes by name. 0 where there are none."""
+    """Return the signed hash of a group's topics from their hashes by name. It is 0 without topics."""
     if not hashes:
         return 0
     return _xxh3(b"".join(LONG.pack(hashes[name]) for name in sorted(hashes, key=string_sort_key)))

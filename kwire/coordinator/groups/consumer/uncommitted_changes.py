@@ -1,7 +1,7 @@
-"""What consumer groups were before each record that is not committed yet.
+"""The states of consumer groups before each record that is not committed yet.
 
-Commands see the group as it is after all records. Who only looks is shown what is committed, and is not kept
-waiting for replicas, as in Apache Kafka, which keeps snapshots of all of its state for that.
+Commands see the group after all records. Descriptions contain only committed state, and do not wait for
+replicas. Apache Kafka does the same with snapshots of its complete state.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kwire.wire.schema import Message
 T = TypeVar("T")
 
 
-class _Before(NamedTuple):
-    """All that a record may change and a description shows."""
+class _Snapshot(NamedTuple):
+    """The state that one record may change and a description contains."""
 
     group: ConsumerGroup | None
     epoch: int = 0
@@ -31,24 +31,24 @@ class _Before(NamedTuple):
 
 
 class UncommittedChanges:
-    """By group, oldest first."""
+    """The earlier states by group, oldest first."""
 
     def __init__(self) -> None:
-        self._previous: dict[str, deque[_Before]] = {}
+        self._previous: dict[str, deque[_Snapshot]] = {}
 
     def record_pending(self, group_id: str, key: Message, group: ConsumerGroup | None) -> None:
-        """A record of this key comes next, to this group if there is one."""
-        before = _Before(None)
+        """Remember the state of a group, if it exists, before a record with this key is replayed."""
+        before = _Snapshot(None)
         if group is not None:
             member_id: str | None = getattr(key, "member_id", None)
             of_member = (
                 () if member_id is None else (group.members.get(member_id), group.targets.get(member_id))
             )
-            before = _Before(group, group.epoch, group.assignment_epoch, member_id, *of_member)
+            before = _Snapshot(group, group.epoch, group.assignment_epoch, member_id, *of_member)
         self._previous.setdefault(group_id, deque()).append(before)
 
     def record_committed(self, group_id: str) -> None:
-        """The oldest record of the group that was pending is committed."""
+        """Forget the group's oldest state, since its record is committed."""
         before = self._previous[group_id]
         before.popleft()
         if not before:
@@ -58,10 +58,7 @@ class UncommittedChanges:
         return group_id in self._previous
 
     def committed_group(self, group_id: str, logger: NodeLogger) -> ConsumerGroup | None:
-        """The group as far as it is committed, where some of it is pending; None: there is no such group.
-
-        To be looked at, and not to be kept.
-        """
+        """Return a copy of the committed state of a group that `is_pending`, or None if it does not exist."""
         before = self._previous[group_id]
         first = before[0]
         group = first.group
@@ -69,7 +66,7 @@ class UncommittedChanges:
             return None
         members, targets = dict(group.members), dict(group.targets)
         for one in reversed(before):
-            # What came after the group was gone is of another of the same name.
+            # Changes after the removal of the group belong to a new group with the same id.
             if one.group is group and one.member_id is not None:
                 _put_back(members, one.member_id, one.member)
                 _put_back(targets, one.member_id, one.target)
