@@ -167,9 +167,7 @@ def test_every_setting_is_one_of_kafkas_that_counts(path: Path) -> None:
     for service in nodes(path):
         for name, (variable, _) in environment_settings(service.environment).items():
             assert name in BROKER_KEYS, f"{path.name}: {service.name} has {variable}"
-            assert name in SUPPORTED_KEYS, (
-                f"{path.name}: {service.name} has {variable}, which is not honoured"
-            )
+            assert name in SUPPORTED_KEYS, f"{path.name}: {service.name} has {variable}, which has no effect"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

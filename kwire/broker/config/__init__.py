@@ -1,4 +1,4 @@
-"""Kafka's configuration keys: their types, ranges and defaults, where they are set, and what they come to."""
+"""Kafka's configuration keys: definitions, sources, validation, and the effective configuration of a node."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""A broker's configuration: every key of Kafka's, and typed attributes for those that kwire goes by.
+"""A broker's configuration: the values of all Kafka keys, with typed attributes for the keys that kwire uses.
 
-A key is honoured when `BrokerConfig` has an attribute for it, or a topic's key takes its default from it.
-The others are read, checked, kept and shown as Kafka shows them, and named in a warning when they are set.
-
-Of a key set in several places the first of these counts: set on the running broker, set on the running
-cluster, set at start, Kafka's default (KIP-226).
+A key is supported if `BrokerConfig` has an attribute for it, or if a supported topic key takes its default
+from it. All other keys are parsed, validated, stored and described as in Kafka, and a warning names them if
+they are set. If a key is set in several places, the first one in this list wins (KIP-226): dynamic
+per-broker, dynamic cluster-wide, static, Kafka's default.
 """
 
 from __future__ import annotations
@@ -54,21 +53,21 @@ ASSIGNORS: Final = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
 }
-"""The assignors of consumer groups, by their names and those of Kafka's classes."""
+"""The assignors of consumer groups, by their names and by Kafka's class names."""
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-"""The one way there is to choose a replica to read from, by the name of Kafka's class. KIP-392."""
+"""The only supported replica selector, by Kafka's class name. KIP-392."""
 
 
 class ListenerSecurity(NamedTuple):
-    """What a listener asks of clients while it is there."""
+    """The security protocol of an active listener, and its SASL settings."""
 
     protocol: str
     sasl: ListenerSasl | None
 
 
 class BrokerConfig:
-    """The settings of one broker. Attributes are Kafka's keys with underscores for dots."""
+    """The configuration of one broker. Attributes are Kafka's keys, with underscores for dots."""
 
     add_partitions_to_txn_retry_backoff_max_ms: int
     add_partitions_to_txn_retry_backoff_ms: int
@@ -171,24 +170,24 @@ class BrokerConfig:
     transactional_id_expiration_ms: int
 
     log_dirs: list[str]
-    """Of log.dirs, or else log.dir."""
+    """The value of log.dirs, or else of log.dir."""
     controller_listener_names: list[str]
     process_roles: list[str]
     inter_broker_listener_name: str
 
     def __init__(self, given: Mapping[str, str], jaas_file: JaasFile | None = None) -> None:
-        """`given` is what was set at start, by key. ConfigError when it cannot be used."""
+        """Read the static settings `given`. ConfigError for an invalid configuration."""
         self._jaas_file = jaas_file
         self.given = dict(given)
-        """What was set at start, as text."""
+        """The static settings, as text."""
         for one, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
             if one in self.given and other not in self.given:
-                BROKER_KEYS[one].parse(self.given[one])  # an error names what was given
+                BROKER_KEYS[one].parse(self.given[one])  # so that an error names the key that was set
                 self.given[other] = self.given[one]
         self.cluster_wide: dict[str, str] = {}
-        """What was set on the running cluster."""
+        """The dynamic cluster-wide settings."""
         self.per_broker: dict[str, str] = {}
-        """What was set on this broker while it runs."""
+        """The dynamic settings of this broker."""
         for name, key in BROKER_KEYS.items():
             if key.default == REQUIRED and name not in self.given:
                 raise ConfigError(f'Missing required configuration "{name}" which has no default value.')
@@ -198,13 +197,15 @@ class BrokerConfig:
         self.node_name = node_name(self.node_id)
         self.logger = NodeLogger("kwire.config", self.node_name)
         self._active_listeners: dict[str, ListenerSecurity] = {}
-        """What the listeners ask of clients, as was said when each was taken up. What one that was given up
-        had asked for stays, until it is taken up again."""
+        """The security of each listener, as configured when the listener was added.
+
+        A removed listener keeps its entry until it is added again.
+        """
         self._listeners = self._check_listeners()
         self._advertised = self._read_advertised()
         self._check_consistency()
 
-    # --- reading
+    # --- values
 
     @property
     def is_broker(self) -> bool:
@@ -217,33 +218,34 @@ class BrokerConfig:
         return CONTROLLER in self.process_roles
 
     def value(self, name: str) -> Value:
-        """The value of any of Kafka's keys. KeyError for a key that is none."""
+        """Return the value of a Kafka key. KeyError for an unknown key."""
         return self._state.values[name]
 
     def names(self) -> list[str]:
-        """All keys that are shown: Kafka's, and those that were set though Kafka tells nothing of them."""
+        """Return all keys to describe: Kafka's visible keys, and all others that are set."""
         shown = [name for name, key in BROKER_KEYS.items() if not key.internal]
         given = dict.fromkeys([*self.given, *self.cluster_wide, *self.per_broker])
         return shown + [name for name in given if name not in BROKER_KEYS or BROKER_KEYS[name].internal]
 
     def listener_endpoints(self) -> list[ListenerEndpoint]:
-        """Where the broker accepts connections when starting: every listener but the controllers'."""
+        """Return the broker listeners in the static configuration."""
         controllers = self.controller_listener_names
         return [listener for listener in self._listeners if listener.name not in controllers]
 
     def running_listeners(self) -> list[ListenerEndpoint]:
-        """The listeners that clients have now that the broker runs: by name, and where each may be new.
+        """Return the broker listeners that are active.
 
-        A listener that is there stays where it is, until it is given up or the broker starts elsewhere.
+        A listener does not move: a new address applies when the listener is added again or the broker
+        restarts.
         """
         return [one for one in self._state.listeners.broker_endpoints() if one.name in self._active_listeners]
 
     def controller_endpoints(self) -> list[ListenerEndpoint]:
-        """Where the controller accepts connections."""
+        """Return the controller listeners in the static configuration."""
         return [listener for listener in self._listeners if listener.name in self.controller_listener_names]
 
     def advertised_endpoints(self) -> list[ListenerEndpoint]:
-        """What clients are told, verbatim as configured. Port 0 stands for the port that was bound."""
+        """Return the advertised addresses as configured. Port 0 stands for the port that was bound."""
         return self._advertised
 
     def _read_advertised(self) -> list[ListenerEndpoint]:
@@ -257,19 +259,19 @@ class BrokerConfig:
         ]
 
     def protocol(self, listener: str) -> str:
-        """The security protocol of a listener."""
+        """Return the security protocol of a listener."""
         active = self._active_listeners.get(listener)
         return self._protocols[listener] if active is None else active.protocol
 
     def listener_sasl(self, listener: str) -> ListenerSasl | None:
-        """What is said of a listener of SASL: as it was when the listener was taken up. None for others."""
+        """Return the SASL settings of an active listener, or None without SASL."""
         active = self._active_listeners.get(listener)
         return None if active is None else active.sasl
 
     def peer_login(self, listener: str) -> tuple[str, LoginContext] | None:
-        """The mechanism by which this node goes to others on a listener, and as whom; None without SASL.
+        """Return the mechanism and login with which this node connects to others on a listener.
 
-        ConfigError where that is not said.
+        None if the listener does not use SASL. ConfigError if the login is not configured.
         """
         mechanism = peer_mechanism(self._state, listener)
         if mechanism is None:
@@ -277,29 +279,28 @@ class BrokerConfig:
         return mechanism, login_context(self._state, listener, mechanism, self._jaas_file)
 
     def connection_limits_per_host(self) -> dict[str, int]:
-        """How many connections these hosts may have, instead of max.connections.per.ip."""
+        """Return the connection limits of hosts that override max.connections.per.ip."""
         return parse_counts("max.connections.per.ip.overrides", self.max_connections_per_ip_overrides)
 
     def connection_limits_per_listener(self) -> dict[str, int]:
-        """How many connections the listeners may have that have a limit of their own (KIP-402)."""
+        """Return the connection limits of the listeners that have their own (KIP-402)."""
         return {
             listener.name: self._state.listener_number("max.connections", listener.name)
             for listener in self._state.listeners.endpoints
             if f"{LISTENER_PREFIX}{listener.name.lower()}.max.connections" in self._state.settings
         }
 
-    # --- changing (KIP-226)
+    # --- changes (KIP-226)
 
     def update(self, cluster_wide: Mapping[str, str], per_broker: Mapping[str, str]) -> None:
-        """Take over what is stored for the running cluster and broker, as far as it can be applied.
+        """Apply the dynamic settings from the metadata log.
 
-        What cannot be read, or cannot be set at all, is passed over. Where what is left contradicts other
-        settings, those that held before hold on. Both are told in the log, and neither is an error: a stored
-        setting must not keep a broker from starting.
+        An invalid setting is ignored. If the remaining settings contradict others, the previous ones stay in
+        effect. Both are logged and are not errors, because a stored setting must not prevent a start.
         """
         known_cluster_wide, known_per_broker = self._stored
         self._stored = dict(cluster_wide), dict(per_broker)
-        # One after the other, as Kafka does it: what is stored for the cluster may be fine without the rest.
+        # As Kafka does, apply one after the other: the cluster-wide settings may be valid without the others.
         if cluster_wide != known_cluster_wide:
             self.cluster_wide = remove_invalid(cluster_wide, self.logger, per_broker=False)
             self._apply("cluster")
@@ -308,7 +309,7 @@ class BrokerConfig:
             self._apply("broker")
 
     def check_update(self, settings: Mapping[str, str], *, per_broker: bool) -> None:
-        """ConfigError where these cannot be all that is set on this running broker, or on the cluster."""
+        """Raise ConfigError if these cannot be all dynamic settings of this broker, or of the cluster."""
         settings = without_providers(settings)
         check_settings(settings, per_broker=per_broker)
         layers = (self.cluster_wide, settings) if per_broker else (settings, self.per_broker)
@@ -329,7 +330,7 @@ class BrokerConfig:
             check_values(state)
             check_change(self._state, state, self.given)
         except ConfigError as error:
-            self.logger.error("settings of the running %s are not applied: %s", where, error)
+            self.logger.error("dynamic configs of the %s are not applied: %s", where, error)
             return
         before = self._active_names()
         self._state = state
@@ -341,15 +342,15 @@ class BrokerConfig:
             try:
                 self._active_listeners[name] = self._listener_security(name, state)
             except ConfigError as error:
-                # It may be stored all the same: Apache Kafka may have served this data before.
-                self.logger.error("%s is not taken up: %s", name, error)
+                # Apache Kafka may have stored the listener, so its settings are kept.
+                self.logger.error("listener %s was not added: %s", name, error)
 
     def _active_names(self) -> set[str]:
-        """The names of the listeners that are taken up now."""
+        """Return the names of the active listeners."""
         return {one.name for one in self._state.listeners.endpoints if one.name in self._active_listeners}
 
     def _listener_security(self, listener: str, state: EffectiveSettings) -> ListenerSecurity:
-        """What a listener asks of clients that is taken up with such settings. ConfigError."""
+        """Return the security of a listener to add. ConfigError if it cannot be served."""
         protocols = state.listeners.protocols
         check_protocol(listener, protocols)
         uses_sasl = protocols[listener] in SASL_PROTOCOLS
@@ -361,7 +362,7 @@ class BrokerConfig:
         for name in ATTRIBUTE_KEYS:
             setattr(self, name.replace(".", "_"), self._state.values[name])
         self.log_dirs = self._log_directories()
-        # Written as in log.dirs when they are checked, and compared with the paths that came of those.
+        # They are validated as written in log.dirs, and later compared with normalized paths.
         self.cordoned_log_dirs = [normpath(entry) for entry in self.cordoned_log_dirs]
         self.controller_listener_names = [
             name.upper() for name in cast("list[str]", self._state.values["controller.listener.names"] or [])
@@ -372,16 +373,16 @@ class BrokerConfig:
         self.inter_broker_listener_name = (listener or protocol).upper()
 
     def _log_directories(self) -> list[str]:
-        """log.dirs, or else log.dir; each once, whatever way it is written."""
+        """Return the normalized paths of log.dirs, or else of log.dir, without duplicates."""
         named = self._state.values["log.dirs"]
         entries = cast("list[str]", self._state.values["log.dir"] if named is None else named)
         if not entries or not all(entries):
             raise ConfigError(
-                f"log.dirs is {','.join(entries)!r}: it must name at least one directory, and no empty one"
+                f"log.dirs is {','.join(entries)!r}: name at least one directory, and no empty one"
             )
         return list(dict.fromkeys(normpath(entry) for entry in entries))
 
-    # --- checking
+    # --- validation
 
     def _check_listeners(self) -> list[ListenerEndpoint]:
         listeners = parse_listeners("listeners", cast("list[str]", self._state.values["listeners"]))
@@ -389,7 +390,7 @@ class BrokerConfig:
             "listener.security.protocol.map", cast(str, self._state.values["listener.security.protocol.map"])
         )
         for name in self.controller_listener_names:
-            # KIP-595: a controller listener that the map does not name is PLAINTEXT, unless the map is given.
+            # KIP-595: an unmapped controller listener is PLAINTEXT, unless the map is set.
             if "listener.security.protocol.map" not in self.given:
                 protocols.setdefault(name, "PLAINTEXT")
         self._protocols = protocols
@@ -402,7 +403,7 @@ class BrokerConfig:
         for name in self.controller_listener_names if self.is_controller else ():
             if name not in (names := [listener.name for listener in self._listeners]):
                 raise ConfigError(
-                    f"controller.listener.names has {name}, which is not one of listeners: {', '.join(names)}"
+                    f"controller.listener.names has {name}, which is not in listeners: {', '.join(names)}"
                 )
         if self.is_broker:
             self._check_broker_listeners()
@@ -410,16 +411,15 @@ class BrokerConfig:
         self._check_sasl()
         if self.replica_selector_class not in (None, RACK_AWARE_SELECTOR):
             raise ConfigError(
-                f"replica.selector.class is {self.replica_selector_class}, which this release cannot load: "
-                f"it has {RACK_AWARE_SELECTOR}"
+                f"replica.selector.class is {self.replica_selector_class}, which is not supported: "
+                f"use {RACK_AWARE_SELECTOR}"
             )
         if not self.group_consumer_assignors:
-            raise ConfigError("group.consumer.assignors is empty: consumer groups need one at least")
+            raise ConfigError("group.consumer.assignors is empty: name uniform, range, or both")
         for name in self.group_consumer_assignors:
             if name not in ASSIGNORS:
                 raise ConfigError(
-                    f"group.consumer.assignors has {name}, which this release cannot load: it has uniform "
-                    f"and range"
+                    f"group.consumer.assignors has {name}, which is not supported: use uniform or range"
                 )
 
     def _check_sasl(self) -> None:
@@ -438,7 +438,7 @@ class BrokerConfig:
     def _check_broker_listeners(self) -> None:
         brokers = self.listener_endpoints()
         if not brokers:
-            raise ConfigError("listeners has none for clients: all of them are controller.listener.names")
+            raise ConfigError("listeners has no broker listener: controller.listener.names has all of them")
         names = {listener.name for listener in brokers}
         advertised = self.advertised_endpoints()
         for listener in advertised:
@@ -449,12 +449,12 @@ class BrokerConfig:
                 )
             if listener.name not in names:
                 raise ConfigError(
-                    f"advertised.listeners has {listener.name}, which listeners does not: "
-                    f"it has {', '.join(sorted(names))}"
+                    f"advertised.listeners has {listener.name}, which is not in listeners: "
+                    f"{', '.join(sorted(names))}"
                 )
         if self.inter_broker_listener_name not in {listener.name for listener in advertised}:
             raise ConfigError(
-                f"inter.broker.listener.name is {self.inter_broker_listener_name}, which is not one of "
+                f"inter.broker.listener.name is {self.inter_broker_listener_name}, which is not in "
                 f"advertised.listeners: {', '.join(listener.name for listener in advertised)}"
             )
 
@@ -471,10 +471,10 @@ def _attribute_keys() -> tuple[str, ...]:
 
 
 ATTRIBUTE_KEYS: Final = _attribute_keys()
-"""The keys that are attributes under their own names."""
+"""The keys whose values are attributes."""
 
 _WITHOUT_EFFECT: Final = frozenset({"log.local.retention.bytes", "log.local.retention.ms"})
-"""Defaults of topic keys that mean nothing without tiered storage."""
+"""Defaults of topic keys that have no effect without tiered storage."""
 
 SUPPORTED_KEYS: Final = (
     frozenset(ATTRIBUTE_KEYS)
@@ -521,4 +521,4 @@ SUPPORTED_KEYS: Final = (
         "security.inter.broker.protocol",
     }
 )
-"""The keys that kwire goes by."""
+"""The keys that have an effect."""

@@ -1,4 +1,4 @@
-"""All keys of a broker, and which of them may change while it runs. KIP-226."""
+"""All keys of a broker, and the keys that can change while it runs. KIP-226."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ THROTTLE_KEYS: Final[dict[str, Key]] = {
         "replica.alter.log.dirs.io.max.bytes.per.second",
     )
 }
-"""Keys that can be set on a running broker or cluster alone, and are shown where they are."""
+"""Keys that can only be set dynamically. They are described only if they are set."""
 
 LISTENER_PREFIX: Final = "listener.name."
-"""Keys of one listener: listener.name.<name>.<key>."""
+"""The prefix of a key for one listener: listener.name.<name>.<key>."""
 
 DYNAMIC_KEYS: Final[dict[str, Key]] = THROTTLE_KEYS | {
     name: key for name, key in BROKER_KEYS.items() if key.update_mode is not UpdateMode.READ_ONLY
 }
-"""The keys that may change while brokers run."""
+"""The keys that can change while brokers run."""

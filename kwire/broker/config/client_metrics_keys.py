@@ -1,4 +1,4 @@
-"""What a client metrics subscription can be reachable. KIP-714."""
+"""Keys of client metrics subscriptions. KIP-714."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ CLIENT_METRICS_KEYS: Final = (
             "separated by commas. An empty list means all clients."),
 )
 # fmt: on
-"""In the order in which Kafka reads them: of several faults the first is reachable."""
+"""The keys, in the order in which Kafka parses them, which decides the first error."""

@@ -1,4 +1,4 @@
-"""Groups, committed offsets, share groups, streams groups and transactions.
+"""Keys of groups, committed offsets, share groups, streams groups and transactions.
 
 Names, types, defaults and ranges are those of Apache Kafka 4.3.1.
 """

@@ -1,7 +1,6 @@
-"""What a configuration key is: its type, its default, what it may hold, and when it may change.
+"""Definitions of configuration keys: type, default, validator and update mode.
 
-Types and messages follow Kafka's own configuration library, so that a client that sets a wrong value is told
-the same thing.
+Types and error messages follow Kafka's ConfigDef, so that clients get the same error for an invalid value.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Value = bool | int | float | str | list[str] | None
 
 
 class ConfigType(IntEnum):
-    """A key's type. The numbers are those of DescribeConfigs (KIP-569)."""
+    """The type of a key, as a number of DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -44,7 +43,7 @@ DOUBLE, LIST, CLASS, PASSWORD = ConfigType.DOUBLE, ConfigType.LIST, ConfigType.C
 
 
 class UpdateMode(IntEnum):
-    """When a broker's key may change (KIP-226)."""
+    """The way in which a broker's key can change while the broker runs (KIP-226)."""
 
     READ_ONLY = 0
     PER_BROKER = 1
@@ -54,40 +53,40 @@ class UpdateMode(IntEnum):
 PER_BROKER, CLUSTER_WIDE = UpdateMode.PER_BROKER, UpdateMode.CLUSTER_WIDE
 
 REQUIRED: Final = "\0required"
-"""The default of a key that has none, and must be given."""
+"""The default of a key that must be set."""
 
 Validator = Callable[[Value], str | None]
-"""Says what is wrong with a value; None where nothing is."""
+"""Returns the reason why a value is invalid, or None if it is valid."""
 
 
 class ConfigError(Exception):
-    """A configuration cannot be used. The text names key, value and what is allowed, in one line."""
+    """An invalid configuration. The text names the key, the value and the valid values, in one line."""
 
 
 class Key(NamedTuple):
-    """One configuration key."""
+    """The definition of one configuration key."""
 
     name: str
     type: ConfigType
     default: str | None
-    """As text; None for a key that is unset; REQUIRED for one that must be set."""
+    """The default as text. None means unset, and REQUIRED means that the key must be set."""
     validator: Validator | ListValidator | ThrottledReplicasValidator | None = None
-    """Lists without a check of their own may hold any texts but empty ones."""
+    """A list without a validator can contain any entries but empty ones."""
     internal: bool = False
-    """Whether it is hidden from those who list the configuration."""
+    """Internal keys are not shown when a configuration is listed."""
     update_mode: UpdateMode = UpdateMode.READ_ONLY
     classes: tuple[str, ...] = ()
-    """The classes that it can name, where not any name will do."""
+    """The only classes that the key can name; empty means any name."""
     doc: str = ""
-    """What it does, as DescribeConfigs tells an operator who asks for documentation (KIP-569)."""
+    """The documentation that DescribeConfigs returns (KIP-569)."""
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether its value must not be shown."""
+        """Sensitive values are not shown."""
         return self.type is PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for. ConfigError when it is none, or out of bounds."""
+        """Parse and validate a value. ConfigError if it is invalid."""
         value = parse(self.name, self.type, text)
         if isinstance(value, list):
             if isinstance(self.validator, ThrottledReplicasValidator):
@@ -115,7 +114,7 @@ class Key(NamedTuple):
 
 
 def invalid(name: str, text: object, fault: str) -> ConfigError:
-    """The error for a value, in the words that Kafka's clients know."""
+    """Return the error for an invalid value, with the text of Kafka's ConfigException."""
     return ConfigError(f"Invalid value {text} for configuration {name}: {fault}")
 
 
@@ -127,13 +126,13 @@ _DOUBLE: Final = re.compile(
     re.ASCII,
 )
 _MAX_DIGITS: Final = 19
-"""The greatest number of 64 bits has so many; Python reads no text of thousands."""
+"""The number of digits of the largest 64-bit number. Python does not parse texts of thousands of digits."""
 
 
 def parse_integer(text: str, bits: int = 31) -> int | None:
-    """A whole number of `bits` and a sign, as Java reads one; None where it is none.
+    """Parse an integer of `bits` and a sign, as Java does. Return None if the text is not one.
 
-    Digits of every script count, as long as each is one UTF-16 unit; blanks and underscores do not.
+    Digits of any script are valid if each is one UTF-16 unit. Whitespace and underscores are not.
     """
     if not _INTEGER.match(text) or max(text) > "\uffff":
         return None
@@ -145,12 +144,12 @@ def parse_integer(text: str, bits: int = 31) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """A floating-point number as Java reads one; None where it is none."""
+    """Parse a floating-point number, as Java does. Return None if the text is not one."""
     match = _DOUBLE.match(text)
     if match is None:
         return None
     if match["hex"]:
-        # The exponent of a hexadecimal number is decimal, so that a last letter is a suffix.
+        # The exponent of a hexadecimal number is decimal, so a final letter is a suffix.
         try:
             return float.fromhex(text.rstrip("fFdD"))
         except OverflowError:
@@ -159,7 +158,7 @@ def parse_double(text: str) -> float | None:
 
 
 def parse(name: str, config_type: ConfigType, text: str) -> Value:
-    """Read a value of a type from text. ConfigError."""
+    """Parse a value of a type. ConfigError if it is invalid."""
     trimmed = text.strip(BLANKS)
     if config_type in _BOUNDS:
         number = parse_integer(trimmed, _BOUNDS[config_type])
@@ -185,7 +184,7 @@ _COMMA: Final = re.compile(r"\s*,\s*", re.ASCII)
 
 
 def to_text(value: Value) -> str | None:
-    """A value as DescribeConfigs shows it."""
+    """Format a value as DescribeConfigs returns it."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -198,7 +197,7 @@ def to_text(value: Value) -> str | None:
 
 
 def _double_to_text(value: float) -> str:
-    """As Java writes a double: from 10 to the -3 to below 10 to the 7 plainly, else with an exponent."""
+    """Format a double as Java does: in decimal notation from 1e-3 to 1e7, otherwise with an exponent."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -211,22 +210,22 @@ def _double_to_text(value: float) -> str:
     return f"{'-' * sign}{shown[0]}.{shown[1:] or '0'}E{exponent + len(digits) - 1}"
 
 
-# --- what values may be
+# --- validators
 
 
 def at_least(low: float) -> Validator:
-    """A number from `low` on."""
+    """Return a validator for numbers of at least `low`."""
 
     def validate(value: Value) -> str | None:
         assert value is None or isinstance(value, (int, float))
-        # A number that is none is neither too small nor too large.
+        # NaN is neither too small nor too large.
         return f"Value must be at least {low}" if value is not None and value < low else None
 
     return validate
 
 
 def between(low: float, high: float) -> Validator:
-    """A number from `low` to `high`, both included."""
+    """Return a validator for numbers from `low` to `high`, both included."""
 
     def validate(value: Value) -> str | None:
         assert value is None or isinstance(value, (int, float))
@@ -240,13 +239,13 @@ def between(low: float, high: float) -> Validator:
 
 
 def gzip_level(value: Value) -> str | None:
-    """A level of gzip, or -1 for its own default."""
+    """Validate a gzip compression level; -1 means gzip's default."""
     assert isinstance(value, int)
     return None if value == -1 or 1 <= value <= 9 else "Value must be between 1 and 9 or equal to -1"
 
 
 def one_of(*allowed: str) -> Validator:
-    """One of these texts."""
+    """Return a validator for the given texts."""
 
     def validate(value: Value) -> str | None:
         return None if value in allowed else f"String must be one of: {', '.join(allowed)}"
@@ -255,7 +254,7 @@ def one_of(*allowed: str) -> Validator:
 
 
 def one_of_any_case(*allowed: str) -> Validator:
-    """One of these texts, in whatever case."""
+    """Return a validator for the given texts, regardless of case."""
     lowered = {text.lower() for text in allowed}
 
     def validate(value: Value) -> str | None:
@@ -267,14 +266,14 @@ def one_of_any_case(*allowed: str) -> Validator:
 
 
 class ListValidator:
-    """A list of texts of which none is empty; its entries are of the `allowed` ones, where there are such."""
+    """A validator of lists: no entry is empty, and all entries are among `allowed` if it is given."""
 
     def __init__(self, *allowed: str, can_be_empty: bool = True) -> None:
         self._allowed = allowed
         self._can_be_empty = can_be_empty
 
     def validate(self, name: str, entries: list[str]) -> None:
-        """ConfigError for what is wrong with the first entry that is."""
+        """Raise ConfigError for the first invalid entry."""
         if not entries and not self._can_be_empty:
             allowed = f"[{', '.join(self._allowed)}]" if self._allowed else "any non-empty value"
             raise ConfigError(f"Configuration '{name}' must not be empty. Valid values include: {allowed}")
@@ -289,17 +288,17 @@ NON_EMPTY_ENTRIES: Final = ListValidator()
 
 
 def non_empty(value: Value) -> str | None:
-    """A text that is not empty."""
+    """Validate that a text is not empty."""
     return "String must be non-empty" if value == "" else None
 
 
 class ThrottledReplicasValidator:
-    """`*`, or pairs of a partition and a broker, empty ones among them."""
+    """A validator of throttled replicas: `*`, or PARTITION:BROKER pairs. Empty entries are allowed."""
 
     _PAIR: Final = re.compile(r"([0-9]+:[0-9]+)?\Z")
 
     def validate(self, name: str, entries: list[str]) -> None:
-        """ConfigError where it is neither."""
+        """Raise ConfigError for any other list."""
         if all(self._PAIR.match(entry) for entry in entries) or "".join(entries) == "*":
             return
         raise invalid(

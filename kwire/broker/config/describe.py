@@ -1,6 +1,6 @@
-"""What DescribeConfigs tells: every key's value, where it comes from, and what else could have said it.
+"""The content of DescribeConfigs: each key's value, its source and its synonyms.
 
-KIP-226 gives the order of the places, KIP-524 and KIP-569 type and documentation.
+KIP-226 defines the precedence of sources. KIP-524 and KIP-569 add types and documentation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNKNOWN_TYPE: Final = 0
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from. The numbers are the protocol's."""
+    """The source of a value, as a number of the protocol."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -38,7 +38,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A place that says a key's value, or would if no earlier one did."""
+    """A key and source that set a value, or would set it without the synonyms before it."""
 
     name: str
     value: str | None
@@ -46,7 +46,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One key of a resource."""
+    """One key of a resource, with its value and source."""
 
     name: str
     value: str | None
@@ -72,7 +72,7 @@ def _synonym_names(name: str) -> tuple[str, ...]:
 
 
 def _unprefixed_name(own: str) -> str:
-    """The key that a listener's own stands for: what a mechanism's name comes before counts, too."""
+    """Return the key without a mechanism prefix, for keys that can have one."""
     return next((name for name in MECHANISM_KEYS if own.endswith(name)), own)
 
 
@@ -92,14 +92,14 @@ def _synonyms(config: BrokerConfig, name: str, *, is_sensitive: bool) -> list[Sy
         for key in _synonym_names(name)
         if key in layer
     ]
-    # A setting of one listener does not speak for the key without a listener.
+    # The setting of one listener is not a synonym of the key without a listener prefix.
     while found and found[0].name != name:
         del found[0]
     return found
 
 
 def _key(name: str) -> Key | None:
-    """What is known of a key, or of the one that it is for a single listener."""
+    """Return the definition of a key, also if it has a listener prefix. None for an unknown key."""
     match = LISTENER_KEY.match(name)
     if match is not None:
         return BROKER_KEYS.get(_unprefixed_name(match[1]))
@@ -115,7 +115,7 @@ def _layers(config: BrokerConfig) -> tuple[tuple[Mapping[str, str], ConfigSource
 
 
 def _shadowed(config: BrokerConfig) -> set[str]:
-    """Keys whose setting at start is as good as none: one that comes before them is set while it runs."""
+    """Return the keys whose static value has no effect, because a synonym of higher precedence is dynamic."""
     return {
         name
         for first, *others in (*SYNONYMS, _FLUSH_MS)
@@ -125,7 +125,7 @@ def _shadowed(config: BrokerConfig) -> set[str]:
 
 
 def describe_broker(config: BrokerConfig) -> Iterator[ConfigEntry]:
-    """All keys of this broker. One that Kafka does not know is shown as sensitive, without its value."""
+    """Describe all keys of this broker. A key that Kafka does not have is sensitive and has no value."""
     shadowed = _shadowed(config)
     for name in config.names():
         key = _key(name)
@@ -139,7 +139,7 @@ def describe_broker(config: BrokerConfig) -> Iterator[ConfigEntry]:
 
 
 def describe_cluster_defaults(config: BrokerConfig) -> Iterator[ConfigEntry]:
-    """What is set for the whole cluster."""
+    """Describe the cluster-wide default configuration of brokers."""
     for name, text in config.cluster_wide.items():
         key = _key(name)
         synonyms = [
@@ -166,10 +166,10 @@ def _broker_entry(
 
 
 def inherited_source(config: BrokerConfig, name: str) -> ConfigSource:
-    """Where a topic that says nothing of a key has its value from.
+    """Return the source of the value that a topic inherits for a key.
 
-    As CreateTopics tells it, for which each of the broker's keys counts that speaks for the topic's, be it
-    log.retention.hours; DescribeConfigs has it from the first of them alone.
+    This is the source for CreateTopics, which considers all synonyms on the broker, such as
+    log.retention.hours. DescribeConfigs considers only the first synonym.
     """
     for settings, source in _layers(config):
         if any(key.name in settings for key in BROKER_SYNONYMS.get(name, ())):
@@ -178,7 +178,7 @@ def inherited_source(config: BrokerConfig, name: str) -> ConfigSource:
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
-    """All keys of a topic with these overrides."""
+    """Describe all keys of a topic with these overrides."""
     values = topic_values(config, overrides)
     for name, key in TOPIC_KEYS_BY_NAME.items():
         if key.internal and name not in overrides:
@@ -202,7 +202,7 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 
 def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
-    """All keys of a group with these overrides."""
+    """Describe all keys of a group with these overrides."""
     for key in GROUP_KEYS:
         name = key.name
         synonyms: list[Synonym] = []
@@ -230,7 +230,7 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 
 def describe_client_metrics(overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
-    """All keys of a client metrics subscription with these overrides. KIP-714."""
+    """Describe all keys of a client metrics subscription with these overrides. KIP-714."""
     for key in sorted(CLIENT_METRICS_KEYS):
         text, source = key.default, ConfigSource.DEFAULT_CONFIG
         synonyms = []
@@ -250,7 +250,7 @@ def describe_client_metrics(overrides: Mapping[str, str]) -> Iterator[ConfigEntr
 
 
 def _normalized(key: Key, text: str) -> str | None:
-    """What a text stands for, or the text where that is nothing."""
+    """Parse a value and format it again. Return an invalid value unchanged."""
     try:
         return to_text(key.parse(text))
     except ConfigError:

@@ -1,10 +1,11 @@
-"""What may be set on a running broker: in which form, beside which other settings, after which. KIP-226.
+"""Dynamic broker configuration: validation of changes while the broker runs. KIP-226.
 
-Kafka looks at a change three times, and so do the functions here. `check_settings` looks at each setting for
-itself, `check_values` at all that would hold together, the ones of the start included, and `check_change` at
-how far the new values are from those that hold. What is stored already was looked at once, but perhaps by
-another version, or beside other settings: `remove_invalid` passes over single settings that are none, and
-what does not go together is not applied at all, so that no stored setting keeps a broker from starting.
+Kafka validates a change in three steps, and so does this module. `check_settings` validates each setting
+separately. `check_values` validates all effective settings together, including the static ones.
+`check_change` validates the difference between the old and the new values. Settings in the metadata log were
+validated when they were written, but perhaps by another version or beside other static settings.
+`remove_invalid` therefore ignores those that are invalid, and a contradictory set is not applied. No stored
+setting can prevent a start.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SYNONYMS: Final = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
-"""Keys of one setting: those that come first count."""
+"""Keys of the same setting, in the order of their precedence."""
 
 CLUSTER_WIDE_LISTENER_KEYS: Final = frozenset(
     {"max.connections", "max.connection.creation.rate", "num.network.threads"}
@@ -86,32 +87,32 @@ REMOTE_THREADS: Final = "remote.log.manager.thread.pool.size"
 TOPIC_DEFAULTS: Final = frozenset(
     source.name for sources in BROKER_SYNONYMS.values() for source in sources
 ) | {"cordoned.log.dirs"}
-"""The settings that a broker's logs go by."""
+"""The keys that the logs depend on."""
 SAME_AS_RETENTION: Final = -2
-"""A local retention that is the one of all data."""
+"""The local retention that means the retention of the log."""
 JMX_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
 _MEBIBYTE: Final = 1 << 20
 _HOST: Final = re.compile(r"[0-9a-zA-Z\-%._:]*\Z")
 
 
-# --- each setting for itself
+# --- each setting separately
 
 
 def dynamic_key(name: str) -> Key | None:
-    """The key that may change under this name: a broker's, or that which it is for a single listener."""
+    """Return the definition of a dynamic key, also if it has a listener prefix."""
     match = LISTENER_KEY.match(name)
     return DYNAMIC_KEYS.get(name if match is None else match[1])
 
 
 def check_settings(settings: Mapping[str, str], *, per_broker: bool) -> None:
-    """ConfigError where these cannot be set on a broker, or on all of them where not `per_broker`."""
+    """Raise ConfigError if these cannot be set on one broker, or as cluster-wide defaults."""
     _refuse("Cannot update these configs dynamically", _non_dynamic(settings))
     _refuse(
         "These security configs can be dynamically updated only per-listener using the listener prefix",
         _without_listener_prefix(settings),
     )
-    # In the order of the keys, so that of several faults the same is told whatever the order of a request.
+    # Validate in the order of the keys, so that the first error does not depend on the order of the request.
     order = {name: index for index, name in enumerate(DYNAMIC_KEYS)}
     for name in sorted(settings, key=lambda name: order.get(_base_name(name), len(order))):
         _check_value(name, settings[name])
@@ -123,7 +124,7 @@ def check_settings(settings: Mapping[str, str], *, per_broker: bool) -> None:
 
 
 def remove_invalid(stored: Mapping[str, str], logger: NodeLogger, *, per_broker: bool) -> dict[str, str]:
-    """What of the stored settings can be applied; the others are named in the log."""
+    """Return the stored settings that can be applied. Log an error for the others."""
     kept = dict(stored)
     wrong: list[str] = []
     for name, text in stored.items():
@@ -134,17 +135,17 @@ def remove_invalid(stored: Mapping[str, str], logger: NodeLogger, *, per_broker:
             del kept[name]
     where = "broker" if per_broker else "cluster"
     if wrong:
-        logger.error("settings of the running %s are passed over: %s", where, "; ".join(wrong))
+        logger.error("dynamic configs of the %s are ignored: %s", where, "; ".join(wrong))
     rules: tuple[tuple[Callable[[Iterable[str]], list[str]], str], ...] = (
-        (_non_dynamic, "it takes a start to change them"),
-        (_without_listener_prefix, "they can be set for a listener alone"),
-        *(() if per_broker else ((_per_broker_only, "they can be set for one broker alone"),)),
+        (_non_dynamic, "they can change only with a restart"),
+        (_without_listener_prefix, "they need a listener prefix"),
+        *(() if per_broker else ((_per_broker_only, "they can be set only per broker"),)),
     )
     for rule, reason in rules:
         found = rule(kept)
         if found:
             names = ", ".join(found)
-            logger.error("settings of the running %s are passed over: %s: %s", where, names, reason)
+            logger.error("dynamic configs of the %s are ignored: %s: %s", where, names, reason)
         for name in found:
             del kept[name]
     return kept
@@ -162,7 +163,7 @@ def _check_value(name: str, text: str) -> None:
 
 
 def without_providers(settings: Mapping[str, str]) -> dict[str, str]:
-    """What Kafka looks at when settings are to change: it reads providers of settings apart from them."""
+    """Return the settings without config.providers, which Kafka does not validate in a change."""
     return {name: text for name, text in settings.items() if not name.startswith(PROVIDERS)}
 
 
@@ -188,11 +189,11 @@ def _per_broker_only(names: Iterable[str]) -> list[str]:
     ]
 
 
-# --- all that would hold
+# --- all effective settings
 
 
 def merge_layers(*layers: Mapping[str, str]) -> dict[str, str]:
-    """The settings that hold, of layers of which later ones win. A key sets its synonyms aside."""
+    """Merge layers of settings; later layers win. A key also replaces its synonyms of earlier layers."""
     settings: dict[str, str] = {}
     for layer in layers:
         for name, text in layer.items():
@@ -205,7 +206,7 @@ def merge_layers(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_all(settings: Mapping[str, str]) -> dict[str, Value]:
-    """Every key's value. ConfigError for a setting that is none."""
+    """Return every key's value. ConfigError for an invalid setting."""
     return {
         name: key.parse(settings[name]) if name in settings else key.default_value
         for name, key in BROKER_KEYS.items()
@@ -213,7 +214,7 @@ def parse_all(settings: Mapping[str, str]) -> dict[str, Value]:
 
 
 def clamp_assignment_intervals(settings: Mapping[str, str], logger: NodeLogger) -> dict[str, str]:
-    """The settings, with intervals that were stored under other bounds at the nearest that is allowed."""
+    """Return the settings, with assignment intervals moved into their current bounds."""
     settings = dict(settings)
     for names in ASSIGNMENT_INTERVALS:
         name = names[0]
@@ -224,12 +225,12 @@ def clamp_assignment_intervals(settings: Mapping[str, str], logger: NodeLogger) 
         value = _number(values, name)
         if not low <= value <= high:
             settings[name] = str(min(max(value, low), high))
-            logger.warning("%s is %d: it counts as %s, the nearest allowed", name, value, settings[name])
+            logger.warning("%s is %d, outside of its bounds: using %s", name, value, settings[name])
     return settings
 
 
 def check_values(state: EffectiveSettings) -> None:
-    """ConfigError where values contradict each other, in the order in which Kafka looks at them."""
+    """Raise ConfigError for values that contradict each other, in Kafka's order."""
     values = state.values
     for name, low, high in ASSIGNMENT_INTERVALS:
         if _number(values, name) < _number(values, low):
@@ -308,12 +309,12 @@ def _list(values: Values, name: str) -> Sequence[str]:
 
 
 def _first_set_ms(values: Values, *names: tuple[str, int]) -> int:
-    """The first of these that is set, in milliseconds, by how many of them each one's unit has."""
+    """Return the first key's value that is set, in milliseconds. Each key has its unit in milliseconds."""
     return next(_number(values, name) * units for name, units in names if values[name] is not None)
 
 
 def _retention_ms(values: Values) -> int:
-    """A negative one is for ever."""
+    """Return the log retention; -1 means no limit."""
     found = _first_set_ms(
         values,
         ("log.retention.ms", 1),
@@ -323,31 +324,31 @@ def _retention_ms(values: Values) -> int:
     return max(found, -1)
 
 
-# --- from what holds to what would
+# --- changes of the effective settings
 
 
 class EffectiveSettings:
-    """Settings with their values."""
+    """The effective settings, as text and as values."""
 
     def __init__(self, settings: Mapping[str, str], values: Values | None = None) -> None:
-        """ConfigError where `values` are not given, and a setting is none."""
+        """Parse the settings unless `values` are given. ConfigError for an invalid setting."""
         self.settings = settings
         self.values = parse_all(settings) if values is None else values
 
     @cached_property
     def listeners(self) -> ListenerSettings:
-        """The listeners. ConfigError where what is said of them cannot be read."""
+        """The listeners. ConfigError for invalid listener settings."""
         return read_listeners(self.settings, self.values)
 
     def listener_number(self, name: str, listener: str) -> int:
-        """A listener's number: its own, or that of all of them."""
+        """Return a number for a listener: with its prefix if that is set, or else without."""
         text = self.settings.get(f"listener.name.{listener.lower()}.{name}")
         value = self.values[name] if text is None else BROKER_KEYS[name].parse(text)
         assert isinstance(value, int)
         return value
 
     def check_listener(self, listener: str) -> None:
-        """ConfigError where one of a listener's own settings, or one of its mechanisms', is none."""
+        """Raise ConfigError for an invalid setting with this listener's prefix."""
         prefix = f"listener.name.{listener.lower()}."
         for name, text in self.settings.items():
             if name.startswith(prefix):
@@ -358,7 +359,7 @@ class EffectiveSettings:
 
 
 def check_change(old: EffectiveSettings, new: EffectiveSettings, given: Mapping[str, str]) -> None:
-    """ConfigError where the parts of a broker, started with these settings, cannot go from `old` to `new`."""
+    """Raise ConfigError if a broker with the static settings `given` cannot change from `old` to `new`."""
     listeners = [endpoint.name for endpoint in old.listeners.broker_endpoints()]
     names = {*old.settings, *new.settings}
     changed = {name for name in names if old.settings.get(name) != new.settings.get(name)}
@@ -428,7 +429,7 @@ def _thread_count(state: EffectiveSettings, name: str) -> int:
 
 
 def _thread_count_error(name: str, old: int, new: int) -> str | None:
-    """A pool grows or shrinks to its double or half at once."""
+    """Limit a change to half or double the current number of threads."""
     failed = f"Dynamic thread count update validation failed for {name}={new}"
     if new == old:
         return None
@@ -442,7 +443,7 @@ def _thread_count_error(name: str, old: int, new: int) -> str | None:
 
 
 def _cleaner_threads_error(old: int, new: int) -> str | None:
-    """The cleaner's threads go by the same bounds as others, in words of their own."""
+    """Limit the number of cleaner threads as others, with Kafka's own messages."""
     if new < old // 2:
         return f"Log cleaner threads cannot be reduced to less than half the current value {old}"
     if new > old * 2:
@@ -451,7 +452,7 @@ def _cleaner_threads_error(old: int, new: int) -> str | None:
 
 
 def _local_retention_error(values: Values) -> str | None:
-    """What is kept of a log locally is not more than what is kept at all. KIP-405."""
+    """Check that the local retention does not exceed the retention. KIP-405."""
     for unit, kept in (("ms", _retention_ms(values)), ("bytes", _number(values, "log.retention.bytes"))):
         local, whole = f"log.local.retention.{unit}", f"log.retention.{unit}"
         count = _number(values, local)

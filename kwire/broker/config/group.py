@@ -1,4 +1,4 @@
-"""What a group's configuration may be, within the bounds that the broker sets."""
+"""The configuration of groups, and the bounds that the broker sets for it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ PARSE_ORDER: Final = tuple(
     }.items()
     for name in names
 )
-"""The order in which Kafka reads the keys: of several faults the first is told."""
+"""The order in which Kafka parses the keys, which decides the first error."""
 
 
 class Bounds(NamedTuple):
-    """The broker's keys that bound a group's."""
+    """The broker's keys that bound a group's key."""
 
     low: str | None
     high: str
@@ -65,11 +65,11 @@ BOUNDS: Final = dict(
         _between("streams", "assignment.interval.ms"),
     ]
 )
-"""In the order in which Kafka looks at them."""
+"""The bounds of the group keys, in the order in which Kafka checks them."""
 
 
 def check_group(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """ConfigError when these cannot be a group's configuration."""
+    """Raise ConfigError if these cannot be a group's configuration."""
     for name in overrides:
         if name not in GROUP_KEYS_BY_NAME:
             raise ConfigError(f"Unknown group config name: {name}")
@@ -91,27 +91,27 @@ def check_group(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
 
 
 class GroupConfigs:
-    """What consumer groups go by: their own settings, and for the others those of the broker."""
+    """The effective configuration of consumer groups: their overrides, and the broker's defaults."""
 
     def __init__(self, broker: BrokerConfig, overrides_of: Callable[[str], Mapping[str, str]]) -> None:
-        """`overrides_of` gives what is set for a group."""
+        """`overrides_of` returns the overrides of a group."""
         self._broker = broker
         self._overrides_of = overrides_of
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """How long a member may be silent."""
+        """Return the time without a heartbeat after which a member is removed."""
         return self._bounded(group_id, "consumer.session.timeout.ms")
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """How often a member is to be heard of."""
+        """Return the time between two heartbeats of a member."""
         return self._bounded(group_id, "consumer.heartbeat.interval.ms")
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """How long a target assignment lasts at least."""
+        """Return the minimum time between two assignments."""
         return self._bounded(group_id, "consumer.assignment.interval.ms")
 
     def _bounded(self, group_id: str, name: str) -> int:
-        """A group's number. Where the broker's bounds have changed since it was set, the nearest one."""
+        """Return a group's value, moved into the broker's current bounds."""
         overrides = self._overrides_of(group_id)
         if name not in overrides:
             return _limit(self._broker, BROKER_KEY_PREFIX + name)
@@ -123,7 +123,7 @@ class GroupConfigs:
 
 
 def parse_override(overrides: Mapping[str, str], name: str) -> Value:
-    """What a group says of a key; None where it says nothing, or nothing that can be read."""
+    """Return a group's override of a key, or None if it has no valid one."""
     text = overrides.get(name)
     try:
         return None if text is None else GROUP_KEYS_BY_NAME[name].parse(text)

@@ -1,7 +1,7 @@
-"""What a group of the newer protocols can be reachable (KIP-848, KIP-932, KIP-1071).
+"""Keys of consumer, share and streams groups (KIP-848, KIP-932, KIP-1071).
 
-Names, types and defaults are those of Apache Kafka 4.3.1. A key's default is the broker's setting of the same
-name behind `group.`.
+Names, types and defaults are those of Apache Kafka 4.3.1. The default of a key is the broker's value of the
+key with the prefix `group.`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DURATION: Final = re.compile(
     r"(?:(?P<seconds>[+-]?\d+)(?:[.,]\d{0,9})?S)?)?",
     re.IGNORECASE | re.ASCII,
 )
-"""A duration of ISO 8601 as Java reads it."""
+"""An ISO 8601 duration, as Java parses it."""
 
 SECONDS: Final = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
-def reset_fault(value: Value) -> str | None:
-    """Share groups start at the earliest or latest offset, or a duration ago. KIP-932."""
+def validate_offset_reset(value: Value) -> str | None:
+    """Validate share.auto.offset.reset: earliest, latest, or a duration in the past. KIP-932."""
     text = str(value)
     if text in ("earliest", "latest") or (
         text.startswith(BY_DURATION) and _is_past(text[len(BY_DURATION) :])
@@ -59,7 +59,7 @@ GROUP_KEYS: Final = (
     Key("share.assignment.interval.ms", INT, "1000", at_least(0),
         doc="The minimum time, in milliseconds, between two assignments of the share group. With 0, every "
             "change leads to an assignment immediately."),
-    Key("share.auto.offset.reset", STRING, "latest", reset_fault,
+    Key("share.auto.offset.reset", STRING, "latest", validate_offset_reset,
         doc="The position at which the share group starts in a partition: earliest, latest, or by_duration: "
             "followed by an ISO 8601 duration, which means that long ago."),
     Key("share.delivery.count.limit", INT, "5", at_least(2),

@@ -1,9 +1,9 @@
-"""JAAS text, by which names and passwords of a mechanism are told: as a setting (KIP-85), or in a file.
+"""JAAS configurations, which hold the credentials of SASL mechanisms: in a setting (KIP-85), or in a file.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_c="d";
 
-It is read as Kafka reads it, which is as Java's StreamTokenizer takes text apart: an option's value stands in
-quotes of either kind, or is a word that does not begin with a digit.
+The text is parsed as in Kafka, with the rules of Java's StreamTokenizer. The value of an option is quoted, or
+it is a word that does not start with a digit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OCTAL: Final = "01234567"
 
 
 class MalformedJaas(ValueError):
-    """The text is no login module with its options. It tells why, in the words of Kafka."""
+    """A text that is not a valid JAAS configuration. The message is Kafka's."""
 
 
 class LoginModule(NamedTuple):
-    """A module and its options."""
+    """A login module and its options."""
 
     name: str
     options: Mapping[str, str]
@@ -41,21 +41,21 @@ class LoginModule(NamedTuple):
 
 
 class LoginContext(NamedTuple):
-    """The modules by which a mechanism knows whom to let in, and as whom this node goes to others.
+    """The login modules of a mechanism: the users that it accepts, and this node's own login.
 
-    Kafka's modules do nothing themselves: what the first of them says counts.
+    Kafka's login modules only hold options. If several modules set an option, the first one wins.
     """
 
     modules: tuple[LoginModule, ...]
 
     @property
     def username(self) -> str:
-        """As whom this node goes to others; empty where that is not said."""
+        """The user name with which this node logs in; empty if it is not set."""
         return self._first("username")
 
     @property
     def password(self) -> str:
-        """What it shows them."""
+        """The password with which this node logs in; empty if it is not set."""
         return self._first("password")
 
     def _first(self, name: str) -> str:
@@ -63,7 +63,7 @@ class LoginContext(NamedTuple):
 
     @property
     def is_token(self) -> bool:
-        """Whether they are a delegation token's id and HMAC. KIP-48."""
+        """Whether user name and password are the id and HMAC of a delegation token. KIP-48."""
         return any(
             one.name == SCRAM_MODULE and one.options.get("tokenauth", "").lower() == "true"
             for one in self.modules
@@ -71,7 +71,7 @@ class LoginContext(NamedTuple):
 
     @property
     def users(self) -> dict[str, str]:
-        """The passwords of the users that PLAIN's modules name, by their names."""
+        """The users of the PLAIN modules: name -> password."""
         return {
             name.removeprefix("user_"): value
             for one in reversed(self.modules)
@@ -82,7 +82,7 @@ class LoginContext(NamedTuple):
 
 
 def parse_jaas(text: str) -> LoginContext:
-    """The context of a text, which has one module. MalformedJaas."""
+    """Parse a text with a single login module. MalformedJaas for any other text."""
     tokens = _tokens(text)
     modules = []
     while (token := next(tokens, _END)) != _END:
@@ -95,7 +95,7 @@ def parse_jaas(text: str) -> LoginContext:
 
 
 def parse_jaas_file(text: str) -> dict[str, LoginContext]:
-    """The contexts of a file of Java's, by their names. MalformedJaas.
+    """Parse a JAAS file into context name -> context. MalformedJaas if it is invalid.
 
     NAME { MODULE required OPTION="VALUE"; MODULE required; };
     """
@@ -110,13 +110,13 @@ def parse_jaas_file(text: str) -> dict[str, LoginContext]:
         if next(tokens, _END).character != ";":
             raise MalformedJaas(f"{token.word} is not terminated by semi-colon in JAAS config")
         if any("${" in value for module in modules for value in module.options.values()):
-            raise MalformedJaas(f"{token.word} has a property of Java's to expand in JAAS config")
+            raise MalformedJaas(f"{token.word} has a Java property in JAAS config, which is not supported")
         contexts[token.word] = LoginContext(tuple(modules))
     return contexts
 
 
 class _Token(NamedTuple):
-    """A word, or a single character that is none; a number is neither."""
+    """A word, or another single character. A number is neither."""
 
     word: str | None
     character: str = ""
@@ -184,7 +184,7 @@ def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _read_quoted(text: str, at: int) -> tuple[str, int]:
-    """The word in the quotes that begin here, and where what follows begins. A line ends it, too."""
+    """Return the quoted word that starts here and the position after it. A line end also ends it."""
     quote = text[at]
     at += 1
     word: list[str] = []

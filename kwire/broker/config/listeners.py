@@ -1,8 +1,8 @@
-"""Listeners: where a broker accepts connections, what clients are told, and what of that may change. KIP-226.
+"""Listeners: addresses to bind and to advertise, security protocols, and dynamic changes. KIP-226.
 
-The rules and their words for a running broker are those of Apache Kafka 4.3.1 in KRaft mode. It takes
-listeners up and gives others up, by their names. It does not move one that it has, nor does it register anew:
-what clients are told of a broker is what was advertised when it started.
+The rules and messages for a running broker are those of Apache Kafka 4.3.1 in KRaft mode. A running broker
+adds and removes listeners, which are identified by their names. It neither moves a listener nor registers
+again: its advertised addresses are those of its start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LISTENER_UPDATE_KEYS: Final = frozenset(
         "num.network.threads",
     }
 )
-"""Keys that make Kafka compare listeners when they change, beside those of SSL and SASL."""
+"""Keys whose changes make Kafka compare the listeners, besides the keys of SSL and SASL."""
 
 EMPTY_NAME_FAULT: Final = "The provided listener name is null or empty string"
 
@@ -45,7 +45,7 @@ _ENDPOINT: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 
 
 class ListenerEndpoint(NamedTuple):
-    """One listener: its name, and a host (empty for every interface) and port."""
+    """One listener: its name, its host (empty for all interfaces) and its port."""
 
     name: str
     host: str
@@ -53,7 +53,7 @@ class ListenerEndpoint(NamedTuple):
 
 
 def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerEndpoint]:
-    """Read `NAME://host:port` entries. ConfigError for one that is none, and for a name used twice."""
+    """Parse `NAME://host:port` entries. ConfigError for an invalid entry or a duplicate name."""
     endpoints: list[ListenerEndpoint] = []
     for entry in entries:
         match = _STRICT_ENDPOINT.match(entry)
@@ -61,28 +61,28 @@ def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerEndpoint]:
             raise invalid(key, entry, "expected NAME://host:port, like PLAINTEXT://127.0.0.1:9092")
         port = int(match[3])
         if not 0 <= port <= MAX_PORT:
-            raise invalid(key, entry, f"a port is a number from 0 to {MAX_PORT}")
+            raise invalid(key, entry, f"the port must be a number from 0 to {MAX_PORT}")
         endpoints.append(ListenerEndpoint(match[1].upper(), match[2].strip("[]"), port))
     names = [endpoint.name for endpoint in endpoints]
     for name in names:
         if names.count(name) > 1:
-            raise invalid(key, ",".join(entries), f"listener names must differ, {name} is there twice")
+            raise invalid(key, ",".join(entries), f"listener names must differ, but {name} occurs twice")
     return endpoints
 
 
 def parse_protocol_map(key: str, text: str) -> dict[str, str]:
-    """Read `NAME:PROTOCOL` pairs: listener name -> security protocol. ConfigError."""
+    """Parse `NAME:PROTOCOL` pairs into name -> security protocol. ConfigError for an invalid pair."""
     protocols: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         name, colon, protocol = pair.rpartition(":")
         if not colon or protocol.upper() not in PROTOCOLS:
-            raise invalid(key, text, f"expected NAME:PROTOCOL, with a protocol of {', '.join(PROTOCOLS)}")
+            raise invalid(key, text, f"expected NAME:PROTOCOL with a protocol of {', '.join(PROTOCOLS)}")
         protocols[name.strip().upper()] = protocol.upper()
     return protocols
 
 
 def parse_counts(key: str, text: str) -> dict[str, int]:
-    """Read `host:count` pairs. ConfigError, in Kafka's words where a pair has no colon or no number."""
+    """Parse `host:count` pairs. ConfigError, with Kafka's message, for an invalid pair."""
     counts: dict[str, int] = {}
     for host, count in parse_pairs(key, text):
         number = parse_integer(count)
@@ -93,7 +93,7 @@ def parse_counts(key: str, text: str) -> dict[str, int]:
 
 
 def parse_pairs(key: str, text: str) -> list[tuple[str, str]]:
-    """Read `left:right` pairs. ConfigError, in Kafka's words, where one has no colon."""
+    """Parse `left:right` pairs. ConfigError, with Kafka's message, for a pair without a colon."""
     pairs = re.split(r"\s*,\s*", text, flags=re.ASCII)
     while pairs and not pairs[-1]:
         pairs.pop()
@@ -109,44 +109,44 @@ def parse_pairs(key: str, text: str) -> list[tuple[str, str]]:
 
 
 def check_protocol(listener: str, protocols: Mapping[str, str]) -> None:
-    """A listener needs a protocol, and one that can be served. ConfigError."""
+    """Raise ConfigError for a listener without a security protocol, or with an unsupported one."""
     protocol = protocols.get(listener)
     if protocol is None:
         raise ConfigError(
-            f"listeners has {listener}, which listener.security.protocol.map does not say a protocol of"
+            f"listeners has {listener}, but listener.security.protocol.map has no protocol for it"
         )
     if protocol not in SERVED_PROTOCOLS:
         raise ConfigError(
-            f"listeners has {listener}, which asks for {protocol}, which is not served yet: "
+            f"listeners has {listener} with the security protocol {protocol}, which is not supported yet: "
             f"use {', '.join(SERVED_PROTOCOLS)}"
         )
 
 
-# --- what they come to
+# --- effective listener settings
 
 
 class ListenerSettings(NamedTuple):
-    """What a broker's settings say of its listeners."""
+    """The listener settings of a broker."""
 
     endpoints: list[ListenerEndpoint]
     advertised: list[ListenerEndpoint]
-    """Those of `advertised.listeners`, or else all."""
+    """The endpoints of `advertised.listeners`, or else all endpoints."""
     protocols: dict[str, str]
     controllers: list[str]
-    """The names of the controllers' listeners."""
+    """The names of the controller listeners."""
     inter_broker: str
 
     def broker_endpoints(self) -> list[ListenerEndpoint]:
-        """The listeners that are not the controllers'."""
+        """Return the endpoints of the broker listeners."""
         return [endpoint for endpoint in self.endpoints if endpoint.name not in self.controllers]
 
     def advertised_broker_names(self) -> list[str]:
-        """The names of the advertised listeners that are not the controllers'."""
+        """Return the names of the advertised broker listeners."""
         return [endpoint.name for endpoint in self.advertised if endpoint.name not in self.controllers]
 
 
 def read_listeners(settings: Mapping[str, str], values: Mapping[str, Value]) -> ListenerSettings:
-    """The listeners of these settings. ConfigError where they cannot be read."""
+    """Read the listener settings. ConfigError if they are invalid."""
     entries = cast("list[str]", values[LISTENERS])
     controllers = [name.upper() for name in cast("list[str] | None", values[CONTROLLER_NAMES]) or ()]
     protocols: dict[str, str] = {}
@@ -157,7 +157,7 @@ def read_listeners(settings: Mapping[str, str], values: Mapping[str, Value]) -> 
             raise ConfigError(f"Invalid security protocol `{protocol}` defined in {PROTOCOL_MAP}")
         protocols[name.upper()] = protocol.upper()
     if PROTOCOL_MAP not in settings and not _names_secure_protocol([*controllers, *_names(entries)]):
-        # KIP-595: without a map of its own, a broker's controllers are reached without security.
+        # KIP-595: without an explicit map, controller listeners use PLAINTEXT.
         protocols |= {name: "PLAINTEXT" for name in controllers if name != "PLAINTEXT"}
     endpoints = _endpoints(entries, protocols, distinct_ports=True)
     advertised = cast("list[str] | None", values[ADVERTISED])
@@ -210,7 +210,7 @@ def _endpoints(
 
 
 def _ports_error(endpoints: list[ListenerEndpoint], shown: str) -> str | None:
-    """Two listeners may share a port where one is IPv4's and the other IPv6's. KIP-797."""
+    """Check that listeners share a port only if one has an IPv4 and the other an IPv6 address. KIP-797."""
     taken = sorted((endpoint for endpoint in endpoints if endpoint.port != 0), key=lambda one: one.port)
     for port, sharing in groupby(taken, key=lambda endpoint: endpoint.port):
         hosts = [endpoint.host for endpoint in sharing]
@@ -234,7 +234,7 @@ def _ports_error(endpoints: list[ListenerEndpoint], shown: str) -> str | None:
 
 
 def _ip_version(host: str) -> int | None:
-    import ipaddress  # only where two listeners have one port
+    import ipaddress  # needed only if two listeners share a port
 
     try:
         return ipaddress.ip_address(host).version
@@ -242,17 +242,17 @@ def _ip_version(host: str) -> int | None:
         return None
 
 
-# --- all that would hold
+# --- all effective settings
 
 
 def check_listener_names(listeners: ListenerSettings, *, is_broker: bool, is_controller: bool) -> None:
-    """ConfigError where listeners lack one that others of the settings name."""
+    """Raise ConfigError if other settings name a listener that does not exist."""
     names = [endpoint.name for endpoint in listeners.endpoints]
     advertised = listeners.advertised_broker_names()
     there = f"appearing in the '{LISTENERS}' configuration when running the KRaft controller role"
     offered = {*names, *(endpoint.name for endpoint in listeners.advertised)}
     if is_controller:
-        # A broker that is alone starts without a listener for controllers here; Kafka's does not.
+        # Unlike in Kafka, a single node with both roles needs no controller listener.
         if listeners.controllers and not any(name in offered for name in listeners.controllers):
             _fail(f"{CONTROLLER_NAMES} must contain at least one value {there}")
         if not all(name in names for name in listeners.controllers):
@@ -278,7 +278,7 @@ def check_listener_names(listeners: ListenerSettings, *, is_broker: bool, is_con
 
 
 def check_advertised_addresses(listeners: ListenerSettings) -> None:
-    """ConfigError where clients would be told an address that is none."""
+    """Raise ConfigError if a broker listener advertises an address that clients cannot connect to."""
     reachable = [endpoint for endpoint in listeners.advertised if endpoint.name not in listeners.controllers]
     if any(endpoint.host == META_ADDRESS for endpoint in reachable):
         _fail(
@@ -290,11 +290,11 @@ def _fail(text: str) -> None:
     raise ConfigError(f"requirement failed: {text}")
 
 
-# --- from what holds to what would
+# --- changes of the effective settings
 
 
 def affects_listeners(changed: Collection[str]) -> bool:
-    """Whether such a change makes Kafka compare the listeners."""
+    """Return whether Kafka compares the listeners after a change of these keys."""
     return any(name in LISTENER_UPDATE_KEYS or name.startswith(("ssl.", "sasl.")) for name in changed)
 
 
@@ -305,15 +305,16 @@ def listener_update_error(
     settings: Mapping[str, str],
     dynamic_keys: Collection[str],
 ) -> str | None:
-    """Why a broker that was started with the settings `given` cannot go on to other listeners.
+    """Return the reason why a running broker cannot change its listeners from `old` to `new`.
 
-    `settings` are all that would hold; `dynamic_keys` are the settings of a listener that can change.
+    `given` are the static settings, and `settings` are the new effective ones. `dynamic_keys` are the
+    listener keys that can change while the listener exists.
     """
     names = [endpoint.name for endpoint in new.endpoints]
     advertised = old.advertised_broker_names()
     if not set(advertised) <= set(names):
-        # Kafka goes by what is advertised now. Without `advertised.listeners` that is what it listens on,
-        # so that it takes further listeners up and never gives them up again.
+        # Kafka compares with the current advertised listeners. Without `advertised.listeners` these are all
+        # listeners, so listeners can be added but not removed.
         found, listed = _scala_set(advertised), _scala_set(names)
         return f"Advertised listeners '{found}' must be a subset of listeners '{listed}'"
     for name in names:

@@ -1,7 +1,7 @@
-"""From a file, the environment and flags to a `BrokerConfig`.
+"""Loading of a `BrokerConfig` from a properties file, the environment and the command line.
 
-Flags win over the environment, that over the file. Without a file, a profile for one node on loopback lies
-beneath, so that nothing needs to be set.
+The command line overrides the environment, and the environment overrides the file. Without a file, the
+defaults are those of a single node on the loopback interface.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ SINGLE_NODE_DEFAULTS: Final = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
-"""What is set for a broker that nobody configured, as Kafka's container image sets it: one node is enough for
-its internal topics, and a first group does not wait for members on other machines."""
+"""The configuration of a node without a properties file, as in Kafka's container image.
+
+One node is enough for the internal topics, and the first group does not wait for members.
+"""
 
 REMOVED_KEYS: Final = frozenset(
     {
@@ -55,25 +57,25 @@ REMOVED_KEYS: Final = frozenset(
         "group.coordinator.new.enable",
     }
 )
-"""Keys that Kafka 4 has dropped, and that older files still hold: Kafka 4 passes over them."""
+"""Keys of older versions that Kafka 4 removed, and ignores."""
 
 
 _PREFIXES: Final = (LISTENER_PREFIX, f"{PROVIDERS}.")
-"""Of keys that have names in them."""
+"""The prefixes of keys that contain a name."""
 
 _JAAS_FILE: Final = re.compile(r"-Djava\.security\.auth\.login\.config==?(\S+)")
 
 
 def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> BrokerConfig:
-    """Read a broker's configuration, and warn of what it sets in vain.
+    """Load a broker's configuration, and log a warning for each key without an effect.
 
-    `properties` is the path of a file, if there is one. ConfigError for a bad value, or an unknown key in
-    `overrides`; OSError when the file cannot be read.
+    `properties` is the path of a properties file. ConfigError for an invalid value, or for an unknown key in
+    `overrides`. OSError if the file cannot be read.
     """
     given: dict[str, str] = dict(SINGLE_NODE_DEFAULTS)
     warnings: list[str] = []
     if properties is not None:
-        # As Java reads such a file, whatever was meant: the same text names the same directories.
+        # Java reads properties files in this encoding, so the same bytes name the same directories.
         with open(properties, encoding="iso-8859-1") as file:
             given = parse_properties(file.read())
         warnings = [
@@ -81,7 +83,7 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
         ]
     for name, (variable, value) in environment_settings(environ).items():
         if name not in BROKER_KEYS and not name.startswith(_PREFIXES):
-            warnings.append(f"{variable} is passed over: Kafka has no configuration {name}")
+            warnings.append(f"{variable} is ignored: Kafka has no configuration key {name}")
             continue
         given[name] = value
     for name, value in overrides.items():
@@ -92,9 +94,9 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
         _name_controller_listener(given, overrides)
     for name in sorted(given):
         if name in REMOVED_KEYS:
-            warnings.append(f"{name} is passed over: Kafka 4 has no such configuration any more")
+            warnings.append(f"{name} is ignored: Kafka 4 removed this key")
         elif name in BROKER_KEYS and name not in SUPPORTED_KEYS and name not in SINGLE_NODE_DEFAULTS:
-            warnings.append(f"{name} is set, but not honoured yet")
+            warnings.append(f"{name} is set, but has no effect yet")
     node_id = given.get("node.id") or given.get("broker.id")
     logger = NodeLogger("kwire.config", node_name(node_id) if node_id else "")
     for fault in warnings:
@@ -103,7 +105,7 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
 
 
 def _jaas_file(environ: Mapping[str, str]) -> JaasFile | None:
-    """The file of JAAS text that the JVM would be told of."""
+    """Read the JAAS file that KAFKA_OPTS names, as the JVM would."""
     paths = _JAAS_FILE.findall(environ.get("KAFKA_OPTS", ""))
     if not paths:
         return None
@@ -111,7 +113,7 @@ def _jaas_file(environ: Mapping[str, str]) -> JaasFile | None:
     try:
         return JaasFile(path, _read(path))
     except OSError as error:
-        # Nothing may ask for it.
+        # The file may not be needed, so this is not an error yet.
         return JaasFile(path, fault=error.strerror)
 
 
@@ -121,17 +123,17 @@ def _read(path: str) -> str:
 
 
 def _name_controller_listener(given: dict[str, str], overrides: Mapping[str, str]) -> None:
-    """Listeners of a controller, if given without a file, are taken for what they are called."""
+    """Without a file, treat a listener with the name CONTROLLER as the controller listener."""
     if "controller.listener.names" not in overrides and "CONTROLLER://" in given["listeners"]:
         given["controller.listener.names"] = "CONTROLLER"
 
 
 def _unknown_key_fault(name: str) -> str | None:
-    """What is wrong with a key that Kafka does not have, and which one was probably meant."""
+    """Return the reason why a key is unknown, with the most similar key. None for a known key."""
     if name in BROKER_KEYS or name in REMOVED_KEYS or name.startswith(_PREFIXES):
         return None
     from difflib import get_close_matches
 
     close = get_close_matches(name, BROKER_KEYS, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    return f"{name} is not a configuration of Kafka's{hint}"
+    return f"{name} is not a configuration key of Kafka{hint}"

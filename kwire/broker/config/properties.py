@@ -1,4 +1,4 @@
-"""Where settings are written: properties files, and the environment as Kafka's container image reads it."""
+"""Properties files, and the environment variables of Kafka's container image."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ NON_CONFIG_VARIABLES: Final = frozenset(
         "KAFKA_HOME",
     }
 )
-"""Variables that speak to the JVM, its logging or the shell scripts of Apache Kafka."""
+"""Variables for the JVM, its logging, and the shell scripts of Apache Kafka."""
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The settings of a properties file; of a key given twice the last counts, as in Java.
+    """Parse the text of a properties file. If a key is set twice, the last value wins, as in Java.
 
-    ConfigError for an escape that is cut short.
+    ConfigError for a malformed escape.
     """
     try:
         properties = load(text)
     except ValueError as error:
-        raise ConfigError(f"a properties file has a {error}") from error
+        raise ConfigError(f"the properties file has a {error}") from error
     return {name: value.rstrip() for name, value in properties.items()}
 
 
 def environment_settings(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Key -> (variable, value) for the variables that Kafka's container image takes for settings.
+    """Return key -> (variable, value) for the variables that Kafka's container image reads as configuration.
 
-    `KAFKA_NUM_PARTITIONS` is num.partitions; two underscores stand for one, three for a dash.
+    `KAFKA_NUM_PARTITIONS` sets num.partitions. Two underscores stand for an underscore, three for a dash.
     """
     settings: dict[str, tuple[str, str]] = {}
     for variable, value in environ.items():

@@ -1,7 +1,7 @@
-"""Settings that say where a value is, not what it is: `${file:/run/secrets/kafka:password}`. KIP-297.
+"""Config providers, which resolve placeholders such as `${file:/run/secrets/kafka:password}`. KIP-297.
 
-`config.providers` names providers, and `config.providers.NAME.class` says which of Kafka's each one is. What
-none of them knows stays as it is written.
+`config.providers` names the providers, and `config.providers.NAME.class` sets the class of each. Only Kafka's
+own classes are supported. A placeholder that no provider resolves is left unchanged.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kwire.wire.java_properties import load
 PROVIDERS: Final = "config.providers"
 
 ReadFile = Callable[[str], str]
-"""A file's text, by its path. OSError."""
+"""Returns the text of a file. OSError if it cannot be read."""
 Provider = Callable[[str, str], str | None]
-"""What is at a path under a key, if anything is. ConfigError."""
+"""Returns the value of a key at a path, or None. ConfigError if the path cannot be read."""
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PACKAGE: Final = "org.apache.kafka.common.config.provider."
@@ -29,7 +29,7 @@ _PACKAGE: Final = "org.apache.kafka.common.config.provider."
 def resolve_placeholders(
     settings: Mapping[str, str], read: ReadFile, environ: Mapping[str, str], logger: NodeLogger
 ) -> dict[str, str]:
-    """The settings with what their placeholders stand for. ConfigError where that cannot be read."""
+    """Return the settings with their placeholders resolved. ConfigError if a provider fails."""
     providers: dict[str, Provider] = {}
     for name in settings.get(PROVIDERS, "").split(","):
         key = f"{PROVIDERS}.{name}.class"
@@ -61,7 +61,7 @@ def resolve_placeholders(
 
 
 def _file_provider(read: ReadFile) -> Provider:
-    """Keys of properties files."""
+    """Return a provider of the keys in properties files."""
 
     def look_up(path: str, key: str) -> str | None:
         try:
@@ -73,7 +73,7 @@ def _file_provider(read: ReadFile) -> Provider:
 
 
 def _directory_provider(read: ReadFile) -> Provider:
-    """Files of a directory, by their names."""
+    """Return a provider of the files in a directory, by their names."""
 
     def look_up(path: str, key: str) -> str | None:
         if "/" in key:
@@ -111,7 +111,7 @@ def _environment_provider(environ: Mapping[str, str], pattern: str) -> Provider:
     try:
         allowed = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"{pattern!r} is no pattern of variables: {error}") from None
+        raise ConfigError(f"allowlist.pattern is {pattern!r}, an invalid pattern: {error}") from None
 
     def look_up(path: str, key: str) -> str | None:
         if path:
@@ -119,8 +119,8 @@ def _environment_provider(environ: Mapping[str, str], pattern: str) -> Provider:
         found = environ.get(key) if allowed.fullmatch(key) else None
         try:
             (found or "").encode()
-        except UnicodeEncodeError:  # as Python tells of bytes that are no text
-            raise ConfigError(f"Variable {key} of the environment is no text in UTF-8") from None
+        except UnicodeEncodeError:  # Python represents invalid bytes as surrogates
+            raise ConfigError(f"environment variable {key} is not valid UTF-8") from None
         return found
 
     return look_up

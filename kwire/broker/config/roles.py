@@ -1,7 +1,7 @@
-"""What a node is, and what its roles demand of the settings of quorum and listeners. KIP-500, KIP-853.
+"""The roles of a node, and the quorum and listener settings that they require. KIP-500, KIP-853.
 
-The rules are those of Apache Kafka 4.3.1, but for one: a node of both roles that serves alone needs neither a
-listener for controllers nor anybody to find.
+The rules are those of Apache Kafka 4.3.1, with one exception. A single node with both roles needs neither a
+controller listener nor voters or bootstrap servers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 
 
 class Settings(Protocol):
-    """All the settings that hold together."""
+    """The effective settings that the rules read."""
 
     @property
     def values(self) -> Mapping[str, Value]: ...
@@ -30,7 +30,7 @@ class Settings(Protocol):
 
 
 class Voter(NamedTuple):
-    """One of controller.quorum.voters."""
+    """An entry of controller.quorum.voters."""
 
     voter_id: int
     host: str
@@ -38,7 +38,7 @@ class Voter(NamedTuple):
 
 
 def parse_voters(entries: Sequence[str]) -> list[Voter]:
-    """Read `id@host:port` entries. ConfigError."""
+    """Parse `id@host:port` entries. ConfigError for an invalid entry."""
     voters = []
     for entry in entries:
         text, at, address = entry.partition("@")
@@ -50,7 +50,7 @@ def parse_voters(entries: Sequence[str]) -> list[Voter]:
 
 
 def parse_servers(entries: Sequence[str]) -> list[tuple[str, int]]:
-    """Read `host:port` entries. ConfigError."""
+    """Parse `host:port` entries. ConfigError for an invalid entry."""
     servers = []
     for entry in entries:
         found = _address(entry)
@@ -66,11 +66,11 @@ def _address(text: str) -> tuple[str, int] | None:
 
 
 def check_roles(settings: Settings, node_id: int) -> None:
-    """ConfigError where the quorum or the listeners do not fit what the node is."""
+    """Raise ConfigError if quorum or listener settings do not fit the node's roles."""
     values = settings.values
     roles = cast("list[str]", values[ROLES])
     if not roles:
-        raise ConfigError(f"{ROLES} is empty: a node is {BROKER}, {CONTROLLER}, or both")
+        raise ConfigError(f"{ROLES} is empty: set it to {BROKER}, {CONTROLLER}, or both")
     voters = [voter.voter_id for voter in parse_voters(cast("list[str]", values[VOTERS]))]
     servers = parse_servers(cast("list[str]", values[BOOTSTRAP]))
     is_alone = set(roles) == {BROKER, CONTROLLER}

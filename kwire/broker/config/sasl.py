@@ -1,7 +1,8 @@
-"""What settings say of SASL: the mechanisms of a listener, and what its JAAS text tells each. KIP-43, KIP-85.
+"""SASL settings: the mechanisms of a listener, and their JAAS configurations. KIP-43, KIP-85.
 
-A listener's own setting (`listener.name.LISTENER.KEY`) comes before that of all listeners, and a mechanism's
-of a listener (`listener.name.LISTENER.MECHANISM.KEY`) before both. JAAS text is a mechanism's alone.
+A setting with a listener prefix (`listener.name.LISTENER.KEY`) overrides the setting without it. A setting
+with a listener and mechanism prefix (`listener.name.LISTENER.MECHANISM.KEY`) overrides both. A JAAS
+configuration always has both prefixes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MAX_RECEIVE: Final = "sasl.server.max.receive.size"
 MAX_REAUTH: Final = "connections.max.reauth.ms"
 
 SERVER_CONTEXT: Final = "KafkaServer"
-"""What a broker's context is called in a file of Java's."""
+"""The context of brokers in a JAAS file."""
 
 _LOGIN_MODULES: Final = (PLAIN_MODULE, SCRAM_MODULE)
 _MECHANISM_CLASSES: Final = (
@@ -44,60 +45,60 @@ _MECHANISM_CLASSES: Final = (
     "sasl.login.class",
 )
 MECHANISM_KEYS: Final = (JAAS, *_MECHANISM_CLASSES, MAX_REAUTH)
-"""The keys that are set for a mechanism of a listener."""
+"""The keys that can have a listener and mechanism prefix."""
 _CLIENT_CALLBACK_HANDLER: Final = "sasl.client.callback.handler.class"
 
 
 class SaslSettings(Settings, Protocol):
-    """With what a mechanism of a listener is told, whose keys are not known."""
+    """The effective settings, with their texts, which include all keys with a prefix."""
 
     @property
     def settings(self) -> Mapping[str, str]: ...
 
 
 class JaasFile(NamedTuple):
-    """A file of Java's, for the mechanisms of which no setting tells."""
+    """A JAAS file, for mechanisms without a JAAS configuration in the settings."""
 
     path: str
     text: str = ""
     fault: str | None = None
-    """Why it could not be read."""
+    """The reason why the file could not be read."""
 
     def __repr__(self) -> str:
         return f"JaasFile({self.path}, [hidden])"
 
 
 class ListenerSasl(NamedTuple):
-    """What is said of a listener."""
+    """The SASL settings of a listener."""
 
     mechanisms: tuple[str, ...]
-    """Those that are enabled."""
+    """The enabled mechanisms."""
     plain_users: Mapping[str, str]
-    """The passwords of those who may come by PLAIN, as its JAAS text tells them."""
+    """The users of PLAIN in its JAAS configuration: name -> password."""
     max_receive_bytes: int
     max_reauth_ms: Mapping[str, int]
-    """By the mechanisms; 0 where nobody has to authenticate again."""
+    """The maximum session lifetime of each mechanism; 0 means no limit."""
 
     def __repr__(self) -> str:
         return f"ListenerSasl({', '.join(self.mechanisms)}, [hidden])"
 
 
 def listener_value(state: SaslSettings, listener: str, name: str) -> Value:
-    """A listener's own value of a key, or that of all listeners. ConfigError."""
+    """Return a key's value for a listener. ConfigError if it is invalid."""
     text = state.settings.get(f"listener.name.{listener.lower()}.{name}")
     return state.values[name] if text is None else BROKER_KEYS[name].parse(text)
 
 
 def enabled_mechanisms(state: SaslSettings, listener: str) -> tuple[str, ...]:
-    """The mechanisms that clients may use on a listener. ConfigError."""
+    """Return the mechanisms that clients can use on a listener. ConfigError if the setting is invalid."""
     return tuple(cast("list[str]", listener_value(state, listener, ENABLED)))
 
 
 def read_listener_sasl(state: SaslSettings, listener: str, file: JaasFile | None) -> ListenerSasl:
-    """What is said of a listener of SASL. ConfigError where it cannot be served so."""
+    """Read the SASL settings of a listener. ConfigError if it cannot be served with them."""
     mechanisms = enabled_mechanisms(state, listener)
     if not mechanisms:
-        raise ConfigError(f"{listener} is of SASL, and {ENABLED} is empty: No SASL mechanisms are enabled")
+        raise ConfigError(f"listener {listener}: {ENABLED} is empty: No SASL mechanisms are enabled")
     for mechanism in mechanisms:
         _check_served(f"{ENABLED} of {listener}", mechanism)
     max_reauth_ms = {}
@@ -109,7 +110,7 @@ def read_listener_sasl(state: SaslSettings, listener: str, file: JaasFile | None
             else BROKER_KEYS[MAX_REAUTH].parse(text)
         )
         max_reauth_ms[mechanism] = cast(int, value)
-    # All of them, whose text has to be there, though no other's says anything.
+    # Every mechanism needs a JAAS configuration, although only PLAIN's has users.
     contexts = {mechanism: login_context(state, listener, mechanism, file) for mechanism in mechanisms}
     return ListenerSasl(
         mechanisms,
@@ -120,7 +121,7 @@ def read_listener_sasl(state: SaslSettings, listener: str, file: JaasFile | None
 
 
 def peer_mechanism(state: SaslSettings, listener: str) -> str | None:
-    """The mechanism by which this node goes to others on a listener, if by any. ConfigError."""
+    """Return the mechanism with which this node connects on a listener, or None without SASL. ConfigError."""
     listeners = state.listeners
     if listeners.protocols.get(listener) not in SASL_PROTOCOLS:
         return None
@@ -131,7 +132,7 @@ def peer_mechanism(state: SaslSettings, listener: str) -> str | None:
 
 
 def login_context(state: SaslSettings, listener: str, mechanism: str, file: JaasFile | None) -> LoginContext:
-    """What a listener's JAAS text, or else the file, tells a mechanism. ConfigError."""
+    """Return a mechanism's JAAS configuration, from the settings or else from the file. ConfigError."""
     own = f"listener.name.{listener.lower()}."
     for key in (
         _CLIENT_CALLBACK_HANDLER,
@@ -139,7 +140,7 @@ def login_context(state: SaslSettings, listener: str, mechanism: str, file: Jaas
         *(_key(listener, mechanism, name) for name in _MECHANISM_CLASSES),
     ):
         if key in state.settings:
-            raise ConfigError(f"{key} is set: classes of Java's cannot be loaded here")
+            raise ConfigError(f"{key} is set, but Java classes cannot be loaded")
     key = _key(listener, mechanism, JAAS)
     if key in state.settings:
         try:
@@ -151,13 +152,13 @@ def login_context(state: SaslSettings, listener: str, mechanism: str, file: Jaas
     for module in context.modules:
         if module.name not in _LOGIN_MODULES:
             raise ConfigError(
-                f"{key}: No LoginModule found for {module.name}: there are {' and '.join(_LOGIN_MODULES)}"
+                f"{key}: No LoginModule found for {module.name}: use {' or '.join(_LOGIN_MODULES)}"
             )
     return context
 
 
 def _context_from_file(listener: str, file: JaasFile | None, missing: str) -> tuple[LoginContext, str]:
-    """The context of the file that is a listener's, or else that of all, and what it is called."""
+    """Return the listener's context in the file, or else that of all listeners, with its name."""
     contexts = {}
     if file is not None:
         try:
@@ -172,7 +173,7 @@ def _context_from_file(listener: str, file: JaasFile | None, missing: str) -> tu
     path = file.path if file is not None else "not set"
     raise ConfigError(
         f"Could not find a '{SERVER_CONTEXT}' or '{listener}.{SERVER_CONTEXT}' entry in the JAAS "
-        f"configuration. System property 'java.security.auth.login.config' is {path}: {missing} is missing"
+        f"configuration. System property 'java.security.auth.login.config' is {path}: {missing} is not set"
     )
 
 
@@ -182,13 +183,11 @@ def _key(listener: str, mechanism: str, name: str) -> str:
 
 def _check_served(name: str, mechanism: str) -> None:
     if mechanism not in MECHANISMS:
-        raise ConfigError(
-            f"{name} is or has {mechanism}, which is not served yet: use {', '.join(MECHANISMS)}"
-        )
+        raise ConfigError(f"{name} has {mechanism}, which is not supported yet: use {', '.join(MECHANISMS)}")
 
 
 def check_inter_broker(state: SaslSettings) -> None:
-    """ConfigError where it is not clear how brokers go to each other, or where they would not be let in."""
+    """Raise ConfigError if the inter-broker listener is ambiguous, or if its mechanism is not enabled."""
     if INTER_BROKER_NAME in state.settings and INTER_BROKER_PROTOCOL in state.settings:
         raise ConfigError(f"Only one of {INTER_BROKER_NAME} and {INTER_BROKER_PROTOCOL} should be set.")
     listener = state.listeners.inter_broker
@@ -202,6 +201,6 @@ def check_inter_broker(state: SaslSettings) -> None:
 
 
 def unprefixed_jaas_keys(state: SaslSettings, listeners: Iterable[str]) -> list[str]:
-    """The keys of JAAS text that is nobody's, since they name no mechanism."""
+    """Return the JAAS keys that are ignored because they have no mechanism prefix."""
     keys = (JAAS, *(f"listener.name.{listener.lower()}.{JAAS}" for listener in listeners))
     return [key for key in keys if key in state.settings]

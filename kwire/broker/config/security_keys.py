@@ -1,4 +1,4 @@
-"""TLS, SASL, principals and delegation tokens.
+"""Keys of TLS, SASL, principals and delegation tokens.
 
 Names, types, defaults and ranges are those of Apache Kafka 4.3.1.
 """

@@ -1,4 +1,4 @@
-"""How a node, its listeners, its quorum, replication, quotas and metrics are set up.
+"""Keys of the node, its listeners, the quorum, replication, quotas and metrics.
 
 Names, types, defaults and ranges are those of Apache Kafka 4.3.1.
 """

@@ -1,4 +1,4 @@
-"""Logs and topics: a broker's defaults of topic settings, its directories, the cleaner, tiered storage.
+"""Keys of logs and topics: topic defaults, log directories, the cleaner and tiered storage.
 
 Names, types, defaults and ranges are those of Apache Kafka 4.3.1.
 """

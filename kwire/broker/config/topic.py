@@ -1,4 +1,4 @@
-"""What holds for a topic: its own overrides upon its broker's settings."""
+"""The effective configuration of a topic: its overrides, and its broker's defaults."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _LOG_FIELDS: Final = {
 
 
 def default_value(broker: BrokerConfig, name: str) -> Value:
-    """What a topic's key is when the topic says nothing."""
+    """Return the value of a topic key without an override."""
     for source in BROKER_SYNONYMS.get(name, ()):
         value = broker.value(source.name)
         if value is not None:
             if isinstance(value, int) and (source.units != 1 or name == "retention.ms"):
-                # A negative retention means for ever, whatever its unit.
+                # A negative retention means no limit, in any unit.
                 return value * source.units if value >= 0 else -1
             return value
     return TOPIC_KEYS_BY_NAME[name].default_value
 
 
 def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Every key's value. What cannot be parsed counts as not said."""
+    """Return every key's value. An invalid override is ignored."""
     values: dict[str, Value] = {}
     for name, key in TOPIC_KEYS_BY_NAME.items():
         text = overrides.get(name)
@@ -49,7 +49,7 @@ def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str
 
 
 def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """What the logs of a topic with these overrides go by."""
+    """Return the log configuration of a topic with these overrides."""
     values = topic_values(broker, overrides)
     fields: dict[str, Any] = {field: values[name] for name, field in _LOG_FIELDS.items()}
     fields["cleanup_policy"] = frozenset(fields["cleanup_policy"])
@@ -59,7 +59,7 @@ def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
 
 
 def check_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """ConfigError when these cannot be a topic's overrides, in Kafka's words."""
+    """Raise ConfigError, with Kafka's message, if these cannot be a topic's overrides."""
     for name in overrides:
         if name not in TOPIC_KEYS_BY_NAME:
             raise ConfigError(f"Unknown topic config name: {name}")

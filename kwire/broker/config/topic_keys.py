@@ -1,4 +1,4 @@
-"""What a topic can be reachable, and which of a broker's settings each key takes its default from.
+"""Keys of topics, and the broker keys that provide their defaults.
 
 Names, types, defaults and ranges are those of Apache Kafka 4.3.1.
 """
@@ -26,7 +26,7 @@ from kwire.wire.named_tuple import NamedTuple
 
 # fmt: off
 TOPIC_KEYS: Final = (
-    # Those that a broker has under the same name, and the same text, stand without one.
+    # A key without a doc has the same name and meaning on brokers, and is documented there.
     Key("segment.bytes", INT, "1073741824", at_least(1_048_576),
         doc="The maximum size, in bytes, of a segment. The partition then rolls a new segment. The active "
             "segment is not compacted."),
@@ -121,7 +121,7 @@ TOPIC_KEYS: Final = (
 
 
 class BrokerSynonym(NamedTuple):
-    """A broker's key that says what topics do by default, and how many of the topic's units its unit has."""
+    """A broker key that provides a topic key's default. Its unit is `units` times that of the topic key."""
 
     name: str
     units: int = 1
@@ -167,4 +167,4 @@ BROKER_SYNONYMS: Final[dict[str, tuple[BrokerSynonym, ...]]] = {
     "local.retention.ms": (BrokerSynonym("log.local.retention.ms"),),
     "local.retention.bytes": (BrokerSynonym("log.local.retention.bytes"),),
 }
-"""Where a topic's key takes its value from when the topic says nothing: the first of these that is set."""
+"""The broker keys that provide the default of a topic key. The first one that is set wins."""

@@ -207,11 +207,11 @@ def test_controllers_need_no_protocol_unless_a_map_is_given_or_others_are_secure
 def test_a_protocol_that_is_not_served(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     changed = settings(EXTRA, f"{TWO},EXTRA:{protocol}") | {"message.max.bytes": "12345"}
     config = advertising()
-    assert f"asks for {protocol}, which is not served yet" in refusal(config, changed)
+    assert f"with the security protocol {protocol}, which is not supported yet" in refusal(config, changed)
     # Apache Kafka may have stored it: the other settings hold.
     with caplog.at_level(logging.ERROR):
         config.update({}, changed)
-    assert "[node 1] EXTRA" in caplog.text
+    assert "[node 1] listener EXTRA was not added" in caplog.text
     assert names(config) == ["PLAINTEXT"]
     assert config.value("message.max.bytes") == 12345
 

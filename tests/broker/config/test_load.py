@@ -90,7 +90,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
 def test_a_variable_that_is_no_key_is_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     load(None, {"KAFKA_NONSENSE": "1", "KAFKA_HEAP_OPTS": "-Xmx1g"}, {})
     assert [record.getMessage() for record in caplog.records] == [
-        "[node 1] KAFKA_NONSENSE is passed over: Kafka has no configuration nonsense"
+        "[node 1] KAFKA_NONSENSE is ignored: Kafka has no configuration key nonsense"
     ]
 
 
@@ -105,7 +105,7 @@ def test_a_variable_that_is_no_key_is_passed_over_with_a_warning(caplog: pytest.
         ("compression.type", "brotli", "String must be one of: uncompressed, zstd, lz4, snappy, gzip"),
         ("log.cleanup.policy", "compact,shred", "String must be one of: compact, delete"),
         ("listeners", "PLAINTEXT:9092", "expected NAME://host:port"),
-        ("listeners", "PLAINTEXT://:99999", "a port is a number from 0 to 65535"),
+        ("listeners", "PLAINTEXT://:99999", "the port must be a number from 0 to 65535"),
         ("listeners", "SSL://127.0.0.1:9092", "SSL"),
         ("listener.security.protocol.map", "PLAINTEXT", "expected NAME:PROTOCOL"),
         ("max.connections.per.ip.overrides", "here", "Error parsing configuration property"),
@@ -122,13 +122,16 @@ def test_a_bad_value_is_told_with_its_key_and_what_is_allowed(key: str, value: s
     [
         ({"process.roles": "broker"}, "If using process.roles, either"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "nonroutable meta-address"),
-        ({"advertised.listeners": "OTHER://h:9092"}, "which listeners does not"),
-        ({"controller.listener.names": "CONTROLLER"}, "not one of listeners"),
+        ({"advertised.listeners": "OTHER://h:9092"}, "which is not in listeners"),
+        ({"controller.listener.names": "CONTROLLER"}, "CONTROLLER, which is not in listeners"),
         ({"inter.broker.listener.name": "INTERNAL"}, "inter.broker.listener.name is INTERNAL"),
         ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1)"),
         ({"max.connections.per.ip": "0"}, "can be set to zero only if"),
-        ({"group.consumer.assignors": "uniform,com.example.Best"}, "com.example.Best, which this release"),
-        ({"replica.selector.class": "com.example.Best"}, "com.example.Best, which this release"),
+        (
+            {"group.consumer.assignors": "uniform,com.example.Best"},
+            "com.example.Best, which is not supported",
+        ),
+        ({"replica.selector.class": "com.example.Best"}, "com.example.Best, which is not supported"),
         ({"group.consumer.assignors": ""}, "group.consumer.assignors is empty"),
     ],
 )
@@ -138,7 +141,7 @@ def test_settings_that_contradict_each_other_are_refused(overrides: dict[str, st
 
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
     assert refusal({"num.partition": "3"}) == (
-        "num.partition is not a configuration of Kafka's; did you mean num.partitions?"
+        "num.partition is not a configuration key of Kafka; did you mean num.partitions?"
     )
 
 
@@ -148,8 +151,8 @@ def test_a_key_in_a_file_that_a_plugin_may_want_is_warned_of(
     config = from_file(tmp_path, SERVER_PROPERTIES + "my.plugin.key=1\nnum.partition=3\n")
     assert config.num_partitions == 1
     assert caplog.messages == [
-        "[node 7] server.properties: my.plugin.key is not a configuration of Kafka's",
-        "[node 7] server.properties: num.partition is not a configuration of Kafka's; "
+        "[node 7] server.properties: my.plugin.key is not a configuration key of Kafka",
+        "[node 7] server.properties: num.partition is not a configuration key of Kafka; "
         "did you mean num.partitions?",
     ]
 
@@ -168,8 +171,8 @@ def test_what_kafka_dropped_or_kwire_does_not_honour_is_named(
     text = SERVER_PROPERTIES + "zookeeper.connect=zk:2181\nnum.io.threads=4\nnum.partitions=2\n"
     from_file(tmp_path, text)
     assert [record.getMessage() for record in caplog.records] == [
-        "[node 7] num.io.threads is set, but not honoured yet",
-        "[node 7] zookeeper.connect is passed over: Kafka 4 has no such configuration any more",
+        "[node 7] num.io.threads is set, but has no effect yet",
+        "[node 7] zookeeper.connect is ignored: Kafka 4 removed this key",
     ]
 
 

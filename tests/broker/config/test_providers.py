@@ -78,7 +78,7 @@ def test_where_a_provider_may_not_look(caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.parametrize(
     ("text", "changed", "told"),
     [
-        ("${env:SECRET_BYTES}", {}, "Variable SECRET_BYTES of the environment is no text in UTF-8"),
+        ("${env:SECRET_BYTES}", {}, "environment variable SECRET_BYTES is not valid UTF-8"),
         ("${dir:/secrets:\0}", {}, "Could not read file /secrets/\0 for property \0"),
         ("${file:/none:x}", {}, "Could not read properties from file /none"),
         (
@@ -93,7 +93,11 @@ def test_where_a_provider_may_not_look(caplog: pytest.LogCaptureFixture) -> None
             "class or one of its dependencies",
         ),
         ("", {"config.providers.dir.param.allowed.paths": "x"}, "Path x is not absolute"),
-        ("", {"config.providers.env.param.allowlist.pattern": "("}, "'(' is no pattern of variables"),
+        (
+            "",
+            {"config.providers.env.param.allowlist.pattern": "("},
+            "allowlist.pattern is '(', an invalid pattern",
+        ),
     ],
 )
 def test_what_is_refused(text: str, changed: dict[str, str], told: str) -> None:

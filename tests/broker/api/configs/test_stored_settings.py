@@ -110,7 +110,7 @@ def test_garbage_in_every_key_at_once(
     with caplog.at_level(logging.ERROR):
         node = start(rig)
     assert node.partition("t", 0) is not None
-    assert "settings of the running" in caplog.text
+    assert "dynamic configs of the" in caplog.text
 
 
 @pytest.mark.parametrize("name", [*DYNAMIC_KEYS, "listener.name.plaintext.max.connections"])
