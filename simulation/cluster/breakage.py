@@ -265,7 +265,7 @@ def _coordinators_answer_before_it_is_committed(replace: SetAttribute) -> None:
 
 
 def _logins_are_renewed_too_late(replace: SetAttribute) -> None:
-    replace(peer_link, "SESSION_SHARE", (1.5, 2.0))
+    replace(peer_link, "REAUTHENTICATE_AT_SHARE", (1.5, 2.0))
 
 
 def _controllers_are_shown_what_is_for_brokers(replace: SetAttribute) -> None:

@@ -29,7 +29,7 @@ from kwire.wire.records.metadata import PartitionChangeRecord
 def alter_partition(
     command: AlterPartition, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[list[AlteredPartition]]:
-    """Change the ISR of each partition, or report why not. ApiError: STALE_BROKER_EPOCH."""
+    """Change the ISR of each partition, or report why not. Raises ApiError (STALE_BROKER_EPOCH)."""
     check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []
     altered: dict[tuple[Uuid, int], PartitionImage] = {}

@@ -52,7 +52,7 @@ def broker_heartbeat(
     *,
     unclean_enabled: bool,
 ) -> ControllerResult[BrokerHeartbeatReply]:
-    """Move the broker to its next state. ApiError: STALE_BROKER_EPOCH."""
+    """Move the broker to its next state. Raises ApiError (STALE_BROKER_EPOCH)."""
     broker = check_broker_epoch(image, command.broker_id, command.broker_epoch)
     is_caught_up = command.current_metadata_offset >= heartbeats.registration_offset(broker)
     before = _current_state(broker, heartbeats)

@@ -53,7 +53,7 @@ def register_controller(command: RegisterController, image: MetadataImage) -> Co
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """Return the broker if its epoch is the registered one. ApiError: STALE_BROKER_EPOCH."""
+    """Return the broker if its epoch is the registered one. Raises ApiError (STALE_BROKER_EPOCH)."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         text = f"No broker registration found for broker id {broker_id}"
@@ -77,8 +77,10 @@ def register_broker(
     """Register a broker, fenced, and return its broker epoch.
 
     The broker leaves every ISR and, after an unclean shutdown, every ELR (KIP-966). If the same incarnation
-    registers again, it keeps its epoch and state. ApiError: DUPLICATE_BROKER_REGISTRATION,
-    BROKER_ID_NOT_REGISTERED, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
+    registers again, it keeps its epoch and state.
+
+    Raises ApiError (DUPLICATE_BROKER_REGISTRATION, BROKER_ID_NOT_REGISTERED, INVALID_REGISTRATION or
+    UNSUPPORTED_VERSION).
     """
     known = image.brokers.get(command.broker_id)
     is_same_life = known is not None and known.incarnation_id == command.incarnation_id
@@ -212,7 +214,7 @@ def fence_broker(
 def unregister_broker(
     command: UnregisterBroker, image: MetadataImage, *, unclean_enabled: bool
 ) -> ControllerResult[None]:
-    """Remove the broker from every ISR, then unregister it. ApiError: BROKER_ID_NOT_REGISTERED."""
+    """Remove the broker from every ISR, then unregister it. Raises ApiError (BROKER_ID_NOT_REGISTERED)."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
         text = f"Broker ID {command.broker_id} is not currently registered"

@@ -340,7 +340,7 @@ class RenewToken(NamedTuple):
 
 
 class ExpireToken(NamedTuple):
-    """Set when a token expires; a negative period deletes it at once. Response: as for RenewToken."""
+    """Set a token's expiration time; a negative period deletes the token. Response: as for RenewToken."""
 
     principal: Principal
     hmac: bytes

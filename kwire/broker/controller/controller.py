@@ -89,7 +89,7 @@ class Controller:
         rng: random.Random,
         heartbeats: BrokerHeartbeatManager,
     ) -> ControllerResult[Any]:
-        """Return the records and the response of `command` on top of `image`. ApiError: it is refused.
+        """Return the records and the response of `command` on top of `image`. Raises ApiError.
 
         `heartbeats` has the sessions of brokers, as they were before the command.
         """

@@ -77,7 +77,7 @@ def renew_token(
 def expire_token(
     command: ExpireToken, image: MetadataImage, terms: DelegationTokenSettings, hmacs: TokenHmacs
 ) -> ControllerResult[int | Fault]:
-    """Set when a token expires; a negative period deletes it at once, even if it has expired."""
+    """Set a token's expiration time; a negative period deletes the token, even an expired one."""
     token = _find_token(command.hmac, image, terms, hmacs)
     if isinstance(token, Fault):
         return ControllerResult([], token)

@@ -42,7 +42,7 @@ def elect_leaders(
 ) -> ControllerResult[list[ReplicaElectionResult]]:
     """Elect leaders of the requested partitions. A request for all omits those that need no election.
 
-    ApiError: POLICY_VIOLATION for the complete request if it needs too many records.
+    Raises ApiError (POLICY_VIOLATION) for the complete request if it needs too many records.
     """
     records: list[StoredRecord] = []
     results: list[ReplicaElectionResult] = []

@@ -1,9 +1,9 @@
 """Log directories of brokers: the replicas in them, failed ones, and cordoned ones. KIP-858, KIP-1066.
 
 A broker with several log directories chooses one for each new replica, and reports it with
-AssignReplicasToDirs. At startup it reports every replica that is elsewhere than the metadata says. If a
-directory fails, the controller therefore knows its replicas: the broker leaves their ISRs, and stays in all
-others.
+AssignReplicasToDirs. At startup it reports every replica that is elsewhere than the metadata says. So
+the controller knows the replicas of each directory. If a directory fails, its broker leaves the ISRs of
+these replicas only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def assign_replicas_to_dirs(
 ) -> ControllerResult[dict[tuple[Uuid, int], ErrorCode]]:
     """Record the directories that changed, and return the refused replicas.
 
-    A replica in a failed directory leaves the ISR. ApiError: STALE_BROKER_EPOCH.
+    A replica in a failed directory leaves the ISR. Raises ApiError (STALE_BROKER_EPOCH).
     """
     broker = check_broker_epoch(image, command.broker_id, command.broker_epoch)
     records: list[StoredRecord] = []

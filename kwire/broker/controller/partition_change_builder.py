@@ -5,8 +5,9 @@ down, because a client requested an election, or because a partition is reassign
 
 When a broker leaves, the other ISR members continue. When the last of them leaves, the partition has no
 leader; with KIP-966 the last members stay in the ELR (eligible leader replicas). A broker with an unclean
-shutdown may have lost records, so it loses its place in the ELR when it registers again. Such a broker
-becomes leader only if it was the last leader, and the partition is then marked as recovering.
+shutdown may have lost records, so it loses its place in the ELR when it registers again. Without ISR and ELR,
+only the last known leader can be elected, and the partition is then marked as recovering. An unclean leader
+election, if it is enabled, can elect any active replica.
 
 A reassignment completes at once if no added replica has to catch up (KIP-455).
 """
@@ -43,17 +44,8 @@ class PartitionChangeBuilder:
     """A change of one partition. Set the attributes that change, then call `build`."""
 
     __slots__ = (
-        *(
-            "adding",
-            "broker_to_add",
-            "directories",
-            "election",
-            "broker_to_remove",
-            "unclean_shutdown",
-            "isr",
-            "recovery_state",
-        ),
-        *("removing", "replicas"),
+        *("adding", "broker_to_add", "broker_to_remove", "directories", "election", "isr", "recovery_state"),
+        *("removing", "replicas", "unclean_shutdown"),
         *("_before", "_elr", "_elr_enabled", "_image", "_index", "_level", "_topic"),
     )
 

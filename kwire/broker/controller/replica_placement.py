@@ -3,8 +3,8 @@
 Racks alternate, and so do the brokers within each rack. With racks A, B and C of two brokers each, partitions
 of three replicas are placed on A0 B0 C0, B1 C1 A1, C0 A0 B0 and so on. The first replica is the preferred
 leader, on an unfenced broker. Fenced brokers get other replicas only if their rack has no unfenced broker
-left. Once there are as many partitions as unfenced brokers, all lists are shuffled, so that brokers share
-partitions with different brokers.
+left. After as many partitions as there are unfenced brokers, all lists are shuffled, so that each broker
+shares partitions with different other brokers.
 
 A broker in controlled shutdown, or with all log directories cordoned (KIP-1066), gets no replicas.
 """

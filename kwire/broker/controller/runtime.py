@@ -1,9 +1,8 @@
 """The runtime of the active controller: it runs commands, appends their records and sends their responses.
 
 A command runs at once, on top of all earlier commands, committed or not. Its response is sent once its
-records are committed, and in the published image. A response without records waits until the records that it
-is based on are committed. If the controller resigns, every command that is not committed fails, and its
-client retries.
+records are committed and published. A response without records waits for the records that it is based on.
+If the controller resigns, every command that is not committed fails, and its client retries.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ class LeaderLog(Protocol):
     """The metadata log, as the active controller writes it."""
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
-        """Append records, and return the offset of the last. ApiError: nothing was appended."""
+        """Append records, and return the offset of the last. Raises ApiError if nothing was appended."""
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> None:
-        """Append the records that upgrade kraft.version. ApiError: it cannot be upgraded."""
+        """Append the records that upgrade kraft.version. Raises ApiError if it cannot be upgraded."""
 
 
 class _PendingCommand(NamedTuple):
@@ -104,7 +103,7 @@ class ControllerRuntime:
     def became_leader(self, epoch: int) -> None:
         """Become the active controller: write a new cluster's first records, abort an unfinished transaction.
 
-        CorruptMetadata: this release does not know all bootstrap records.
+        Raises CorruptMetadata if this release does not know all bootstrap records.
         """
         self._epoch = epoch
         self._latest = self._publisher.image

@@ -43,7 +43,7 @@ def credential_record(
 
 
 def parse_credential(text: str, rng: random.Random) -> UserScramCredentialRecord:
-    """Parse a credential; without a salt, a random one is used. MalformedCredential."""
+    """Parse a credential; without a salt, a random one is used. Raises MalformedCredential."""
     mechanism_name, equals, rest = text.strip().partition("=")
     if not equals:
         raise MalformedCredential("expected MECHANISM=[name=...,password=...]")

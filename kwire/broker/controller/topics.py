@@ -85,7 +85,7 @@ def create_topics(
 ) -> ControllerResult[list[CreatableTopicResult]]:
     """Create all valid topics in one atomic batch; an invalid topic does not affect the others.
 
-    ApiError: POLICY_VIOLATION for the complete request if it is too large.
+    Raises ApiError (POLICY_VIOLATION) for the complete request if it is too large.
     """
     requested = sum(_partition_count(topic, defaults) for topic in command.topics)
     if requested > MAX_PARTITIONS_PER_REQUEST:
@@ -382,7 +382,7 @@ def create_partitions(
 ) -> ControllerResult[list[tuple[str, Fault | None]]]:
     """Add partitions to each topic, up to the requested count.
 
-    ApiError: POLICY_VIOLATION for the complete request if it has too many topics.
+    Raises ApiError (POLICY_VIOLATION) for the complete request if it has too many topics.
     """
     if len(command.topics) > MAX_RECORDS_PER_REQUEST:
         raise ApiError(*TOO_MANY_RECORDS)

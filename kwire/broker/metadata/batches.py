@@ -78,7 +78,7 @@ def size_of_complete_batches(buffer: Buffer) -> int:
 
 
 def decode_batches(buffer: Buffer) -> Iterator[MetadataBatch]:
-    """Yield the batches of `buffer`. CorruptMetadata: a batch is incomplete or invalid."""
+    """Yield the batches of `buffer`. Raises CorruptMetadata if a batch is incomplete or invalid."""
     offset = -1
     try:
         for position, header in batches(buffer):
@@ -121,7 +121,7 @@ class TransactionFilter:
         return self._held is not None
 
     def feed(self, incoming: list[Message]) -> list[Message]:
-        """Return the records that take effect now. CorruptMetadata: begin and end do not match."""
+        """Return the records that take effect now. Raises CorruptMetadata if begin and end do not match."""
         out: list[Message] = []
         for record in incoming:
             if isinstance(record, BeginTransactionRecord):

@@ -51,7 +51,7 @@ class ClientMetricsSubscription(NamedTuple):
 
 
 def parse_subscription(values: Mapping[str, str]) -> ClientMetricsSubscription:
-    """Parse the configs of a subscription; missing keys get defaults. ConfigError, IllegalPattern."""
+    """Parse a subscription; missing keys get defaults. Raises ConfigError or IllegalPattern."""
     read: dict[str, Any] = {
         name: key.parse(values.get(name, key.default or "")) for name, key in KEYS.items()
     }
@@ -61,7 +61,7 @@ def parse_subscription(values: Mapping[str, str]) -> ClientMetricsSubscription:
 
 
 def parse_patterns(texts: Iterable[str]) -> dict[str, re2._Regexp[str]]:
-    """Return the expression of each selector. IllegalPattern."""
+    """Return the expression of each selector. Raises IllegalPattern."""
     return dict(map(_pattern, texts))
 
 

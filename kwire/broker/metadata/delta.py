@@ -118,7 +118,7 @@ class MetadataDelta:
             self.replay(record)
 
     def replay(self, record: object) -> None:
-        """Replay one record. ValueError: it contradicts the image, so the log is corrupt."""
+        """Replay one record. Raises ValueError if it contradicts the image."""
         handler = _REPLAY.get(type(record))
         if handler is None:
             raise ValueError(f"not a metadata record: {record!r:.200}")

@@ -77,7 +77,7 @@ def served_features() -> dict[str, tuple[int, int]]:
 
 
 def check_levels(finalized: Mapping[str, int]) -> None:
-    """Check that this release knows all finalized levels. CorruptMetadata: it does not."""
+    """Check that this release knows all finalized levels. Raises CorruptMetadata if it does not."""
     for name, level in finalized.items():
         lowest, highest = FEATURES[name][:2] if name in FEATURES else (0, 0)
         if level and not lowest <= level <= highest:
@@ -92,7 +92,7 @@ class UnknownLevel(Exception):
 
 
 def level_of_release(text: str) -> int:
-    """Return the metadata.version of a release: `4.3-IV0`, `4.3` or `4.3.1`. UnknownLevel."""
+    """Return the metadata.version of a release: `4.3-IV0`, `4.3` or `4.3.1`. Raises UnknownLevel."""
     for level, name in RELEASES.items():
         if name == text:
             return level
@@ -123,7 +123,7 @@ def default_features() -> list[tuple[str, int]]:
 def effective_levels(
     wanted: Mapping[str, int], release: str | None, *, dynamic_quorum: bool
 ) -> list[tuple[str, int]]:
-    """Return the non-zero feature levels of a new cluster, metadata.version first. UnknownLevel.
+    """Return the non-zero feature levels of a new cluster, metadata.version first. Raises UnknownLevel.
 
     `kraft.version` is not in the result: the voters' snapshot stores it. It is 1 if the quorum is dynamic.
     """

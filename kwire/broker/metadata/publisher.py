@@ -1,7 +1,7 @@
 """The publisher of metadata images: it replays committed batches and calls its subscribers.
 
 It does the same on leaders, followers and observers of the metadata log (Kafka's MetadataLoader). The active
-controller has already made the delta of a batch when it decided the records; that delta is used as it is.
+controller has made the delta of a batch when it decided the records, and this delta is reused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MetadataPublisher:
     def handle_commit(self, batches: Iterable[MetadataBatch]) -> None:
         """Publish the next committed batches. Batches without a delta of this node are one change.
 
-        CorruptMetadata: they contradict the image, or need a newer release.
+        Raises CorruptMetadata if they contradict the image, or need a newer release.
         """
         delta: MetadataDelta | None = None
         offset = epoch = -1
@@ -71,7 +71,7 @@ class MetadataPublisher:
     def handle_snapshot(self, batches: Iterable[MetadataBatch]) -> None:
         """Publish the content of a snapshot, as one change from the current image.
 
-        CorruptMetadata: the snapshot is invalid, and nothing has changed.
+        Raises CorruptMetadata if the snapshot is invalid. Nothing changes then.
         """
         fresh = MetadataDelta(MetadataImage())
         offset = epoch = -1

@@ -1,8 +1,8 @@
 """The batches that this node appends as the leader, until they are committed or it is no longer leader.
 
-They stay in memory until they are committed, so that they need not be read back; the batches of other leaders
-are read from the log. After each commit, committed batches are published first, and the controller is
-notified second. It becomes the active controller once every record from before its epoch is published.
+Batches stay in memory until they are committed, so that this node need not read them back. Batches of other
+leaders are read from the log. After a commit, the committed batches are published, and then the controller is
+notified. The node becomes the active controller once every record from before its epoch is published.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Decisions:
         return bool(self._appended)
 
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
-        """Stage a decision of the controller, and return the offset of its last record. ApiError."""
+        """Stage a decision of the controller, and return the offset of its last record. Raises ApiError."""
         assert self._lead is not None, "only the leader appends decisions"
         batch = self._lead.append(records, delta, now_ms=self._host.now_ms(), atomic=atomic)
         self._appended.append(batch)
@@ -96,7 +96,7 @@ class Decisions:
             self._leadership.resigned(reason)
 
     def advance_to(self, high_watermark: int) -> None:
-        """Raise the high watermark, and publish what is committed. CorruptMetadata, StorageError."""
+        """Raise the high watermark, and publish what is committed. Raises CorruptMetadata or StorageError."""
         log, appended = self._log, self._appended
         log.advance_to(high_watermark)
         here = min(log.high_watermark, appended[0].base_offset if appended else log.end_offset)

@@ -39,13 +39,13 @@ class Download:
         self._logger = host.logger("kwire.raft")
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Start a download, in place of an earlier one. StorageError."""
+        """Start a download, in place of an earlier one. Raises StorageError."""
         self.drop()
         self._logger.info("Fetching snapshot %s from the leader", snapshot.name)
         self._file = self._log.snapshots.create(snapshot)
 
     def add(self, data: Buffer) -> None:
-        """Append the next bytes. StorageError."""
+        """Append the next bytes. Raises StorageError."""
         assert self._file is not None
         self._file.append(bytes(data))
 

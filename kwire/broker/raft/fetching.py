@@ -1,9 +1,9 @@
 """Fetching: how followers and observers replicate the metadata log. KIP-595, KIP-630, KIP-1166.
 
 A node without a leader sends Fetch to any server of the quorum to learn the leader, and then fetches from it.
-A response has batches, or an offset to truncate to, or a snapshot to load first, and the high watermark. One
-request is in flight at a time, because each starts at the end of the last response. A voter fetches only
-after its log is durable, because its fetch offset counts as an acknowledgment.
+A response has batches, the offset of a divergence, or the id of a snapshot to load first. One request is in
+flight at a time, because each starts at the end of the last response. A voter fetches only after its log is
+durable, because its fetch offset counts as an acknowledgment.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Fetching:
     # --- responses
 
     def fetched(self, answer: FetchResponse, epoch: int) -> list[Output]:
-        """Handle a Fetch response of the current leader. Contradiction."""
+        """Handle a Fetch response of the current leader. Raises Contradiction."""
         [partition] = answer.responses[0].partitions
         log, diverging, offered = self._log, partition.diverging_epoch, partition.snapshot_id
         outputs: list[Output] = []

@@ -2,8 +2,8 @@
 
 A voter sends UpdateRaftVoter with its endpoints, directory id and kraft.version range: in a dynamic quorum if
 the log has other values, in a static one to each new leader. A controller that is no voter adds itself if
-controller.quorum.auto.join.enable is set. If its id is a voter with another directory, it removes that voter
-first.
+controller.quorum.auto.join.enable is set. If the voters have its id with another directory, it first
+removes that voter.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Lead:
     ) -> MetadataBatch:
         """Stage records, and return them as one batch, to be published once they are committed.
 
-        ApiError: UNKNOWN_SERVER_ERROR, with nothing staged, if atomic records exceed Kafka's batch limit.
+        Raises ApiError (UNKNOWN_SERVER_ERROR) if atomic records exceed Kafka's batch limit.
         """
         log, base_offset, size_bytes = self._log, self._log.end_offset, 0
         size = len(records) if atomic else MAX_BATCH_RECORDS

@@ -1,8 +1,8 @@
 """The leader's state of its followers: fetch offsets, the high watermark, and the check for a majority.
 
-A record is committed once it is durable on a majority of the latest voters, and once a record of the leader's
-own epoch is committed with it or before it (KIP-595; section 5.4.2 of the Raft paper). The high watermark
-never decreases, whatever happens to the voters.
+The high watermark is the offset up to which the log is durable on a majority of the latest voters. It rises
+only once that part of the log has a record of the leader's own epoch (KIP-595; section 5.4.2 of the Raft
+paper). It never decreases, whatever happens to the voters.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Leading:
             del self._latest[key.replica_id]
 
     def heard(self, key: ReplicaKey, now_ms: int) -> None:
-        """Note that a replica follows this leader. Once a majority does, the check starts again."""
+        """Note that a replica follows this leader. Once a majority does, check-quorum restarts."""
         if self._log.voters.find(key) is not None:
             self._heard.add(key.replica_id)
         if len(self._heard.intersection(self._log.voters.ids)) >= self._needed:

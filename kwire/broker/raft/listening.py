@@ -1,8 +1,8 @@
 """Requests and responses of other nodes, and their effects on this one.
 
 Any client can send a request, so a request that contradicts this node's state is only refused. A response
-comes from a node that was asked: if responses name two leaders of one epoch, the quorum is broken and this
-node fails.
+comes from a node that this node contacted. If responses name two leaders of one epoch, the quorum is broken,
+and this node stops.
 """
 
 from __future__ import annotations

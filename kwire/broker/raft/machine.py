@@ -6,7 +6,7 @@ pre-votes (KIP-996) and dynamic voters (KIP-853).
 The caller executes the outputs in order, and calls `tick` at `due_ms`. Requests and responses are handled at
 once; requests to other nodes come out of `tick`. These invariants always hold: an epoch has one leader,
 epochs only grow, a node votes once per epoch, and no log is truncated below its high watermark. A node that
-learns of a contradiction fails.
+learns of a contradiction stops.
 
 A change of role or epoch forgets all requests in flight, with their responses. So nothing is appended,
 truncated or loaded while a vote or epoch is being written to disk, and the log that the machine reads is up
@@ -106,7 +106,7 @@ class Machine(Listening):
 
     @property
     def _stand_due_ms(self) -> int | None:
-        """The time of this voter's next election; None while it has a reason not to start one."""
+        """The time of this voter's next election; None if it must not start one now."""
         if not self._may_stand or not self._fetching.is_settled or self.epoch >= LAST_EPOCH - 1:
             return None
         return self._election_due_ms if self.role is QuorumRole.UNATTACHED else self._fetch_due_ms
@@ -237,7 +237,7 @@ class Machine(Listening):
             self._fetch_due_ms = now_ms + self._terms.fetch_timeout_ms
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> list[Output]:
-        """Make a static quorum dynamic, as its leader. ApiError: it cannot be upgraded."""
+        """Make a static quorum dynamic, as its leader. Raises ApiError if it cannot be upgraded."""
         if self._membership is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return self._membership.raise_kraft_version(version, validate_only=validate_only)

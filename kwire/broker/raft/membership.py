@@ -2,8 +2,8 @@
 
 A change starts only after the previous one is committed, in an epoch with a committed record. Otherwise two
 leaders could make different changes with majorities that do not overlap. A change is in force as soon as its
-record is in the log. The response is sent once it is committed, or with an error after a timeout; it may
-still be committed then.
+record is in the log. The response is sent once the record is committed. After a timeout the response is an
+error, although the change may still be committed.
 
 In a static quorum (kraft.version 0) no voter is added or removed. But every voter sends its directory id and
 endpoints to each new leader, so that the quorum can become dynamic.
@@ -279,7 +279,7 @@ class Membership:
         return outputs, ErrorCode.NONE
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> list[Output]:
-        """Make the quorum dynamic: its voters are in the log from then on. ApiError."""
+        """Make the quorum dynamic: its voters are in the log from then on. Raises ApiError."""
 
         def refused(reason: str) -> ApiError:
             return ApiError(

@@ -149,7 +149,7 @@ class MetadataLog:
             self.history.note(offset, control)
 
     def _note_batches(self, data: memoryview) -> int:
-        """Read the voters in a run of batches, and return the next offset. CorruptMetadata."""
+        """Read the voters in a run of batches, and return the next offset. Raises CorruptMetadata."""
         following = -1
         for position, header in batches(data):
             following = header.next_offset
@@ -161,11 +161,11 @@ class MetadataLog:
     # --- reading
 
     def recover(self) -> None:
-        """List the snapshots, at startup. CorruptMetadata, StorageError."""
+        """List the snapshots, at startup. Raises CorruptMetadata or StorageError."""
         self.snapshots.recover(self.start_offset)
 
     def read(self) -> Iterator[MetadataBatch]:
-        """Yield the latest snapshot's batches, then all of the log's. CorruptMetadata, StorageError."""
+        """Yield the batches of the latest snapshot and the log. Raises CorruptMetadata or StorageError."""
         self.recover()
         yield from self.read_snapshot()
         yield from self.read_up_to(self.end_offset)
@@ -173,7 +173,7 @@ class MetadataLog:
     def read_snapshot(self) -> Iterator[MetadataBatch]:
         """Yield the latest snapshot's batches, which are committed even after a restart.
 
-        If the log ends before the snapshot, it is restarted after it. CorruptMetadata, StorageError.
+        If the log ends before the snapshot, it is restarted after it. Raises CorruptMetadata or StorageError.
         """
         snapshot = self.snapshots.latest
         self._restart_behind(snapshot)
@@ -207,7 +207,7 @@ class MetadataLog:
         return self._read_offset < offset
 
     def read_up_to(self, end_offset: int) -> Iterator[MetadataBatch]:
-        """Yield the batches from the read position on. CorruptMetadata, StorageError."""
+        """Yield the batches from the read position on. Raises CorruptMetadata or StorageError."""
         while self._read_offset < end_offset:
             offset = self._read_offset
             data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset).read()
@@ -225,7 +225,7 @@ class MetadataLog:
                     yield batch
 
     def _restart_behind(self, snapshot: Snapshot | None) -> None:
-        """Restart the log after a snapshot that ends beyond it; a flush must follow. StorageError.
+        """Restart the log after a snapshot that ends beyond it; a flush must follow. Raises StorageError.
 
         A snapshot is synced, so after a crash it may reach further than the log. A fetched snapshot is
         durable before the log is restarted.
@@ -248,7 +248,7 @@ class MetadataLog:
     # --- quorum-state
 
     def election(self) -> QuorumState:
-        """Return the content of `quorum-state`. CorruptMetadata: it is invalid. StorageError."""
+        """Return the content of `quorum-state`. Raises CorruptMetadata or StorageError."""
         path = join(self.log.directory, FILE_NAME)
         if not self.disk.exists(path):
             return QuorumState()
@@ -262,7 +262,7 @@ class MetadataLog:
             ) from error
 
     def remember(self, state: QuorumState) -> None:
-        """Write `quorum-state` at once. StorageError."""
+        """Write `quorum-state` at once. Raises StorageError."""
         self.disk.replace(join(self.log.directory, FILE_NAME), state.encode(), sync=True)
 
     # --- appending
@@ -288,8 +288,8 @@ class MetadataLog:
     def append_fetched(self, records: Buffer, *, epoch: int) -> None:
         """Write the records of the leader of `epoch`. The last batch may be incomplete, and is ignored then.
 
-        Batches are stored unchanged. ValueError: they do not follow this log, and none is written.
-        StorageError.
+        Batches are stored unchanged. Raises ValueError if they do not follow this log, and writes
+        none of them then. Raises StorageError if they cannot be written.
         """
         whole = memoryview(records)[: size_of_complete_batches(records)]
         if not whole:
@@ -312,7 +312,7 @@ class MetadataLog:
         self.log.commit()
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate what diverges from the leader's log. It was never read as committed. StorageError.
+        """Truncate what diverges from the leader's log. It was never read as committed. Raises StorageError.
 
         A flush must follow (`awaits_sync`).
         """
@@ -325,7 +325,7 @@ class MetadataLog:
         self.log.high_watermark = max(self.high_watermark, min(high_watermark, self.end_offset))
 
     def commit(self) -> None:
-        """Write the staged batches. StorageError."""
+        """Write the staged batches. Raises StorageError."""
         self.log.commit()
 
     @property
@@ -344,7 +344,7 @@ class MetadataLog:
         return self.log.awaits_sync
 
     def flush(self) -> None:
-        """Sync all written batches now. StorageError."""
+        """Sync all written batches now. Raises StorageError."""
         self.log.flush()
 
     def begin_flush(self) -> tuple[Callable[[], object], Callable[[], None]]:

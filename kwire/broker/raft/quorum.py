@@ -1,7 +1,7 @@
 """KRaft on one node: the state machine of the metadata quorum, with its I/O (Kafka's KafkaRaftManager).
 
 The machine (`machine.py`) elects leaders and raises the high watermark; its outputs are executed here, in
-order. A vote or epoch is written by a worker, and no later output is executed before it is durable.
+order. A worker writes votes and epochs to quorum-state; later outputs wait until the file is durable.
 
 A sole voter is elected, and has committed everything, before `start` returns. It needs no other node, so a
 start syncs its records once, at its end. While other nodes follow the log, the leader appends a NoOpRecord
@@ -123,7 +123,8 @@ class Quorum:
         """Publish what is known to be committed, and join the quorum. `settle` must follow.
 
         Observers have no `leadership`. `endpoints`: this node's, as a voter. A sole voter has published all
-        of its log, and is the leader of a new epoch, when this returns. CorruptMetadata, StorageError.
+        of its log, and is the leader of a new epoch, when this returns. Raises CorruptMetadata or
+        StorageError.
         """
         self.log, self._leadership = log, leadership
         host, directory = self._host, log.log.directory
@@ -196,7 +197,7 @@ class Quorum:
         )
 
     def settle(self) -> None:
-        """Commit and publish what a sole voter appended while it started or stops. StorageError.
+        """Commit and publish what a sole voter appended while it started or stops. Raises StorageError.
 
         A node that starts or stops cannot wait for its event loop. A start needs one sync, at its end:
         nothing of it is visible outside before.
@@ -518,14 +519,14 @@ class Quorum:
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
         """Append the controller's records, and return the offset of the last.
 
-        ApiError: UNKNOWN_SERVER_ERROR, with nothing appended, if atomic records exceed one batch.
+        Raises ApiError (UNKNOWN_SERVER_ERROR) if atomic records exceed one batch.
         """
         offset = self._decisions.append(records, delta, atomic=atomic)
         self._write_soon()
         return offset
 
     def raise_kraft_version(self, version: int, *, validate_only: bool) -> None:
-        """Append the records that make the quorum dynamic (kraft.version 1). ApiError: it cannot be."""
+        """Append the records that make the quorum dynamic (kraft.version 1). Raises ApiError."""
         assert self._machine is not None
         self._after(self._machine.raise_kraft_version(version, validate_only=validate_only))
 

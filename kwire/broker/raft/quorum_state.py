@@ -56,7 +56,7 @@ class QuorumState(NamedTuple):
 
 
 def decode_quorum_state(content: bytes) -> QuorumState:
-    """Decode the content of the file. ValueError: it is invalid."""
+    """Decode the content of the file. Raises ValueError if it is invalid."""
     try:
         fields = json.loads(content)
         version = int(fields["data_version"])

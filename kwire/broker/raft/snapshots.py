@@ -135,7 +135,7 @@ class SnapshotFile:
         return lambda: self._disk.sync_directory(self._directory)
 
     def check(self) -> None:
-        """Check that the snapshot is complete. CorruptMetadata. May run in any thread.
+        """Check that the snapshot is complete. Raises CorruptMetadata. May run in any thread.
 
         The records are not decoded here, but when the snapshot is loaded.
         """
@@ -170,7 +170,7 @@ class Snapshots:
         self._timestamps_ms: dict[Snapshot, int] = {}
 
     def recover(self, log_start_offset: int) -> None:
-        """List the snapshots, and remove obsolete files. CorruptMetadata, StorageError.
+        """List the snapshots, and remove obsolete files. Raises CorruptMetadata or StorageError.
 
         A log that does not start at offset 0 needs a snapshot of the records before it.
         """
@@ -196,7 +196,7 @@ class Snapshots:
         self._known = known
 
     def forget_all_but_latest(self) -> None:
-        """Remove all snapshots but the latest, at which the log now starts. StorageError."""
+        """Remove all snapshots but the latest, at which the log now starts. Raises StorageError."""
         for snapshot in self._known[:-1]:
             self._disk.remove(join(self._directory, snapshot.name))
         self._known = self._known[-1:]
@@ -212,19 +212,19 @@ class Snapshots:
         return self._known[-1] if self._known else None
 
     def read(self, snapshot: Snapshot) -> bytes:
-        """Return the content. StorageError."""
+        """Return the content. Raises StorageError."""
         return self._disk.read(join(self._directory, snapshot.name))
 
     def piece(self, snapshot: Snapshot, position: int, max_bytes: int) -> bytes:
-        """Return a part of the content, for a FetchSnapshot response. StorageError."""
+        """Return a part of the content, for a FetchSnapshot response. Raises StorageError."""
         return self._disk.read_part(join(self._directory, snapshot.name), position, max_bytes)
 
     def size(self, snapshot: Snapshot) -> int:
-        """Return the size in bytes. StorageError."""
+        """Return the size in bytes. Raises StorageError."""
         return self._disk.size(join(self._directory, snapshot.name))
 
     def last_timestamp_ms(self, snapshot: Snapshot) -> int:
-        """Return the timestamp of the last record that it replaces. CorruptMetadata, StorageError."""
+        """Return the timestamp of its last replaced record. Raises CorruptMetadata or StorageError."""
         if snapshot not in self._timestamps_ms:
             # Read, not opened: Kafka leaves its snapshots read-only.
             for batch in decode_batches(self.read(snapshot)[:_HEADER_BYTES]):
@@ -237,7 +237,7 @@ class Snapshots:
         raise CorruptMetadata(f"{join(self._directory, snapshot.name)} has no snapshot header")
 
     def create(self, snapshot: Snapshot) -> SnapshotFile:
-        """Start writing a snapshot. Call `add` once the file has its name. StorageError."""
+        """Start writing a snapshot. Call `add` once the file has its name. Raises StorageError."""
         return SnapshotFile(self._disk, self._directory, snapshot)
 
     def add(self, snapshot: Snapshot) -> None:
@@ -245,7 +245,7 @@ class Snapshots:
         self._known = sorted({*self._known, snapshot})
 
     def set_aside_before(self, snapshot: Snapshot) -> list[str]:
-        """Rename the snapshots before this one, and return their new paths for removal. StorageError."""
+        """Rename the snapshots before this one, and return the new paths. Raises StorageError."""
         paths = []
         for old in [old for old in self._known if old < snapshot]:
             path = join(self._directory, old.name)

@@ -6,9 +6,10 @@ that replayed many records, because each restart changes every partition. A snap
 image, on the event loop, a few records at a time, so that no client has to wait; a worker syncs the file.
 
 The oldest of at least two snapshots is deleted if log and snapshots exceed metadata.max.retention.bytes, or
-if it is older than metadata.max.retention.ms. The log then starts at the next snapshot. This is delayed after
-a new snapshot: a follower that lags slightly would have to load the complete snapshot, and an Apache Kafka
-broker that does so reloads its coordinators. (Kafka deletes once a minute.)
+if it is older than metadata.max.retention.ms. The log then starts at the next snapshot. After a new
+snapshot the deletion waits for a while: otherwise a follower that lags slightly would have to load the
+complete snapshot, and an Apache Kafka broker reloads its coordinators when it does. (Kafka deletes once a
+minute.)
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Snapshotter:
         self._stopped = False
 
     def start(self, image: MetadataImage) -> None:
-        """Start with the current image. StorageError."""
+        """Start with the current image. Raises StorageError."""
         self._wait_for_interval()
         self._clean_often()
         self._image = image

@@ -41,7 +41,7 @@ class Writes:
             self._host.call_soon(self._write)
 
     def now(self) -> None:
-        """Write and sync what is staged, before this returns. StorageError."""
+        """Write and sync what is staged, before this returns. Raises StorageError."""
         self._log.commit()
         self._log.flush()
 
