@@ -1,10 +1,10 @@
 """The runtime of a coordinator: one shard for each partition of its topic that this broker leads.
 
-A shard loads its partition's log into a state machine, runs commands one at a time, appends their records,
-and completes each command once everything appended before it is committed. This includes the loaded records,
-since a new leader does not know yet which part of its log is committed. A shard whose append was lost has
-state that its log lacks, so it is discarded. It is loaded again when this broker becomes leader of the
-partition again.
+A shard loads its partition's log into a state machine, runs commands one at a time, and appends their
+records. A command completes once everything appended before it is committed. This includes the loaded
+records, since a new leader does not know yet which part of its log is committed. A shard whose append was
+lost has state that its log lacks, so it is discarded. It is loaded again when this broker becomes leader of
+the partition again.
 
 If the coordinator type `batches_commands`, the commands of one turn of the loop share a record batch, which
 is appended at the end of the turn. Apache Kafka does the same with group.coordinator.append.linger.ms=-1: no

@@ -2,11 +2,11 @@
 
 A state machine has no thread, log or socket. A command reads the state and returns a `CoordinatorResult`:
 records to append to the machine's partition, and a callback for when they are committed. Durable state
-changes only in `replay`, which is called for each record in log order, both while a partition is loaded and
-as soon as a running machine's records are appended. So later commands see the records at once. Clients
-do not: the response to a command waits until everything appended before it is committed. If an append is
-lost, the whole machine is discarded. A record whose effect is already in memory
-(`applied`) is not replayed while the machine runs.
+changes only in `replay`. It is called for each record in log order: when a partition is loaded, and as soon
+as a running machine's records are appended. So later commands see the records at once. Clients do not: the
+response to a command waits until everything appended before it is committed. If an append is lost, the whole
+machine is discarded. A record whose effect is already in memory (`applied`) is not replayed while the machine
+runs.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class Peers(Protocol):
     ) -> None:
         """Send a request, and call `on_response` once: with the response, or by `deadline_ms` with an error.
 
-        Each purpose ("metadata", "fetch-0") has a connection of its own to each address, so requests of one
-        purpose are served in order and never wait for those of another. The deadline is a time of
+        Each purpose ("metadata", "fetch-0") has a connection of its own to each address. Requests of one
+        purpose are served in order, and never wait for those of another purpose. The deadline is a time of
         `Host.internode_clock`. The request's version is the highest that both nodes support, at most
         `max_version`.
 

@@ -1,8 +1,9 @@
 """A clock for timeouts between nodes, which tests can pause while they advance all other time.
 
 Timeouts between nodes (fetch long polls, heartbeats, broker sessions, replica lag, retries) count on this
-clock. It runs with the host's monotonic clock. A test that makes a whole cluster a week older pauses it, so
-that no node misses another during a week in which no messages were exchanged (docs/decisions/0026).
+clock. It runs with the host's monotonic clock. A test that makes a whole cluster a week older pauses it. No
+messages are exchanged during that week, so without the pause each node would time out all others
+(docs/decisions/0026).
 """
 
 from __future__ import annotations

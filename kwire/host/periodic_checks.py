@@ -2,8 +2,8 @@
 
 A broker finds much of its work by checking at an interval: segments past their retention, transactions past
 their timeout, logs to compact. Advancing a test's clock by a week would run millions of checks, nearly all
-without effect. So each check runs at most `MAX_CHECKS_PER_ADVANCE` times during one advance, and once more at
-its end for every check that would have been due by then.
+without effect. So each check runs at most `MAX_CHECKS_PER_ADVANCE` times during one advance. At the end of
+the advance, every check that would have been due by then runs once more.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 When a consumer joins a classic group with the new protocol, the group becomes a consumer group. Its members
 stay as classic members, and continue with JoinGroup, SyncGroup and Heartbeat. Their generation is the member
-epoch. JoinGroup takes the member's next step towards its target assignment, SyncGroup returns its current
-assignment, and Heartbeat returns REBALANCE_IN_PROGRESS when the member has a step to take. When the last
-member with the new protocol leaves, the group becomes a classic group again.
-`group.consumer.migration.policy` restricts both changes. KIP-848, "Upgrading" and "Downgrading".
+epoch. JoinGroup takes the member's next step towards its target assignment. SyncGroup returns its current
+assignment. Heartbeat returns REBALANCE_IN_PROGRESS when the member has a step to take. When the last member
+with the new protocol leaves, the group becomes a classic group again. `group.consumer.migration.policy`
+restricts both changes. KIP-848, "Upgrading" and "Downgrading".
 """
 
 from __future__ import annotations

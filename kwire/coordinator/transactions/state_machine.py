@@ -100,7 +100,10 @@ class TransactionStateMachine:
         self._context = context
         self.transactions: dict[str, TransactionMetadata] = {}
         self._blocked_ids: set[str] = set()
-        """Ids blocked by a command whose record this cluster cannot store. Kafka waits for it forever."""
+        """Ids blocked by a command for which this cluster has no record format.
+
+        As in Kafka, they stay blocked.
+        """
 
     # --- replay
 
@@ -305,8 +308,8 @@ class TransactionStateMachine:
 
         The abort uses the cluster's transaction version, whichever version the producer uses. In version 2,
         the end of a transaction bumps the epoch. So a producer that then aborts a timed-out transaction gets
-        a successful response with the epoch to continue with, or with another producer id if that was the
-        last epoch. ApiError: no producer id is available.
+        a successful response. The response has the epoch to continue with, and another producer id if that
+        was the last epoch. ApiError: no producer id is available.
         """
         version = self._context.transaction_version()
         return self._prepare_end(

@@ -381,7 +381,10 @@ class ConsumerGroups:
     def leave_group(
         self, group: ConsumerGroup, leaving: Iterable[MemberIdentity]
     ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
-        """Handle LeaveGroup for members of either protocol. Administrators send instance ids alone."""
+        """Handle LeaveGroup for members of either protocol.
+
+        Requests of administrators have instance ids only.
+        """
         members: dict[str, ConsumerGroupMember] = {}
         responses: list[MemberResponse] = []
         for identity in leaving:
@@ -509,9 +512,9 @@ def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) 
 def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
     """Check the member epoch in a request.
 
-    The previous epoch is accepted if the member owns no partition outside of its current assignment, since it
-    may have missed the response with the new epoch. ApiError FENCED_MEMBER_EPOCH: the member must abandon its
-    partitions and rejoin.
+    The previous epoch is accepted if the member owns no partition outside of its current assignment. Such a
+    member may have missed the response with the new epoch. ApiError FENCED_MEMBER_EPOCH: the member must
+    abandon its partitions and rejoin.
     """
     if epoch in (JOINING_EPOCH, member.epoch):
         return
