@@ -16,8 +16,12 @@ from tests.language import (
 
 HELD = [
     "CONTRIBUTING.md",
+    "docs/cluster.md",
+    "docs/configurations.md",
     "docs/decisions",
     "docs/inside.md",
+    "docs/start.md",
+    "docs/swap.md",
     "README.md",
     "kwire/broker/controller",
     "kwire/broker/metadata",

@@ -1,6 +1,6 @@
 """Every key is documented, once, in a sentence of its own, and its default is one that it may hold.
 
-The page of docs/ that tells which keys are honoured tells it of every key, and truly.
+The page of docs/ that tells which keys are supported names every key and is right.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ def test_every_default_is_within_its_own_bounds() -> None:
             assert key.parse(key.default) == key.default_value, key.name
 
 
-def test_every_key_that_is_honoured_is_one_of_kafka_s() -> None:
+def test_every_supported_key_is_one_of_kafkas() -> None:
     assert set(BROKER_KEYS) >= SUPPORTED_KEYS
 
 
 def test_every_topic_key_has_its_row() -> None:
     assert sorted(ROWS) == sorted(key.name for key in TOPIC_KEYS)
-    assert set(ROWS.values()) == {"honoured", "no effect", "refused"}
+    assert set(ROWS.values()) == {"supported", "no effect", "rejected"}
 
 
-def test_a_broker_s_default_is_honoured_where_its_topic_key_is() -> None:
+def test_a_broker_default_is_supported_if_its_topic_key_is() -> None:
     for name, sources in BROKER_SYNONYMS.items():
         for source in sources:
             if source.name not in ATTRIBUTE_KEYS:
-                assert (source.name in SUPPORTED_KEYS) == (ROWS[name] == "honoured"), source.name
+                assert (source.name in SUPPORTED_KEYS) == (ROWS[name] == "supported"), source.name
 
 
-def test_the_broker_keys_that_are_honoured_are_listed() -> None:
-    listed = re.findall(r"`([a-z.]+)`", PAGE.partition("### Honoured")[2])
+def test_supported_broker_keys_are_listed() -> None:
+    listed = re.findall(r"`([a-z.]+)`", PAGE.partition("### Supported broker keys")[2])
     own = SUPPORTED_KEYS - {source.name for sources in BROKER_SYNONYMS.values() for source in sources}
     assert listed == sorted(own)
