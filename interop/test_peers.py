@@ -18,7 +18,7 @@ from interop.brokers import ApacheKafka, Broker, Kwire
 from interop.cluster.logins import PLAIN, REFUSED, SCRAM, Login, logins
 from interop.cluster.nodes import COMBINED, Cluster, Member
 from kwire.broker.net.loop import Loop
-from kwire.broker.net.peer_connection import PeerConnections, own_version
+from kwire.broker.net.peer_connection import PeerConnections, kwire_version
 from kwire.broker.net.peer_link import PeerTransport, TransportEvents
 from kwire.broker.net.peer_links import PeerAuthentication, PeerLinks
 from kwire.broker.net.socket_settings import SocketSettings
@@ -90,7 +90,7 @@ def fetch(topic_id: Uuid, offset: int, *, max_wait_ms: int = 0) -> FetchRequest:
 
 async def asks(asker: Asker, broker: Broker) -> Uuid:
     """Everything that a node has to answer; the topic that this makes."""
-    names = ApiVersionsRequest(client_software_name="kwire", client_software_version=own_version())
+    names = ApiVersionsRequest(client_software_name="kwire", client_software_version=kwire_version())
     assert {18, 3, 1} <= {each.api_key for each in (await asker.ask(names)).api_keys}
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[])
     made = await asker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))

@@ -81,7 +81,7 @@ class _NodeLinks:
 
     def close_cut_connections(self) -> None:
         """End the connections that are cut."""
-        self._peers.break_off(self._is_cut, REASON)
+        self._peers.disconnect(self._is_cut, REASON)
 
     def _is_cut(self, to: PeerAddress) -> bool:
         return self._links.is_cut(self._node_id, to)

@@ -61,7 +61,7 @@ class BrokerThread(threading.Thread):
         disk = EmbeddedDisk(self._disk_space, syncs=self._syncs)
         running = RunningNode(load(None, {}, self._properties), clock=self._clock, disk=disk)
         try:
-            running.loop.run_here(self._run_node(running))
+            running.loop.run_until(self._run_node(running))
         finally:
             running.close()
 
@@ -69,19 +69,19 @@ class BrokerThread(threading.Thread):
         from kwire.broker.net.loop_events import LoopEvent, Wait
         from kwire.testing.interceptor import Interceptor
 
-        yield Wait((running.known,), math.inf)
-        running.announce()
+        yield Wait((running.ready,), math.inf)
+        running.set_bootstrap()
         Interceptor(running, self._recorder, self._faults)
         self._stop_requested = LoopEvent()
         self.running = running
         self._started_or_ended.set()
         failed = running.failure.happened
         yield Wait((self._stop_requested, failed), math.inf)
-        if self._stop_requested.has_come:
+        if self._stop_requested.is_set:
             self._may_close.wait()
         elif not self._disk_space.is_full:  # else it was asked for
             self._failure = RuntimeError(f"the broker has ended: {running.failure.reason}")
-        yield from running.end()
+        yield from running.shut_down()
 
     def wait_until_started(self) -> None:
         """Raises what keeps it from serving."""
@@ -115,5 +115,5 @@ class BrokerThread(threading.Thread):
 
         assert self.running is not None
         assert self._stop_requested is not None
-        self.running.ending = ShutdownMode[ending]
-        self._stop_requested.come()
+        self.running.shutdown_mode = ShutdownMode[ending]
+        self._stop_requested.set()

@@ -269,7 +269,7 @@ def _has_pending_work(node: NodeBase) -> bool:
         is_ending = any(transaction.is_ending for transaction in node.transactions.list_transactions())
     except ApiError:
         return True  # it does not know yet
-    return is_ending or any(partition.waiting_appends for partition in node.replicas.all())
+    return is_ending or any(partition.delayed_produce_count for partition in node.replica_manager.all())
 
 
 def _in_parallel(calls: Iterable[Callable[[], None]]) -> None:

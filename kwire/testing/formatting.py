@@ -23,6 +23,6 @@ def format_directory(directory: str, cluster_id: str, settings: Mapping[str, str
         voters=[standalone_voter(config, rng)] if needs_voters(config) else [],
     )
     try:
-        format_directories(config, disk, rng, now_ms, cluster_id=cluster_id, beginning=beginning)
+        format_directories(config, disk, rng, now_ms, cluster_id=cluster_id, initial_metadata=beginning)
     finally:
         disk.close()

@@ -171,7 +171,7 @@ class Interceptor:
         except WireError as error:
             self._server.refuse(connection, str(error))
             return
-        connection.look_again()
+        connection.mark_dirty()
 
     def _respond_with_error(
         self, channel: Channel, frame: memoryview, exchange: Exchange, code: ErrorCode

@@ -96,7 +96,7 @@ class Ambush:
             node.is_running
             and known is not None
             and not known.fenced
-            and known.broker_epoch == node.node.life.broker_epoch
+            and known.broker_epoch == node.node.lifecycle.broker_epoch
         )
 
 

@@ -70,13 +70,13 @@ def _cut_logs_are_not_waited_for(replace: SetAttribute) -> None:
 
 def _followers_cut_at_the_high_watermark(replace: SetAttribute) -> None:
     """As before KIP-101."""
-    original = Partition.follow
+    original = Partition.become_follower
 
     def follow(self: Partition, image: PartitionImage) -> None:
         original(self, image)
         self.log.truncate_to(self.log.high_watermark)
 
-    replace(Partition, "follow", follow)
+    replace(Partition, "become_follower", follow)
 
 
 def _the_high_watermark_is_the_leaders_end(replace: SetAttribute) -> None:
@@ -84,8 +84,8 @@ def _the_high_watermark_is_the_leaders_end(replace: SetAttribute) -> None:
 
 
 def _too_few_are_enough(replace: SetAttribute) -> None:
-    replace(RemoteReplicas, "are_too_few", _no)
-    replace(RemoteReplicas, "were_too_few", _no)
+    replace(RemoteReplicas, "is_under_min_isr", _no)
+    replace(RemoteReplicas, "is_maximal_isr_under_min", _no)
 
 
 def _who_joins_is_not_waited_for(replace: SetAttribute) -> None:
@@ -95,11 +95,11 @@ def _who_joins_is_not_waited_for(replace: SetAttribute) -> None:
             state.is_in_sync = broker_id in isr
 
     replace(RemoteReplicas, "_set_isr", set_isr)
-    replace(RemoteReplicas, "_may_soon_join", _no)
+    replace(RemoteReplicas, "_may_join_soon", _no)
 
 
 def _who_lags_joins(replace: SetAttribute) -> None:
-    original = RemoteReplicas.expanded
+    original = RemoteReplicas.prepare_expand
 
     def expanded(
         self: RemoteReplicas, place: Any, state: FollowerState, high_watermark: int
@@ -110,11 +110,11 @@ def _who_lags_joins(replace: SetAttribute) -> None:
         finally:
             state.end_offset = end_offset
 
-    replace(RemoteReplicas, "expanded", expanded)
+    replace(RemoteReplicas, "prepare_expand", expanded)
 
 
 def _who_lacks_what_the_leader_began_with_joins(replace: SetAttribute) -> None:
-    original = RemoteReplicas.expanded
+    original = RemoteReplicas.prepare_expand
 
     def expanded(
         self: RemoteReplicas, place: Any, state: FollowerState, high_watermark: int
@@ -122,13 +122,13 @@ def _who_lacks_what_the_leader_began_with_joins(replace: SetAttribute) -> None:
         self.epoch_start_offset = -1
         return original(self, place, state, high_watermark)
 
-    replace(RemoteReplicas, "expanded", expanded)
+    replace(RemoteReplicas, "prepare_expand", expanded)
 
 
 def _who_was_refused_is_forgotten(replace: SetAttribute) -> None:
     def set_isr(self: RemoteReplicas, isr: tuple[int, ...]) -> None:
         self.isr = isr
-        joins = None if self.pending is None else self.pending.joins
+        joins = None if self.pending is None else self.pending.new_member
         for broker_id, state in self.followers.items():
             state.is_in_sync = broker_id in isr or broker_id == joins
 
@@ -140,7 +140,7 @@ def _acknowledged_when_written(replace: SetAttribute) -> None:
         for _, tell, _ in promises:
             tell(None)
 
-    replace(Partition, "_keep", keep)
+    replace(Partition, "_acknowledge", keep)
 
 
 def _stale_alterations_are_taken(replace: SetAttribute) -> None:
@@ -175,11 +175,11 @@ def _unfenced_before_caught_up(replace: SetAttribute) -> None:
     """Broker and controller both look."""
 
     def look(self: BrokerLifecycleManager, image: MetadataImage) -> None:
-        self._move(LifecycleEvent.REGISTRATION_SEEN)
+        self._transition(LifecycleEvent.REGISTRATION_SEEN)
         self._host.call_soon(self._on_caught_up)
 
     replace(BrokerHeartbeatManager, "registration_offset", lambda self, broker: -1)
-    replace(BrokerLifecycleManager, "_look_for_registration", look)
+    replace(BrokerLifecycleManager, "_check_registration", look)
 
 
 def _followers_do_not_know_producers(replace: SetAttribute) -> None:
@@ -212,7 +212,7 @@ def _consumers_read_followers_to_the_end(replace: SetAttribute) -> None:
     def end_offset(self: Any, log: Log) -> int:
         follows = any(
             each.log is log and each.role is Role.FOLLOWER
-            for each in self._node.replicas._partitions.values()
+            for each in self._node.replica_manager._partitions.values()
         )
         return log.written_end_offset if follows else original(self, log)
 
@@ -227,7 +227,7 @@ def _coordinators_read_to_the_high_watermark(replace: SetAttribute) -> None:
     read = StateTopic.stored_batches
 
     def stored_batches(self: StateTopic, index: int) -> Iterator[memoryview]:
-        log = self._led(index).log
+        log = self._leader_partition(index).log
         return (data for data in read(self, index) if read_header(data).next_offset <= log.high_watermark)
 
     replace(StateTopic, "stored_batches", stored_batches)

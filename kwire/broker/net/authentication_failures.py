@@ -17,21 +17,21 @@ class AuthenticationFailures:
     """The last refusal that was told of each node, until that one lets this node in."""
 
     def __init__(self) -> None:
-        self._told: dict[PeerAddress, tuple[str, int]] = {}
+        self._logged: dict[PeerAddress, tuple[str, int]] = {}
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._logged)
 
-    def is_news(self, of: PeerAddress, reason: str, now_ms: int) -> bool:
+    def should_log(self, peer: PeerAddress, reason: str, now_ms: int) -> bool:
         """Whether a refusal is to be told; then it was."""
-        told = self._told.get(of)
-        if told is not None and (told[0] == reason or now_ms - told[1] < LOG_INTERVAL_MS):
+        logged = self._logged.get(peer)
+        if logged is not None and (logged[0] == reason or now_ms - logged[1] < LOG_INTERVAL_MS):
             return False
-        if told is None and len(self._told) >= MAX_NODES:
-            del self._told[next(iter(self._told))]
-        self._told[of] = reason, now_ms
+        if logged is None and len(self._logged) >= MAX_NODES:
+            del self._logged[next(iter(self._logged))]
+        self._logged[peer] = reason, now_ms
         return True
 
-    def let_in(self, of: PeerAddress) -> None:
+    def clear(self, peer: PeerAddress) -> None:
         """What it has refused before counts no more."""
-        self._told.pop(of, None)
+        self._logged.pop(peer, None)

@@ -29,7 +29,7 @@ class ConnectionServer(ConnectionPorts, Protocol):
     def requests_logger(self) -> NodeLogger: ...
     @property
     def request_metrics(self) -> RequestMetrics: ...
-    def look_at(self, connection: Connection) -> None: ...
+    def mark_dirty(self, connection: Connection) -> None: ...
     def close(self, connection: Connection, reason: str) -> None: ...
     def refuse(self, connection: Connection, reason: str) -> None: ...
 
@@ -78,13 +78,13 @@ class Connection(Receiver):
     def refuse(self, reason: str) -> None:
         self._server.refuse(self, reason)
 
-    def look_again(self) -> None:
-        self._server.look_at(self)
+    def mark_dirty(self) -> None:
+        self._server.mark_dirty(self)
 
     def _on_events(self, mask: int) -> None:
         if mask & EPOLLOUT:
             self._blocked = False
-            self._server.look_at(self)
+            self._server.mark_dirty(self)
         if mask & EPOLLIN:
             self._receive()
         elif mask & (EPOLLHUP | EPOLLERR):
@@ -93,7 +93,7 @@ class Connection(Receiver):
     # --- the end of the turn
 
     def _reply_ready(self, channel: Channel) -> None:
-        self._server.look_at(self)
+        self._server.mark_dirty(self)
 
     def finish_turn(self) -> bool:
         """Send what is ready. True when there is more to do that waits for nothing but the next turn."""
@@ -134,7 +134,7 @@ class Connection(Receiver):
             self._watch()
             return more
         if self._waiting is not None:
-            if self._is_full() or self._is_held(self._waiting):
+            if self._is_full() or self._must_wait(self._waiting):
                 self._paused = True
             else:
                 more = True
@@ -155,7 +155,7 @@ class Connection(Receiver):
                 self.close(f"cannot read what is to be sent: {result}")
                 return
             self.queue.warmed(end)
-            self.look_again()
+            self.mark_dirty()
 
         self._server.loop.run_in_worker(work, done)
 
@@ -165,7 +165,7 @@ class Connection(Receiver):
         """Receive nothing more; what was received is still answered."""
         self._paused = True
         self._watch()
-        self.look_again()
+        self.mark_dirty()
 
     @property
     def is_drained(self) -> bool:
@@ -179,4 +179,4 @@ class Connection(Receiver):
         self._server.loop.unwatch(self.fd)
         self.sock.close()
         self.queue.clear()
-        self._partial = self._own = self._waiting = None
+        self._partial = self._frame_buffer = self._waiting = None

@@ -37,7 +37,7 @@ class ConnectionQuotas:
         self._by_ip: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
 
-    def has_room(self, listener: str) -> bool:
+    def has_capacity(self, listener: str) -> bool:
         """Whether the listener may accept one more connection now."""
         if self._by_listener[listener] >= self.max_connections_by_listener.get(listener, UNLIMITED):
             return False
@@ -51,12 +51,12 @@ class ConnectionQuotas:
         """Whether a protected listener has accepted beyond the limit of the whole broker."""
         return self.total > self.max_connections
 
-    def limit_of(self, ip: str) -> int:
+    def ip_limit(self, ip: str) -> int:
         return self.max_connections_per_ip_overrides.get(ip, self.max_connections_per_ip)
 
     def admit(self, listener: str, ip: str) -> bool:
         """Count a connection; False, and nothing is counted, when its address has too many."""
-        if self._by_ip[ip] >= self.limit_of(ip):
+        if self._by_ip[ip] >= self.ip_limit(ip):
             if not self._by_ip[ip]:
                 del self._by_ip[ip]
             return False

@@ -104,15 +104,15 @@ class Loop:
         self.internode_clock = InternodeClock(self._timers, self._scheduled)
         self._timer_fd = TimerFd()
         self._armed_ms: int | None = None
-        self._look_at_timers = False
-        self._advancing = self._called_off = False
+        self._timers_due = False
+        self._advancing = self._advance_stopped = False
         self._next_advances: deque[Callable[[], None]] = deque()
         self._soon: deque[Callable[[], None]] = deque()
         self.in_turn = False
         self._stopping = False
         self._more = False
-        self._workers = Workers(max_workers, self._worked)
-        self._when_worked: list[Callable[[], None]] = []
+        self._workers = Workers(max_workers, self._work_finished)
+        self._when_idle: list[Callable[[], None]] = []
         """What is to be called once no work is under way."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake_fd, select.EPOLLIN, self._woken)
@@ -175,7 +175,7 @@ class Loop:
     @property
     def working(self) -> bool:
         """Whether worker threads are under way, or results of theirs wait for the loop."""
-        return self._workers.under_way > 0
+        return self._workers.in_progress > 0
 
     def workers_done(self) -> LoopEvent:
         """When nothing is under way in threads, and every result was delivered."""
@@ -183,24 +183,24 @@ class Loop:
 
         def look() -> None:
             if self.working:
-                self._when_worked.append(look)
+                self._when_idle.append(look)
             else:
-                done.come()
+                done.set()
 
         look()
         return done
 
-    def _worked(self, done: Callable[[Any], None], result: Any) -> None:
+    def _work_finished(self, done: Callable[[Any], None], result: Any) -> None:
         self.call_from_thread(lambda: self._worker_done(done, result))
 
     def _worker_done(self, done: Callable[[Any], None], result: Any) -> None:
-        self._workers.under_way -= 1
+        self._workers.in_progress -= 1
         try:
             done(result)
         finally:
             if not self.working:
-                self._soon.extend(self._when_worked)
-                self._when_worked.clear()
+                self._soon.extend(self._when_idle)
+                self._when_idle.clear()
 
     # --- the turn
 
@@ -234,7 +234,7 @@ class Loop:
         finally:
             self.running = False
 
-    def run_here(self, waits: Iterable[Wait]) -> None:
+    def run_until(self, waits: Iterable[Wait]) -> None:
         """Turn in this thread, which does nothing else, until `waits` are over or `stop`.
 
         As long as one of `waits` is not over, the next one is not asked for.
@@ -245,7 +245,7 @@ class Loop:
             for wait in waits:
                 end = perf_counter() + wait.seconds
                 rest = 0.0  # there may be something to do already
-                while not (self._stopping or any(moment.has_come for moment in wait.moments)):
+                while not (self._stopping or any(moment.is_set for moment in wait.events)):
                     if self.turn(rest):
                         rest = 0.0
                         continue
@@ -281,8 +281,8 @@ class Loop:
                 handler(mask)
             except Exception:
                 self._logger.exception("the handler of descriptor %d failed", fd)
-        if self._look_at_timers:
-            self._look_at_timers = False
+        if self._timers_due:
+            self._timers_due = False
             self._run_due_timers()
         soon = self._soon
         for _ in range(len(soon)):
@@ -290,7 +290,7 @@ class Loop:
         self._more = self._end_of_turn()
         self._arm_timer()
         self.in_turn = False
-        return self._more or len(soon) > 0 or self._look_at_timers
+        return self._more or len(soon) > 0 or self._timers_due
 
     def _end_of_turn(self) -> bool:
         try:
@@ -319,7 +319,7 @@ class Loop:
     def _timer_expired(self, mask: int) -> None:
         self._timer_fd.consume()
         self._armed_ms = None
-        self._look_at_timers = True
+        self._timers_due = True
 
     def advance(self, delay_ms: int, done: Callable[[], None], *, internode_clock: bool = True) -> None:
         """Move the clock to each deadline within `delay_ms` in turn, and to the end; then call `done`.
@@ -332,7 +332,7 @@ class Loop:
         if self._advancing:
             self._next_advances.append(partial(self.advance, delay_ms, done, internode_clock=internode_clock))
             return
-        self._advancing, self._called_off = True, False
+        self._advancing, self._advance_stopped = True, False
         clock = self.clock
         end_ms = clock.monotonic_ms() + delay_ms
         self._checks.begin_advance(delay_ms)
@@ -341,10 +341,10 @@ class Loop:
         on_jump, clock.on_jump = clock.on_jump, None  # the loop knows, and looks by itself
 
         def look(*, is_quiet: bool = False) -> None:
-            if self._called_off:
+            if self._advance_stopped:
                 finish()
             elif self.working:
-                self._when_worked.append(look)
+                self._when_idle.append(look)
             elif self._more or self._soon:
                 self._soon.append(look)
             elif not is_quiet:
@@ -366,7 +366,7 @@ class Loop:
                     return
                 clock.advance(max(0, deadline_ms - now_ms))
                 self._run_due_timers()
-                if self._end_of_turn() or self._soon or self.working or self._called_off:
+                if self._end_of_turn() or self._soon or self.working or self._advance_stopped:
                     break
             self._soon.append(quiet)
 
@@ -376,7 +376,7 @@ class Loop:
                 self.internode_clock.resume(max(0, end_ms - clock.monotonic_ms()))
             clock.on_jump = on_jump
             self._advancing = False
-            self._look_again()
+            self._recheck_timers()
             done()
             if self._next_advances:
                 self._soon.append(self._next_advances.popleft())
@@ -385,15 +385,15 @@ class Loop:
 
     def stop_advancing(self) -> None:
         """Move the clock no further than it is."""
-        self._called_off = True
+        self._advance_stopped = True
 
     def _clock_jumped(self) -> None:
         """Time was moved, perhaps from another thread: what is due and what is armed both change."""
-        self.call_from_thread(self._look_again)
+        self.call_from_thread(self._recheck_timers)
 
-    def _look_again(self) -> None:
+    def _recheck_timers(self) -> None:
         self._armed_ms = None
-        self._look_at_timers = True
+        self._timers_due = True
 
     def wake(self) -> None:
         """Make the loop turn, from any thread."""

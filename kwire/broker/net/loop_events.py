@@ -11,28 +11,28 @@ class LoopEvent:
     """Comes once, in the loop's thread, and is not forgotten."""
 
     def __init__(self) -> None:
-        self.has_come = False
-        self._then: list[Callable[[], None]] = []
+        self.is_set = False
+        self._callbacks: list[Callable[[], None]] = []
 
-    def come(self) -> None:
+    def set(self) -> None:
         """Tell everybody who waits, unless it has come before."""
-        if not self.has_come:
-            self.has_come = True
-            for callback in self._then:
+        if not self.is_set:
+            self.is_set = True
+            for callback in self._callbacks:
                 callback()
-            self._then.clear()
+            self._callbacks.clear()
 
-    def then(self, callback: Callable[[], None]) -> None:
+    def on_set(self, callback: Callable[[], None]) -> None:
         """Call `callback` when it comes, or now where it has."""
-        if self.has_come:
+        if self.is_set:
             callback()
         else:
-            self._then.append(callback)
+            self._callbacks.append(callback)
 
 
 class Wait(NamedTuple):
     """Asked of whoever turns the loop: turn it until one of `moments` has come, or `seconds` are over."""
 
-    moments: tuple[LoopEvent, ...]
+    events: tuple[LoopEvent, ...]
     seconds: float
     """Of real time, whatever the node's clock does."""

@@ -43,26 +43,28 @@ class PeerConnections:
 
     def __init__(self, loop: Loop, settings: SocketSettings) -> None:
         self.loop = loop
-        self.frames_to = self
+        self.frame_handler = self
         self.settings = settings
         self.logger = loop.logger("kwire.net")
         self._open: dict[int, PeerConnection] = {}
         self._lookups: dict[PeerAddress, list[OnResolved]] = {}
         """Who waits for a host to be looked up; the first is under way."""
-        self.silent: dict[PeerAddress, SocketAddress] = {}
+        self.unresponsive: dict[PeerAddress, SocketAddress] = {}
         """The last address of a host, if it has several, that said nothing while it was connected to."""
         self._resolver = Workers(1, self._deliver)
         self._lock = threading.Lock()
         self._closed = False
         self._ids = count(1)
 
-    def dial(self, to: PeerAddress, hears: TransportEvents) -> OutgoingConnection:
+    def dial(self, to: PeerAddress, events: TransportEvents) -> OutgoingConnection:
         """Begin to connect. See `peer_link.Dial`."""
-        return OutgoingConnection(self, to, hears)
+        return OutgoingConnection(self, to, events)
 
-    def connected(self, sock: socket.socket, to: PeerAddress, hears: TransportEvents) -> PeerConnection:
+    def open_connection(
+        self, sock: socket.socket, to: PeerAddress, events: TransportEvents
+    ) -> PeerConnection:
         """A socket is connected."""
-        connection = PeerConnection(self, sock, next(self._ids), to, hears)
+        connection = PeerConnection(self, sock, next(self._ids), to, events)
         self._open[connection.channel.id] = connection
         return connection
 
@@ -73,7 +75,7 @@ class PeerConnections:
     def scratch(self) -> memoryview:
         return memoryview(bytearray(SCRATCH_BYTES))
 
-    def look_up(self, to: PeerAddress, done: OnResolved) -> None:
+    def resolve(self, to: PeerAddress, done: OnResolved) -> None:
         """Find the addresses of a host. One at a time, in a thread that no stop waits for."""
         waiting = self._lookups.get(to)
         if waiting is not None:
@@ -81,16 +83,16 @@ class PeerConnections:
             return
         self._lookups[to] = [done]
         if len(self._lookups) == 1:
-            self._look_up_next()
+            self._resolve_next()
 
-    def _look_up_next(self) -> None:
+    def _resolve_next(self) -> None:
         to = next(iter(self._lookups))
 
         def looked_up(found: list[SocketAddress] | BaseException) -> None:
-            self._resolver.under_way -= 1
+            self._resolver.in_progress -= 1
             waiting = self._lookups.pop(to)
             if self._lookups:
-                self._look_up_next()
+                self._resolve_next()
             for done in waiting:
                 done(found)
 
@@ -111,7 +113,7 @@ class PeerConnections:
     # --- as who is given frames
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
-        self._open[channel.id].hears.received(frame)
+        self._open[channel.id].events.received(frame)
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
         return False
@@ -120,16 +122,16 @@ class PeerConnections:
 class OutgoingConnection:
     """A connection from when it is asked for: its host looked up, each of its addresses tried, then open."""
 
-    def __init__(self, around: PeerConnections, to: PeerAddress, hears: TransportEvents) -> None:
-        self._around = around
+    def __init__(self, connections: PeerConnections, to: PeerAddress, events: TransportEvents) -> None:
+        self._connections = connections
         self._to = to
-        self._hears = hears
+        self._events = events
         self._addresses: deque[SocketAddress] = deque()
-        self._trying: SocketAddress | None = None
+        self._current_address: SocketAddress | None = None
         self._connecting: socket.socket | None = None
         self._connection: PeerConnection | None = None
         self._closed = False
-        around.loop.call_soon(self._look_up)
+        connections.loop.call_soon(self._resolve)
 
     def send(self, frame: bytes) -> None:
         assert self._connection is not None, "a frame before the connection is open"
@@ -139,52 +141,52 @@ class OutgoingConnection:
         self._closed = True
         if self._connection is not None:
             self._connection.release()
-        self._give_up_socket()
+        self._close_socket()
 
     # --- where
 
-    def _look_up(self) -> None:
+    def _resolve(self) -> None:
         if self._closed:
             return
         try:
-            self._found(_addresses(self._to, socket.AI_NUMERICHOST))
+            self._addresses_found(_addresses(self._to, socket.AI_NUMERICHOST))
         except OSError:
             # Not an address but a name.
-            self._around.look_up(self._to, self._looked_up)
+            self._connections.resolve(self._to, self._resolved)
 
-    def _looked_up(self, found: list[SocketAddress] | BaseException) -> None:
+    def _resolved(self, found: list[SocketAddress] | BaseException) -> None:
         if self._closed:
             return
         if isinstance(found, BaseException):
             reason = found.strerror if isinstance(found, OSError) else str(found)
             self._fail(f"its host is not known: {reason}")
         else:
-            self._found(found)
+            self._addresses_found(found)
 
-    def _found(self, addresses: list[SocketAddress]) -> None:
+    def _addresses_found(self, addresses: list[SocketAddress]) -> None:
         self._addresses.extend(addresses)
-        silent = self._around.silent.pop(self._to, None)
-        if silent in addresses:
+        unresponsive = self._connections.unresponsive.pop(self._to, None)
+        if unresponsive in addresses:
             # The one behind it has its chance, as Kafka's client gives it.
-            self._addresses.rotate(-1 - addresses.index(silent))
+            self._addresses.rotate(-1 - addresses.index(unresponsive))
         self._try_next()
 
     # --- connecting
 
     def _try_next(self) -> None:
-        family, address = self._trying = self._addresses.popleft()
+        family, address = self._current_address = self._addresses.popleft()
         try:
             self._connecting = sock = self._socket(family)
             error = sock.connect_ex(address)
         except OSError as failure:
             error = failure.errno or errno.EIO
         if error in (0, errno.EINPROGRESS):
-            self._around.loop.watch(sock.fileno(), EPOLLOUT, self._tried)
+            self._connections.loop.watch(sock.fileno(), EPOLLOUT, self._connect_finished)
         else:
-            self._failed(error)
+            self._connect_failed(error)
 
     def _socket(self, family: socket.AddressFamily) -> socket.socket:
-        settings = self._around.settings
+        settings = self._connections.settings
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -194,7 +196,7 @@ class OutgoingConnection:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
         return sock
 
-    def _tried(self, mask: int) -> None:
+    def _connect_finished(self, mask: int) -> None:
         sock = self._connecting
         assert sock is not None
         try:
@@ -205,15 +207,15 @@ class OutgoingConnection:
         except OSError as failure:
             error = failure.errno or errno.EIO  # it was reset by now
         if error:
-            self._around.loop.unwatch(sock.fileno())
-            self._failed(error)
+            self._connections.loop.unwatch(sock.fileno())
+            self._connect_failed(error)
             return
         self._connecting = None
-        self._around.loop.unwatch(sock.fileno())
-        self._connection = self._around.connected(sock, self._to, self._hears)
-        self._hears.opened()
+        self._connections.loop.unwatch(sock.fileno())
+        self._connection = self._connections.open_connection(sock, self._to, self._events)
+        self._events.opened()
 
-    def _failed(self, error: int) -> None:
+    def _connect_failed(self, error: int) -> None:
         """An address cannot be connected to."""
         if self._connecting is not None:
             self._connecting.close()
@@ -227,39 +229,39 @@ class OutgoingConnection:
 
     def _fail(self, reason: str) -> None:
         self._closed = True
-        self._hears.closed(reason)
+        self._events.closed(reason)
 
-    def _give_up_socket(self) -> None:
+    def _close_socket(self) -> None:
         sock, self._connecting = self._connecting, None
         if sock is not None:
-            if self._addresses and self._trying is not None:
-                self._around.silent[self._to] = self._trying
-            self._around.loop.unwatch(sock.fileno())
+            if self._addresses and self._current_address is not None:
+                self._connections.unresponsive[self._to] = self._current_address
+            self._connections.loop.unwatch(sock.fileno())
             sock.close()
 
 
 class PeerConnection(Receiver):
     """A connected socket, what is received on it, and what is still to be sent."""
 
-    __slots__ = ("_looking", "_shell", "hears", "to")
+    __slots__ = ("_connections", "_is_dirty", "events", "to")
 
     def __init__(
         self,
-        around: PeerConnections,
+        connections: PeerConnections,
         sock: socket.socket,
         number: int,
         to: PeerAddress,
-        hears: TransportEvents,
+        events: TransportEvents,
     ) -> None:
         channel = Channel(
-            number, peer_host=to.host, listener="", on_ready=lambda channel: None, logger=around.logger
+            number, peer_host=to.host, listener="", on_ready=lambda channel: None, logger=connections.logger
         )
-        super().__init__(around, sock, channel)
-        self._shell = around
+        super().__init__(connections, sock, channel)
+        self._connections = connections
         self.to = to
-        self.hears = hears
-        self._looking = False
-        around.loop.watch(self.fd, EPOLLIN, self._on_events)
+        self.events = events
+        self._is_dirty = False
+        connections.loop.watch(self.fd, EPOLLIN, self._on_events)
 
     def __repr__(self) -> str:
         return f"<to {self.to}>"
@@ -267,20 +269,20 @@ class PeerConnection(Receiver):
     def send(self, frame: bytes) -> None:
         """Send a frame when the turn is over."""
         self.queue.extend([frame], len(frame))
-        self.look_again()
+        self.mark_dirty()
 
-    def look_again(self) -> None:
-        if not self._looking:
-            self._looking = True
-            self._shell.loop.call_soon(self._look)
+    def mark_dirty(self) -> None:
+        if not self._is_dirty:
+            self._is_dirty = True
+            self._connections.loop.call_soon(self._process)
 
     def close(self, reason: str) -> None:
         if not self.closed:
             self.release()
-            self.hears.closed(reason)
+            self.events.closed(reason)
 
     def refuse(self, reason: str) -> None:
-        self._shell.logger.warning("%r is closed: %s", self, reason)
+        self._connections.logger.warning("%r is closed: %s", self, reason)
         self.close(f"the protocol was broken: {reason}")
 
     def release(self) -> None:
@@ -288,36 +290,36 @@ class PeerConnection(Receiver):
         if self.closed:
             return
         self.closed = True
-        self._shell.loop.unwatch(self.fd)
+        self._connections.loop.unwatch(self.fd)
         self.sock.close()
         self.queue.clear()
-        self._partial = self._own = self._waiting = None
-        self._shell.forget(self)
+        self._partial = self._frame_buffer = self._waiting = None
+        self._connections.forget(self)
 
     def _is_full(self) -> bool:
         # Were nothing received while much is to be sent, two nodes could wait for each other.
         return False
 
-    def _grown(self, received: Buffer) -> bytearray:
+    def _grow(self, received: Buffer) -> bytearray:
         # Not step by step: what was asked for will come, and each step copies what has.
-        if self._need > FULL_BUFFER_BYTES:
-            return super()._grown(received)
-        whole = bytearray(self._need)
+        if self._needed_bytes > FULL_BUFFER_BYTES:
+            return super()._grow(received)
+        whole = bytearray(self._needed_bytes)
         whole[: len(received)] = received
         return whole
 
     def _on_events(self, mask: int) -> None:
         if mask & EPOLLOUT:
             self._blocked = False
-            self.look_again()
+            self.mark_dirty()
         if mask & EPOLLIN:
             self._receive()
         elif mask & (EPOLLHUP | EPOLLERR):
             self.close("the peer reset the connection")
 
-    def _look(self) -> None:
+    def _process(self) -> None:
         """Take the frames that had to wait, and send what is to be sent."""
-        self._looking = False
+        self._is_dirty = False
         if self._waiting is not None:
             self.resume()
         if self.closed:
@@ -334,7 +336,7 @@ class PeerConnection(Receiver):
             if sent is Sent.BLOCKED:
                 self._blocked = True
             elif sent is Sent.TURN_OVER:
-                self.look_again()
+                self.mark_dirty()
         self._watch()
 
 
@@ -347,7 +349,7 @@ def _addresses(to: PeerAddress, flags: int = 0) -> list[SocketAddress]:
     return [(family, address) for family, _, _, _, address in found]
 
 
-def own_version() -> str:
+def kwire_version() -> str:
     """The version of kwire, for whoever it connects to."""
     from importlib.metadata import PackageNotFoundError, version
 

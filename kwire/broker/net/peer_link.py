@@ -81,21 +81,21 @@ Dial = Callable[["PeerAddress", TransportEvents], PeerTransport]
 
 
 class LinkState(Enum):
-    DOWN = "no connection, and nothing to ask"
+    DISCONNECTED = "no connection, and nothing to ask"
     CONNECTING = "being connected"
     NEGOTIATING = "connected, and asked for its versions"
     AUTHENTICATING = "being shown who this node is"
     READY = "what is asked is sent at once"
-    RESTING = "the connection is gone: not connected again before some time has passed"
+    BACKING_OFF = "the connection is gone: not connected again before some time has passed"
 
 
 TRANSITIONS: Final[dict[LinkState, frozenset[LinkState]]] = {
-    LinkState.DOWN: frozenset({LinkState.CONNECTING}),
-    LinkState.CONNECTING: frozenset({LinkState.NEGOTIATING, LinkState.RESTING}),
-    LinkState.NEGOTIATING: frozenset({LinkState.AUTHENTICATING, LinkState.READY, LinkState.RESTING}),
-    LinkState.AUTHENTICATING: frozenset({LinkState.READY, LinkState.RESTING}),
-    LinkState.READY: frozenset({LinkState.AUTHENTICATING, LinkState.RESTING, LinkState.DOWN}),
-    LinkState.RESTING: frozenset({LinkState.CONNECTING, LinkState.DOWN}),
+    LinkState.DISCONNECTED: frozenset({LinkState.CONNECTING}),
+    LinkState.CONNECTING: frozenset({LinkState.NEGOTIATING, LinkState.BACKING_OFF}),
+    LinkState.NEGOTIATING: frozenset({LinkState.AUTHENTICATING, LinkState.READY, LinkState.BACKING_OFF}),
+    LinkState.AUTHENTICATING: frozenset({LinkState.READY, LinkState.BACKING_OFF}),
+    LinkState.READY: frozenset({LinkState.AUTHENTICATING, LinkState.BACKING_OFF, LinkState.DISCONNECTED}),
+    LinkState.BACKING_OFF: frozenset({LinkState.CONNECTING, LinkState.DISCONNECTED}),
 }
 
 
@@ -142,8 +142,8 @@ class PeerLink:
         max_idle_ms: int,
         setup_timeouts_ms: tuple[int, int],
         sasl_client: Callable[[], SaslClient] | None = None,
-        refusals: AuthenticationFailures,
-        on_down: Callable[[], None],
+        authentication_failures: AuthenticationFailures,
+        on_disconnected: Callable[[], None],
     ) -> None:
         """`setup_timeouts_ms` are the least and the most that it may take until something can be asked.
 
@@ -153,7 +153,7 @@ class PeerLink:
         """
         self.to = to
         self.purpose = purpose
-        self.state = LinkState.DOWN
+        self.state = LinkState.DISCONNECTED
         self._host = host
         self._dial = dial
         self._client_id = client_id
@@ -161,14 +161,14 @@ class PeerLink:
         self._max_idle_ms = max_idle_ms
         self._setup_timeouts_ms = setup_timeouts_ms
         self._new_sasl_client = sasl_client
-        self._refusals = refusals
-        self._login: SaslClientAuthenticator | None = None
+        self._authentication_failures = authentication_failures
+        self._authenticator: SaslClientAuthenticator | None = None
         """The exchange that is under way."""
-        self._renew_ms: int | None = None
+        self._reauthenticate_ms: int | None = None
         """When the node is to show anew who it is."""
-        self._on_down = on_down
+        self._on_disconnected = on_disconnected
         self._logger = host.logger("kwire.net")
-        self._line: PeerTransport | None = None
+        self._transport: PeerTransport | None = None
         self.versions: dict[int, tuple[int, int]] = {}
         """What the other node serves, as it has said last."""
         self._unsent: deque[PeerRequest] = deque()
@@ -178,156 +178,161 @@ class PeerLink:
         self._failures = self._timeouts = 0
         """How often in a row connecting has failed; how often in a row since it took too long (KIP-601)."""
         self._last_failure = ""
-        self._until_ms = 0
+        self._state_ends_ms = 0
         """When the link rests no longer, or has been connecting for too long."""
         self._active_ms = 0
         self._timer: Timer | None = None
-        self._looks_ms = 0
+        self._check_ms = 0
 
     def __repr__(self) -> str:
         return f"<{self.purpose} to {self.to}>"
 
     # --- asking
 
-    def ask(self, ask: PeerRequest) -> None:
+    def send(self, pending: PeerRequest) -> None:
         """Send it when it may be sent. Its answer is not told inside of this call."""
         waiting = len(self._unsent) + len(self._sent)
         if waiting >= MAX_REQUESTS or self._sent_bytes > MAX_IN_FLIGHT_BYTES:
-            self._fail(ask, f"{waiting} requests are not answered yet")
+            self._fail(pending, f"{waiting} requests are not answered yet")
             return
-        self._unsent.append(ask)
-        self._look_by(ask.deadline_ms)
+        self._unsent.append(pending)
+        self._schedule_check(pending.deadline_ms)
         if self.state is LinkState.READY:
             self._send_all()
-        elif self.state is LinkState.DOWN:
+        elif self.state is LinkState.DISCONNECTED:
             self._connect()
 
     def close(self, reason: str) -> None:
         """Give the connection up, and everything that was asked."""
-        self._hang_up()
+        self._close_transport()
         self._fail_all(reason)
         if self._timer is not None:
             self._timer.cancel()
 
-    def break_off(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """Lose the connection, if there is one."""
-        if self._line is not None:
-            self._end(reason)
+        if self._transport is not None:
+            self._connection_lost(reason)
 
     def _connect(self) -> None:
-        self._move(LinkState.CONNECTING)
-        self._limit_setup()
-        self._line = self._dial(self.to, self)
+        self._transition(LinkState.CONNECTING)
+        self._start_setup_timeout()
+        self._transport = self._dial(self.to, self)
 
-    def _limit_setup(self) -> None:
-        self._until_ms = self._host.internode_clock.monotonic_ms() + self._varied(
+    def _start_setup_timeout(self) -> None:
+        self._state_ends_ms = self._host.internode_clock.monotonic_ms() + self._exponential_ms(
             self._setup_timeouts_ms, self._timeouts
         )
-        self._look_by(self._until_ms)
+        self._schedule_check(self._state_ends_ms)
 
     def _send_all(self) -> None:
-        if self._renew_ms is not None and self._host.internode_clock.monotonic_ms() >= self._renew_ms:
+        if (
+            self._reauthenticate_ms is not None
+            and self._host.internode_clock.monotonic_ms() >= self._reauthenticate_ms
+        ):
             if self._unsent and not self._sent:
-                self._limit_setup()
-                self._log_in()
+                self._start_setup_timeout()
+                self._authenticate()
             return
         while self._unsent:
-            ask = self._unsent.popleft()
-            reason = self._choose_version(ask)
+            pending = self._unsent.popleft()
+            reason = self._choose_version(pending)
             if reason is None:
-                reason = self._send(ask)
+                reason = self._send(pending)
             if reason is not None:
-                self._fail(ask, reason, PeerTooOld)
+                self._fail(pending, reason, PeerTooOld)
 
-    def _choose_version(self, ask: PeerRequest) -> str | None:
+    def _choose_version(self, pending: PeerRequest) -> str | None:
         """The highest that both sides have, or why there is none."""
-        request = ask.request
+        request = pending.request
         theirs = self.versions.get(request.API_KEY)
         if theirs is None:
-            return f"{ask.name} is not served"
+            return f"{pending.name} is not served"
         low, high = type(request).VERSIONS
-        if ask.max_version is not None:
-            high = min(high, ask.max_version)
-        ask.version = min(high, theirs[1])
-        if ask.version >= max(low, theirs[0]):
+        if pending.max_version is not None:
+            high = min(high, pending.max_version)
+        pending.version = min(high, theirs[1])
+        if pending.version >= max(low, theirs[0]):
             return None
-        return f"{ask.name} is served in versions {theirs[0]} to {theirs[1]}, and asked in {low} to {high}"
+        return (
+            f"{pending.name} is served in versions {theirs[0]} to {theirs[1]}, and asked in {low} to {high}"
+        )
 
-    def _send(self, ask: PeerRequest) -> str | None:
+    def _send(self, pending: PeerRequest) -> str | None:
         """Send it, or say why that is impossible."""
-        assert self._line is not None
-        ask.correlation_id = self._last_id = (self._last_id + 1) & 0x7FFFFFFF
-        request = ask.request
+        assert self._transport is not None
+        pending.correlation_id = self._last_id = (self._last_id + 1) & 0x7FFFFFFF
+        request = pending.request
         try:
-            frame = encode_request(request, ask.version, ask.correlation_id, self._client_id)
+            frame = encode_request(request, pending.version, pending.correlation_id, self._client_id)
         except NotInVersion as error:
-            return f"version {ask.version} of {ask.name} cannot say this: {error}"
+            return f"version {pending.version} of {pending.name} cannot say this: {error}"
         except Exception:
             self._logger.exception("%r: a request cannot be written: %.2000r", self, request)
-            return f"this {ask.name} cannot be written"
-        ask.size_bytes = len(frame)
+            return f"this {pending.name} cannot be written"
+        pending.size_bytes = len(frame)
         self._sent_bytes += len(frame)
         self._active_ms = self._host.internode_clock.monotonic_ms()
-        self._sent.append(ask)
-        self._line.send(frame)
+        self._sent.append(pending)
+        self._transport.send(frame)
         return None
 
     # --- what the line tells
 
     def opened(self) -> None:
-        self._move(LinkState.NEGOTIATING)
-        self._ask_versions(ApiVersionsRequest.VERSIONS[1])
+        self._transition(LinkState.NEGOTIATING)
+        self._request_api_versions(ApiVersionsRequest.VERSIONS[1])
 
-    def _ask_versions(self, version: int) -> None:
+    def _request_api_versions(self, version: int) -> None:
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=self._software_version()
         )
-        ask = PeerRequest(request, self._until_ms, lambda answer: None)
-        ask.version = version
-        assert self._send(ask) is None
+        pending = PeerRequest(request, self._state_ends_ms, lambda answer: None)
+        pending.version = version
+        assert self._send(pending) is None
 
     def received(self, frame: memoryview) -> None:
         try:
             if self.state is LinkState.NEGOTIATING:
-                self._take_versions(frame)
+                self._handle_api_versions(frame)
             elif self.state is LinkState.AUTHENTICATING:
-                self._take_challenge(frame)
+                self._handle_sasl(frame)
             else:
-                self._take_answer(frame)
+                self._handle_response(frame)
         except WireError as error:
             self._logger.warning("%r is closed: %s", self, error)
-            self._end(f"the protocol was broken: {error}")
+            self._connection_lost(f"the protocol was broken: {error}")
 
-    def _take(self, frame: memoryview) -> tuple[PeerRequest, Message]:
+    def _decode(self, frame: memoryview) -> tuple[PeerRequest, Message]:
         """An answer, and whose it is: the oldest one's. WireError."""
         if not self._sent:
             raise WireError(f"an answer of {len(frame)} bytes that nothing was asked for")
-        ask = self._sent[0]
-        response_class = API_VERSIONS[ask.request.API_KEY].response_class
-        correlation_id, answer = decode_response(response_class, ask.version, frame)
-        if correlation_id != ask.correlation_id:
-            raise WireError(f"an answer to request {correlation_id} instead of {ask.correlation_id}")
+        pending = self._sent[0]
+        response_class = API_VERSIONS[pending.request.API_KEY].response_class
+        correlation_id, answer = decode_response(response_class, pending.version, frame)
+        if correlation_id != pending.correlation_id:
+            raise WireError(f"an answer to request {correlation_id} instead of {pending.correlation_id}")
         self._sent.popleft()
-        self._sent_bytes -= ask.size_bytes
+        self._sent_bytes -= pending.size_bytes
         self._active_ms = self._host.internode_clock.monotonic_ms()
         if not self._sent:
-            self._look_by(self._idle_ends_ms())
-        return ask, answer
+            self._schedule_check(self._idle_deadline_ms())
+        return pending, answer
 
-    def _take_answer(self, frame: memoryview) -> None:
-        ask, answer = self._take(frame)
-        self._host.call_soon(partial(ask.on_response, answer))
+    def _handle_response(self, frame: memoryview) -> None:
+        pending, answer = self._decode(frame)
+        self._host.call_soon(partial(pending.on_response, answer))
         if self._unsent:  # which waits for that of before
             self._send_all()
 
-    def _take_versions(self, frame: memoryview) -> None:
-        ask, answer = self._take(frame)
+    def _handle_api_versions(self, frame: memoryview) -> None:
+        pending, answer = self._decode(frame)
         assert isinstance(answer, ApiVersionsResponse)
         served = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and ask.version > 0:
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and pending.version > 0:
             # It says what it knows, or else knows version 0 alone. KIP-511.
             known = served.get(ApiKey.API_VERSIONS, (0, 0))[1]
-            self._ask_versions(max(0, min(known, ask.version - 1)))
+            self._request_api_versions(max(0, min(known, pending.version - 1)))
         elif answer.error_code:
             raise WireError(f"it does not tell its versions: error {answer.error_code}")
         else:
@@ -335,146 +340,150 @@ class PeerLink:
             if self._new_sasl_client is None:
                 self._ready()
             else:
-                self._log_in()
+                self._authenticate()
 
     def _ready(self) -> None:
         self._failures = self._timeouts = 0
-        self._move(LinkState.READY)
+        self._transition(LinkState.READY)
         self._send_all()
 
     # --- showing who this node is
 
-    def _log_in(self) -> None:
+    def _authenticate(self) -> None:
         """Begin an exchange, the first over this connection or another one."""
         assert self._new_sasl_client is not None
-        self._move(LinkState.AUTHENTICATING)
-        self._renew_ms = None
-        self._login = login = SaslClientAuthenticator(self._new_sasl_client())
-        self._say(login.begin())
+        self._transition(LinkState.AUTHENTICATING)
+        self._reauthenticate_ms = None
+        self._authenticator = login = SaslClientAuthenticator(self._new_sasl_client())
+        self._send_sasl(login.first_request())
 
-    def _say(self, request: Message) -> None:
-        ask = PeerRequest(request, self._until_ms, lambda answer: None)
-        reason = self._choose_version(ask) or self._send(ask)
+    def _send_sasl(self, request: Message) -> None:
+        pending = PeerRequest(request, self._state_ends_ms, lambda answer: None)
+        reason = self._choose_version(pending) or self._send(pending)
         if reason is not None:
-            self._refused(reason)
+            self._authentication_failed(reason)
 
-    def _take_challenge(self, frame: memoryview) -> None:
-        _, answer = self._take(frame)
-        login = self._login
+    def _handle_sasl(self, frame: memoryview) -> None:
+        _, answer = self._decode(frame)
+        login = self._authenticator
         assert login is not None
         try:
-            request = login.take(answer)
+            request = login.next_request(answer)
         except AuthenticationFailed as error:
-            self._refused(str(error))
+            self._authentication_failed(str(error))
             return
         if request is not None:
-            self._say(request)
+            self._send_sasl(request)
             return
-        self._login = None
-        self._refusals.let_in(self.to)
-        if login.session_ms > 0:
+        self._authenticator = None
+        self._authentication_failures.clear(self.to)
+        if login.session_lifetime_ms > 0:
             share = self._host.random("peers").uniform(*REAUTHENTICATE_AT_SHARE)
-            self._renew_ms = self._host.internode_clock.monotonic_ms() + int(login.session_ms * share)
+            self._reauthenticate_ms = self._host.internode_clock.monotonic_ms() + int(
+                login.session_lifetime_ms * share
+            )
         self._ready()
 
-    def _refused(self, reason: str) -> None:
+    def _authentication_failed(self, reason: str) -> None:
         """This node is not let in, or the other is not who it should be. Said once, not at each attempt."""
-        if self._refusals.is_news(self.to, reason, self._host.internode_clock.monotonic_ms()):
+        if self._authentication_failures.should_log(
+            self.to, reason, self._host.internode_clock.monotonic_ms()
+        ):
             self._logger.error("%r failed authentication due to: %s", self, reason)
-        self._end(f"authentication failed: {reason}")
+        self._connection_lost(f"authentication failed: {reason}")
 
     # --- its end
 
     def closed(self, reason: str) -> None:
-        self._line = None
-        self._end(reason)
+        self._transport = None
+        self._connection_lost(reason)
 
-    def _end(self, reason: str) -> None:
+    def _connection_lost(self, reason: str) -> None:
         """The connection is over, and with it what was asked."""
-        self._hang_up()
-        self._login = None
+        self._close_transport()
+        self._authenticator = None
         self._failures += 1
         self._last_failure = reason
-        self._until_ms = self._host.internode_clock.monotonic_ms() + self._varied(
+        self._state_ends_ms = self._host.internode_clock.monotonic_ms() + self._exponential_ms(
             RECONNECT_BACKOFF_MS, self._failures - 1
         )
-        self._move(LinkState.RESTING)
-        self._look_by(self._until_ms)
+        self._transition(LinkState.BACKING_OFF)
+        self._schedule_check(self._state_ends_ms)
         self._fail_all(reason)
 
-    def _varied(self, bounds_ms: tuple[int, int], failures: int) -> int:
+    def _exponential_ms(self, bounds_ms: tuple[int, int], failures: int) -> int:
         """The first after no failure, doubled with each one up to the second, and varied by chance."""
         least_ms, most_ms = bounds_ms
         middle_ms = min(max(least_ms, most_ms), least_ms << min(failures, 20))
         return round(middle_ms * self._host.random("peers").uniform(1 - JITTER, 1 + JITTER))
 
-    def _hang_up(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+    def _close_transport(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
 
     def _fail_all(self, reason: str) -> None:
         asked = [*self._sent, *self._unsent]
         self._sent.clear()
         self._unsent.clear()
         self._sent_bytes = 0
-        for ask in asked:
-            self._fail(ask, reason)
+        for pending in asked:
+            self._fail(pending, reason)
 
-    def _fail(self, ask: PeerRequest, reason: str, kind: type[PeerUnreachable] = PeerUnreachable) -> None:
+    def _fail(self, pending: PeerRequest, reason: str, kind: type[PeerUnreachable] = PeerUnreachable) -> None:
         """Tell whoever asked."""
         error = kind(f"{self.to}: {reason}")
-        self._host.call_soon(partial(ask.on_response, error))
+        self._host.call_soon(partial(pending.on_response, error))
 
-    def _move(self, state: LinkState) -> None:
+    def _transition(self, state: LinkState) -> None:
         assert state in TRANSITIONS[self.state], f"from {self.state.name} to {state.name}"
         self.state = state
 
     # --- time
 
-    def _look_by(self, when_ms: int) -> None:
+    def _schedule_check(self, when_ms: int) -> None:
         """Look at the time at this moment, at the latest. Looking too early costs less than being exact."""
         if self._timer is not None:
-            if self._looks_ms <= when_ms:
+            if self._check_ms <= when_ms:
                 return
             self._timer.cancel()
-        self._looks_ms = when_ms
+        self._check_ms = when_ms
         self._timer = self._host.internode_clock.schedule(
-            max(0, when_ms - self._host.internode_clock.monotonic_ms()), self._look
+            max(0, when_ms - self._host.internode_clock.monotonic_ms()), self._check
         )
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now_ms = self._host.internode_clock.monotonic_ms()
-        for ask in [ask for ask in self._unsent if ask.deadline_ms <= now_ms]:
-            self._unsent.remove(ask)
-            self._fail(ask, self._why_unsent())
+        for pending in [pending for pending in self._unsent if pending.deadline_ms <= now_ms]:
+            self._unsent.remove(pending)
+            self._fail(pending, self._timeout_reason())
         state = self.state
         if state is LinkState.READY:
-            if any(ask.deadline_ms <= now_ms for ask in self._sent):
-                self._end("no answer in time")
-            elif not self._sent and now_ms >= self._idle_ends_ms():
-                self._hang_up()
-                self._go_down()
-        elif now_ms >= self._until_ms:
-            if state is not LinkState.RESTING:
+            if any(pending.deadline_ms <= now_ms for pending in self._sent):
+                self._connection_lost("no answer in time")
+            elif not self._sent and now_ms >= self._idle_deadline_ms():
+                self._close_transport()
+                self._set_disconnected()
+        elif now_ms >= self._state_ends_ms:
+            if state is not LinkState.BACKING_OFF:
                 self._timeouts += 1
-                self._end(self._why_unsent())
+                self._connection_lost(self._timeout_reason())
             elif self._unsent:
                 self._connect()
             else:
-                self._go_down()
-        if self.state is not LinkState.DOWN:
-            self._look_by(self._next_ms())
+                self._set_disconnected()
+        if self.state is not LinkState.DISCONNECTED:
+            self._schedule_check(self._next_check_ms())
 
-    def _next_ms(self) -> int:
+    def _next_check_ms(self) -> int:
         """When there is something to do if nothing is heard before."""
-        deadlines_ms = [ask.deadline_ms for ask in (*self._unsent, *self._sent)]
+        deadlines_ms = [pending.deadline_ms for pending in (*self._unsent, *self._sent)]
         if self.state is not LinkState.READY:
-            return min(self._until_ms, *deadlines_ms) if deadlines_ms else self._until_ms
-        return min(deadlines_ms) if deadlines_ms else self._idle_ends_ms()
+            return min(self._state_ends_ms, *deadlines_ms) if deadlines_ms else self._state_ends_ms
+        return min(deadlines_ms) if deadlines_ms else self._idle_deadline_ms()
 
-    def _why_unsent(self) -> str:
+    def _timeout_reason(self) -> str:
         if self.state is LinkState.CONNECTING:
             return "no connection in time"
         if self.state is LinkState.NEGOTIATING:
@@ -483,9 +492,9 @@ class PeerLink:
             return "not authenticated in time"
         return f"nothing is asked again yet: {self._last_failure}"
 
-    def _idle_ends_ms(self) -> int:
+    def _idle_deadline_ms(self) -> int:
         return self._active_ms + self._max_idle_ms
 
-    def _go_down(self) -> None:
-        self._move(LinkState.DOWN)
-        self._on_down()
+    def _set_disconnected(self) -> None:
+        self._transition(LinkState.DISCONNECTED)
+        self._on_disconnected()

@@ -74,8 +74,8 @@ class PeerLinks:
         self._setup_timeouts_ms = setup_timeouts_ms
         self._logins = peer_authentication
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
-        self._refusals = AuthenticationFailures()
-        self._login_faults: dict[bool, str] = {}
+        self._authentication_failures = AuthenticationFailures()
+        self._credential_errors: dict[bool, str] = {}
         """Why this node did not know as whom to go to controllers, or to brokers, when it last wanted to."""
         self._is_closed = False
 
@@ -105,12 +105,12 @@ class PeerLinks:
             refusal = "there are too many connections"
         if link is None and not refusal:
             try:
-                link = self._links[key] = self._link(to, purpose, self._logins(to_controller))
-                self._login_faults.pop(to_controller, None)
+                link = self._links[key] = self._new_link(to, purpose, self._logins(to_controller))
+                self._credential_errors.pop(to_controller, None)
             except ConfigError as error:
                 refusal = str(error)
-                if self._login_faults.get(to_controller) != refusal:  # told once, not at each attempt
-                    self._login_faults[to_controller] = refusal
+                if self._credential_errors.get(to_controller) != refusal:  # told once, not at each attempt
+                    self._credential_errors[to_controller] = refusal
                     self._logger.error("%s: nothing is asked of such nodes: %s", to, refusal)
         if link is None or refusal:
             unreachable = PeerUnreachable(f"{to}: nothing is asked: {refusal}")
@@ -119,14 +119,16 @@ class PeerLinks:
         # Imported here: a node that is alone starts without it.
         from kwire.broker.net.peer_link import PeerRequest
 
-        link.ask(PeerRequest(request, deadline_ms, on_response, max_version))
+        link.send(PeerRequest(request, deadline_ms, on_response, max_version))
 
-    def _link(self, to: PeerAddress, purpose: str, sasl_client: Callable[[], SaslClient] | None) -> PeerLink:
+    def _new_link(
+        self, to: PeerAddress, purpose: str, sasl_client: Callable[[], SaslClient] | None
+    ) -> PeerLink:
         from kwire.broker.net.peer_link import PeerLink
 
         return PeerLink(
             self._host,
-            lambda to, hears: self.dial(to, hears),
+            lambda to, events: self.dial(to, events),
             to,
             purpose,
             client_id=f"{self._client_id}-{purpose}",
@@ -134,8 +136,8 @@ class PeerLinks:
             max_idle_ms=self._max_idle_ms,
             setup_timeouts_ms=self._setup_timeouts_ms,
             sasl_client=sasl_client,
-            refusals=self._refusals,
-            on_down=lambda: self._forget((to, purpose)),
+            authentication_failures=self._authentication_failures,
+            on_disconnected=lambda: self._forget((to, purpose)),
         )
 
     def api_versions(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
@@ -144,10 +146,10 @@ class PeerLinks:
     def _forget(self, key: tuple[PeerAddress, str]) -> None:
         self._links.pop(key, None)
 
-    def break_off(self, to: Callable[[PeerAddress], bool], reason: str) -> None:
+    def disconnect(self, to: Callable[[PeerAddress], bool], reason: str) -> None:
         """Lose the connections to some nodes, as when their machines end: they are made anew by and by."""
         for link in [link for link in self._links.values() if to(link.to)]:
-            link.break_off(reason)
+            link.disconnect(reason)
 
     def close(self) -> None:
         """Close every connection: who waits for an answer is told so, and nothing more is sent."""

@@ -76,7 +76,7 @@ class ConnectionPorts(Protocol):
     @property
     def loop(self) -> Loop: ...
     @property
-    def frames_to(self) -> FrameHandler: ...
+    def frame_handler(self) -> FrameHandler: ...
     @property
     def settings(self) -> SocketSettings: ...
     @property
@@ -91,13 +91,13 @@ class Receiver(ABC):
     """The half of a connection that receives, with the state that both halves go by."""
 
     __slots__ = (
-        "_around",
         "_blocked",
         "_filled",
-        "_need",
-        "_own",
+        "_frame_buffer",
+        "_needed_bytes",
         "_partial",
         "_paused",
+        "_ports",
         "_refusal",
         "_waiting",
         "_waiting_position",
@@ -110,18 +110,20 @@ class Receiver(ABC):
         "sock",
     )
 
-    def __init__(self, around: ConnectionPorts, sock: socket.socket, channel: Channel) -> None:
-        self._around = around
+    def __init__(self, ports: ConnectionPorts, sock: socket.socket, channel: Channel) -> None:
+        self._ports = ports
         self.sock = sock
         self.fd = sock.fileno()
         self.channel = channel
-        channel.max_frame_bytes = around.settings.request_max_bytes
+        channel.max_frame_bytes = ports.settings.request_max_bytes
         self.queue = SendQueue(sock)
         self.closed = False
-        self.last_active_ms = around.loop.turn_ms
+        self.last_active_ms = ports.loop.turn_ms
         self._partial: bytearray | None = None  # the start of a frame
-        self._need = _PREFIX_BYTES  # how many bytes `_partial` or `_own` needs before anything can be done
-        self._own: bytearray | None = None  # the buffer of a frame beyond the scratch buffer
+        self._needed_bytes = (
+            _PREFIX_BYTES  # how many bytes `_partial` or `_own` needs before anything can be done
+        )
+        self._frame_buffer: bytearray | None = None  # the buffer of a frame beyond the scratch buffer
         self._filled = 0  # how much of `_own` has arrived
         self._waiting: bytearray | None = None  # whole frames that had to wait, from `_waiting_position` on
         self._waiting_position = 0
@@ -139,7 +141,7 @@ class Receiver(ABC):
         """Close, since the peer broke the protocol."""
 
     @abstractmethod
-    def look_again(self) -> None:
+    def mark_dirty(self) -> None:
         """See to this connection when the turn ends."""
 
     def _is_full(self) -> bool:
@@ -157,13 +159,13 @@ class Receiver(ABC):
         if (self.channel.slots or self.queue.size_bytes) and self._is_full():
             self._pause()
             return
-        around = self._around
-        own = self._own
+        ports = self._ports
+        frame_buffer = self._frame_buffer
         try:
-            if own is None:
-                count = self.sock.recv_into(around.scratch)
+            if frame_buffer is None:
+                count = self.sock.recv_into(ports.scratch)
             else:
-                count = self.sock.recv_into(memoryview(own)[self._filled :])
+                count = self.sock.recv_into(memoryview(frame_buffer)[self._filled :])
         except BlockingIOError:
             return
         except OSError as error:
@@ -172,9 +174,9 @@ class Receiver(ABC):
         if count == 0:
             self.close("the peer closed the connection")
             return
-        self.last_active_ms = around.loop.turn_ms
-        if own is not None:
-            self._received_own(own, count)
+        self.last_active_ms = ports.loop.turn_ms
+        if frame_buffer is not None:
+            self._received_in_frame_buffer(frame_buffer, count)
             return
         partial = self._partial
         if partial is None:
@@ -182,28 +184,28 @@ class Receiver(ABC):
             if (
                 repeated is not None
                 and count == _PREFIX_BYTES + repeated.size_bytes
-                and self._repeat(repeated)
+                and self._respond_to_repeated(repeated)
             ):
                 return
             if count >= FRAME_BUFFER_FROM_BYTES:
-                size: int = _SIZE.unpack_from(around.scratch)[0]
+                size: int = _SIZE.unpack_from(ports.scratch)[0]
                 if SCRATCH_BYTES - _PREFIX_BYTES < size <= self.channel.max_frame_bytes:
-                    self._need = _PREFIX_BYTES + size
-                    self._give_own(around.scratch[:count])
+                    self._needed_bytes = _PREFIX_BYTES + size
+                    self._start_frame_buffer(ports.scratch[:count])
                     return
-            received = bytearray(around.scratch[:count])
+            received = bytearray(ports.scratch[:count])
         else:
-            partial += around.scratch[:count]
+            partial += ports.scratch[:count]
             received = partial
-            if len(received) < self._need:
-                if self._need > SCRATCH_BYTES and len(received) >= FRAME_BUFFER_FROM_BYTES:
+            if len(received) < self._needed_bytes:
+                if self._needed_bytes > SCRATCH_BYTES and len(received) >= FRAME_BUFFER_FROM_BYTES:
                     self._partial = None
-                    self._give_own(received)
+                    self._start_frame_buffer(received)
                 return
             self._partial = None
-        self._take_frames(received, 0)
+        self._handle_frames(received, 0)
 
-    def _repeat(self, repeated: RepeatedRequest) -> bool:
+    def _respond_to_repeated(self, repeated: RepeatedRequest) -> bool:
         """Answer at once if what was received is the one request again; False where it is anything else.
 
         It goes without a slot, and does not wait for the end of the turn: nothing is before it, and it
@@ -212,8 +214,8 @@ class Receiver(ABC):
         queue = self.queue
         if self.channel.slots or queue.size_bytes:
             return False
-        around = self._around
-        scratch = around.scratch
+        ports = self._ports
+        scratch = ports.scratch
         size_bytes = repeated.size_bytes
         if _SIZE.unpack_from(scratch)[0] != size_bytes:
             return False
@@ -229,49 +231,51 @@ class Receiver(ABC):
             return True
         if sent < len(answer):
             queue.extend([answer[sent:]], len(answer) - sent)
-            self.look_again()
+            self.mark_dirty()
         request_metrics = self.channel.request_metrics
         if request_metrics is not None:
-            began = around.loop.turn_began
+            began = ports.loop.turn_began
             header, channel = repeated.header_of(scratch[_PREFIX_BYTES:]), self.channel
             channel.received_s = began
             number = channel.log_request(request_metrics, header, size_bytes)
             request_metrics.record(number, header, channel, size_bytes, len(answer), began, False)
         return True
 
-    def _received_own(self, own: bytearray, count: int) -> None:
+    def _received_in_frame_buffer(self, frame_buffer: bytearray, count: int) -> None:
         self._filled += count
-        if self._filled == self._need:
-            self._own = None
-            self._take_frames(own, 0)
-        elif self._filled == len(own):
-            self._own = self._grown(own)
+        if self._filled == self._needed_bytes:
+            self._frame_buffer = None
+            self._handle_frames(frame_buffer, 0)
+        elif self._filled == len(frame_buffer):
+            self._frame_buffer = self._grow(frame_buffer)
 
-    def _give_own(self, received: Buffer) -> None:
+    def _start_frame_buffer(self, received: Buffer) -> None:
         """Receive the frame that this is the start of into a buffer of its own from here on."""
         self._filled = len(received)
-        self._own = self._grown(received)
+        self._frame_buffer = self._grow(received)
 
-    def _grown(self, received: Buffer) -> bytearray:
+    def _grow(self, received: Buffer) -> bytearray:
         """A larger buffer for the frame that `received` is the start of."""
         have = len(received)
-        grown = bytearray(self._need if self._need <= FULL_BUFFER_FROM_SHARE * have else 4 * have)
+        grown = bytearray(
+            self._needed_bytes if self._needed_bytes <= FULL_BUFFER_FROM_SHARE * have else 4 * have
+        )
         grown[:have] = received
         return grown
 
-    def _take_frames(self, received: bytearray, position: int) -> None:
+    def _handle_frames(self, received: bytearray, position: int) -> None:
         """Hand over the whole frames from `position` on, and keep the rest for later."""
-        around = self._around
-        handle_frame = around.frames_to.handle_frame
+        ports = self._ports
+        handle_frame = ports.frame_handler.handle_frame
         channel = self.channel
         if channel.ending:
             return
         view = memoryview(received)
         end = len(received)
         frames = False
-        channel.received_s = around.loop.turn_began
+        channel.received_s = ports.loop.turn_began
         deadline = channel.received_s + TURN_BUDGET_SECONDS
-        self._need = _PREFIX_BYTES
+        self._needed_bytes = _PREFIX_BYTES
         while end - position >= _PREFIX_BYTES:
             size: int = _SIZE.unpack_from(received, position)[0]
             if size < 0 or size > channel.max_frame_bytes:
@@ -279,16 +283,16 @@ class Receiver(ABC):
                 return
             body = position + _PREFIX_BYTES
             if end - body < size:
-                self._need = _PREFIX_BYTES + size
+                self._needed_bytes = _PREFIX_BYTES + size
                 break
             # Without a slot there is nothing under way that was not when this was received.
             if (frames and perf_counter() > deadline) or (
                 channel.slots
-                and (self._is_full() or around.frames_to.must_wait(channel, view[body : body + size]))
+                and (self._is_full() or ports.frame_handler.must_wait(channel, view[body : body + size]))
             ):
                 self._waiting = received
                 self._waiting_position = position
-                self.look_again()
+                self.mark_dirty()
                 return
             frames = True
             position = body + size
@@ -298,15 +302,15 @@ class Receiver(ABC):
                 self._refuse(str(error))
                 return
             except Exception:
-                around.logger.exception("%r: a request failed, and its connection is closed", self)
+                ports.logger.exception("%r: a request failed, and its connection is closed", self)
                 self.close("the request failed")
                 return
             if self.closed or channel.ending:
                 return
         if position == end:
             return
-        if self._need > SCRATCH_BYTES and end - position >= FRAME_BUFFER_FROM_BYTES:
-            self._give_own(view[position:])
+        if self._needed_bytes > SCRATCH_BYTES and end - position >= FRAME_BUFFER_FROM_BYTES:
+            self._start_frame_buffer(view[position:])
         else:
             self._partial = received[position:]
 
@@ -314,7 +318,7 @@ class Receiver(ABC):
         channel = self.channel
         limit = "negative" if size < 0 else f"above {channel.max_frame_bytes}"
         reason = f"a frame's size is {size}, which is {limit}"
-        authentication, now_ms = channel.authentication, self._around.loop.now_ms()
+        authentication, now_ms = channel.authentication, self._ports.loop.now_ms()
         if authentication is None or not authentication.fail_invalid_size(channel, reason, now_ms):
             self._refuse(reason if size < 0 else f"{reason} (socket.request.max.bytes)")
 
@@ -323,7 +327,7 @@ class Receiver(ABC):
         if self.channel.slots or self.queue:
             self._refusal = reason
             self._pause()
-            self.look_again()
+            self.mark_dirty()
         else:
             self.refuse(reason)
 
@@ -335,22 +339,22 @@ class Receiver(ABC):
         """At the start of a turn: take the frames that had to wait in the one before."""
         if self.closed:
             return
-        self.look_again()
+        self.mark_dirty()
         waiting = self._waiting
         if waiting is not None and not self._is_full():
             self._waiting = None
-            self._take_frames(waiting, self._waiting_position)
+            self._handle_frames(waiting, self._waiting_position)
 
-    def _is_held(self, waiting: bytearray) -> bool:
+    def _must_wait(self, waiting: bytearray) -> bool:
         """Whether the first frame that waits has to wait for an answer."""
         frame = memoryview(waiting)[self._waiting_position + _PREFIX_BYTES :]
-        return self._around.frames_to.must_wait(self.channel, frame)
+        return self._ports.frame_handler.must_wait(self.channel, frame)
 
     def _watch(self) -> None:
         mask = (0 if self._paused else EPOLLIN) | (EPOLLOUT if self._blocked else 0)
         if mask != self._watched:
             self._watched = mask
-            self._around.loop.rewatch(self.fd, mask)
+            self._ports.loop.rewatch(self.fd, mask)
 
     @property
     def is_paused(self) -> bool:
@@ -360,4 +364,4 @@ class Receiver(ABC):
     @property
     def held_bytes(self) -> int:
         """Memory that is held for frames which have not arrived completely."""
-        return len(self._partial or b"") + len(self._own or b"")
+        return len(self._partial or b"") + len(self._frame_buffer or b"")

@@ -19,7 +19,7 @@ from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.listeners import BindError, Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
-from kwire.broker.net.peer_connection import PeerConnections, own_version
+from kwire.broker.net.peer_connection import PeerConnections, kwire_version
 from kwire.broker.net.peer_links import PeerLinks, peer_authentication
 from kwire.broker.net.socket_server import DRAIN_MS, SocketServer
 from kwire.broker.net.socket_settings import read_socket_settings
@@ -47,12 +47,12 @@ class FatalFailure:
         self.happened = LoopEvent()
         self.reason = ""
 
-    def tell(self, reason: str) -> None:
+    def report(self, reason: str) -> None:
         """The node cannot go on: whoever runs it should leave it."""
-        if not self.happened.has_come:
+        if not self.happened.is_set:
             self._logger.critical("the broker has to stop: %s", reason)
             self.reason = reason
-            self.happened.come()
+            self.happened.set()
 
 
 class ShutdownMode(Enum):
@@ -84,10 +84,10 @@ class RunningNode:
         self.loop = loop = Loop(clock, name=config.node_name, seed=seed)
         self.clock = loop.clock
         self.failure = FatalFailure(loop.logger("kwire.net"))
-        self.known = LoopEvent()
+        self.ready = LoopEvent()
         """Comes when the cluster counts on the broker, or it has failed before."""
-        self.failure.happened.then(self.known.come)
-        self.ending = ShutdownMode.CLEAN
+        self.failure.happened.on_set(self.ready.set)
+        self.shutdown_mode = ShutdownMode.CLEAN
         self.bootstrap = ""
         """Where clients connect: the address of every listener of the broker, the first one first.
 
@@ -99,7 +99,7 @@ class RunningNode:
             loop,
             connections.dial,
             client_id=config.node_name.replace(" ", "-"),
-            software_version=own_version,
+            software_version=kwire_version,
             max_idle_ms=settings.max_idle_ms,
             setup_timeouts_ms=(
                 settings.connection_setup_timeout_ms,
@@ -119,7 +119,7 @@ class RunningNode:
                     # One by one: closed below if the next one fails.
                     self._bound += [bind(name, host, port, settings, role)]
             node = new_node(
-                config, loop, self._disk, on_unfenced=self._accept_clients, on_fatal=self.failure.tell
+                config, loop, self._disk, on_unfenced=self._accept_clients, on_fatal=self.failure.report
             )
             self.node: NodeBase = node
             self.broker = node if isinstance(node, Node) else None
@@ -128,7 +128,7 @@ class RunningNode:
             if not all(told.host for told in (*broker_endpoints(config), *controller_endpoints(config))):
                 self.node.host_name = own_host_name()
             self.server = SocketServer(loop, self.node, settings)
-            self.node.config_changed.append(lambda: self.server.change_limits(read_socket_settings(config)))
+            self.node.config_changed.append(lambda: self.server.update_quotas(read_socket_settings(config)))
             self.node.start()
             self._listen(ListenerRole.CONTROLLER)
         except BaseException:
@@ -147,50 +147,50 @@ class RunningNode:
         try:
             self._listen(ListenerRole.BROKER)
         except BindError as error:
-            self.failure.tell(str(error))
+            self.failure.report(str(error))
             return
         # What was set while the broker ran before counts once it listens as it was told to start.
         server.change_listeners(config.running_listeners())
         self.node.config_changed.append(lambda: server.change_listeners(config.running_listeners()))
-        self.known.come()
+        self.ready.set()
 
-    def announce(self) -> None:
+    def set_bootstrap(self) -> None:
         """Clients may come, where the listeners are now."""
         listeners = self.server.listeners
         of_brokers = [one for one in listeners if one.role is ListenerRole.BROKER]
         self.bootstrap = ",".join(listener.address for listener in of_brokers or listeners)
 
-    def end(self) -> Iterator[Wait]:
+    def shut_down(self) -> Iterator[Wait]:
         """Stop the node as `ending` says. What is yielded is waited for before the next step."""
         loop, server = self.loop, self.server
         loop.alone = False
-        if self.ending is ShutdownMode.KILLED:
-            server.abandon()
-            self.node.abandon()
+        if self.shutdown_mode is ShutdownMode.KILLED:
+            server.kill()
+            self.node.kill()
         else:
-            yield from self._leave()
+            yield from self._controlled_shutdown()
             yield from server.drain(DRAIN_MS if loop.running else 0)
         done = loop.workers_done()
         yield Wait((done,), WORKERS_TIMEOUT_SECONDS)
-        if not done.has_come:
+        if not done.is_set:
             loop.logger("kwire.net").error(
                 "worker threads are still busy after %d s: stopping anyway", WORKERS_TIMEOUT_SECONDS
             )
-        if self.ending is ShutdownMode.CLEAN:
+        if self.shutdown_mode is ShutdownMode.CLEAN:
             self.node.finish_shutdown()
         self._peers.close()
         loop.stop()
 
-    def _leave(self) -> Iterator[Wait]:
+    def _controlled_shutdown(self) -> Iterator[Wait]:
         """Serve on until others lead what this broker did, or there is no use in waiting."""
         failed = self.failure.happened
-        if failed.has_come or not self.loop.running:
+        if failed.is_set or not self.loop.running:
             return
         left = LoopEvent()
-        self.node.leave(left.come)
+        self.node.controlled_shutdown(left.set)
         self.loop.wake()
         yield Wait((left, failed), CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS)
-        if not left.has_come and not failed.has_come:
+        if not left.is_set and not failed.is_set:
             self.loop.logger("kwire.net").warning(
                 "no controller had others lead in %d s: stopping anyway", CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS
             )

@@ -18,25 +18,25 @@ class SaslClientAuthenticator:
 
     def __init__(self, client: SaslClient) -> None:
         self._client = client
-        self.session_ms = 0
+        self.session_lifetime_ms = 0
         """How long it holds, as the other node has said; 0 is for good."""
 
-    def begin(self) -> Message:
+    def first_request(self) -> Message:
         """What is asked first."""
         return SaslHandshakeRequest(mechanism=self._client.mechanism)
 
-    def take(self, answer: Message) -> Message | None:
+    def next_request(self, answer: Message) -> Message | None:
         """What is asked next; None when the exchange has succeeded. AuthenticationFailed."""
         client = self._client
         challenge = b""
         if isinstance(answer, SaslHandshakeResponse):
             if answer.error_code:
-                raise AuthenticationFailed(_why_not(answer, client.mechanism))
+                raise AuthenticationFailed(_handshake_error(answer, client.mechanism))
         else:
             assert isinstance(answer, SaslAuthenticateResponse)
             if answer.error_code:
                 raise AuthenticationFailed(answer.error_message or f"error {answer.error_code}")
-            self.session_ms = max(self.session_ms, answer.session_lifetime_ms)
+            self.session_lifetime_ms = max(self.session_lifetime_ms, answer.session_lifetime_ms)
             if client.is_complete:
                 return None
             challenge = answer.auth_bytes
@@ -48,7 +48,7 @@ class SaslClientAuthenticator:
         return None
 
 
-def _why_not(answer: SaslHandshakeResponse, mechanism: str) -> str:
+def _handshake_error(answer: SaslHandshakeResponse, mechanism: str) -> str:
     enabled = f"enabled mechanisms are [{', '.join(answer.mechanisms)}]"
     match answer.error_code:
         case ErrorCode.UNSUPPORTED_SASL_MECHANISM:

@@ -30,7 +30,7 @@ async def serve(
     disk: Disk | None = None,
     alone: bool = False,
     stop: LoopEvent | None = None,
-    beside: Iterable[Callable[[RunningNode], Awaitable[None]]] = (),
+    background: Iterable[Callable[[RunningNode], Awaitable[None]]] = (),
 ) -> AsyncIterator[RunningNode]:
     """Run a node inside of the block. `alone`: nothing else in this trio run is in a hurry.
 
@@ -44,30 +44,30 @@ async def serve(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(loop.run)
-            company = [(one, trio.CancelScope()) for one in beside]
+            company = [(one, trio.CancelScope()) for one in background]
             for one, scope in company:
-                nursery.start_soon(_keep_company, one, running, scope)
+                nursery.start_soon(_run_background, one, running, scope)
             try:
                 # Nobody is told of the broker before its cluster counts on it, unless it has failed before.
-                await wait_any(running.known, *(() if stop is None else (stop,)))
+                await wait_any(running.ready, *(() if stop is None else (stop,)))
                 loop.alone = alone
-                running.announce()
+                running.set_bootstrap()
                 yield running
             finally:
                 with trio.CancelScope(shield=True):
-                    await run_waits(running.end())
+                    await run_waits(running.shut_down())
                 for _, scope in company:
                     scope.cancel()
     finally:
         running.close()
 
 
-async def _keep_company(
-    beside: Callable[[RunningNode], Awaitable[None]], running: RunningNode, scope: trio.CancelScope
+async def _run_background(
+    background: Callable[[RunningNode], Awaitable[None]], running: RunningNode, scope: trio.CancelScope
 ) -> None:
     with scope:
         try:
-            await beside(running)
+            await background(running)
         except Exception:
             running.loop.logger("kwire.net").exception(
                 "what runs beside the broker failed: it goes on without"
@@ -78,7 +78,7 @@ async def wait_any(*moments: LoopEvent) -> None:
     """Wait until one of `moments` has come."""
     come = trio.Event()
     for moment in moments:
-        moment.then(come.set)
+        moment.on_set(come.set)
     await come.wait()
 
 
@@ -86,4 +86,4 @@ async def run_waits(waits: Iterable[Wait]) -> None:
     """Go through `waits` while another task turns the loop."""
     for wait in waits:
         with trio.move_on_after(wait.seconds):
-            await wait_any(*wait.moments)
+            await wait_any(*wait.events)

@@ -63,12 +63,12 @@ class SocketServer:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """Where every connection receives; copied from before the next one does."""
         self.draining = False
-        self.limits = {role: new_connection_quotas(settings) for role in ListenerRole}
+        self.quotas = {role: new_connection_quotas(settings) for role in ListenerRole}
         """Broker and controller each count their own connections: neither can keep the other's away."""
         self.listeners: list[Listener] = []
-        self._wanted: dict[str, object] = {}
+        self._requested_listeners: dict[str, object] = {}
         """What was asked for under each name, last: it may not have come to that."""
-        self._left_over: list[Connection] = []
+        self._orphaned: list[Connection] = []
         """Connections of listeners that are gone, to be closed when this turn has sent its replies."""
         self.connections: dict[int, Connection] = {}
         self._next_channel_id = 0
@@ -79,16 +79,16 @@ class SocketServer:
         loop.end_turn = self._end_turn
 
     @property
-    def frames_to(self) -> ServedNode:
+    def frame_handler(self) -> ServedNode:
         return self.node
 
-    def change_limits(self, settings: SocketSettings) -> None:
+    def update_quotas(self, settings: SocketSettings) -> None:
         """Go by other connection limits from now on (KIP-402). Who is connected stays."""
-        for limits in self.limits.values():
-            limits.max_connections = settings.max_connections
-            limits.max_connections_per_ip = settings.max_connections_per_ip
-            limits.max_connections_per_ip_overrides = dict(settings.max_connections_per_ip_overrides)
-            limits.max_connections_by_listener = dict(settings.max_connections_by_listener)
+        for quotas in self.quotas.values():
+            quotas.max_connections = settings.max_connections
+            quotas.max_connections_per_ip = settings.max_connections_per_ip
+            quotas.max_connections_per_ip_overrides = dict(settings.max_connections_per_ip_overrides)
+            quotas.max_connections_by_listener = dict(settings.max_connections_by_listener)
         for listener in self.listeners:
             self._start_accepting(listener)
 
@@ -101,7 +101,7 @@ class SocketServer:
         except OSError as error:
             raise BindError(f"cannot listen on {listener.address}: {error.strerror}") from error
         if listener.role is ListenerRole.BROKER:
-            self._wanted.setdefault(listener.name, listener)
+            self._requested_listeners.setdefault(listener.name, listener)
         self.listeners.append(listener)
         self._count_listeners()
         self._start_accepting(listener)
@@ -114,21 +114,21 @@ class SocketServer:
         log, and not tried again before it was given up. What it takes to look hosts up is done beside.
         """
         wanted = {endpoint.name: endpoint for endpoint in endpoints}
-        for name in [name for name in self._wanted if name not in wanted]:
-            self._give_up(name)
+        for name in [name for name in self._requested_listeners if name not in wanted]:
+            self._remove_listener(name)
         for name, endpoint in wanted.items():
-            if name not in self._wanted and not self.draining:
-                self._wanted[name] = endpoint
-                self._take_up(endpoint)
+            if name not in self._requested_listeners and not self.draining:
+                self._requested_listeners[name] = endpoint
+                self._add_listener(endpoint)
 
-    def _take_up(self, endpoint: ListenerEndpoint) -> None:
+    def _add_listener(self, endpoint: ListenerEndpoint) -> None:
         name = endpoint.name
 
         def bound(outcome: Listener | BaseException) -> None:
             if isinstance(outcome, BaseException):
                 self.logger.error("%s is not served: %s", name, outcome)
                 return
-            if self.draining or self._wanted.get(name) is not endpoint:
+            if self.draining or self._requested_listeners.get(name) is not endpoint:
                 outcome.sock.close()
                 return
             try:
@@ -142,27 +142,27 @@ class SocketServer:
         work = partial(bind, name, endpoint.host, endpoint.port, self.settings)
         self.loop.run_in_worker(work, bound)
 
-    def _give_up(self, name: str) -> None:
-        del self._wanted[name]
+    def _remove_listener(self, name: str) -> None:
+        del self._requested_listeners[name]
         for listener in [listener for listener in self.listeners if listener.name == name]:
             self._stop_accepting(listener)
             self.listeners.remove(listener)
             listener.sock.close()
             self.logger.info("%s is no longer served at %s", name, listener.address)
         self._count_listeners()
-        left_over = [connection for connection in self.connections.values() if connection.listener == name]
-        self._left_over += left_over
-        if left_over and not self.loop.in_turn:
+        orphaned = [connection for connection in self.connections.values() if connection.listener == name]
+        self._orphaned += orphaned
+        if orphaned and not self.loop.in_turn:
             self.loop.wake()
 
     def _count_listeners(self) -> None:
-        for role, limits in self.limits.items():
-            limits.listeners = sum(listener.role is role for listener in self.listeners)
+        for role, quotas in self.quotas.items():
+            quotas.listeners = sum(listener.role is role for listener in self.listeners)
 
     def _start_accepting(self, listener: Listener) -> None:
         if listener not in self.listeners or self.draining:
             return
-        if not listener.accepting and self.limits[listener.role].has_room(listener.name):
+        if not listener.accepting and self.quotas[listener.role].has_capacity(listener.name):
             listener.accepting = True
             self.loop.watch(listener.fd, EPOLLIN, lambda mask: self._accept(listener))
 
@@ -172,9 +172,9 @@ class SocketServer:
             self.loop.unwatch(listener.fd)
 
     def _accept(self, listener: Listener) -> None:
-        limits = self.limits[listener.role]
+        quotas = self.quotas[listener.role]
         for _ in range(ACCEPTS_PER_TURN):
-            if not limits.has_room(listener.name):
+            if not quotas.has_capacity(listener.name):
                 self.logger.info(
                     "%s has as many connections as it may: accepting no more for now", listener.name
                 )
@@ -193,14 +193,14 @@ class SocketServer:
                     return
                 continue  # the peer gave up before it was accepted
             ip = address[0].removeprefix("::ffff:") if "." in address[0] else address[0]
-            if not limits.admit(listener.name, ip):
-                self.logger.info("%s is refused: it has %d connections already", ip, limits.limit_of(ip))
+            if not quotas.admit(listener.name, ip):
+                self.logger.info("%s is refused: it has %d connections already", ip, quotas.ip_limit(ip))
                 sock.close()
                 continue
             try:
                 self._connect(listener, sock, (ip, address[1]))
             except OSError as error:
-                limits.release(listener.name, ip)
+                quotas.release(listener.name, ip)
                 self.logger.info("%s went away while connecting: %s", ip, error.strerror)
                 sock.close()
 
@@ -218,7 +218,7 @@ class SocketServer:
         self.connections[connection.channel.id] = connection
         self._watch_idle(connection, self.settings.max_idle_ms)
         self.logger.debug("%r connected", connection)
-        if self.limits[listener.role].is_exceeded():
+        if self.quotas[listener.role].is_exceeded():
             self._close_least_recently_used(listener.role)
 
     def _watch_idle(self, connection: Connection, delay_ms: int) -> None:
@@ -238,11 +238,11 @@ class SocketServer:
 
     def _close_least_recently_used(self, role: ListenerRole) -> None:
         """A protected listener went beyond `max.connections`: somebody else's connection makes room."""
-        limits = self.limits[role]
+        quotas = self.quotas[role]
         others = [
             connection
             for connection in self.connections.values()
-            if connection.channel.role is role and not limits.is_protected(connection.listener)
+            if connection.channel.role is role and not quotas.is_protected(connection.listener)
         ]
         if others:
             oldest = min(others, key=lambda connection: connection.last_active_ms)
@@ -250,7 +250,7 @@ class SocketServer:
 
     # --- the turn
 
-    def look_at(self, connection: Connection) -> None:
+    def mark_dirty(self, connection: Connection) -> None:
         """See to this connection when the turn ends."""
         if not connection.dirty and not connection.closed:
             connection.dirty = True
@@ -267,9 +267,9 @@ class SocketServer:
         self.node.end_turn(self._send)
         self._closed_in_turn = False
         self._send()
-        if self._left_over:
-            left_over, self._left_over = self._left_over, []
-            for connection in left_over:
+        if self._orphaned:
+            orphaned, self._orphaned = self._orphaned, []
+            for connection in orphaned:
                 self.close(connection, "its listener is gone")
         if self.draining:
             self._close_drained()
@@ -304,7 +304,7 @@ class SocketServer:
         connection.release()
         self._closed_in_turn = True
         del self.connections[connection.channel.id]
-        self.limits[connection.channel.role].release(connection.listener, connection.peer[0])
+        self.quotas[connection.channel.role].release(connection.listener, connection.peer[0])
         try:
             self.node.channel_closed(connection.channel)
         except Exception:
@@ -312,7 +312,7 @@ class SocketServer:
         for listener in self.listeners:
             self._start_accepting(listener)
 
-    def abandon(self) -> None:
+    def kill(self) -> None:
         """Close everything now: nobody is answered, and what was staged is not written."""
         self.loop.end_turn = lambda: False
         self._stop_listening()
@@ -345,4 +345,4 @@ class SocketServer:
         for connection in [c for c in self.connections.values() if c.is_drained]:
             self.close(connection, "the broker stops")
         if not self.connections:
-            self._drained.come()
+            self._drained.set()

@@ -28,16 +28,16 @@ from kwire.wire.schema import Message
 VerificationCallback = Callable[[ErrorCode], None]
 
 
-class _Subject(NamedTuple):
+class _TransactionKey(NamedTuple):
     transactional_id: str
     producer: ProducerIdAndEpoch
     adds: bool
 
 
-class _Question(NamedTuple):
-    subject: _Subject
+class _PendingVerification(NamedTuple):
+    transaction: _TransactionKey
     partition: TopicPartition
-    told: VerificationCallback
+    callback: VerificationCallback
 
 
 class AddPartitionsToTxnManager:
@@ -52,9 +52,11 @@ class AddPartitionsToTxnManager:
         address_of: Callable[[int], PeerAddress | None],
         timeout_ms: Callable[[], int],
     ) -> None:
-        self._questions: RequestBatcher[_Question] = RequestBatcher(self, host, address_of, timeout_ms)
+        self._batcher: RequestBatcher[_PendingVerification] = RequestBatcher(
+            self, host, address_of, timeout_ms
+        )
 
-    def ask(
+    def verify(
         self,
         coordinator_id: int,
         transactional_id: str,
@@ -62,68 +64,74 @@ class AddPartitionsToTxnManager:
         partition: TopicPartition,
         *,
         adds: bool,
-        told: VerificationCallback,
+        callback: VerificationCallback,
     ) -> None:
         """Whether the partition is part of the transaction; with `adds` it becomes part of it.
 
         `told` is called once, and not in here; of one transaction in the order of the questions.
         """
-        subject = _Subject(transactional_id, producer, adds)
-        self._questions.ask(coordinator_id, _Question(subject, partition, told))
+        transaction = _TransactionKey(transactional_id, producer, adds)
+        self._batcher.submit(coordinator_id, _PendingVerification(transaction, partition, callback))
 
     # --- see `Asks`
 
-    def together(self, waiting: list[_Question]) -> tuple[list[_Question], list[_Question]]:
+    def select_batch(
+        self, waiting: list[_PendingVerification]
+    ) -> tuple[list[_PendingVerification], list[_PendingVerification]]:
         """Of each transactional id there is one entry in a request."""
-        taken: list[_Question] = []
-        left: list[_Question] = []
-        subjects: dict[str, _Subject] = {}
-        for question in waiting:
-            subject = question.subject
+        taken: list[_PendingVerification] = []
+        left: list[_PendingVerification] = []
+        subjects: dict[str, _TransactionKey] = {}
+        for pending in waiting:
+            transaction = pending.transaction
             fits = len(taken) < MAX_BATCHED
-            if fits and subjects.setdefault(subject.transactional_id, subject) == subject:
-                taken.append(question)
+            if fits and subjects.setdefault(transaction.transactional_id, transaction) == transaction:
+                taken.append(pending)
             else:
-                left.append(question)
+                left.append(pending)
         return taken, left
 
-    def request(self, questions: Sequence[_Question]) -> Message:
-        asked: dict[_Subject, dict[TopicPartition, None]] = {}
-        for question in questions:
-            asked.setdefault(question.subject, {})[question.partition] = None
+    def build_request(self, batch: Sequence[_PendingVerification]) -> Message:
+        asked: dict[_TransactionKey, dict[TopicPartition, None]] = {}
+        for pending in batch:
+            asked.setdefault(pending.transaction, {})[pending.partition] = None
         return AddPartitionsToTxnRequest(
-            transactions=[_transaction(subject, partitions) for subject, partitions in asked.items()]
+            transactions=[_transaction(transaction, partitions) for transaction, partitions in asked.items()]
         )
 
-    def answered(self, questions: Sequence[_Question], answer: Message | PeerUnreachable) -> None:
-        if isinstance(answer, PeerUnreachable):
-            for question in questions:
-                question.told(ErrorCode.NETWORK_EXCEPTION)
+    def handle_response(
+        self, batch: Sequence[_PendingVerification], response: Message | PeerUnreachable
+    ) -> None:
+        if isinstance(response, PeerUnreachable):
+            for pending in batch:
+                pending.callback(ErrorCode.NETWORK_EXCEPTION)
             return
-        assert isinstance(answer, AddPartitionsToTxnResponse)
-        of_all = error_code(answer.error_code)
+        assert isinstance(response, AddPartitionsToTxnResponse)
+        of_all = error_code(response.error_code)
         if of_all is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             # Which is no client's affair: its partition was not verified.
             of_all = ErrorCode.INVALID_TXN_STATE
         codes = {
             (result.transactional_id, topic.name, partition.partition_index): partition.partition_error_code
-            for result in answer.results_by_transaction
+            for result in response.results_by_transaction
             for topic in result.topic_results
             for partition in topic.results_by_partition
         }
-        for question in questions:
-            place = (question.subject.transactional_id, *question.partition)
-            question.told(of_all or error_code(codes.get(place, ErrorCode.UNKNOWN_SERVER_ERROR)))
+        for pending in batch:
+            place = (pending.transaction.transactional_id, *pending.partition)
+            pending.callback(of_all or error_code(codes.get(place, ErrorCode.UNKNOWN_SERVER_ERROR)))
 
 
-def _transaction(subject: _Subject, partitions: dict[TopicPartition, None]) -> AddPartitionsToTxnTransaction:
+def _transaction(
+    transaction: _TransactionKey, partitions: dict[TopicPartition, None]
+) -> AddPartitionsToTxnTransaction:
     topics: dict[str, AddPartitionsToTxnTopic] = {}
     for name, index in partitions:
         topics.setdefault(name, AddPartitionsToTxnTopic(name=name)).partitions.append(index)
     return AddPartitionsToTxnTransaction(
-        transactional_id=subject.transactional_id,
-        producer_id=subject.producer.producer_id,
-        producer_epoch=subject.producer.epoch,
-        verify_only=not subject.adds,
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer.producer_id,
+        producer_epoch=transaction.producer.epoch,
+        verify_only=not transaction.adds,
         topics=list(topics.values()),
     )

@@ -16,18 +16,18 @@ from kwire.wire.primitives import Uuid
 class NodeAssignmentsManager:
     """`replication.log_dirs.Placement` of one broker."""
 
-    def __init__(self, controller: ControllerPort, life: BrokerLifecycleManager, node_id: int) -> None:
+    def __init__(self, controller: ControllerPort, lifecycle: BrokerLifecycleManager, node_id: int) -> None:
         self._controller = controller
-        self._life = life
+        self._lifecycle = lifecycle
         self._node_id = node_id
 
-    def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
+    def assign(self, assignments: DirectoryAssignments, done: OnAssigned) -> None:
         """Tell in which directories replicas lie."""
         self._controller.submit(
-            AssignReplicasToDirs(self._node_id, self._life.broker_epoch, places),
+            AssignReplicasToDirs(self._node_id, self._lifecycle.broker_epoch, assignments),
             lambda reply: done(reply if isinstance(reply, ApiError) else None),
         )
 
-    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
+    def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
         """Tell which directories have failed, and which take nothing new, with the next heartbeat."""
-        self._life.tell_directories(failed, cordoned)
+        self._lifecycle.report_directories(failed, cordoned)

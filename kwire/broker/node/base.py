@@ -26,7 +26,7 @@ from kwire.broker.node.format import (
     all_directories,
     format_directories,
     metadata_directory,
-    naming_metadata_directory,
+    name_metadata_directory_in_errors,
 )
 from kwire.broker.node.metadata import NodeMetadata
 from kwire.broker.security.settings import listener_security, scram_mechanisms
@@ -80,7 +80,7 @@ class NodeBase(ABC):
         self._logger = host.logger("kwire.node")
         self._disk = disk
         self._on_fatal = on_fatal
-        self._on_left: Callable[[], None] = lambda: None
+        self._on_shutdown_allowed: Callable[[], None] = lambda: None
         self._metadata = NodeMetadata(
             config,
             host,
@@ -88,7 +88,7 @@ class NodeBase(ABC):
             disk,
             on_caught_up=on_caught_up,
             on_unfenced=on_unfenced,
-            on_gone=lambda: self._on_left(),
+            on_shutdown_allowed=lambda: self._on_shutdown_allowed(),
             on_failed=on_fatal,
         )
         self.controller = self._metadata.controller
@@ -97,9 +97,9 @@ class NodeBase(ABC):
         self.sessions: SaslSessions | None = None
         """Of connections on listeners with SASL, once there has been one."""
         self.quorum = self._metadata.quorum
-        self.life = self._metadata.life
+        self.lifecycle = self._metadata.lifecycle
         self.token_hmacs = self._metadata.token_hmacs
-        self._metadata.publisher.subscribe(self._follow_tokens)
+        self._metadata.publisher.subscribe(self._update_tokens)
         self._dispatcher = Dispatcher(self.as_served)
 
     # --- life
@@ -128,21 +128,23 @@ class NodeBase(ABC):
         else:
             assign_directory_ids(self._disk, owners, lambda: new_uuid(rng), self._logger)
         self.log_manager.load_meta_properties()
-        with naming_metadata_directory(config):
+        with name_metadata_directory_in_errors(config):
             self._metadata.start(self.bound_ports, self.host_name)
 
-    def leave(self, on_left: Callable[[], None]) -> None:
+    def controlled_shutdown(self, on_done: Callable[[], None]) -> None:
         """Have others lead what this node does; `on_left` is called when it may end. KIP-631, KIP-595.
 
         A broker that is alone with itself as its controller has nobody to hand anything over to.
         """
         others = self.image.brokers.keys() - {self.node_id}
-        hands_over = self.life.stage is LifecycleStage.UNFENCED and (others or not self.quorum.is_sole_voter)
+        hands_over = self.lifecycle.stage is LifecycleStage.UNFENCED and (
+            others or not self.quorum.is_sole_voter
+        )
         if hands_over and self.config.controlled_shutdown_enable:
-            self._on_left = lambda: self._metadata.leave(on_left)
-            self.life.leave()
+            self._on_shutdown_allowed = lambda: self._metadata.resign(on_done)
+            self.lifecycle.begin_controlled_shutdown()
         else:
-            self._metadata.leave(on_left)
+            self._metadata.resign(on_done)
 
     def begin_shutdown(self) -> None:
         """Let everyone go who waits, so that connections can drain."""
@@ -151,14 +153,14 @@ class NodeBase(ABC):
             self.sessions.send_delayed_failures()
 
     @abstractmethod
-    def abandon(self) -> None:
+    def kill(self) -> None:
         """End the processes of its own that it has: this is to be as if it were killed."""
 
     def finish_shutdown(self) -> None:
         """Write what is staged, then flush, checkpoint and mark the directories as cleanly shut down."""
         self.end_turn()
         self._metadata.shutdown()
-        self.log_manager.shutdown(self.host.now_ms(), broker_epoch=self.life.broker_epoch)
+        self.log_manager.shutdown(self.host.now_ms(), broker_epoch=self.lifecycle.broker_epoch)
 
     # --- the turn
 
@@ -168,7 +170,7 @@ class NodeBase(ABC):
         """Itself, as handlers of requests see it."""
 
     @abstractmethod
-    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+    def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
         """Write what this turn appended, and call `answer` before what comes of that."""
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
@@ -225,7 +227,7 @@ class NodeBase(ABC):
             is_running=lambda: not self.stopping,
         )
 
-    def _follow_tokens(self, image: MetadataImage, delta: MetadataDelta) -> None:
+    def _update_tokens(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if image.delegation_tokens or delta.image.delegation_tokens:
             self.token_hmacs.update_tokens(image.delegation_tokens)
             self.users.update_tokens(image.delegation_tokens)
@@ -259,7 +261,7 @@ class NodeBase(ABC):
 
     # --- following the metadata
 
-    def _take_configs(self) -> None:
+    def _apply_configs(self) -> None:
         """What was set on the running cluster and node holds from now on."""
         image = self.image
         self.config.update(

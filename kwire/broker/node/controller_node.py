@@ -45,27 +45,27 @@ class ControllerNode(NodeBase):
 
     def start(self) -> None:
         super().start()
-        self._take_configs()
+        self._apply_configs()
         self._metadata.publisher.subscribe(self._metadata_changed)
         self._on_started()
 
     def begin_shutdown(self) -> None:
         super().begin_shutdown()
-        self._metadata.end_waits()
+        self._metadata.complete_delayed_fetches()
 
-    def abandon(self) -> None:
+    def kill(self) -> None:
         pass  # it has none
 
     @property
     def as_served(self) -> CombinedRole:
         return cast("CombinedRole", self)  # handlers of brokers' APIs have no listener here
 
-    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+    def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
         """Nothing is staged by a controller."""
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
-            self._take_configs()
+            self._apply_configs()
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         """There is no controller without its metadata log; the others hold nothing of it."""

@@ -39,7 +39,7 @@ class ControllerRegistration:
     def register(self) -> None:
         """Register now, whatever the metadata says: the active controller is this node, and alone."""
         self._in_flight = True
-        self._controller.submit(self._command, self._answered)
+        self._controller.submit(self._command, self._handle_reply)
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -55,7 +55,7 @@ class ControllerRegistration:
         elif self._timer is None and not self._is_accepted:
             self._register_if_due()
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Somebody else leads: ask again without the pause."""
         self._failures, self._is_accepted = 0, False
         self._register_if_due()
@@ -72,7 +72,7 @@ class ControllerRegistration:
         if not (self._is_known() or is_early or self._in_flight or self._is_stopped):
             self.register()
 
-    def _answered(self, reply: ApiError | None) -> None:
+    def _handle_reply(self, reply: ApiError | None) -> None:
         self._in_flight = False
         if self._is_stopped:
             return

@@ -73,7 +73,7 @@ def separate_directory(config: BrokerConfig) -> str | None:
 
 
 @contextmanager
-def naming_metadata_directory(config: BrokerConfig) -> Iterator[None]:
+def name_metadata_directory_in_errors(config: BrokerConfig) -> Iterator[None]:
     """What fails within has failed in the directory of the metadata log: StartRefused names its setting."""
     try:
         yield
@@ -212,9 +212,9 @@ def needs_voters(config: BrokerConfig) -> bool:
     return not config.value("controller.quorum.voters") and bool(controller_endpoints(config))
 
 
-def check_voters(config: BrokerConfig, beginning: InitialMetadata) -> None:
+def check_voters(config: BrokerConfig, initial_metadata: InitialMetadata) -> None:
     """FormatError: the voters are named in two places, as Kafka refuses it."""
-    if beginning.voters and config.value("controller.quorum.voters"):
+    if initial_metadata.voters and config.value("controller.quorum.voters"):
         raise FormatError(
             "controller.quorum.voters is set, and voters for a dynamic quorum are given too: remove "
             "controller.quorum.voters and set controller.quorum.bootstrap.servers, or give no voters"
@@ -229,7 +229,7 @@ def format_directories(
     *,
     cluster_id: str | None = None,
     ignore_formatted: bool = False,
-    beginning: InitialMetadata | None = None,
+    initial_metadata: InitialMetadata | None = None,
 ) -> list[str]:
     """Format every directory that is not yet, and give a line of what was done for each.
 
@@ -239,18 +239,20 @@ def format_directories(
     elsewhere. One that cannot be read is left out, as Kafka does; StorageError when none can be, and when one
     cannot be written.
     """
-    if beginning is None:
-        beginning = InitialMetadata(voters=[standalone_voter(config, rng)] if needs_voters(config) else [])
-    check_voters(config, beginning)
+    if initial_metadata is None:
+        initial_metadata = InitialMetadata(
+            voters=[standalone_voter(config, rng)] if needs_voters(config) else []
+        )
+    check_voters(config, initial_metadata)
     try:
         levels = effective_levels(
-            beginning.features,
-            beginning.release_version,
+            initial_metadata.features,
+            initial_metadata.release_version,
             dynamic_quorum=not config.value("controller.quorum.voters"),
         )
     except UnknownLevel as error:
         raise FormatError(str(error)) from error
-    if beginning.credentials and dict(levels)[METADATA_VERSION] < SCRAM_LEVEL:
+    if initial_metadata.credentials and dict(levels)[METADATA_VERSION] < SCRAM_LEVEL:
         raise FormatError(
             f"--add-scram needs {METADATA_VERSION} {SCRAM_LEVEL} ({RELEASES[SCRAM_LEVEL]}) or newer"
         )
@@ -272,8 +274,8 @@ def format_directories(
         # Kafka's tool writes UTF-8, and this is what a broker, Kafka's or kwire, then reads.
         cluster_id = cluster_id.encode("utf-8", "replace").decode("iso-8859-1")
     # All is put together before anything is written.
-    content = _bootstrap(levels, beginning.credentials, now_ms)
-    voters = _voters_snapshot(beginning.voters, now_ms) if beginning.voters else None
+    content = _bootstrap(levels, initial_metadata.credentials, now_ms)
+    voters = _voters_snapshot(initial_metadata.voters, now_ms) if initial_metadata.voters else None
     for directory in owners.unformatted:
         if not disk.is_directory(directory):
             disk.make_directory(directory)
@@ -283,7 +285,7 @@ def format_directories(
     # With home as the last: until then it can be told from the bootstrap file there that this is not over.
     for directory in sorted(owners.unformatted, key=lambda path: path == home):
         directory_id = new_uuid(rng)
-        for voter in beginning.voters:
+        for voter in initial_metadata.voters:
             if directory == home and voter.voter_id == config.node_id:
                 directory_id = voter.voter_directory_id
         write_meta_properties(disk, directory, MetaProperties(cluster_id, config.node_id, directory_id))

@@ -63,7 +63,7 @@ class NodeMetadata:
         *,
         on_caught_up: Callable[[], None] = lambda: None,
         on_unfenced: Callable[[], None] = lambda: None,
-        on_gone: Callable[[], None] = lambda: None,
+        on_shutdown_allowed: Callable[[], None] = lambda: None,
         on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """For the first three see `BrokerLifecycleManager`.
@@ -86,18 +86,18 @@ class NodeMetadata:
             on_failed=self._failed,
         )
         self.token_hmacs = TokenHmacs(token_settings(config).secret)
-        self.runtime = self._made_runtime() if config.is_controller else None
+        self.runtime = self._new_runtime() if config.is_controller else None
         """The controller of this node, if it is one: it decides while it is the active one."""
         self.remote: RemoteController | None = None
         """The way to an active controller that may be another node."""
         self.controller: ControllerPort
         """The active controller, wherever it is."""
         if self.runtime is None or controller_endpoints(config):
-            self.controller = self.remote = self._look_elsewhere()
+            self.controller = self.remote = self._new_remote_controller()
         else:
             self.controller = self.runtime  # nobody else can reach the quorum
         self._registration: ControllerRegistration | None = None
-        self.life = BrokerLifecycleManager(
+        self.lifecycle = BrokerLifecycleManager(
             self.controller,
             host,
             config.node_id,
@@ -108,14 +108,14 @@ class NodeMetadata:
                 config.log_dir_failure_timeout_ms,
             ),
             image=lambda: self.publisher.image,
-            is_alone=self._is_alone,
+            is_only_broker=self._is_only_broker,
             on_caught_up=on_caught_up,
             on_unfenced=on_unfenced,
-            on_gone=on_gone,
+            on_shutdown_allowed=on_shutdown_allowed,
             on_failed=on_failed,
         )
 
-    def _look_elsewhere(self) -> RemoteController:
+    def _new_remote_controller(self) -> RemoteController:
         # Imported here: a node that is alone starts without it.
         from kwire.broker.node.remote_controller import RemoteController
 
@@ -124,10 +124,10 @@ class NodeMetadata:
             self._host,
             self.quorum,
             cluster_id=lambda: self._log_manager.cluster_id,
-            own=self.runtime,
+            local_controller=self.runtime,
         )
 
-    def _made_runtime(self) -> ControllerRuntime:
+    def _new_runtime(self) -> ControllerRuntime:
         config = self._config
         defaults = TopicDefaults(
             config.num_partitions,
@@ -178,7 +178,7 @@ class NodeMetadata:
             static_voters=static_voters(config, endpoints),
         )
         rng = host.random("incarnations")
-        self.publisher.subscribe(self.life.image_changed)
+        self.publisher.subscribe(self.lifecycle.image_changed)
         quorum = self.quorum
         quorum.start(log, self._log_manager.cluster_id, self.runtime, endpoints)
         if config.is_controller:
@@ -190,11 +190,11 @@ class NodeMetadata:
             if quorum.is_sole_voter:
                 registration.register()
             self.publisher.subscribe(registration.image_changed)
-            quorum.subscribe_leader(registration.hurry)
+            quorum.subscribe_leader(registration.retry_now)
         if config.is_broker:
             quorum.subscribe_leader(self._leader_changed)
         if config.is_broker:
-            self.life.start(
+            self.lifecycle.start(
                 RegisterBroker(
                     config.node_id,
                     new_uuid(rng),
@@ -214,7 +214,7 @@ class NodeMetadata:
     def _leader_changed(self) -> None:
         """Have whoever leads now hear of the broker, without the pause before."""
         if not self.quorum.leads:
-            self.life.hurry()
+            self.lifecycle.send_now()
 
     def _previous_broker_epoch(self) -> int:
         """The epoch in which this broker has ended cleanly, in every directory; else -1. KIP-966."""
@@ -226,17 +226,17 @@ class NodeMetadata:
 
     def opened(self) -> None:
         """The logs are open, and the replicas taken up: the broker may be unfenced. StorageError."""
-        self.life.opened()
+        self.lifecycle.opened()
         self.quorum.settle()
 
-    def _is_alone(self) -> bool:
+    def _is_only_broker(self) -> bool:
         return self.quorum.is_sole_voter and self.publisher.image.brokers.keys() <= {self._config.node_id}
 
-    def leave(self, on_left: Callable[[], None]) -> None:
+    def resign(self, on_resigned: Callable[[], None]) -> None:
         """Have another node lead the quorum, if this one does; `on_left` is called when it may end."""
-        self.quorum.leave(on_left)
+        self.quorum.leave(on_resigned)
 
-    def end_waits(self) -> None:
+    def complete_delayed_fetches(self) -> None:
         """Let everyone go who waits for the metadata log to grow."""
         self.quorum.end_waits()
 
@@ -250,7 +250,7 @@ class NodeMetadata:
         if self._registration is not None:
             self._registration.stop()
         if self.runtime is None or not self.quorum.is_sole_voter:
-            self.life.stop()
+            self.lifecycle.stop()
             self.quorum.stop()
             return
         with suppress(StorageError):  # of which the quorum tells
@@ -258,14 +258,14 @@ class NodeMetadata:
             # What it leads is given up with its end, and need not be because others are to lead.
             self.publisher.close()
             self.runtime.release()
-            self.life.leave()
+            self.lifecycle.begin_controlled_shutdown()
             for _ in range(MAX_SHUTDOWN_HEARTBEATS):
                 self.quorum.settle()
                 self.runtime.release()
-                if self.life.stage is not LifecycleStage.LEAVING:
+                if self.lifecycle.stage is not LifecycleStage.CONTROLLED_SHUTDOWN:
                     break
-                self.life.hurry()
-            self.life.stop()
+                self.lifecycle.send_now()
+            self.lifecycle.stop()
         self.quorum.stop()
 
     def _failed(self, reason: str) -> None:

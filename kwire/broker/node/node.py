@@ -23,7 +23,7 @@ from kwire.broker.node.broker_lifecycle import LifecycleStage
 from kwire.broker.node.format import (
     all_directories,
     metadata_directory,
-    naming_metadata_directory,
+    name_metadata_directory_in_errors,
     separate_directory,
 )
 from kwire.broker.node.isr_controller import NodeIsrController
@@ -74,8 +74,8 @@ class Node(NodeBase):
             all_directories(config),
             rng=host.random("directories"),
             logger=host.logger("kwire.storage"),
-            config_for=lambda topic: self.replicas.log_config(topic),
-            assigned_directory_id=lambda topic, index: self.log_dirs.place_of(topic, index),
+            config_for=lambda topic: self.replica_manager.log_config(topic),
+            assigned_directory_id=lambda topic, index: self.log_dirs.assigned_directory(topic, index),
             metadata_dir=separate_directory(config),
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             on_directory_failed=self._directory_failed,
@@ -101,9 +101,9 @@ class Node(NodeBase):
         )
         self.cleaner = LogCleaner(self.log_manager, config, host, disk)
         self.producer_ids = ProducerIdManager(
-            self.controller, host, config.node_id, broker_epoch=lambda: self.life.broker_epoch
+            self.controller, host, config.node_id, broker_epoch=lambda: self.lifecycle.broker_epoch
         )
-        self.placement = NodeAssignmentsManager(self.controller, self.life, self.node_id)
+        self.assignments = NodeAssignmentsManager(self.controller, self.lifecycle, self.node_id)
         self.log_dirs: LogDirs = LogDirs(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
@@ -116,52 +116,54 @@ class Node(NodeBase):
         ports = NodeTransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)
         self.write_marker = ports.write_marker
-        self.ask_coordinator = ports.ask_coordinator
+        self.add_or_verify_partition = ports.add_or_verify_partition
         self._leaders_changed = ports.leaders_changed
-        self.fetchers = ReplicaFetcherManager(
+        self.fetcher_manager = ReplicaFetcherManager(
             config,
             host,
             image=lambda: self.image,
-            broker_epoch=lambda: self.life.broker_epoch,
-            stage=lambda appended: self.replicas.stage(appended),
-            on_cut=self.log_dirs.moves.source_cut,
+            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            stage=lambda appended: self.replica_manager.stage(appended),
+            on_truncated=self.log_dirs.moves.source_truncated,
         )
-        self.peer_address = self.fetchers.address_of
-        self.config_changed.append(self.fetchers.config_changed)
-        self.leader_throttle = ReplicationQuota(LEADER_SIDE, config, host, lambda: self.image)
-        self.leading = LeaderPartitions(
+        self.peer_address = self.fetcher_manager.address_of
+        self.config_changed.append(self.fetcher_manager.config_changed)
+        self.leader_quota = ReplicationQuota(LEADER_SIDE, config, host, lambda: self.image)
+        self.leader_partitions = LeaderPartitions(
             host,
             config,
             config.node_id,
             image=lambda: self.image,
-            broker_epoch=lambda: self.life.broker_epoch,
-            controller=NodeIsrController(self.controller, config.node_id, lambda: self.life.broker_epoch),
+            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            controller=NodeIsrController(
+                self.controller, config.node_id, lambda: self.lifecycle.broker_epoch
+            ),
         )
-        self.traffic = self.leading.traffic
-        self.replicas: ReplicaManager = ReplicaManager(
+        self.topic_stats = self.leader_partitions.topic_stats
+        self.replica_manager: ReplicaManager = ReplicaManager(
             config,
             host,
             self.log_manager,
             image=lambda: self.image,
             coordinators={GROUP_METADATA_TOPIC: self.groups, TRANSACTION_STATE_TOPIC: self.transactions},
-            placement=self.placement,
-            following=self.fetchers,
-            leading=self.leading,
-            on_left=self.log_dirs.gone,
+            assignments=self.assignments,
+            fetcher_manager=self.fetcher_manager,
+            leader_partitions=self.leader_partitions,
+            on_removed=self.log_dirs.partition_removed,
             on_deleted=self.cleaner.handle_logs_deleted,
         )
-        self.partition = self.replicas.get
-        self.partition_exists = self.replicas.exists
-        self.led_partition = self.replicas.led
-        self.absence = self.replicas.absence
-        self.current_leader = self.replicas.current_leader
+        self.partition = self.replica_manager.get
+        self.partition_exists = self.replica_manager.exists
+        self.led_partition = self.replica_manager.led_partition
+        self.missing_partition_error = self.replica_manager.missing_partition_error
+        self.current_leader = self.replica_manager.current_leader
         self._timers: dict[object, Timer] = {}
 
     # --- life
 
     def start(self) -> None:
         super().start()
-        if self.life.stage is LifecycleStage.CAUGHT_UP:
+        if self.lifecycle.stage is LifecycleStage.CAUGHT_UP:
             self._open()
 
     def _caught_up(self) -> None:
@@ -182,13 +184,13 @@ class Node(NodeBase):
         The metadata came first: logs are opened with the configurations of their topics.
         """
         config = self.config
-        self._take_configs()
+        self._apply_configs()
         self.log_manager.open_logs(self.host.now_ms())
-        with naming_metadata_directory(config):
+        with name_metadata_directory_in_errors(config):
             self.log_manager.check_online(metadata_directory(config))
-        self.log_dirs.adopt()
-        self.replicas.start()
-        self._tell_what_is_offline()
+        self.log_dirs.recover_abandoned_future_logs()
+        self.replica_manager.start()
+        self._log_offline()
         self.cleaner.start()
         self._metadata.publisher.subscribe(self._metadata_changed)
         self.log_dirs.start()
@@ -197,15 +199,17 @@ class Node(NodeBase):
             config.log_flush_start_offset_checkpoint_interval_ms,
             config.replica_high_watermark_checkpoint_interval_ms,
         )
-        self._every(checkpoint_ms, lambda: self.log_manager.checkpoint(self.host))
-        self._every(config.log_retention_check_interval_ms, self._apply_retention)
-        self._every(HOUSEKEEPING_MS, self._keep_house)
-        self._every(config.producer_id_expiration_check_interval_ms, self._expire_producers)
-        self._every(FLUSH_CHECK_MS, self.replicas.flush_due)
-        self._every(max(1, config.replica_lag_time_max_ms // 2), self.leading.check_followers)
+        self._schedule_every(checkpoint_ms, lambda: self.log_manager.checkpoint(self.host))
+        self._schedule_every(config.log_retention_check_interval_ms, self._apply_retention)
+        self._schedule_every(HOUSEKEEPING_MS, self._housekeep)
+        self._schedule_every(config.producer_id_expiration_check_interval_ms, self._expire_producers)
+        self._schedule_every(FLUSH_CHECK_MS, self.replica_manager.flush_due_logs)
+        self._schedule_every(
+            max(1, config.replica_lag_time_max_ms // 2), self.leader_partitions.maybe_shrink_isr
+        )
         self.is_open = True
         self.end_turn()
-        with naming_metadata_directory(config):
+        with name_metadata_directory_in_errors(config):
             self._metadata.opened()
         self.end_turn()
 
@@ -213,19 +217,19 @@ class Node(NodeBase):
         super().begin_shutdown()
         self.cleaner.stop()
         self.log_dirs.stop()
-        self.fetchers.stop()
+        self.fetcher_manager.stop()
         self.groups.shutdown()
         self.transactions.shutdown()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self.replicas.end_waits()
-        self._metadata.end_waits()
+        self.replica_manager.complete_delayed_fetches()
+        self._metadata.complete_delayed_fetches()
 
-    def abandon(self) -> None:
+    def kill(self) -> None:
         self.cleaner.stop()
 
-    def _every(self, interval_ms: int, work: Callable[[], object]) -> None:
+    def _schedule_every(self, interval_ms: int, work: Callable[[], object]) -> None:
         """Do `work` again and again until the node stops."""
 
         def due() -> None:
@@ -236,24 +240,24 @@ class Node(NodeBase):
 
     def _apply_retention(self) -> None:
         if self.log_manager.delete_old_segments(self.host.now_ms()):
-            self.leading.starts_moved()
+            self.leader_partitions.log_start_offsets_moved()
 
     def _expire_producers(self) -> None:
         self.log_manager.expire_producers(self.host.now_ms(), self.host.monotonic_ms())
 
-    def _keep_house(self) -> None:
+    def _housekeep(self) -> None:
         if self._telemetry is not None:
             self._telemetry.expire()
         if self.log_manager.tick(self.host.monotonic_ms()) and not self.stopping:
-            self._timers["more housekeeping"] = self.host.schedule(HOUSEKEEPING_PAUSE_MS, self._keep_house)
+            self._timers["more housekeeping"] = self.host.schedule(HOUSEKEEPING_PAUSE_MS, self._housekeep)
 
     @property
     def as_served(self) -> CombinedRole:
         return self
 
-    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+    def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
         """Write what this turn appended, acknowledge it, and wake who waits for it."""
-        self.replicas.end_turn(answer)
+        self.replica_manager.end_turn(send_responses)
 
     def channel_closed(self, channel: Channel) -> None:
         super().channel_closed(channel)
@@ -274,17 +278,17 @@ class Node(NodeBase):
 
     # --- following the metadata
 
-    def _tell_what_is_offline(self) -> None:
+    def _log_offline(self) -> None:
         """After a start, what of the data nobody can read."""
         for directory in self.log_manager.directories():
             if directory.offline:
                 self._logger.error("%s is served without: %s", directory.path, directory.failure)
-        self.replicas.tell_offline()
+        self.replica_manager.log_offline_partitions()
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
-            self._take_configs()
-        self.replicas.changed(delta)
+            self._apply_configs()
+        self.replica_manager.apply_delta(delta)
         altered = [change.after for change in delta.altered_topics if change.after is not None]
         names = [topic.name for topic in (*delta.created_topics, *altered, *delta.deleted_topics)]
         if names:
@@ -293,25 +297,25 @@ class Node(NodeBase):
         if delta.deleted_topics:
             self.groups.on_topics_deleted({topic.name: topic.topic_id for topic in delta.deleted_topics})
 
-    def _take_configs(self) -> None:
+    def _apply_configs(self) -> None:
         """What was set on the running cluster and broker holds from now on, for every topic, too."""
-        super()._take_configs()
+        super()._apply_configs()
         self.log_manager.set_producer_expiration(self.config.producer_id_expiration_ms)
-        self.log_dirs.take_config()
-        self.replicas.broker_config_changed()
+        self.log_dirs.apply_cordoned()
+        self.replica_manager.broker_config_changed()
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:
         """Everything in a log directory goes offline at once.
 
         There is no broker without the metadata log, or without any directory.
         """
-        self.replicas.directory_failed(error)
+        self.replica_manager.directory_failed(error)
         if all(known.offline for known in self.log_manager.directories()):
             reason = f"no log directory is left: {error}"
         elif directory.path == metadata_directory(self.config):
             reason = f"the directory of the metadata log has failed: {error}"
         else:
-            self.log_dirs.failed()
+            self.log_dirs.directory_failed()
             return
         self.host.call_soon(lambda: self._on_fatal(reason))
 

@@ -31,40 +31,39 @@ class ProducerIdManager:
         self._logger = host.logger("kwire.transactions")
         self._node_id = node_id
         self._block = ProducerIdBlock(0, 0)
-        self._given = 0
+        self._allocated = 0
         """How many ids of the block are given away."""
         self._next_block: ProducerIdBlock | None = None
-        self._asked = False
-        self._not_before_ms: int | None = None
+        self._in_flight = False
+        self._retry_at_ms: int | None = None
 
     def next(self) -> int:
         """An id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: a block of them is on its way."""
-        if self._given == self._block.size:
+        if self._allocated == self._block.size:
             if self._next_block is None:
-                self._ask()
+                self._request_block()
                 raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            self._block, self._next_block, self._given = self._next_block, None, 0
-        if self._given == self._block.size * PREFETCH_PERCENT // 100:
-            self._ask()
-        producer_id = self._block.first + self._given
-        self._given += 1
+            self._block, self._next_block, self._allocated = self._next_block, None, 0
+        if self._allocated == self._block.size * PREFETCH_PERCENT // 100:
+            self._request_block()
+        producer_id = self._block.first + self._allocated
+        self._allocated += 1
         return producer_id
 
-    def _ask(self) -> None:
+    def _request_block(self) -> None:
         is_early = (
-            self._not_before_ms is not None
-            and self._host.internode_clock.monotonic_ms() < self._not_before_ms
+            self._retry_at_ms is not None and self._host.internode_clock.monotonic_ms() < self._retry_at_ms
         )
-        if self._asked or is_early:
+        if self._in_flight or is_early:
             return
-        self._asked = True
+        self._in_flight = True
         command = AllocateProducerIds(self._node_id, self._broker_epoch())
-        self._controller.submit(command, self._answered)
+        self._controller.submit(command, self._handle_reply)
 
-    def _answered(self, reply: ProducerIdBlock | ApiError) -> None:
-        self._asked = False
+    def _handle_reply(self, reply: ProducerIdBlock | ApiError) -> None:
+        self._in_flight = False
         if isinstance(reply, ApiError):
             self._logger.warning("the controller gives no producer ids: %s", reply.code.name)
-            self._not_before_ms = self._host.internode_clock.monotonic_ms() + RETRY_BACKOFF_MS
+            self._retry_at_ms = self._host.internode_clock.monotonic_ms() + RETRY_BACKOFF_MS
         else:
-            self._next_block, self._not_before_ms = reply, None
+            self._next_block, self._retry_at_ms = reply, None

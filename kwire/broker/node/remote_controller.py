@@ -45,15 +45,15 @@ class RemoteController:
         quorum: QuorumView,
         *,
         cluster_id: Callable[[], str],
-        own: ControllerPort | None = None,
+        local_controller: ControllerPort | None = None,
     ) -> None:
         """`own` is the controller of this node, if it is one."""
-        self._own = own
+        self._local_controller = local_controller
         self._config = config
         self._host = host
         self._quorum = quorum
         self._cluster_id = cluster_id
-        self._under_way: dict[Callable[[Message | PeerUnreachable], None], PeerAddress] = {}
+        self._in_flight: dict[Callable[[Message | PeerUnreachable], None], PeerAddress] = {}
         """Who was asked, by what is to be called with the answer."""
         quorum.subscribe_leader(self._leader_changed)
 
@@ -64,8 +64,8 @@ class RemoteController:
 
         It is never called before this returns.
         """
-        if self._own is not None and self._quorum.leads:
-            self._own.submit(command, on_done)
+        if self._local_controller is not None and self._quorum.leads:
+            self._local_controller.submit(command, on_done)
             return
         # Imported here, as below: a controller that is alone starts without what others are asked.
         from kwire.broker.node.controller_requests import HEARTBEATS, controller_request
@@ -84,11 +84,11 @@ class RemoteController:
                     answer = error
             on_done(answer)
 
-        self._ask(
+        self._send(
             asked.purpose, asked.request, self._host.internode_clock.monotonic_ms() + patience_ms, answered
         )
 
-    def _ask(
+    def _send(
         self,
         purpose: str,
         request: Message,
@@ -105,7 +105,7 @@ class RemoteController:
             return
 
         def answered(answer: Message | PeerUnreachable) -> None:
-            if self._under_way.pop(answered, None) is None:
+            if self._in_flight.pop(answered, None) is None:
                 return  # it was given up
             if isinstance(answer, PeerUnreachable):
                 on_response(ApiError(ErrorCode.NOT_CONTROLLER, str(answer)))
@@ -113,7 +113,7 @@ class RemoteController:
             code = getattr(answer, "error_code", ErrorCode.NONE)
             on_response(ApiError(error_code(code)) if code else answer)
 
-        self._under_way[answered] = address
+        self._in_flight[answered] = address
         self._host.peers.send(
             address, purpose, request, deadline_ms=deadline_ms, on_response=answered, to_controller=True
         )
@@ -122,7 +122,7 @@ class RemoteController:
         leader = self._quorum.leader_address()
         if leader is None and not self._quorum.leads:
             return
-        for answered, asked in list(self._under_way.items()):
+        for answered, asked in list(self._in_flight.items()):
             if asked != leader:
                 answered(PeerUnreachable(f"{asked} leads the quorum no more"))
 
@@ -156,11 +156,11 @@ class RemoteController:
             wrapped = envelope(frame, asked.principal, asked.peer_host)
             patience_ms = self._config.controller_socket_timeout_ms
             until_ms = min(deadline_ms, self._host.internode_clock.monotonic_ms() + patience_ms)
-            self._ask(FORWARDED, wrapped, until_ms, answered)
+            self._send(FORWARDED, wrapped, until_ms, answered)
 
         def answered(answer: Message | ApiError) -> None:
             if isinstance(answer, EnvelopeResponse):
-                self._pass_on(asked, answer)
+                self._forward_response(asked, answer)
                 return
             assert isinstance(answer, ApiError)
             if answer.code is ErrorCode.NOT_CONTROLLER:
@@ -179,7 +179,7 @@ class RemoteController:
 
         ask()
 
-    def _pass_on(self, asked: ControllerRequestContext, answer: EnvelopeResponse) -> None:
+    def _forward_response(self, asked: ControllerRequestContext, answer: EnvelopeResponse) -> None:
         header = asked.header
         try:
             _, response = decode_response(

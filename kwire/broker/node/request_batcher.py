@@ -25,13 +25,13 @@ class BatchedApi(Protocol[Q]):
     def purpose(self) -> str:
         """Of the connections that it is asked over."""
 
-    def together(self, waiting: list[Q]) -> tuple[list[Q], list[Q]]:
+    def select_batch(self, waiting: list[Q]) -> tuple[list[Q], list[Q]]:
         """Which of those that wait go into one request, maybe none, and which have to wait on."""
 
-    def request(self, questions: Sequence[Q]) -> Message:
+    def build_request(self, batch: Sequence[Q]) -> Message:
         """The request for these, which are some."""
 
-    def answered(self, questions: Sequence[Q], answer: Message | PeerUnreachable) -> None:
+    def handle_response(self, batch: Sequence[Q], response: Message | PeerUnreachable) -> None:
         """What came of the request for these."""
 
 
@@ -40,50 +40,50 @@ class RequestBatcher(Generic[Q]):
 
     def __init__(
         self,
-        kind: BatchedApi[Q],
+        api: BatchedApi[Q],
         host: Host,
         address_of: Callable[[int], PeerAddress | None],
         timeout_ms: Callable[[], int],
     ) -> None:
         """`timeout_ms` is how long a broker may take to answer."""
-        self._kind = kind
+        self._api = api
         self._host = host
         self._address_of = address_of
         self._timeout_ms = timeout_ms
         self.waiting: dict[int, list[Q]] = {}
-        self.under_way: dict[int, Sequence[Q]] = {}
+        self.in_flight: dict[int, Sequence[Q]] = {}
 
-    def ask(self, broker_id: int, question: Q) -> None:
-        """Ask, together with what else is asked in this turn or until this broker has answered."""
+    def submit(self, broker_id: int, item: Q) -> None:
+        """Ask, together with what else is asked in this turn or until this broker has on_response."""
         waiting = self.waiting.setdefault(broker_id, [])
-        waiting.append(question)
-        if len(waiting) == 1 and broker_id not in self.under_way:
+        waiting.append(item)
+        if len(waiting) == 1 and broker_id not in self.in_flight:
             self._host.call_soon(partial(self._send, broker_id))
 
     def _send(self, broker_id: int) -> None:
-        if broker_id in self.under_way or broker_id not in self.waiting:
+        if broker_id in self.in_flight or broker_id not in self.waiting:
             return
-        questions, left = self._kind.together(self.waiting.pop(broker_id))
+        batch, left = self._api.select_batch(self.waiting.pop(broker_id))
         if left:
             self.waiting[broker_id] = left
-        if not questions:
+        if not batch:
             return
-        self.under_way[broker_id] = questions
+        self.in_flight[broker_id] = batch
 
-        def answered(answer: Message | PeerUnreachable) -> None:
-            del self.under_way[broker_id]
+        def on_response(response: Message | PeerUnreachable) -> None:
+            del self.in_flight[broker_id]
             try:
-                self._kind.answered(questions, answer)
+                self._api.handle_response(batch, response)
             finally:
                 self._send(broker_id)
 
         address = self._address_of(broker_id)
         if address is None:
             error = PeerUnreachable(f"broker {broker_id} is not registered")
-            self._host.call_soon(lambda: answered(error))
+            self._host.call_soon(lambda: on_response(error))
             return
         deadline_ms = self._host.internode_clock.monotonic_ms() + self._timeout_ms()
-        request = self._kind.request(questions)
+        request = self._api.build_request(batch)
         self._host.peers.send(
-            address, self._kind.purpose, request, deadline_ms=deadline_ms, on_response=answered
+            address, self._api.purpose, request, deadline_ms=deadline_ms, on_response=on_response
         )

@@ -50,31 +50,31 @@ class StateTopic:
         self._topic = topic
         self._needs_isr = needs_isr
         self._creating = False
-        self._complaint = ""
+        self._logged_failure = ""
         """Why the topic was not created, which was told."""
         self._count: int | None = None
 
     def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
         """Append to a partition that this broker leads. ApiError: refused."""
-        self._led(index).append(
+        self._leader_partition(index).append(
             memoryview(data),
             now_ms=self._node.host.now_ms(),
-            on_replicated=on_committed if self._needs_isr else _by_any(on_committed),
+            on_replicated=on_committed if self._needs_isr else _ignore_min_isr(on_committed),
             origin=AppendOrigin.COORDINATOR,
             needs_isr=self._needs_isr,
         )
 
     def max_batch_bytes(self, index: int) -> int:
         """How large a batch may be that is appended now. ApiError: any would be refused."""
-        config = self._led(index).log.config
+        config = self._leader_partition(index).log.config
         return min(config.max_message_bytes, config.segment_bytes)
 
-    def _led(self, index: int) -> Partition:
+    def _leader_partition(self, index: int) -> Partition:
         partition = self._node.partition(self._topic, index)
         if partition is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if partition.role is not Role.LEADER:
-            raise partition.refusal()
+            raise partition.not_leader_error()
         return partition
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
@@ -84,7 +84,7 @@ class StateTopic:
         log is read in parts, between which a transaction's marker may be written to it: nobody else tells a
         machine of it that is still being loaded.
         """
-        log = self._led(index).log
+        log = self._leader_partition(index).log
         self.partition_count()  # what is loaded was written with so many
         offset = log.log_start_offset
         while offset < (end_offset := log.written_end_offset):
@@ -104,11 +104,11 @@ class StateTopic:
             if not position:
                 # Compaction has left nothing from here to the end.
                 return
-            log = self._led(index).log  # it may have moved to another directory
+            log = self._leader_partition(index).log  # it may have moved to another directory
 
     def when_committed(self, index: int, on_committed: Callable[[ApiError | None], None]) -> None:
         """Call when all that a partition's log has now is committed. ApiError: not led here."""
-        self._led(index).when_committed(_by_any(on_committed))
+        self._leader_partition(index).when_committed(_ignore_min_isr(on_committed))
 
     def partition_count(self) -> int | None:
         """How many partitions the topic had when it was first seen; None while there is no such topic.
@@ -139,21 +139,21 @@ class StateTopic:
     def _created(self, reply: Sequence[CreatableTopicResult] | ApiError) -> None:
         self._creating = False
         if isinstance(reply, ApiError):
-            self._complain(str(reply))
+            self._log_failure(str(reply))
             return
         for result in reply:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                self._complain(f"{ErrorCode(result.error_code).name} ({result.error_message})")
+                self._log_failure(f"{ErrorCode(result.error_code).name} ({result.error_message})")
 
-    def _complain(self, why: str) -> None:
+    def _log_failure(self, why: str) -> None:
         """Tell it once: clients go on asking while there are too few brokers, say."""
-        if why != self._complaint:
-            self._complaint = why
+        if why != self._logged_failure:
+            self._logged_failure = why
             logger = self._node.host.logger("kwire.coordinator")
             logger.error("%s was not created: %s", self._topic, why)
 
 
-def _by_any(on_committed: Callable[[ApiError | None], None]) -> Callable[[ApiError | None], None]:
+def _ignore_min_isr(on_committed: Callable[[ApiError | None], None]) -> Callable[[ApiError | None], None]:
     """What is below the high watermark is committed, by however few replicas."""
 
     def told(error: ApiError | None) -> None:

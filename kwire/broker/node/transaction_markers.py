@@ -36,28 +36,28 @@ OUTCOMES: Final = {
 class _Marker:
     """One transaction's end, on its way to one broker."""
 
-    __slots__ = ("coordinator_epoch", "partitions", "told", "txn_marker")
+    __slots__ = ("callback", "coordinator_epoch", "partitions", "txn_marker")
 
     def __init__(
         self,
         partitions: Collection[TopicPartition],
         txn_marker: TransactionMarker,
         coordinator_epoch: int,
-        told: Callable[[Mapping[TopicPartition, ErrorCode]], None],
+        callback: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
         self.partitions = dict.fromkeys(partitions)
         """Those of which nothing was told yet."""
         self.txn_marker = txn_marker
         self.coordinator_epoch = coordinator_epoch
-        self.told = told
+        self.callback = callback
 
-    def tell(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+    def complete(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
         """Tell what became of some partitions, unless that was told."""
         news = {partition: code for partition, code in codes.items() if partition in self.partitions}
         for partition in news:
             del self.partitions[partition]
         if news:
-            self.told(news)
+            self.callback(news)
 
 
 class TransactionMarkerSender:
@@ -75,7 +75,7 @@ class TransactionMarkerSender:
     ) -> None:
         """`leader_of` gives the id of the broker that leads a partition, as the metadata has it now."""
         self._leader_of = leader_of
-        self._questions: RequestBatcher[_Marker] = RequestBatcher(self, host, address_of, timeout_ms)
+        self._batcher: RequestBatcher[_Marker] = RequestBatcher(self, host, address_of, timeout_ms)
 
     def send(
         self,
@@ -83,49 +83,49 @@ class TransactionMarkerSender:
         partitions: Collection[TopicPartition],
         txn_marker: TransactionMarker,
         coordinator_epoch: int,
-        told: Callable[[Mapping[TopicPartition, ErrorCode]], None],
+        callback: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:
         """Have a broker write a marker into these logs; `told` hears of each exactly once, maybe in parts."""
-        self._questions.ask(broker_id, _Marker(partitions, txn_marker, coordinator_epoch, told))
+        self._batcher.submit(broker_id, _Marker(partitions, txn_marker, coordinator_epoch, callback))
 
     def leaders_changed(self) -> None:
         """Give up what is on its way to a broker that does not lead the partition any more."""
-        asked = self._questions
-        for by_broker in (asked.under_way, asked.waiting):
+        asked = self._batcher
+        for by_broker in (asked.in_flight, asked.waiting):
             for broker_id, markers in list(by_broker.items()):
                 for marker in list(markers):
                     moved = [one for one in marker.partitions if self._leader_of(one) != broker_id]
-                    marker.tell(dict.fromkeys(moved, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                    marker.complete(dict.fromkeys(moved, ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     # --- see `Asks`
 
-    def together(self, waiting: list[_Marker]) -> tuple[list[_Marker], list[_Marker]]:
+    def select_batch(self, waiting: list[_Marker]) -> tuple[list[_Marker], list[_Marker]]:
         waiting = [marker for marker in waiting if marker.partitions]
         return waiting[:MAX_BATCHED], waiting[MAX_BATCHED:]
 
-    def request(self, questions: Sequence[_Marker]) -> Message:
-        return WriteTxnMarkersRequest(markers=[_written(marker) for marker in questions])
+    def build_request(self, batch: Sequence[_Marker]) -> Message:
+        return WriteTxnMarkersRequest(markers=[_to_wire(marker) for marker in batch])
 
-    def answered(self, questions: Sequence[_Marker], answer: Message | PeerUnreachable) -> None:
-        if isinstance(answer, PeerUnreachable):
-            for marker in questions:
-                marker.tell(dict.fromkeys(marker.partitions, ErrorCode.NETWORK_EXCEPTION))
+    def handle_response(self, batch: Sequence[_Marker], response: Message | PeerUnreachable) -> None:
+        if isinstance(response, PeerUnreachable):
+            for marker in batch:
+                marker.complete(dict.fromkeys(marker.partitions, ErrorCode.NETWORK_EXCEPTION))
             return
-        assert isinstance(answer, WriteTxnMarkersResponse)
+        assert isinstance(response, WriteTxnMarkersResponse)
         codes: dict[int, dict[TopicPartition, ErrorCode]] = {}
-        for result in answer.markers:
+        for result in response.markers:
             of_producer = codes.setdefault(result.producer_id, {})
             for topic in result.topics:
                 for partition in topic.partitions:
                     code = error_code(partition.error_code)
                     of_producer[topic.name, partition.partition_index] = OUTCOMES.get(code, code)
-        for marker in questions:
+        for marker in batch:
             found = codes.get(marker.txn_marker.producer_id, {})
             missing = ErrorCode.UNKNOWN_SERVER_ERROR
-            marker.tell({partition: found.get(partition, missing) for partition in marker.partitions})
+            marker.complete({partition: found.get(partition, missing) for partition in marker.partitions})
 
 
-def _written(marker: _Marker) -> WritableTxnMarker:
+def _to_wire(marker: _Marker) -> WritableTxnMarker:
     topics: dict[str, WritableTxnMarkerTopic] = {}
     for name, index in marker.partitions:
         topics.setdefault(name, WritableTxnMarkerTopic(name=name)).partition_indexes.append(index)

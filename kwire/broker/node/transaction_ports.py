@@ -56,8 +56,8 @@ class NodeTransactionPorts(StateTopic):
     def __init__(self, node: TransactionNode) -> None:
         super().__init__(node, TRANSACTION_STATE_TOPIC)
         self._node: TransactionNode = node
-        self._known_markers: TransactionMarkerSender | None = None
-        self._known_verification: AddPartitionsToTxnManager | None = None
+        self._marker_sender: TransactionMarkerSender | None = None
+        self._txn_manager: AddPartitionsToTxnManager | None = None
 
     def next_producer_id(self) -> int:
         """A producer id that nobody has had. ApiError COORDINATOR_LOAD_IN_PROGRESS: none is at hand yet."""
@@ -97,30 +97,30 @@ class NodeTransactionPorts(StateTopic):
 
     def leaders_changed(self) -> None:
         """Partitions have other leaders than they had, or are gone."""
-        if self._known_markers is not None:
-            self._known_markers.leaders_changed()
+        if self._marker_sender is not None:
+            self._marker_sender.leaders_changed()
 
     def _leader_of(self, partition: TopicPartition) -> int:
         image = self._node.image.partition(*partition)
         return NO_LEADER if image is None else image.leader
 
-    def _patience_ms(self) -> int:
+    def _timeout_ms(self) -> int:
         """How long another broker may take: who says nothing for a whole session leads nothing any more."""
         config = self._node.config
         return min(config.request_timeout_ms, config.broker_session_timeout_ms)
 
     def _markers(self) -> TransactionMarkerSender:
-        if self._known_markers is None:
+        if self._marker_sender is None:
             # Imported here, as below: a broker that is alone starts without it.
             from kwire.broker.node.transaction_markers import TransactionMarkerSender
 
-            self._known_markers = TransactionMarkerSender(
+            self._marker_sender = TransactionMarkerSender(
                 self._node.host,
                 address_of=self._node.peer_address,
                 leader_of=self._leader_of,
-                timeout_ms=self._patience_ms,
+                timeout_ms=self._timeout_ms,
             )
-        return self._known_markers
+        return self._marker_sender
 
     def write_marker(
         self,
@@ -170,7 +170,7 @@ class NodeTransactionPorts(StateTopic):
         except ApiError as error:
             tell(error)
             return
-        if led.led is not None and not is_told:
+        if led.remote_replicas is not None and not is_told:
             waiting = host.internode_clock.schedule(
                 self._node.config.request_timeout_ms,
                 lambda: tell(ApiError(ErrorCode.REQUEST_TIMED_OUT)),
@@ -178,14 +178,14 @@ class NodeTransactionPorts(StateTopic):
 
     # --- for those who write in transactions
 
-    def ask_coordinator(
+    def add_or_verify_partition(
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partition: TopicPartition,
         *,
         adds: bool,
-        told: Callable[[ErrorCode], None],
+        callback: Callable[[ErrorCode], None],
     ) -> None:
         """Whether the partition is part of the transaction; with `adds` it becomes part of it. KIP-890.
 
@@ -196,32 +196,32 @@ class NodeTransactionPorts(StateTopic):
         try:
             coordinator_id = transactions.find_coordinator(transactional_id)
         except ApiError as error:
-            told(error.code)
+            callback(error.code)
             return
         if coordinator_id != self._node.config.node_id:
-            self._verification().ask(
-                coordinator_id, transactional_id, producer, partition, adds=adds, told=told
+            self._verification().verify(
+                coordinator_id, transactional_id, producer, partition, adds=adds, callback=callback
             )
         elif adds:
-            transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, told)
+            transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, callback)
         else:
             transactions.verify_partitions(
                 transactional_id,
                 producer,
                 [partition],
-                lambda codes: told(codes.code if isinstance(codes, ApiError) else codes[partition]),
+                lambda codes: callback(codes.code if isinstance(codes, ApiError) else codes[partition]),
             )
 
     def _verification(self) -> AddPartitionsToTxnManager:
-        if self._known_verification is None:
+        if self._txn_manager is None:
             from kwire.broker.node.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 
-            self._known_verification = AddPartitionsToTxnManager(
+            self._txn_manager = AddPartitionsToTxnManager(
                 self._node.host,
                 address_of=self._node.peer_address,
-                timeout_ms=self._patience_ms,
+                timeout_ms=self._timeout_ms,
             )
-        return self._known_verification
+        return self._txn_manager
 
 
 def marker_batch(txn_marker: TransactionMarker, coordinator_epoch: int, now_ms: int) -> bytearray:

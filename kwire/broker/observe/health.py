@@ -34,8 +34,8 @@ def why_not_ready(running: RunningNode) -> str:
     broker = running.broker
     if broker is None:
         return "" if node.quorum.leader_id >= 0 else "no active controller is known"
-    if broker.life.why_not_unfenced:
-        return broker.life.why_not_unfenced
+    if broker.lifecycle.not_ready_reason:
+        return broker.lifecycle.not_ready_reason
     registered = broker.image.brokers.get(broker.node_id)
     if registered is None or registered.fenced:
         return "the broker is fenced: the active controller has not heard from it in time"

@@ -99,7 +99,7 @@ def _quorum(node: ObservedNode, out: Exposition) -> None:
 
 
 def _traffic(node: ObservedBroker, out: Exposition) -> None:
-    traffic = node.traffic
+    traffic = node.topic_stats
     total = traffic.total()
     for name, count in {**TRAFFIC, **REPLICATION_TRAFFIC}.items():
         out.counter(f"kafka_server_brokertopicmetrics_{name}_total", getattr(total, count))
@@ -143,7 +143,10 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
             if node.node_id not in image.replicas:
                 continue
             number += 1
-            role, partition = node.replicas.role(topic.name, index), node.replicas.get(topic.name, index)
+            role, partition = (
+                node.replica_manager.role(topic.name, index),
+                node.replica_manager.get(topic.name, index),
+            )
             counts.roles[role] += role is not Role.ABSENT
             if partition is not None and role is not Role.OFFLINE:  # of which Kafka tells the number alone
                 _partition(partition, counts, out)
@@ -159,15 +162,15 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
     out.gauge(f"{prefix}_underminisrpartitioncount", counts.under_min_isr)
     out.gauge(f"{prefix}_atminisrpartitioncount", counts.at_min_isr)
     out.gauge(f"{prefix}_reassigningpartitions", counts.reassigned)
-    out.counter(f"{prefix}_isrshrinks_total", node.leading.isr_shrinks)
-    out.counter(f"{prefix}_isrexpands_total", node.leading.isr_expands)
+    out.counter(f"{prefix}_isrshrinks_total", node.leader_partitions.isr_shrinks)
+    out.counter(f"{prefix}_isrexpands_total", node.leader_partitions.isr_expands)
     purgatory = "kafka_server_delayedoperationpurgatory_purgatorysize"
     out.gauge(purgatory, counts.waiting_appends, labels(delayedOperation="Produce"))
     out.gauge(purgatory, len(counts.waiting_fetches), labels(delayedOperation="Fetch"))
-    out.gauge("kafka_server_kafkaserver_brokerstate", node.life.kafka_state)
+    out.gauge("kafka_server_kafkaserver_brokerstate", node.lifecycle.kafka_state)
     yield
     most = 0
-    for fetcher, follower in node.fetchers.following():
+    for fetcher, follower in node.fetcher_manager.followers():
         most = max(most, follower.lag)
         series_labels = labels(
             clientId=f"{fetcher.purpose}-{fetcher.leader_id}",
@@ -180,7 +183,7 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
 
 def _partition(partition: Partition, counts: _Counts, out: Exposition) -> None:
     log = partition.log
-    led = partition.led
+    led = partition.remote_replicas
     leads = partition.role is Role.LEADER
     replicas = in_sync = 0
     if leads:
@@ -191,8 +194,8 @@ def _partition(partition: Partition, counts: _Counts, out: Exposition) -> None:
     counts.under_replicated += is_under_replicated
     counts.under_min_isr += is_under_min_isr
     counts.at_min_isr += leads and in_sync == needed
-    counts.waiting_appends += partition.waiting_appends
-    counts.waiting_fetches.update(partition.waiters)
+    counts.waiting_appends += partition.delayed_produce_count
+    counts.waiting_fetches.update(partition.delayed_fetches)
     series_labels = labels(topic=partition.topic, partition=partition.index)
     prefix = "kafka_cluster_partition"
     out.gauge(f"{prefix}_replicascount", replicas, series_labels)

@@ -81,46 +81,46 @@ class AlterPartitionManager:
     def __init__(self, host: Host, controller: IsrController) -> None:
         self._host = host
         self._controller = controller
-        self._wanted: dict[TopicIdPartition, tuple[IsrChange, OnIsrChanged]] = {}
-        self._is_asking = False
+        self._pending: dict[TopicIdPartition, tuple[IsrChange, OnIsrChanged]] = {}
+        self._in_flight = False
 
-    def submit(self, change: IsrChange, told: OnIsrChanged) -> None:
+    def submit(self, change: IsrChange, on_changed: OnIsrChanged) -> None:
         """Have a change made; `told` is called once, not before this returns.
 
         OPERATION_NOT_ATTEMPTED: another one for the partition is on its way.
         """
-        place = change.topic_id, change.partition_index
-        if place in self._wanted:
-            self._host.call_soon(partial(told, IsrChangeResult(ErrorCode.OPERATION_NOT_ATTEMPTED)))
+        key = change.topic_id, change.partition_index
+        if key in self._pending:
+            self._host.call_soon(partial(on_changed, IsrChangeResult(ErrorCode.OPERATION_NOT_ATTEMPTED)))
             return
-        self._wanted[place] = change, told
-        if not self._is_asking:
+        self._pending[key] = change, on_changed
+        if not self._in_flight:
             # What the same turn wants for other partitions goes with it.
-            self._is_asking = True
-            self._host.call_soon(self._ask)
+            self._in_flight = True
+            self._host.call_soon(self._send)
 
-    def _ask(self) -> None:
-        asked = list(self._wanted.values())
-        self._controller.alter_isr([change for change, _ in asked], partial(self._answered, asked))
+    def _send(self) -> None:
+        sent = list(self._pending.values())
+        self._controller.alter_isr([change for change, _ in sent], partial(self._handle_response, sent))
 
-    def _answered(
+    def _handle_response(
         self,
-        asked: Sequence[tuple[IsrChange, OnIsrChanged]],
-        answer: Mapping[TopicIdPartition, IsrChangeResult] | ApiError,
+        sent: Sequence[tuple[IsrChange, OnIsrChanged]],
+        response: Mapping[TopicIdPartition, IsrChangeResult] | ApiError,
     ) -> None:
         missing = False
-        for change, told in asked:
-            place = change.topic_id, change.partition_index
-            found = None if isinstance(answer, ApiError) else answer.get(place)
+        for change, on_changed in sent:
+            key = change.topic_id, change.partition_index
+            found = None if isinstance(response, ApiError) else response.get(key)
             if found is None:
                 missing = True
                 continue
             # First, so that who is told may want something else at once.
-            del self._wanted[place]
-            told(found)
+            del self._pending[key]
+            on_changed(found)
         if missing:
-            self._host.internode_clock.schedule(RETRY_MS, self._ask)
-        elif self._wanted:
-            self._host.call_soon(self._ask)
+            self._host.internode_clock.schedule(RETRY_MS, self._send)
+        elif self._pending:
+            self._host.call_soon(self._send)
         else:
-            self._is_asking = False
+            self._in_flight = False

@@ -64,24 +64,24 @@ class BrokerTopicStats:
 
     def __init__(self) -> None:
         self.topics: dict[str, BrokerTopicMetrics] = {}
-        self._gone = BrokerTopicMetrics()
+        self._deleted = BrokerTopicMetrics()
 
-    def of(self, topic: str) -> BrokerTopicMetrics:
+    def for_topic(self, topic: str) -> BrokerTopicMetrics:
         """The counts of a topic, from zero where there was no such topic."""
         known = self.topics.get(topic)
         if known is None:
             known = self.topics[topic] = BrokerTopicMetrics()
         return known
 
-    def forget(self, topic: str) -> None:
+    def remove(self, topic: str) -> None:
         """The topic is deleted. What it has had still counts in the total."""
         known = self.topics.pop(topic, None)
         if known is not None:
-            self._gone.add(known)
+            self._deleted.add(known)
 
     def total(self) -> BrokerTopicMetrics:
         """The sum over all topics that were ever there."""
         total = BrokerTopicMetrics()
-        for known in (self._gone, *self.topics.values()):
+        for known in (self._deleted, *self.topics.values()):
             total.add(known)
         return total

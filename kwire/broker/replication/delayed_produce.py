@@ -20,9 +20,9 @@ PendingAcknowledgement = tuple[int, AppendCallback, int | None]
 class DelayedProduce:
     """A promise of what is written, and waits for other replicas."""
 
-    __slots__ = ("high_watermark", "tell", "timer")
+    __slots__ = ("callback", "required_offset", "timer")
 
-    def __init__(self, high_watermark: int, tell: AppendCallback) -> None:
-        self.high_watermark = high_watermark
-        self.tell = tell
+    def __init__(self, required_offset: int, callback: AppendCallback) -> None:
+        self.required_offset = required_offset
+        self.callback = callback
         self.timer: Timer | None = None

@@ -44,57 +44,59 @@ class FetchPosition(NamedTuple):
 class FetchSessionHandler:
     """One session, with at most one request under way."""
 
-    __slots__ = ("_changed", "_forgotten", "_id", "_known", "epoch")
+    __slots__ = ("_session_id", "_session_partitions", "_to_forget", "_to_send", "epoch")
 
     def __init__(self) -> None:
-        self._id = INVALID_SESSION_ID
+        self._session_id = INVALID_SESSION_ID
         self.epoch = INITIAL_EPOCH
         """That of the next request."""
-        self._known: dict[TopicIdPartition, FetchPosition] = {}
+        self._session_partitions: dict[TopicIdPartition, FetchPosition] = {}
         """What the leader knows, or will when the request has arrived that is under way."""
-        self._changed: dict[TopicIdPartition, FetchPosition] = {}
+        self._to_send: dict[TopicIdPartition, FetchPosition] = {}
         """What it is to be told."""
-        self._forgotten: dict[TopicIdPartition, None] = {}
+        self._to_forget: dict[TopicIdPartition, None] = {}
 
     def __len__(self) -> int:
         """How many partitions are followed."""
-        return len(self._known) + sum(key not in self._known for key in self._changed)
+        return len(self._session_partitions) + sum(
+            key not in self._session_partitions for key in self._to_send
+        )
 
     @property
-    def is_idle(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is nothing to ask, nor to take back."""
-        return not (self._known or self._changed or self._forgotten)
+        return not (self._session_partitions or self._to_send or self._to_forget)
 
     # --- what is followed
 
-    def follow(self, key: TopicIdPartition, asked: FetchPosition) -> None:
+    def add(self, key: TopicIdPartition, asked: FetchPosition) -> None:
         """Fetch a partition from here on, whether it was fetched before or not."""
-        self._forgotten.pop(key, None)
-        if self._known.get(key) == asked:
-            self._changed.pop(key, None)
+        self._to_forget.pop(key, None)
+        if self._session_partitions.get(key) == asked:
+            self._to_send.pop(key, None)
         else:
-            self._changed[key] = asked
+            self._to_send[key] = asked
 
-    def forget(self, key: TopicIdPartition) -> None:
+    def remove(self, key: TopicIdPartition) -> None:
         """Do not fetch a partition, until it is to be followed again. What is answered of it is stale."""
-        self._changed.pop(key, None)
-        if self._known.pop(key, None) is not None:
-            self._forgotten[key] = None
+        self._to_send.pop(key, None)
+        if self._session_partitions.pop(key, None) is not None:
+            self._to_forget[key] = None
 
     # --- requests and answers
 
-    def request(self, max_bytes: int) -> FetchRequest:
+    def build_request(self, max_bytes: int) -> FetchRequest:
         """The next request; the session has moved on to it. At most `max_bytes` of each partition.
 
         Who asks, and how long the leader may wait, is for the caller to fill in.
         """
-        known, changed = self._known, self._changed
+        known, changed = self._session_partitions, self._to_send
         known.update(changed)
-        forgotten, self._forgotten = self._forgotten, {}
-        self._changed = {}
-        asked, taken_back = (known, ()) if self.epoch == INITIAL_EPOCH else (changed, forgotten)
+        forgotten, self._to_forget = self._to_forget, {}
+        self._to_send = {}
+        asked, to_forget = (known, ()) if self.epoch == INITIAL_EPOCH else (changed, forgotten)
         return FetchRequest(
-            session_id=self._id,
+            session_id=self._session_id,
             session_epoch=self.epoch,
             topics=[
                 FetchTopic(topic_id=topic_id, partitions=partitions)
@@ -102,43 +104,44 @@ class FetchSessionHandler:
             ],
             forgotten_topics_data=[
                 ForgottenTopic(topic_id=topic_id, partitions=indexes)
-                for topic_id, indexes in _indexes(taken_back).items()
+                for topic_id, indexes in _indexes(to_forget).items()
             ],
         )
 
-    def answered(self, response: FetchResponse) -> str | None:
+    def handle_response(self, response: FetchResponse) -> str | None:
         """Move on with the session; why this answer is of no use, or None where `fresh` tells what it has."""
         if response.error_code:
-            self.failed(forgotten=response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            self.reset(forgotten=response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return ErrorCode(response.error_code).name
         if self.epoch != INITIAL_EPOCH:
             if response.session_id == INVALID_SESSION_ID:
-                self.failed(forgotten=True)  # the leader has ended it, with this answer
+                self.reset(forgotten=True)  # the leader has ended it, with this answer
             else:
                 self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
             return None
-        told = {
+        returned = {
             (topic.topic_id, data.partition_index)
             for topic in response.responses
             for data in topic.partitions
         }
-        if not told and response.throttle_time_ms:
+        if not returned and response.throttle_time_ms:
             return f"the leader wants it to wait {response.throttle_time_ms} ms"  # KIP-219
-        if not told >= self._known.keys():
-            self.failed()
-            return f"{len(self._known.keys() - told)} partitions are missing in the first answer of a session"
-        self._id = response.session_id
+        if not returned >= self._session_partitions.keys():
+            self.reset()
+            missing = self._session_partitions.keys() - returned
+            return f"the first response of the session lacks {len(missing)} partitions"
+        self._session_id = response.session_id
         self.epoch = INITIAL_EPOCH if response.session_id == INVALID_SESSION_ID else 1
         return None
 
-    def fresh(
+    def fetched_partitions(
         self, response: FetchResponse
     ) -> Iterator[tuple[TopicIdPartition, FetchPosition, PartitionData]]:
         """What an answer tells of partitions that are still to be fetched where they were when it was asked.
 
         Anything else is stale: since then the partition was forgotten, cut, or has another leader.
         """
-        known, changed = self._known, self._changed
+        known, changed = self._session_partitions, self._to_send
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
@@ -146,10 +149,10 @@ class FetchSessionHandler:
                 if asked is not None and key not in changed:
                     yield key, asked, data
 
-    def failed(self, *, forgotten: bool = False) -> None:
+    def reset(self, *, forgotten: bool = False) -> None:
         """Begin anew: the request was not answered, or the leader has forgotten the session."""
         if forgotten:
-            self._id = INVALID_SESSION_ID
+            self._session_id = INVALID_SESSION_ID
         # A new session ends the one that its first request names.
         self.epoch = INITIAL_EPOCH
 
@@ -158,14 +161,14 @@ def _by_topic(
     asked: dict[TopicIdPartition, FetchPosition], max_bytes: int
 ) -> dict[Uuid, list[FetchPartition]]:
     found: dict[Uuid, list[FetchPartition]] = {}
-    for (topic_id, index), wanted in asked.items():
+    for (topic_id, index), position in asked.items():
         found.setdefault(topic_id, []).append(
             FetchPartition(
                 partition=index,
-                current_leader_epoch=wanted.leader_epoch,
-                fetch_offset=wanted.offset,
-                last_fetched_epoch=wanted.last_fetched_epoch,
-                log_start_offset=wanted.log_start_offset,
+                current_leader_epoch=position.leader_epoch,
+                fetch_offset=position.offset,
+                last_fetched_epoch=position.last_fetched_epoch,
+                log_start_offset=position.log_start_offset,
                 partition_max_bytes=max_bytes,
             )
         )

@@ -13,13 +13,13 @@ from kwire.host.host import Host, PeerAddress
 class FetcherManager(Protocol):
     """Whoever fetches from leaders what this broker's followers have not got yet."""
 
-    def follow(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
+    def add_fetcher(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
         """The partition is led by this broker, in this epoch; -1 where nobody leads it, or it is not known.
 
         Told of every change of the partition that the metadata has, be it one of the leader or not.
         """
 
-    def forget(self, partition: Partition) -> None:
+    def remove_fetcher(self, partition: Partition) -> None:
         """It is a follower no more: it leads, its log has failed, or it is none of this broker's.
 
         A broker that is about to end (KIP-841) forgets what it is not in sync with any more, too.
@@ -49,7 +49,7 @@ class FetcherPorts(Protocol):
     @property
     def list_offsets_version(self) -> int: ...
     @property
-    def throttle(self) -> ReplicationQuota: ...
+    def quota(self) -> ReplicationQuota: ...
     def address_of(self, broker_id: int) -> PeerAddress | None:
         """Where other brokers reach this one; None while it is not registered."""
 

@@ -28,9 +28,9 @@ class FetchState(Enum):
     """The leader's records."""
     SYNCING = auto()
     """Its own disk: it was cut, or flush.messages asks for it."""
-    SEEKING = auto()
+    LISTING_OFFSETS = auto()
     """The leader's word of where its log begins and ends."""
-    DELAYED = auto()
+    BACKING_OFF = auto()
     """The leader could not answer for this partition: it is asked again a little later."""
     FAILED = auto()
     """The metadata: this leader has nothing for it."""
@@ -44,9 +44,9 @@ class FetchEvent(Enum):
     MUST_SYNC = auto()
     SYNCED = auto()
     OUT_OF_RANGE = auto()
-    FOUND = auto()
-    REFUSED = auto()
-    DELAY_OVER = auto()
+    OFFSETS_LISTED = auto()
+    LEADER_ERROR = auto()
+    BACKOFF_OVER = auto()
     FAILED = auto()
     ENDED = auto()
 
@@ -55,8 +55,8 @@ TRANSITIONS: Final = MappingProxyType(
     {
         FetchState.FETCHING: {
             FetchEvent.MUST_SYNC: FetchState.SYNCING,
-            FetchEvent.OUT_OF_RANGE: FetchState.SEEKING,
-            FetchEvent.REFUSED: FetchState.DELAYED,
+            FetchEvent.OUT_OF_RANGE: FetchState.LISTING_OFFSETS,
+            FetchEvent.LEADER_ERROR: FetchState.BACKING_OFF,
             FetchEvent.FAILED: FetchState.FAILED,
             FetchEvent.ENDED: FetchState.ENDED,
         },
@@ -65,14 +65,14 @@ TRANSITIONS: Final = MappingProxyType(
             FetchEvent.FAILED: FetchState.FAILED,
             FetchEvent.ENDED: FetchState.ENDED,
         },
-        FetchState.SEEKING: {
-            FetchEvent.FOUND: FetchState.FETCHING,
-            FetchEvent.REFUSED: FetchState.DELAYED,
+        FetchState.LISTING_OFFSETS: {
+            FetchEvent.OFFSETS_LISTED: FetchState.FETCHING,
+            FetchEvent.LEADER_ERROR: FetchState.BACKING_OFF,
             FetchEvent.FAILED: FetchState.FAILED,
             FetchEvent.ENDED: FetchState.ENDED,
         },
-        FetchState.DELAYED: {
-            FetchEvent.DELAY_OVER: FetchState.FETCHING,
+        FetchState.BACKING_OFF: {
+            FetchEvent.BACKOFF_OVER: FetchState.FETCHING,
             FetchEvent.FAILED: FetchState.FAILED,
             FetchEvent.ENDED: FetchState.ENDED,
         },
@@ -87,11 +87,11 @@ class Follower:
     """One partition that follows a leader, in one epoch."""
 
     __slots__ = (
-        "_held",
+        "_held_data",
         "_high_watermark",
         "_host",
         "_log_start_offset",
-        "_on_cut",
+        "_on_truncated",
         "has_staged",
         "is_caught_up",
         "key",
@@ -101,7 +101,7 @@ class Follower:
     )
 
     def __init__(
-        self, partition: Partition, leader_epoch: int, host: Host, on_cut: Callable[[Partition], None]
+        self, partition: Partition, leader_epoch: int, host: Host, on_truncated: Callable[[Partition], None]
     ) -> None:
         """`on_cut` is called when its log was cut, or has started anew."""
         self.partition = partition
@@ -112,23 +112,23 @@ class Follower:
         """Whether `commit` has something to write, or to take over; at first, whether it finds it synced."""
         self.is_caught_up = False
         """Whether it had, at its last answer, all that is replicated."""
-        self._held: PartitionData | None = None
+        self._held_data: PartitionData | None = None
         """An answer whose first batch the log is to begin with."""
         self._host = host
-        self._on_cut = on_cut
+        self._on_truncated = on_truncated
         self._high_watermark = self._log_start_offset = -1
 
     def __repr__(self) -> str:
         return f"{self.partition.topic}-{self.partition.index} ({self.state.name} in {self.leader_epoch})"
 
-    def move(self, event: FetchEvent) -> None:
+    def transition(self, event: FetchEvent) -> None:
         """Something has happened to it. AssertionError where that cannot be."""
         following = TRANSITIONS[self.state].get(event)
         assert following is not None, f"{event.name} comes to {self!r}"
         self.state = following
 
     @property
-    def asked(self) -> FetchPosition:
+    def fetch_position(self) -> FetchPosition:
         """What to ask the leader for."""
         log = self.partition.log
         epoch = log.latest_epoch
@@ -139,7 +139,7 @@ class Follower:
             log.log_start_offset,
         )
 
-    def begin(self) -> bool:
+    def start(self) -> bool:
         """Start to follow. StorageError.
 
         Where no epoch tells what the log has in common with the leader's, that is what was committed.
@@ -156,7 +156,7 @@ class Follower:
 
     # --- what the leader says
 
-    def take(self, data: PartitionData) -> int:
+    def stage_fetched(self, data: PartitionData) -> int:
         """Stage the batches of an answer, which `commit` writes; how many bytes they are.
 
         ApiError: CORRUPT_MESSAGE, which may be another time; KAFKA_STORAGE_ERROR; OFFSET_OUT_OF_RANGE for
@@ -168,23 +168,23 @@ class Follower:
         if records:
             if self._begins_in_batch(records):
                 data.records = bytes(records)  # the answer's buffer is the next one's, too
-                self._held = data
+                self._held_data = data
                 return 0
-            self.partition.traffic.replication_bytes_in += len(records)
+            self.partition.topic_metrics.replication_bytes_in += len(records)
             log.append_fetched(records, leader_epoch=self.leader_epoch, now_ms=self._host.now_ms())
-        self._hear(data)
+        self._record_leader_offsets(data)
         self.is_caught_up = log.log_end_offset >= data.high_watermark
         return len(records)
 
-    def take_held(self) -> bool:
+    def stage_held(self) -> bool:
         """Stage what came before the log could begin anew, if it can. ApiError, StorageError as of `take`."""
-        held = self._held
+        held = self._held_data
         if held is not None and not self.partition.log.awaits_sync:
-            self._held = None
-            self.take(held)
+            self._held_data = None
+            self.stage_fetched(held)
         return True
 
-    def _hear(self, data: PartitionData) -> None:
+    def _record_leader_offsets(self, data: PartitionData) -> None:
         self._high_watermark = data.high_watermark
         self._log_start_offset = data.log_start_offset
         self.has_staged = True
@@ -213,7 +213,7 @@ class Follower:
         log = partition.log
         try:
             log.commit()
-            self._take_over()
+            self._apply_leader_offsets()
             return log.needs_flush(self._host.monotonic_ms())
         except (StorageError, ApiError) as error:
             failure = log.failure or StorageError(str(error))
@@ -225,7 +225,7 @@ class Follower:
         partition.fail(failure)
         return False
 
-    def _take_over(self) -> None:
+    def _apply_leader_offsets(self) -> None:
         """The leader's high watermark and log start, as far as this log reaches."""
         log = self.partition.log
         # What was committed stays so: a new leader hears of the high watermark later than others may have.
@@ -235,12 +235,12 @@ class Follower:
             log.high_watermark = committed
         if log.log_start_offset < self._log_start_offset <= log.high_watermark:
             log.delete_records_before(self._log_start_offset)
-        if has_risen and self.partition.waiters:
+        if has_risen and self.partition.delayed_fetches:
             self.partition.wake()
 
     # --- where the leader's log differs
 
-    def cut(self, data: PartitionData) -> bool:
+    def truncate_to_leader(self, data: PartitionData) -> bool:
         """Cut the log to where it may be the same as the leader's. False where that leaves it as it was.
 
         The diverging epoch is the leader's last one up to that of the follower's end, with where that ended.
@@ -248,18 +248,18 @@ class Follower:
         the same from here on, and what the answer tells beside it can be taken over: the leader may not tell
         it again. StorageError.
         """
-        before, diverging = self.asked, data.diverging_epoch
+        before, diverging = self.fetch_position, data.diverging_epoch
         log = self.partition.log
         epoch, end_offset = log.end_offset_for_epoch(diverging.epoch)
         if epoch < 0:
             common = diverging.end_offset  # all epochs of this log are later than any that both have
         elif epoch == diverging.epoch:
             common = min(end_offset, diverging.end_offset)
-            self._hear(data)
+            self._record_leader_offsets(data)
         else:
             common = end_offset
         self.truncate_to(min(common, log.log_end_offset))
-        return self.asked != before
+        return self.fetch_position != before
 
     def truncate_to(self, offset: int) -> None:
         """Forget what the leader does not have. StorageError."""
@@ -270,9 +270,9 @@ class Follower:
         elif offset < log.log_end_offset:
             logger.info("%r is cut from %d to %d", self, log.log_end_offset, offset)
         if log.truncate_to(offset):
-            self._on_cut(self.partition)
+            self._on_truncated(self.partition)
 
-    def settle(self, leader_start_offset: int, leader_end_offset: int) -> None:
+    def resolve_out_of_range(self, leader_start_offset: int, leader_end_offset: int) -> None:
         """Go to where the leader's log is, whose epochs say nothing about this one. StorageError.
 
         It ends before this one does, after an unclean election; or it begins after this one ends, for a
@@ -291,4 +291,4 @@ class Follower:
 
     def _restart_at(self, offset: int) -> None:
         self.partition.log.truncate_fully_and_start_at(offset)
-        self._on_cut(self.partition)
+        self._on_truncated(self.partition)

@@ -41,7 +41,7 @@ class FollowerState:
         "end_offset",
         "is_in_sync",
         "log_start_offset",
-        "watch",
+        "session_partition",
     )
 
     def __init__(self, broker_id: int) -> None:
@@ -49,7 +49,7 @@ class FollowerState:
         self.broker_id = broker_id
         self.is_in_sync = False
         """Whether the leader waits for it: it is in the ISR, or about to be."""
-        self.watch: FetchSessionPartition | None = None
+        self.session_partition: FetchSessionPartition | None = None
         self.broker_epoch: int | None = None
         """None before its first fetch."""
         self.end_offset = NO_OFFSET
@@ -59,13 +59,13 @@ class FollowerState:
         self._caught_up_ms = NEVER_MS
         self._is_at_end = False
 
-    def new_epoch(self, leader_end_offset: int, now_ms: int, *, in_isr: bool) -> None:
+    def reset_for_epoch(self, leader_end_offset: int, now_ms: int, *, in_isr: bool) -> None:
         """The leader leads in a new epoch: who is in the ISR has time to fetch, who is not has to anew."""
         self._is_at_end = False
         self._leader_end_offset = leader_end_offset
         self._fetched_ms = self._caught_up_ms = now_ms if in_isr else NEVER_MS
 
-    def fetched(
+    def record_fetch(
         self,
         end_offset: int,
         *,
@@ -73,10 +73,10 @@ class FollowerState:
         broker_epoch: int,
         leader_end_offset: int,
         now_ms: int,
-        watch: FetchSessionPartition | None,
+        session_partition: FetchSessionPartition | None,
     ) -> None:
         """It has fetched, when the leader's log ended at `leader_end_offset`."""
-        self._settle()
+        self._update_times()
         if end_offset >= leader_end_offset:
             self._caught_up_ms = now_ms
         elif end_offset >= self._leader_end_offset:
@@ -87,23 +87,23 @@ class FollowerState:
         self.end_offset = end_offset
         self.log_start_offset = log_start_offset
         self.broker_epoch = broker_epoch
-        if watch is not self.watch:
-            old, self.watch = self.watch, watch
+        if session_partition is not self.session_partition:
+            old, self.session_partition = self.session_partition, session_partition
             if old is not None:
                 old.changed(wake=False)
 
     def leader_grew(self) -> None:
         """The leader's log has more than before."""
-        self._settle()
+        self._update_times()
         self._is_at_end = False
 
-    def _settle(self) -> None:
-        if self._is_at_end and self.watch is not None:
-            self._fetched_ms = self._caught_up_ms = max(self._caught_up_ms, self.watch.fetched_ms)
+    def _update_times(self) -> None:
+        if self._is_at_end and self.session_partition is not None:
+            self._fetched_ms = self._caught_up_ms = max(self._caught_up_ms, self.session_partition.fetched_ms)
 
     def caught_up_ms(self) -> int:
         """When it was last known to be caught up."""
-        self._settle()
+        self._update_times()
         return self._caught_up_ms
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:

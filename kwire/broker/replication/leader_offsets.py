@@ -27,8 +27,8 @@ OffsetsByPartition = dict[tuple[str, int], tuple[int, int]]
 class LeaderOffsets:
     """Asks one leader."""
 
-    def __init__(self, around: FetcherPorts, address: Callable[[], PeerAddress | None], purpose: str) -> None:
-        self._around = around
+    def __init__(self, ports: FetcherPorts, address: Callable[[], PeerAddress | None], purpose: str) -> None:
+        self._ports = ports
         self._address = address
         self._purpose = purpose
 
@@ -54,16 +54,16 @@ class LeaderOffsets:
                 error = end_error or start_error
                 on_found(follower, ErrorCode(error) if error else (start_offset, end_offset))
 
-        self._ask(followers, LATEST, take_ends)
-        self._ask(followers, EARLIEST, take_starts)
+        self._send(followers, LATEST, take_ends)
+        self._send(followers, EARLIEST, take_starts)
 
-    def _ask(
+    def _send(
         self, followers: Sequence[Follower], timestamp: int, then: Callable[[OffsetsByPartition], None]
     ) -> None:
-        around = self._around
+        ports = self._ports
         address = self._address()
         if address is None:
-            around.host.call_soon(lambda: then({}))
+            ports.host.call_soon(lambda: then({}))
             return
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for follower in followers:
@@ -75,27 +75,27 @@ class LeaderOffsets:
                 )
             )
 
-        def answered(answer: Message | PeerUnreachable) -> None:
-            then(_read(answer) if isinstance(answer, ListOffsetsResponse) else {})
+        def on_response(response: Message | PeerUnreachable) -> None:
+            then(_parse(response) if isinstance(response, ListOffsetsResponse) else {})
 
-        around.host.peers.send(
+        ports.host.peers.send(
             address,
             self._purpose,
             ListOffsetsRequest(
-                replica_id=around.config.node_id,
+                replica_id=ports.config.node_id,
                 topics=[
                     ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
                 ],
             ),
-            deadline_ms=around.host.internode_clock.monotonic_ms() + around.config.replica_socket_timeout_ms,
-            on_response=answered,
-            max_version=around.list_offsets_version,
+            deadline_ms=ports.host.internode_clock.monotonic_ms() + ports.config.replica_socket_timeout_ms,
+            on_response=on_response,
+            max_version=ports.list_offsets_version,
         )
 
 
-def _read(answer: ListOffsetsResponse) -> OffsetsByPartition:
+def _parse(response: ListOffsetsResponse) -> OffsetsByPartition:
     return {
         (topic.name, found.partition_index): (found.error_code, found.offset)
-        for topic in answer.topics
+        for topic in response.topics
         for found in topic.partitions
     }

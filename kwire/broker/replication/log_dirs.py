@@ -40,7 +40,7 @@ class AssignmentsManager(Protocol):
     def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
         """Tell in which directories replicas lie."""
 
-    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
+    def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
         """Tell which directories have failed, and which take nothing new, until that is known."""
 
 
@@ -55,7 +55,7 @@ class LogDirsNode(Protocol):
     stopping: bool
 
     @property
-    def placement(self) -> AssignmentsManager:
+    def assignments(self) -> AssignmentsManager:
         """How the cluster is told."""
 
     @property
@@ -78,19 +78,19 @@ class LogDirs:
         self._node = node
         self._logger = node.host.logger("kwire.node")
         self._log_manager = node.log_manager
-        self._reports = False
+        self._is_started = False
         self.moves = DirectoryMoves(
             node.log_manager,
             node.host,
             assign=self._assign,
             is_cleaned=lambda log: log in node.cleaner.cleaning,
-            bytes_per_second=self._move_limit,
+            bytes_per_second=self._move_rate,
             on_moved=node.cleaner.handle_log_replaced,
         )
 
     # --- life
 
-    def adopt(self) -> None:
+    def recover_abandoned_future_logs(self) -> None:
         """At start, when the logs are open: take copies that a move has left behind for what they are."""
         image = self._node.image
         for future in self._log_manager.future_logs():
@@ -104,17 +104,17 @@ class LogDirs:
                     self._logger.warning("%s is not in the metadata: set aside as stray", future.directory)
                     self._log_manager.mark_stray(future)
                 elif self._log_manager.get(future.topic, future.partition) is None:
-                    self._adopt(image, future)
+                    self._recover(image, future)
             except StorageError as error:
                 self._logger.error("%s cannot be put in its place: %s", future.directory, error)
 
     def _is_partition(self, image: MetadataImage, log: Log) -> bool:
         return log.partition < len(image.topics[log.topic].partitions)
 
-    def _adopt(self, image: MetadataImage, future: Log) -> None:
+    def _recover(self, image: MetadataImage, future: Log) -> None:
         """A copy without its log: it was to take its place, unless the log is only out of reach."""
         directory = self._log_manager.directory_of(future)
-        place = self.place_of(future.topic, future.partition)
+        place = self.assigned_directory(future.topic, future.partition)
         is_told = image.metadata_version >= DIRECTORIES_LEVEL
         if place != directory.directory_id if is_told else self._log_manager.any_offline:
             return
@@ -124,12 +124,12 @@ class LogDirs:
 
     def start(self) -> None:
         """When every partition is taken up: go on with what moves, and tell what is not known yet."""
-        self._reports = True
+        self._is_started = True
         for future in self._log_manager.future_logs():
             partition = self._node.partition(future.topic, future.partition)
             if partition is not None:
                 self.moves.resume(partition)
-        self._report()
+        self._report_directories()
 
     def stop(self) -> None:
         """The broker ends: nothing moves any more."""
@@ -137,7 +137,7 @@ class LogDirs:
 
     # --- where things are
 
-    def place_of(self, topic: str, partition: int) -> Uuid | None:
+    def assigned_directory(self, topic: str, partition: int) -> Uuid | None:
         """The id of the directory where the cluster believes the partition to be."""
         known = self._node.image.topics.get(topic)
         if known is None or partition >= len(known.partitions):
@@ -149,11 +149,11 @@ class LogDirs:
         if directory_id is None:
             self._node.host.call_soon(lambda: done(None))
             return
-        self._node.placement.assign({(log.topic_id, log.partition): directory_id}, done)
+        self._node.assignments.assign({(log.topic_id, log.partition): directory_id}, done)
 
     # --- moving
 
-    def _move_limit(self) -> int | None:
+    def _move_rate(self) -> int | None:
         """How many bytes a second may move, where that is limited."""
         return configured_rate(self._node.image, self._node.node_id, MOVE_RATE_KEY)
 
@@ -174,16 +174,16 @@ class LogDirs:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         partition = self._node.partition(topic, index)
         if partition is None or partition.role is not Role.FOLLOWER:
-            partition = self._led(topic, index, directory)
+            partition = self._leader_or_prefer(topic, index, directory)
         try:
             future = self._log_manager.future_log(topic, index)
             if future is not None and self._log_manager.directory_of(future) is not directory:
                 self.moves.cancel(partition)
-            self.moves.begin(partition, directory)
+            self.moves.start(partition, directory)
         except StorageError as error:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
-    def _led(self, topic: str, index: int, directory: LogDirectory) -> Partition:
+    def _leader_or_prefer(self, topic: str, index: int, directory: LogDirectory) -> Partition:
         try:
             return self._node.led_partition(topic, index)
         except ApiError as error:
@@ -196,7 +196,7 @@ class LogDirs:
                 raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE) from error
             raise
 
-    def gone(self, partition: Partition) -> None:
+    def partition_removed(self, partition: Partition) -> None:
         """A partition is deleted: so is the copy of it, if it was on its way."""
         try:
             self.moves.cancel(partition)
@@ -205,23 +205,23 @@ class LogDirs:
 
     # --- failing and cordoned directories
 
-    def failed(self) -> None:
+    def directory_failed(self) -> None:
         """A directory has gone offline."""
-        if self._reports and not self._node.stopping:
-            self._node.host.call_soon(self._report)
+        if self._is_started and not self._node.stopping:
+            self._node.host.call_soon(self._report_directories)
 
-    def take_config(self) -> None:
+    def apply_cordoned(self) -> None:
         """Which directories are cordoned, by the configuration as it is now."""
         named = self._node.config.cordoned_log_dirs
         for directory in self._log_manager.directories():
             directory.cordoned = EVERY_DIRECTORY in named or directory.path in named
-        if self._reports:
-            self._report()
+        if self._is_started:
+            self._report_directories()
 
-    def _report(self) -> None:
+    def _report_directories(self) -> None:
         known = [
             directory for directory in self._log_manager.directories() if not directory.holds_only_metadata
         ]
         failed = [found.directory_id for found in known if found.offline and found.directory_id]
         cordoned = [found.directory_id for found in known if found.cordoned and found.directory_id]
-        self._node.placement.update(failed, cordoned)
+        self._node.assignments.report_directories(failed, cordoned)

@@ -33,43 +33,43 @@ from kwire.wire.primitives import Uuid
 
 
 class InternalFailure(StorageError):
-    """It was not the disk that failed, but this program."""
+    """A bug of kwire made the log unusable; the disk has not failed."""
 
 
 class DelayedFetch(Protocol):
-    """Something that waits for a partition to grow (a long poll)."""
+    """A Fetch request that waits for the partition to grow."""
 
     def partition_grew(self) -> None:
-        """Called after the high watermark has risen."""
+        """Check whether the request can complete: the high watermark has risen."""
 
     def complete(self) -> None:
-        """Answer now, with whatever there is."""
+        """Send the response with the records that are available."""
 
 
 class Partition:
-    """One replica, in the role that the metadata has for it."""
+    """One replica, in the role that the metadata assigns to it."""
 
     __slots__ = (
+        "_delayed_produces",
         "_flush_under_way",
         "_flushing",
         "_host",
-        "_late",
-        "_leading",
+        "_leader_partitions",
         "_on_offline",
         "_stage",
         "_staged",
         "_unflushed",
         "_when_recoverable",
         "_written_offset",
+        "delayed_fetches",
         "index",
         "leader_epoch",
-        "led",
         "log",
+        "remote_replicas",
         "role",
         "topic",
         "topic_id",
-        "traffic",
-        "waiters",
+        "topic_metrics",
     )
 
     def __init__(
@@ -80,113 +80,117 @@ class Partition:
         stage: Callable[[Partition], None],
         when_recoverable: Callable[[Log, Host, Callable[[], None]], None],
         on_offline: Callable[[Partition, StorageError], None],
-        leading: LeaderPartitions,
+        leader_partitions: LeaderPartitions,
     ) -> None:
-        """Absent yet: `lead` or `follow` comes next. `when_recoverable` tells when a log is in its place."""
+        """Create a partition with role ABSENT; `become_leader` or `become_follower` follows.
+
+        `when_recoverable` calls back once the log is in its final directory.
+        """
         self.log = log
         self.topic = log.topic
         self.topic_id: Uuid = log.topic_id
         self.index = log.partition
         self.role = Role.ABSENT
         self.leader_epoch = NO_LEADER_EPOCH
-        self.waiters: dict[DelayedFetch, None] = {}
+        self.delayed_fetches: dict[DelayedFetch, None] = {}
         self._host = host
         self._stage = stage
         self._when_recoverable = when_recoverable
         self._on_offline = on_offline
-        self._leading = leading
-        self.traffic = leading.traffic.of(self.topic)
-        self.led: RemoteReplicas | None = None
-        """The other replicas, while this broker leads and where there are any."""
+        self._leader_partitions = leader_partitions
+        self.topic_metrics = leader_partitions.topic_stats.for_topic(self.topic)
+        self.remote_replicas: RemoteReplicas | None = None
+        """The other replicas, while this broker is the leader and the partition has others."""
         self._written_offset = 0
-        """Up to where the log is written, and synced where asked."""
+        """The end of what is written, and synced if flush.messages or flush.ms require that."""
         # Most partitions have no pending appends, so the lists are allocated on demand.
         self._staged: list[PendingAcknowledgement] | None = None
         self._unflushed: list[PendingAcknowledgement] | None = None
         self._flushing: Sequence[PendingAcknowledgement] = ()
         self._flush_under_way = False
-        self._late: dict[DelayedProduce, None] | None = None
-        """Promises that wait for other replicas."""
+        self._delayed_produces: dict[DelayedProduce, None] | None = None
+        """Appends that are written and wait for other replicas."""
 
     # --- roles
 
-    def lead(self, image: PartitionImage) -> None:
-        """This broker leads. StorageError: the log cannot be used."""
-        role = role_after(self.role, RoleChange.LEAD)
+    def become_leader(self, image: PartitionImage) -> None:
+        """Become leader in the epoch of `image`. StorageError: the log cannot be used."""
+        role = role_after(self.role, RoleChange.BECOME_LEADER)
         if role is LEADER and image.leader_epoch > self.leader_epoch:
             self.log.begin_leader_epoch(image.leader_epoch)
             self.leader_epoch = image.leader_epoch
         if role is not self.role:
             self.role = role
-            # What it appended when it led before, or has fetched, may still be on its way to the disk.
+            # Records of an earlier leader epoch, or fetched ones, may still be on their way to the disk.
             log = self.log
             if log.has_unrecoverable_records:
                 self._flush([])
             self._written_offset = log.recovery_point if self._flush_under_way else log.log_end_offset
         if role is LEADER:
             if len(image.replicas) > 1:
-                if self.led is None:
-                    self.led = RemoteReplicas(self._leading)
-                    self._leading.partitions[self] = None
-                self.led.take(image, self.log.log_end_offset, self._host.internode_clock.monotonic_ms())
-            elif self.led is not None:
-                self._forget_followers()
-            self._replicated()
+                if self.remote_replicas is None:
+                    self.remote_replicas = RemoteReplicas(self._leader_partitions)
+                    self._leader_partitions.partitions[self] = None
+                now_ms = self._host.internode_clock.monotonic_ms()
+                self.remote_replicas.update(image, self.log.log_end_offset, now_ms)
+            elif self.remote_replicas is not None:
+                self._drop_remote_replicas()
+            self._update_high_watermark()
 
-    def follow(self, image: PartitionImage) -> None:
-        """Another broker leads, or nobody does. StorageError: the log cannot be used."""
+    def become_follower(self, image: PartitionImage) -> None:
+        """Become follower: another broker is the leader, or none. StorageError: the log cannot be used."""
         if self.log.failure is not None and self.role is Role.ABSENT:
             raise self.log.failure
         if self.role is LEADER:
-            # What is staged has its offsets: it is a part of the log that others may have to truncate.
+            # Staged batches have offsets already. They belong to the log; the new leader may truncate them.
             self.commit()
         self.leader_epoch = max(self.leader_epoch, image.leader_epoch)
-        self._become(role_after(self.role, RoleChange.FOLLOW), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        role = role_after(self.role, RoleChange.BECOME_FOLLOWER)
+        self._stop_serving(role, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def leave(self, code: ErrorCode) -> None:
-        """This broker has no replica of it any more; `code` tells who waits why."""
-        self._become(role_after(self.role, RoleChange.LEAVE), code)
+    def remove(self, code: ErrorCode) -> None:
+        """Remove the replica from this broker; pending requests get the error `code`."""
+        self._stop_serving(role_after(self.role, RoleChange.REMOVE), code)
 
     def fail(self, error: StorageError) -> None:
-        """The log has failed, or its directory."""
+        """Take the partition offline: its log or its log directory has failed."""
         first_time = self.role is not Role.OFFLINE
-        self._become(role_after(self.role, RoleChange.FAIL), ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        self._stop_serving(role_after(self.role, RoleChange.FAIL), ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         if first_time:
             self._on_offline(self, error)
 
-    def _become(self, role: Role, code: ErrorCode, message: str | None = None) -> None:
-        """Take up a role in which nobody is served: who waits is told so."""
+    def _stop_serving(self, role: Role, code: ErrorCode, message: str | None = None) -> None:
+        """Change to a role that serves no clients; pending requests get the error `code`."""
         self.role = role
-        if self.led is not None:
-            self._forget_followers()
-        late, self._late = self._late or {}, None
-        promises = [*self._flushing, *(self._unflushed or ()), *(self._staged or ())]
+        if self.remote_replicas is not None:
+            self._drop_remote_replicas()
+        delayed, self._delayed_produces = self._delayed_produces or {}, None
+        pending_acks = [*self._flushing, *(self._unflushed or ()), *(self._staged or ())]
         self._flushing, self._unflushed, self._staged = (), None, None
-        if late or promises:
+        if delayed or pending_acks:
             error = ApiError(code, message)
-            for one in late:
+            for one in delayed:
                 if one.timer is not None:
                     one.timer.cancel()
-                self._tell(one.tell, error)
-            for _, tell, _ in promises:
-                self._tell(tell, error)
+                self._call_back(one.callback, error)
+            for _, callback, _ in pending_acks:
+                self._call_back(callback, error)
         self.wake()
 
-    def _forget_followers(self) -> None:
-        """What is known of them says nothing of a later time."""
-        led, self.led = self.led, None
-        del self._leading.partitions[self]
-        assert led is not None
-        led.news(wake=True)
-        led.start_moved()
+    def _drop_remote_replicas(self) -> None:
+        remote, self.remote_replicas = self.remote_replicas, None
+        del self._leader_partitions.partitions[self]
+        assert remote is not None
+        remote.notify_sessions(wake=True)
+        remote.notify_low_watermark()
 
-    def refusal(self) -> ApiError:
-        """What to tell a client while this broker does not lead."""
+    def not_leader_error(self) -> ApiError:
+        """Return the error for clients while this broker is not the leader."""
         is_offline = self.role is Role.OFFLINE
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
-        """KIP-320. -1 is a client that does not know the epoch, and is never fenced."""
+        """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH on another epoch; -1 is not checked. KIP-320."""
         if leader_epoch == NO_LEADER_EPOCH or leader_epoch == self.leader_epoch:
             return
         if leader_epoch < self.leader_epoch:
@@ -198,20 +202,21 @@ class Partition:
         return self.log.high_watermark
 
     @property
-    def is_behind(self) -> bool:
-        """Whether it does not know yet that all is committed that it had when it began to lead. KIP-207."""
-        return self.led is not None and self.led.epoch_start_offset > self.log.high_watermark
+    def is_high_watermark_stale(self) -> bool:
+        """Whether the high watermark is below the log end at the start of this leader epoch. KIP-207."""
+        remote = self.remote_replicas
+        return remote is not None and remote.epoch_start_offset > self.log.high_watermark
 
     @property
     def low_watermark(self) -> int:
-        """Where the log begins on every replica that lives. KIP-107."""
-        start_offset = self.log.log_start_offset
-        return start_offset if self.led is None else self.led.low_watermark(start_offset)
+        """The lowest log start offset of all live replicas. KIP-107."""
+        start_offset, remote = self.log.log_start_offset, self.remote_replicas
+        return start_offset if remote is None else remote.low_watermark(start_offset)
 
-    def start_moved(self) -> None:
-        """The log begins later than it did: followers are told when they fetch."""
-        if self.led is not None:
-            self.led.news(wake=False)
+    def log_start_offset_moved(self) -> None:
+        """Tell followers the new log start offset with their next fetch."""
+        if self.remote_replicas is not None:
+            self.remote_replicas.notify_sessions(wake=False)
 
     # --- appending
 
@@ -235,18 +240,18 @@ class Partition:
         min.insync.replicas. ApiError: the batch is rejected, and no callback is called.
         """
         if self.role is not LEADER:
-            raise self.refusal()
+            raise self.not_leader_error()
         log = self.log
-        led = self.led
+        remote = self.remote_replicas
         if (
             on_replicated is not None
-            and led is not None
+            and remote is not None
             and needs_isr
-            and led.are_too_few(log.config.min_insync_replicas)
+            and remote.is_under_min_isr(log.config.min_insync_replicas)
         ):
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        traffic = self.traffic
-        traffic.appends += 1
+        topic_metrics = self.topic_metrics
+        topic_metrics.appends += 1
         try:
             appended = log.append(
                 records,
@@ -257,43 +262,43 @@ class Partition:
                 header=header,
             )
         except ApiError as error:
-            traffic.failed_appends += error.code not in NOT_COUNTED
+            topic_metrics.failed_appends += error.code not in NOT_COUNTED
             raise
         if not appended.is_duplicate:
-            traffic.messages_in += appended.last_offset - appended.first_offset + 1
-            traffic.bytes_in += len(records)
-        promise: PendingAcknowledgement
+            topic_metrics.messages_in += appended.last_offset - appended.first_offset + 1
+            topic_metrics.bytes_in += len(records)
+        pending_ack: PendingAcknowledgement
         if on_replicated is not None:
-            promise = (appended.last_offset + 1, on_replicated, timeout_ms)
+            pending_ack = (appended.last_offset + 1, on_replicated, timeout_ms)
         else:
             assert on_written is not None
-            promise = (NO_REPLICATION, on_written, None)
+            pending_ack = (NO_REPLICATION, on_written, None)
         if self._staged is not None:
-            self._staged.append(promise)
+            self._staged.append(pending_ack)
         elif not appended.is_duplicate:
             self._stage(self)
-            self._staged = [promise]
+            self._staged = [pending_ack]
         elif self._flush_under_way:
-            self._flush([promise])
+            self._flush([pending_ack])
         else:
-            self._keep([promise])
+            self._acknowledge([pending_ack])
         return appended
 
     @property
-    def waiting_appends(self) -> int:
-        """How many appends are written and wait for other replicas."""
-        return len(self._late or ())
+    def delayed_produce_count(self) -> int:
+        """How many appends wait in purgatory for other replicas."""
+        return len(self._delayed_produces or ())
 
-    def when_committed(self, tell: AppendCallback) -> None:
-        """Tell, at once maybe, when all that the log has now is committed. ApiError: not led here."""
+    def when_committed(self, callback: AppendCallback) -> None:
+        """Call back, possibly at once, when the current log is committed. ApiError: not the leader."""
         if self.role is not LEADER:
-            raise self.refusal()
-        self._keep([(self.log.log_end_offset, tell, None)])
+            raise self.not_leader_error()
+        self._acknowledge([(self.log.log_end_offset, callback, None)])
 
     def commit(self) -> None:
-        """Write what this turn staged, then tell those who wait for it. Never raises."""
+        """Write the batches that this turn staged, then acknowledge them. Never raises."""
         if self.role is not LEADER:
-            return  # who waited has been told
+            return  # the change of role has completed the requests
         log = self.log
         try:
             log.commit()
@@ -303,36 +308,36 @@ class Partition:
             return
         except Exception as error:
             # A bug of kwire: the log may be inconsistent, so it is taken offline.
-            self._host.logger("kwire.partition").exception("%s-%d cannot be written", self.topic, self.index)
+            self._host.logger("kwire.partition").exception("%s cannot be written", self.log.name)
             failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
             self.fail(failure)
             return
-        promises, self._staged = self._staged or [], None
+        pending_acks, self._staged = self._staged or [], None
         if must_flush:
-            self._flush(promises)
+            self._flush(pending_acks)
             return
-        self._written(promises, log.log_end_offset)
+        self._on_written(pending_acks, log.log_end_offset)
 
     def sync(self, on_synced: AppendCallback) -> None:
-        """Force everything appended so far to the disk, if that is due, then tell."""
+        """Sync everything appended so far if a sync is due, then call back."""
         self._flush([(NO_REPLICATION, on_synced, None)])
 
-    def _flush(self, promises: list[PendingAcknowledgement]) -> None:
-        """Keep them once the log is in its place, and the disk has everything appended so far."""
+    def _flush(self, pending_acks: list[PendingAcknowledgement]) -> None:
+        """Acknowledge once the log is in its directory and everything appended so far is synced."""
         if self._unflushed is None:
-            self._unflushed = promises
+            self._unflushed = pending_acks
         else:
-            self._unflushed += promises
+            self._unflushed += pending_acks
         if not self._flush_under_way:
             self._begin_flush()
 
     def _begin_flush(self) -> None:
-        # Group commit: whatever is appended while one sync runs shares the next.
+        # Group commit: all appends during one sync share the next one.
         log = self.log
         if not log.is_recoverable:
             self._flush_under_way = True
-            self._when_recoverable(log, self._host, self._placed)
+            self._when_recoverable(log, self._host, self._log_placed)
             return
         end_offset = log.log_end_offset
         try:
@@ -346,7 +351,7 @@ class Partition:
         def done(result: object) -> None:
             self._flush_under_way = False
             if self.log is not log:
-                self._has_moved()
+                self._flush_moved_log()
                 return
             error = failure_in(result)
             if error is not None:
@@ -354,22 +359,22 @@ class Partition:
                 self.fail(error)
                 return
             ticket.finish()
-            promises, self._flushing = self._flushing, ()
-            self._written(promises, min(end_offset, self.log.log_end_offset))
+            pending_acks, self._flushing = self._flushing, ()
+            self._on_written(pending_acks, min(end_offset, self.log.log_end_offset))
             if self._unflushed is not None and self.role is not Role.OFFLINE:
                 self._begin_flush()
 
         self._host.run_in_worker(ticket.work, done)
 
-    def _has_moved(self) -> None:
-        """What was synced is the old log, in another directory: the promises are kept by the new one."""
+    def _flush_moved_log(self) -> None:
+        """Sync the log again: the one just synced was replaced by its copy in another directory."""
         if self.role is LEADER or self.role is Role.FOLLOWER:
             self._unflushed = [*self._flushing, *(self._unflushed or ())]
             self._flushing = ()
             self._begin_flush()
 
-    def _placed(self) -> None:
-        """What is in the log is found after a crash. It may be another one by now, or have failed."""
+    def _log_placed(self) -> None:
+        """Continue now that recovery would find the log. It may have been replaced or have failed."""
         self._flush_under_way = False
         log = self.log
         if log.failure is None and (
@@ -377,27 +382,27 @@ class Partition:
         ):
             self._begin_flush()
             return
-        promises, self._unflushed = self._unflushed or (), None
-        self._written(promises, log.written_end_offset)
+        pending_acks, self._unflushed = self._unflushed or (), None
+        self._on_written(pending_acks, log.written_end_offset)
 
-    # --- keeping promises
+    # --- followers and the ISR
 
-    def follower(self, broker_id: int, broker_epoch: int, *, knows_leader: bool) -> FollowerState:
+    def follower_state(self, broker_id: int, broker_epoch: int, *, knows_leader: bool) -> FollowerState:
         """Return the state of the follower with this id.
 
         ApiError UNKNOWN_LEADER_EPOCH: this broker does not know the broker as a replica (yet).
         NOT_LEADER_OR_FOLLOWER: the same for a fetch without a leader epoch, or the broker epoch is stale.
         """
-        state = None if self.led is None else self.led.followers.get(broker_id)
+        state = None if self.remote_replicas is None else self.remote_replicas.followers.get(broker_id)
         if state is None:
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if knows_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
-        if self._leading.is_stale(broker_id, broker_epoch):
+        if self._leader_partitions.has_stale_epoch(broker_id, broker_epoch):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return state
 
-    def fetched(
+    def record_follower_fetch(
         self,
         broker_id: int,
         end_offset: int,
@@ -406,193 +411,189 @@ class Partition:
         broker_epoch: int = -1,
         watch: FetchSessionPartition | None = None,
     ) -> None:
-        """A follower fetches from `end_offset` on, so it has all before."""
-        led = self.led
-        state = None if led is None else led.followers.get(broker_id)
-        if led is None or state is None:
+        """Record that a follower has everything before `end_offset`, from which it fetches."""
+        remote = self.remote_replicas
+        state = None if remote is None else remote.followers.get(broker_id)
+        if remote is None or state is None:
             return
         log = self.log
         is_news = end_offset != state.end_offset
         starts_elsewhere = log_start_offset != state.log_start_offset
-        state.fetched(
+        state.record_fetch(
             end_offset,
             log_start_offset=log_start_offset,
             broker_epoch=broker_epoch,
             leader_end_offset=log.written_end_offset,
             now_ms=self._host.internode_clock.monotonic_ms(),
-            watch=watch,
+            session_partition=watch,
         )
-        if broker_id not in led.isr:
-            self._ask(led.expanded((self.topic_id, self.index), state, log.high_watermark))
+        if broker_id not in remote.isr:
+            key = (self.topic_id, self.index)
+            self._alter_partition(remote.prepare_expand(key, state, log.high_watermark))
         if is_news:
-            self._replicated()
-        if starts_elsewhere and led.deletions:
-            led.start_moved()
+            self._update_high_watermark()
+        if starts_elsewhere and remote.low_watermark_listeners:
+            remote.notify_low_watermark()
 
     def is_quiet_for(self, broker_id: int, end_offset: int, watch: FetchSessionPartition) -> bool:
         """Whether a follower at `end_offset` has nothing to learn before the log grows and notifies `watch`.
 
         False if `watch` is not registered, or if the follower is out of sync: its fetches may expand the ISR.
         """
-        led = self.led
-        state = None if led is None else led.followers.get(broker_id)
-        if state is None or not state.is_in_sync or state.watch is not watch:
+        remote = self.remote_replicas
+        state = None if remote is None else remote.followers.get(broker_id)
+        if state is None or not state.is_in_sync or state.session_partition is not watch:
             return False
         return end_offset == self.log.written_end_offset
 
-    def check_followers(self) -> None:
+    def maybe_shrink_isr(self) -> None:
         """Remove followers from the ISR that have lagged for replica.lag.time.max.ms."""
-        led = self.led
-        if led is None:
+        remote = self.remote_replicas
+        if remote is None:
             return
         now_ms = self._host.internode_clock.monotonic_ms()
-        pending = led.shrunk((self.topic_id, self.index), self.log.written_end_offset, now_ms)
+        pending = remote.prepare_shrink((self.topic_id, self.index), self.log.written_end_offset, now_ms)
         if pending is not None:
-            ends = {broker_id: state.end_offset for broker_id, state in led.followers.items()}
-            self._leading.tell(
-                f"Shrinking ISR of {self.log.name} from {led.isr} to {pending.isr}: log end offset "
+            ends = {broker_id: state.end_offset for broker_id, state in remote.followers.items()}
+            self._leader_partitions.log_isr_change(
+                f"Shrinking ISR of {self.log.name} from {remote.isr} to {pending.isr}: log end offset "
                 f"{self.log.log_end_offset}, high watermark {self.log.high_watermark}, follower ends {ends}"
             )
-        self._ask(pending)
-        if self._late:
-            self._replicated()
-        if led.deletions:
-            led.start_moved()
+        self._alter_partition(pending)
+        if self._delayed_produces:
+            self._update_high_watermark()
+        if remote.low_watermark_listeners:
+            remote.notify_low_watermark()
 
-    def _ask(self, pending: PendingIsr | None) -> None:
-        """Have the controller change the ISR."""
+    def _alter_partition(self, pending: PendingIsr | None) -> None:
         if pending is not None:
-            self._leading.changes.submit(pending.change, partial(self._isr_answered, pending))
+            isr_changed = partial(self._isr_changed, pending)
+            self._leader_partitions.alter_partition.submit(pending.change, isr_changed)
 
-    def _ask_again(self, pending: PendingIsr) -> None:
-        if self.led is not None and self.led.pending is pending:
-            self._ask(pending)
+    def _retry_alter_partition(self, pending: PendingIsr) -> None:
+        if self.remote_replicas is not None and self.remote_replicas.pending is pending:
+            self._alter_partition(pending)
 
-    def _isr_answered(self, pending: PendingIsr, answer: IsrChangeResult) -> None:
-        led = self.led
-        if led is None:
+    def _isr_changed(self, pending: PendingIsr, result: IsrChangeResult) -> None:
+        remote = self.remote_replicas
+        if remote is None:
             return
-        before = led.isr
-        if led.answered(pending, answer):
-            # Not at once: a controller that is behind would be asked without end.
-            self._host.internode_clock.schedule(RETRY_MS, partial(self._ask_again, pending))
+        before = remote.isr
+        if remote.handle_alter_partition(pending, result):
+            # With a pause, so that a controller that lags behind is not flooded with requests.
+            self._host.internode_clock.schedule(RETRY_MS, partial(self._retry_alter_partition, pending))
             return
-        if led.isr != before:
-            if pending.joins is None:
-                self._leading.isr_shrinks += 1
+        if remote.isr != before:
+            if pending.new_member is None:
+                self._leader_partitions.isr_shrinks += 1
             else:
-                self._leading.isr_expands += 1
-            self._leading.tell(
-                f"{self.log.name}: the ISR is {led.isr}, in partition epoch {led.partition_epoch}"
+                self._leader_partitions.isr_expands += 1
+            self._leader_partitions.log_isr_change(
+                f"ISR of {self.log.name} updated to {remote.isr}, partition epoch {remote.partition_epoch}"
             )
-        if led.pending is None:
-            self._replicated()
+        if remote.pending is None:
+            self._update_high_watermark()
 
-    def _written(self, promises: Sequence[PendingAcknowledgement], end_offset: int) -> None:
-        """The log is written up to here."""
+    # --- high watermark and acknowledgements
+    def _on_written(self, pending_acks: Sequence[PendingAcknowledgement], end_offset: int) -> None:
         if self.role is LEADER:
             if end_offset > self._written_offset:
                 self._written_offset = end_offset
-            if self.led is not None:
-                self.led.grew()
+            if self.remote_replicas is not None:
+                self.remote_replicas.log_grew()
             raised = self._raise_high_watermark()
         else:
             raised = False
-        self._keep(promises)
+        self._acknowledge(pending_acks)
         if raised:
-            self._rose()
+            self._high_watermark_raised()
 
-    def _replicated(self) -> None:
-        """More of the log may be replicated than before."""
+    def _update_high_watermark(self) -> None:
+        """Raise the high watermark if replicas allow it, and complete delayed requests."""
         if self._raise_high_watermark():
-            self._rose()
+            self._high_watermark_raised()
 
-    def _rose(self) -> None:
-        """The high watermark is higher: tell who waits for that."""
-        if self._late:
-            self._keep_late()
-        if self.waiters:
+    def _high_watermark_raised(self) -> None:
+        """Complete delayed requests after the high watermark has risen."""
+        if self._delayed_produces:
+            self._complete_delayed_produces()
+        if self.delayed_fetches:
             self.wake()
 
     def _raise_high_watermark(self) -> bool:
-        """Whether it is higher than before."""
-        log, led = self.log, self.led
+        """Raise the high watermark as far as replicas allow; return whether it has risen."""
+        log, remote = self.log, self.remote_replicas
         offset = self._written_offset
-        if led is not None:
-            offset = led.high_watermark(offset, log.written_end_offset, log.config.min_insync_replicas)
+        if remote is not None:
+            offset = remote.high_watermark(offset, log.written_end_offset, log.config.min_insync_replicas)
         if offset <= log.high_watermark:
             return False
         log.high_watermark = offset
-        if led is not None:
-            led.news(wake=self._leading.config.replica_selector_class is not None)
+        if remote is not None:
+            remote.notify_sessions(wake=self._leader_partitions.config.replica_selector_class is not None)
         return True
 
-    def _keep(self, promises: Sequence[PendingAcknowledgement]) -> None:
-        """Tell of what is written; a promise that more replicas have to keep waits on."""
+    def _acknowledge(self, pending_acks: Sequence[PendingAcknowledgement]) -> None:
+        """Complete written appends; those that need more replicas go to purgatory."""
         high_watermark = self.log.high_watermark
-        for offset, tell, timeout_ms in promises:
+        for offset, callback, timeout_ms in pending_acks:
             if offset <= high_watermark:
-                self._tell(tell, self._outcome(offset))
+                self._call_back(callback, self._result(offset))
                 continue
-            late = DelayedProduce(offset, tell)
-            if self._late is None:
-                self._late = {}
-            self._late[late] = None
+            delayed = DelayedProduce(offset, callback)
+            if self._delayed_produces is None:
+                self._delayed_produces = {}
+            self._delayed_produces[delayed] = None
             if timeout_ms is not None:
-                late.timer = self._host.internode_clock.schedule(
-                    max(0, timeout_ms), partial(self._timed_out, late)
-                )
+                expire = partial(self._expire, delayed)
+                delayed.timer = self._host.internode_clock.schedule(max(0, timeout_ms), expire)
 
-    def _keep_late(self) -> None:
+    def _complete_delayed_produces(self) -> None:
         high_watermark = self.log.high_watermark
-        waiting = self._late or {}
-        for late in [late for late in waiting if late.high_watermark <= high_watermark]:
-            if self._late is not waiting:
-                return  # who was told has ended the role, of which all others are told
-            del waiting[late]
-            if late.timer is not None:
-                late.timer.cancel()
-            self._tell(late.tell, self._outcome(late.high_watermark))
+        waiting = self._delayed_produces or {}
+        for delayed in [one for one in waiting if one.required_offset <= high_watermark]:
+            if self._delayed_produces is not waiting:
+                return  # a callback has changed the role, which has completed the others
+            del waiting[delayed]
+            if delayed.timer is not None:
+                delayed.timer.cancel()
+            self._call_back(delayed.callback, self._result(delayed.required_offset))
 
-    def _outcome(self, offset: int) -> ApiError | None:
-        """What to tell of a promise that is kept up to this high watermark."""
-        led = self.led
-        if (
-            offset != NO_REPLICATION
-            and led is not None
-            and led.were_too_few(self.log.config.min_insync_replicas)
-        ):
+    def _result(self, offset: int) -> ApiError | None:
+        """Return the error for an append that needs `offset` as high watermark, or None."""
+        remote, min_isr = self.remote_replicas, self.log.config.min_insync_replicas
+        if offset != NO_REPLICATION and remote is not None and remote.is_maximal_isr_under_min(min_isr):
             return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         return None
 
-    def _timed_out(self, late: DelayedProduce) -> None:
-        assert self._late is not None
-        del self._late[late]
-        self._tell(late.tell, ApiError(ErrorCode.REQUEST_TIMED_OUT))
+    def _expire(self, delayed: DelayedProduce) -> None:
+        assert self._delayed_produces is not None
+        del self._delayed_produces[delayed]
+        self._call_back(delayed.callback, ApiError(ErrorCode.REQUEST_TIMED_OUT))
 
-    def _tell(self, tell: AppendCallback, error: ApiError | None) -> None:
+    def _call_back(self, callback: AppendCallback, error: ApiError | None) -> None:
         try:
-            tell(error)
+            callback(error)
         except Exception:
-            # Nobody else's acknowledgement may hang on this one.
+            # A failing callback must not keep the others from being called.
             self._host.logger("kwire.partition").exception("%s: callback failed", self.log.name)
 
-    # --- waiting
+    # --- delayed fetches
 
     def wake(self) -> None:
-        """Let every long poll on this partition look again."""
-        for waiter in list(self.waiters):
-            self._call(waiter, waiter.partition_grew)
+        """Have every delayed fetch check whether it can complete."""
+        for delayed_fetch in list(self.delayed_fetches):
+            self._call(delayed_fetch, delayed_fetch.partition_grew)
 
-    def end_waits(self) -> None:
-        """Have every long poll on this partition answered with what there is."""
-        for waiter in list(self.waiters):
-            self._call(waiter, waiter.complete)
+    def complete_delayed_fetches(self) -> None:
+        """Complete every delayed fetch with the records that are available."""
+        for delayed_fetch in list(self.delayed_fetches):
+            self._call(delayed_fetch, delayed_fetch.complete)
 
-    def _call(self, waiter: DelayedFetch, step: Callable[[], None]) -> None:
+    def _call(self, delayed_fetch: DelayedFetch, step: Callable[[], None]) -> None:
         try:
             step()
         except Exception:
-            # Nobody else's poll may hang on this one.
+            # A failing fetch must not keep the others from being checked.
             self._host.logger("kwire.partition").exception("%s: delayed fetch failed", self.log.name)
-            self.waiters.pop(waiter, None)
+            self.delayed_fetches.pop(delayed_fetch, None)

@@ -46,24 +46,24 @@ SESSION_LOST: Final = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_F
 class ReplicaFetcher:
     """The fetcher of one leader; a leader may have several, each with a share of the partitions."""
 
-    def __init__(self, leader_id: int, number: int, around: FetcherPorts) -> None:
+    def __init__(self, leader_id: int, number: int, ports: FetcherPorts) -> None:
         self.leader_id = leader_id
         self.purpose = f"fetch-{number}"
-        self._around = around
-        self._host = around.host
-        self._logger = around.host.logger("kwire.partition")
+        self._ports = ports
+        self._host = ports.host
+        self._logger = ports.host.logger("kwire.partition")
         self._session = FetchSessionHandler()
         self._followers: dict[TopicIdPartition, Follower] = {}
-        self._offsets = LeaderOffsets(around, self._address, self.purpose)
+        self._offsets = LeaderOffsets(ports, self._address, self.purpose)
         self._touched: dict[Follower, None] = {}
         """Those that the end of this turn is to look at."""
         self._throttled: dict[Follower, None] = {}
         """Those that wait until others have been copied for long enough."""
         self._is_staged = False
-        self._is_asking = False
-        self._pause: Timer | None = None
-        self._ended = False
-        self._is_unreachable = False
+        self._in_flight = False
+        self._backoff: Timer | None = None
+        self._is_stopped = False
+        self._is_unreachable_logged = False
         """Whether that was told already."""
 
     def __repr__(self) -> str:
@@ -74,36 +74,36 @@ class ReplicaFetcher:
 
     # --- who follows
 
-    def follow(self, follower: Follower) -> None:
+    def add(self, follower: Follower) -> None:
         """Fetch for it, too."""
         self._followers[follower.key] = follower
-        refused: list[Follower] = []
-        self._guarded(follower, follower.begin, refused)
+        to_retry: list[Follower] = []
+        self._guarded(follower, follower.start, to_retry)
 
-    def forget(self, follower: Follower) -> None:
+    def remove(self, follower: Follower) -> None:
         """Fetch for it no more."""
-        follower.move(FetchEvent.ENDED)
+        follower.transition(FetchEvent.ENDED)
         if self._followers.get(follower.key) is follower:
             del self._followers[follower.key]
             self._touched.pop(follower, None)
-            self._session.forget(follower.key)
+            self._session.remove(follower.key)
 
     def stop(self) -> None:
         """Ask for nothing any more: the broker ends."""
-        self._ended = True
-        if self._pause is not None:
-            self._pause.cancel()
+        self._is_stopped = True
+        if self._backoff is not None:
+            self._backoff.cancel()
 
     # --- the turn
 
     def _touch(self, follower: Follower) -> None:
         self._touched[follower] = None
-        self._wake()
+        self._stage()
 
-    def _wake(self) -> None:
-        if not self._is_staged and not self._ended:
+    def _stage(self) -> None:
+        if not self._is_staged and not self._is_stopped:
             self._is_staged = True
-            self._around.stage(self)
+            self._ports.stage(self)
 
     def commit(self) -> None:
         """The turn ends: write what was fetched, then ask for more."""
@@ -115,32 +115,32 @@ class ReplicaFetcher:
                 continue
             log = follower.partition.log
             if must_sync or log.awaits_sync or log.has_unrecoverable_records:
-                follower.move(FetchEvent.MUST_SYNC)
-                self._session.forget(follower.key)
+                follower.transition(FetchEvent.MUST_SYNC)
+                self._session.remove(follower.key)
                 follower.partition.sync(partial(self._synced, follower))
-            elif self._is_held_back(follower):
-                self._session.forget(follower.key)
+            elif self._is_throttled(follower):
+                self._session.remove(follower.key)
                 self._throttle(follower)
             else:
-                self._session.follow(follower.key, follower.asked)
-        self._ask()
+                self._session.add(follower.key, follower.fetch_position)
+        self._send_fetch()
 
-    def _is_held_back(self, follower: Follower) -> bool:
-        throttle, partition = self._around.throttle, follower.partition
+    def _is_throttled(self, follower: Follower) -> bool:
+        quota, partition = self._ports.quota, follower.partition
         return (
             not follower.is_caught_up
-            and throttle.covers(partition.topic, partition.index)
-            and throttle.is_exceeded
+            and quota.is_throttled(partition.topic, partition.index)
+            and quota.is_quota_exceeded
         )
 
     def _throttle(self, follower: Follower) -> None:
         if not self._throttled:
             self._host.internode_clock.schedule(
-                self._around.config.replica_fetch_backoff_ms, self._look_at_throttled
+                self._ports.config.replica_fetch_backoff_ms, self._check_throttled
             )
         self._throttled[follower] = None
 
-    def _look_at_throttled(self) -> None:
+    def _check_throttled(self) -> None:
         throttled, self._throttled = self._throttled, {}
         for follower in throttled:
             if follower.state is not FetchState.ENDED:
@@ -149,172 +149,175 @@ class ReplicaFetcher:
     def _synced(self, follower: Follower, error: ApiError | None) -> None:
         # Also told so where the role has changed meanwhile, and the sync is still under way.
         if follower.state is FetchState.SYNCING:
-            follower.move(FetchEvent.SYNCED)
-            refused: list[Follower] = []
-            self._guarded(follower, follower.take_held, refused)
-            self._delay(refused)
+            follower.transition(FetchEvent.SYNCED)
+            to_retry: list[Follower] = []
+            self._guarded(follower, follower.stage_held, to_retry)
+            self._schedule_retry(to_retry)
 
     # --- asking
 
     def _address(self) -> PeerAddress | None:
-        return self._around.address_of(self.leader_id)
+        return self._ports.address_of(self.leader_id)
 
-    def _ask(self) -> None:
-        if self._is_asking or self._pause is not None or self._ended or self._session.is_idle:
+    def _send_fetch(self) -> None:
+        if self._in_flight or self._backoff is not None or self._is_stopped or self._session.is_empty:
             return
         address = self._address()
         if address is None:
-            self._unreachable("it is not registered")
+            self._leader_unreachable("it is not registered")
             return
-        config, around = self._around.config, self._around
-        request = self._session.request(config.replica_fetch_max_bytes)
+        config, ports = self._ports.config, self._ports
+        request = self._session.build_request(config.replica_fetch_max_bytes)
         request.max_wait_ms = config.replica_fetch_wait_max_ms
         request.min_bytes = config.replica_fetch_min_bytes
         request.max_bytes = config.replica_fetch_response_max_bytes
-        if around.fetch_version >= FIRST_VERSION_WITH_REPLICA_STATE:
-            request.replica_state = ReplicaState(replica_id=config.node_id, replica_epoch=around.broker_epoch)
+        if ports.fetch_version >= FIRST_VERSION_WITH_REPLICA_STATE:
+            request.replica_state = ReplicaState(replica_id=config.node_id, replica_epoch=ports.broker_epoch)
         else:
             request.replica_id = config.node_id
-        self._is_asking = True
+        self._in_flight = True
         self._host.peers.send(
             address,
             self.purpose,
             request,
             deadline_ms=self._host.internode_clock.monotonic_ms() + config.replica_socket_timeout_ms,
-            on_response=self._answered,
-            max_version=around.fetch_version,
+            on_response=self._handle_response,
+            max_version=ports.fetch_version,
         )
 
-    def _answered(self, answer: Message | PeerUnreachable) -> None:
-        self._is_asking = False
-        if self._ended:
+    def _handle_response(self, response: Message | PeerUnreachable) -> None:
+        self._in_flight = False
+        if self._is_stopped:
             return
-        if isinstance(answer, PeerUnreachable):
-            self._session.failed()
-            self._unreachable(str(answer))
+        if isinstance(response, PeerUnreachable):
+            self._session.reset()
+            self._leader_unreachable(str(response))
             return
-        assert isinstance(answer, FetchResponse)
-        self._is_unreachable = False
-        problem = self._session.answered(answer)
+        assert isinstance(response, FetchResponse)
+        self._is_unreachable_logged = False
+        problem = self._session.handle_response(response)
         if problem is not None:
             self._logger.info("%r begins a new session: %s", self, problem)
-            if answer.error_code not in SESSION_LOST:
-                self._rest()
+            if response.error_code not in SESSION_LOST:
+                self._back_off()
         else:
-            self._take(answer)
-        self._wake()
+            self._process_response(response)
+        self._stage()
 
-    def _unreachable(self, reason: str) -> None:
-        if not self._is_unreachable:
-            self._is_unreachable = True
+    def _leader_unreachable(self, reason: str) -> None:
+        if not self._is_unreachable_logged:
+            self._is_unreachable_logged = True
             self._logger.warning("%r: the leader is not reached: %s", self, reason)
-        self._rest()
+        self._back_off()
 
-    def _rest(self) -> None:
-        self._pause = self._host.internode_clock.schedule(
-            self._around.config.replica_fetch_backoff_ms, self._rested
+    def _back_off(self) -> None:
+        self._backoff = self._host.internode_clock.schedule(
+            self._ports.config.replica_fetch_backoff_ms, self._backoff_over
         )
 
-    def _rested(self) -> None:
-        self._pause = None
-        self._wake()
+    def _backoff_over(self) -> None:
+        self._backoff = None
+        self._stage()
 
     # --- taking an answer
 
-    def _take(self, answer: FetchResponse) -> None:
-        sought: list[Follower] = []
-        refused: list[Follower] = []
-        for key, asked, data in self._session.fresh(answer):
+    def _process_response(self, response: FetchResponse) -> None:
+        out_of_range: list[Follower] = []
+        to_retry: list[Follower] = []
+        for key, fetch_position, data in self._session.fetched_partitions(response):
             follower = self._followers[key]
-            if asked.leader_epoch != follower.leader_epoch or follower.state is not FetchState.FETCHING:
+            if (
+                fetch_position.leader_epoch != follower.leader_epoch
+                or follower.state is not FetchState.FETCHING
+            ):
                 continue
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                follower.move(FetchEvent.OUT_OF_RANGE)
-                sought.append(follower)
-                self._session.forget(key)
+                follower.transition(FetchEvent.OUT_OF_RANGE)
+                out_of_range.append(follower)
+                self._session.remove(key)
             elif data.error_code:
-                self._refuse(follower, data.error_code, refused)
+                self._retry_later(follower, data.error_code, to_retry)
             else:
-                self._guarded(follower, partial(self._take_one, follower, data), refused)
-        self._delay(refused)
-        if sought:
-            self._offsets.find(sought, self._found)
+                self._guarded(follower, partial(self._process_partition, follower, data), to_retry)
+        self._schedule_retry(to_retry)
+        if out_of_range:
+            self._offsets.find(out_of_range, self._offsets_listed)
 
-    def _take_one(self, follower: Follower, data: PartitionData) -> bool:
+    def _process_partition(self, follower: Follower, data: PartitionData) -> bool:
         diverging = data.diverging_epoch
         if diverging.epoch < 0:
-            size_bytes = follower.take(data)
-            throttle, partition = self._around.throttle, follower.partition
-            if size_bytes and throttle.covers(partition.topic, partition.index):
-                throttle.record(size_bytes)
+            size_bytes = follower.stage_fetched(data)
+            quota, partition = self._ports.quota, follower.partition
+            if size_bytes and quota.is_throttled(partition.topic, partition.index):
+                quota.record(size_bytes)
             return True
-        return diverging.end_offset >= 0 and follower.cut(data)
+        return diverging.end_offset >= 0 and follower.truncate_to_leader(data)
 
-    def _guarded(self, follower: Follower, work: Callable[[], bool], refused: list[Follower]) -> None:
+    def _guarded(self, follower: Follower, work: Callable[[], bool], to_retry: list[Follower]) -> None:
         """Do something to a log; `work` says whether there is any use in going on at once."""
         try:
             if not work():
-                self._refuse(follower, ErrorCode.NONE, refused)
+                self._retry_later(follower, ErrorCode.NONE, to_retry)
         except StorageError:
             pass  # its log is offline by now, and follows no more
         except ApiError as error:
             if error.code == ErrorCode.CORRUPT_MESSAGE:
                 # It may have been read while the leader was cut: Kafka, too, just fetches it again.
                 self._logger.error("%r: %s", follower, error)
-                self._refuse(follower, ErrorCode.NONE, refused)
+                self._retry_later(follower, ErrorCode.NONE, to_retry)
             elif error.code != ErrorCode.KAFKA_STORAGE_ERROR:
-                self._fail(follower, str(error))
+                self._await_metadata(follower, str(error))
         except Exception:
             self._logger.exception("%r: the leader's answer cannot be taken", follower)
-            self._fail(follower, "an unexpected failure")
+            self._await_metadata(follower, "an unexpected failure")
         else:
             if follower.state is FetchState.FETCHING:
                 self._touch(follower)
 
-    def _found(self, follower: Follower, result: ErrorCode | tuple[int, int]) -> None:
+    def _offsets_listed(self, follower: Follower, result: ErrorCode | tuple[int, int]) -> None:
         """The leader has said where its log begins and ends, or why it cannot say it."""
-        if follower.state is not FetchState.SEEKING or self._ended:
+        if follower.state is not FetchState.LISTING_OFFSETS or self._is_stopped:
             return
-        refused: list[Follower] = []
+        to_retry: list[Follower] = []
         if isinstance(result, ErrorCode):
-            self._refuse(follower, result, refused)
+            self._retry_later(follower, result, to_retry)
         else:
-            follower.move(FetchEvent.FOUND)
-            self._guarded(follower, partial(self._settle, follower, *result), refused)
-        self._delay(refused)
+            follower.transition(FetchEvent.OFFSETS_LISTED)
+            self._guarded(follower, partial(self._resolve_out_of_range, follower, *result), to_retry)
+        self._schedule_retry(to_retry)
 
-    def _settle(self, follower: Follower, start_offset: int, end_offset: int) -> bool:
-        follower.settle(start_offset, end_offset)
+    def _resolve_out_of_range(self, follower: Follower, start_offset: int, end_offset: int) -> bool:
+        follower.resolve_out_of_range(start_offset, end_offset)
         return True
 
     # --- those that cannot go on
 
-    def _refuse(self, follower: Follower, code: int, refused: list[Follower]) -> None:
+    def _retry_later(self, follower: Follower, code: int, to_retry: list[Follower]) -> None:
         """The leader cannot answer for it now."""
         if code == ErrorCode.FENCED_LEADER_EPOCH:
             # The epoch is the follower's own, or the answer would be stale: the metadata gets a newer one.
-            self._fail(follower, "there is a later leader")
+            self._await_metadata(follower, "there is a later leader")
             return
         if code and code not in TRANSIENT:
             self._logger.error("%r: broker %d answers %s", follower, self.leader_id, ErrorCode(code).name)
-        follower.move(FetchEvent.REFUSED)
-        self._session.forget(follower.key)
-        refused.append(follower)
+        follower.transition(FetchEvent.LEADER_ERROR)
+        self._session.remove(follower.key)
+        to_retry.append(follower)
 
-    def _delay(self, refused: list[Follower]) -> None:
-        if refused:
-            backoff_ms = self._around.config.replica_fetch_backoff_ms
-            self._host.internode_clock.schedule(backoff_ms, partial(self._delay_over, refused))
+    def _schedule_retry(self, to_retry: list[Follower]) -> None:
+        if to_retry:
+            backoff_ms = self._ports.config.replica_fetch_backoff_ms
+            self._host.internode_clock.schedule(backoff_ms, partial(self._retry, to_retry))
 
-    def _delay_over(self, followers: Iterable[Follower]) -> None:
+    def _retry(self, followers: Iterable[Follower]) -> None:
         for follower in followers:
-            if follower.state is FetchState.DELAYED:
-                follower.move(FetchEvent.DELAY_OVER)
+            if follower.state is FetchState.BACKING_OFF:
+                follower.transition(FetchEvent.BACKOFF_OVER)
                 self._touch(follower)
 
-    def _fail(self, follower: Follower, reason: str) -> None:
+    def _await_metadata(self, follower: Follower, reason: str) -> None:
         """There is nothing for it until the metadata has another leader, or epoch."""
         self._logger.info("%r waits for the metadata: %s", follower, reason)
         if follower.state is not FetchState.ENDED:
-            follower.move(FetchEvent.FAILED)
-            self._session.forget(follower.key)
+            follower.transition(FetchEvent.FAILED)
+            self._session.remove(follower.key)

@@ -32,7 +32,7 @@ class ReplicaFetcherManager:
         image: Callable[[], MetadataImage],
         broker_epoch: Callable[[], int],
         stage: Callable[[StagedAppends], None],
-        on_cut: Callable[[Partition], None] = lambda partition: None,
+        on_truncated: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
         """`image` tells the metadata of now; `stage` has something committed when the turn ends.
 
@@ -41,10 +41,10 @@ class ReplicaFetcherManager:
         self.config = config
         self.host = host
         self.stage = stage
-        self.throttle = ReplicationQuota(FOLLOWER_SIDE, config, host, image)
+        self.quota = ReplicationQuota(FOLLOWER_SIDE, config, host, image)
         self._image = image
         self._broker_epoch = broker_epoch
-        self._on_cut = on_cut
+        self._on_truncated = on_truncated
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         """By leader and number."""
         self._followers: dict[Partition, tuple[ReplicaFetcher, Follower]] = {}
@@ -53,18 +53,18 @@ class ReplicaFetcherManager:
 
     # --- who follows
 
-    def follow(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
+    def add_fetcher(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
         """See `Following`."""
         known = self._followers.get(partition)
         if known is not None:
             fetcher, follower = known
             if (fetcher.leader_id, follower.leader_epoch) == (leader_id, leader_epoch):
                 return
-            self.forget(partition)
+            self.remove_fetcher(partition)
         if leader_id >= 0 and not self._is_stopped:
-            self._begin(partition, leader_id, leader_epoch)
+            self._add(partition, leader_id, leader_epoch)
 
-    def _begin(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
+    def _add(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
         # Imported here: a broker that is alone starts without them.
         from kwire.broker.replication.follower import Follower
         from kwire.broker.replication.replica_fetcher import ReplicaFetcher
@@ -73,16 +73,16 @@ class ReplicaFetcherManager:
         fetcher = self._fetchers.get((leader_id, number))
         if fetcher is None:
             fetcher = self._fetchers[leader_id, number] = ReplicaFetcher(leader_id, number, self)
-        follower = Follower(partition, leader_epoch, self.host, self._on_cut)
+        follower = Follower(partition, leader_epoch, self.host, self._on_truncated)
         self._followers[partition] = fetcher, follower
-        fetcher.follow(follower)
+        fetcher.add(follower)
 
-    def forget(self, partition: Partition) -> None:
+    def remove_fetcher(self, partition: Partition) -> None:
         """See `Following`."""
         known = self._followers.pop(partition, None)
         if known is not None:
             fetcher, follower = known
-            fetcher.forget(follower)
+            fetcher.remove(follower)
 
     def config_changed(self) -> None:
         """Settings of the broker have changed: perhaps there are more fetchers now, or fewer."""
@@ -90,8 +90,8 @@ class ReplicaFetcherManager:
             return
         self._size = self.config.num_replica_fetchers
         for partition, (fetcher, follower) in list(self._followers.items()):
-            self.forget(partition)
-            self._begin(partition, fetcher.leader_id, follower.leader_epoch)
+            self.remove_fetcher(partition)
+            self._add(partition, fetcher.leader_id, follower.leader_epoch)
 
     def stop(self) -> None:
         """Fetch nothing any more: the broker ends."""
@@ -99,7 +99,7 @@ class ReplicaFetcherManager:
         for fetcher in self._fetchers.values():
             fetcher.stop()
 
-    def following(self) -> list[tuple[ReplicaFetcher, Follower]]:
+    def followers(self) -> list[tuple[ReplicaFetcher, Follower]]:
         """All followers, each with who fetches for it."""
         return list(self._followers.values())
 

@@ -73,10 +73,10 @@ class ReplicaManager:
         *,
         image: Callable[[], MetadataImage],
         coordinators: Mapping[str, ElectionListener],
-        placement: AssignmentsManager,
-        following: FetcherManager,
-        leading: LeaderPartitions,
-        on_left: Callable[[Partition], None],
+        assignments: AssignmentsManager,
+        fetcher_manager: FetcherManager,
+        leader_partitions: LeaderPartitions,
+        on_removed: Callable[[Partition], None],
         on_deleted: Callable[[], None],
     ) -> None:
         """`image` gives the metadata as it is now. `coordinators`: by the topic that makes somebody one.
@@ -92,24 +92,24 @@ class ReplicaManager:
         self._log_manager = log_manager
         self._image = image
         self._coordinators = coordinators
-        self._placement = placement
-        self._following = following
-        self._on_left = on_left
+        self._assignments = assignments
+        self._fetcher_manager = fetcher_manager
+        self._on_removed = on_removed
         self._on_deleted = on_deleted
-        self._traffic = leading.traffic
+        self._topic_stats = leader_partitions.topic_stats
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._new: OrderedDict[tuple[str, int], None] = OrderedDict()
         """ReplicaManager that are still to be taken up, whose logs have to be made."""
-        self._is_making = False
-        self._untold: dict[str, None] = {}
+        self._is_creating = False
+        self._unassigned_topics: dict[str, None] = {}
         """Topics of which some were made since it was told where logs lie."""
-        self._made = partial(
+        self._new_partition = partial(
             Partition,
             host=host,
             stage=self.stage,
             when_recoverable=log_manager.pending_logs.when_recoverable,
-            on_offline=self._went_offline,
-            leading=leading,
+            on_offline=self._partition_offline,
+            leader_partitions=leader_partitions,
         )
         """Makes one of a log; with one pair of methods for all, since there are many."""
         self._staged: list[StagedAppends] = []
@@ -140,7 +140,7 @@ class ReplicaManager:
         """Whether the cluster has such a partition, be it here or elsewhere."""
         return (topic, index) in self._partitions or self._image().partition(topic, index) is not None
 
-    def led(self, topic: str, index: int) -> Partition:
+    def led_partition(self, topic: str, index: int) -> Partition:
         """The partition, led by this broker and online.
 
         ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
@@ -148,9 +148,11 @@ class ReplicaManager:
         partition = self._partitions.get((topic, index))
         if partition is not None and partition.role is Role.LEADER:
             return partition
-        raise self.absence(topic, index) if partition is None else partition.refusal()
+        raise (
+            self.missing_partition_error(topic, index) if partition is None else partition.not_leader_error()
+        )
 
-    def absence(self, topic: str, index: int) -> ApiError:
+    def missing_partition_error(self, topic: str, index: int) -> ApiError:
         """Why this broker has none of a partition, as `get` says, in the words of `led`."""
         image = self._image().partition(topic, index)
         if image is None:
@@ -165,7 +167,7 @@ class ReplicaManager:
         none = NO_LEADER, NO_LEADER_EPOCH
         return none if partition is None else (partition.leader, partition.leader_epoch)
 
-    def tell_offline(self) -> None:
+    def log_offline_partitions(self) -> None:
         """Log, after a start, what of the data nobody can read."""
         names = sorted(
             f"{topic.name}-{index}"
@@ -181,7 +183,7 @@ class ReplicaManager:
 
     # --- the turn
 
-    def end_turn(self, answer: Callable[[], None] | None = None) -> None:
+    def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
         """Write what this turn appended, acknowledge it, and wake who waits for it.
 
         What is written may have more to be written, as the end of a transaction has its markers. `answer` is
@@ -191,25 +193,25 @@ class ReplicaManager:
             staged, self._staged = self._staged, []
             for one in staged:
                 one.commit()
-            if self._staged and answer is not None:
-                answer()
+            if self._staged and send_responses is not None:
+                send_responses()
 
     def stage(self, appended: StagedAppends) -> None:
         """Have this committed when the turn ends."""
         self._staged.append(appended)
 
-    def flush_due(self) -> None:
+    def flush_due_logs(self) -> None:
         """flush.ms, and segments that rolled since the last flush, are due without an append, too."""
         for log in self._log_manager.due_for_flush(self._host.monotonic_ms()):
             partition = self._partitions.get((log.topic, log.partition))
             if partition is not None and partition.role is not Role.OFFLINE:
                 partition.sync(lambda error: None)
 
-    def end_waits(self) -> None:
+    def complete_delayed_fetches(self) -> None:
         """Have every long poll answered with what there is; the broker ends."""
         self._new.clear()
         for partition in self._partitions.values():
-            partition.end_waits()
+            partition.complete_delayed_fetches()
 
     # --- following the metadata
 
@@ -218,7 +220,7 @@ class ReplicaManager:
         topics = self._image().topics
         for log in list(self._log_manager.logs()):
             if log.topic != METADATA_TOPIC:
-                self._check_known(log)
+                self._check_stray(log)
         # What is in none of the directories has to be made, and of a directory that was emptied that is all.
         can_be_made = not self._log_manager.any_offline
         for topic in topics.values():
@@ -228,11 +230,11 @@ class ReplicaManager:
                 if can_be_made and self._log_manager.get(topic.name, index) is None:
                     self._new[topic.name, index] = None
                 else:
-                    self._take(topic, index)
-        self._tell_directories(topics.values())
-        self._make_new(FIRST_SLICE)
+                    self._apply_role(topic, index)
+        self._assign_directories(topics.values())
+        self._create_new(FIRST_SLICE)
 
-    def _check_known(self, log: Log) -> None:
+    def _check_stray(self, log: Log) -> None:
         image = self._image()
         topic = image.topics.get(log.topic)
         if topic is not None and topic.topic_id != log.topic_id and log.topic_id in image.topics_by_id:
@@ -249,7 +251,7 @@ class ReplicaManager:
             self._logger.warning("%s-%d is not in the metadata: set aside as stray", log.topic, log.partition)
             self._log_manager.mark_stray(log)
 
-    def changed(self, delta: MetadataDelta) -> None:
+    def apply_delta(self, delta: MetadataDelta) -> None:
         """The metadata has changed so."""
         gone = [
             (topic.name, index) for topic in delta.deleted_topics for index in range(len(topic.partitions))
@@ -265,9 +267,9 @@ class ReplicaManager:
                 if self._node_id not in partition.replicas and (change.after.name, index) in self._partitions
             ]
         for topic, index in gone:
-            self._give_up(topic, index)
+            self._remove(topic, index)
         for deleted in delta.deleted_topics:
-            self._traffic.forget(deleted.name)
+            self._topic_stats.remove(deleted.name)
         if gone:
             self._sync_directories()
             self._on_deleted()
@@ -285,15 +287,15 @@ class ReplicaManager:
                 if key in self._new or not before or self._node_id not in before[0].replicas:
                     self._new[key] = None
                 else:
-                    self._take(change.after, index)
-        self._untold.update(dict.fromkeys(topic.name for topic in altered))
-        if not self._is_making:
-            self._make_new(FIRST_SLICE)
-        self._take_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
+                    self._apply_role(change.after, index)
+        self._unassigned_topics.update(dict.fromkeys(topic.name for topic in altered))
+        if not self._is_creating:
+            self._create_new(FIRST_SLICE)
+        self._apply_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
 
-    def _make_new(self, at_least: int = 1) -> None:
+    def _create_new(self, at_least: int = 1) -> None:
         """Take up new replicas until the slice is over, and the rest in the next one."""
-        self._is_making = False
+        self._is_creating = False
         until_ms = self._host.monotonic_ms() + SLICE_MS
         topics = self._image().topics
         while self._new:
@@ -301,20 +303,20 @@ class ReplicaManager:
             topic = topics.get(name)
             if topic is None or index >= len(topic.partitions):
                 continue
-            self._take(topic, index, is_new=True)
-            self._untold[name] = None
+            self._apply_role(topic, index, is_new=True)
+            self._unassigned_topics[name] = None
             at_least -= 1
             if at_least <= 0 and self._host.monotonic_ms() >= until_ms:
                 break
         if self._new:
-            self._is_making = True
-            self._host.call_soon(self._make_new)
+            self._is_creating = True
+            self._host.call_soon(self._create_new)
         else:
             self._log_manager.pending_logs.flush_partition_metadata(self._host)
-            told, self._untold = self._untold, {}
-            self._tell_directories(topics[name] for name in told if name in topics)
+            told, self._unassigned_topics = self._unassigned_topics, {}
+            self._assign_directories(topics[name] for name in told if name in topics)
 
-    def _take(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
+    def _apply_role(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
         """Take up the role that the image has for this broker."""
         image = topic.partitions[index]
         if self._node_id not in image.replicas:
@@ -322,34 +324,34 @@ class ReplicaManager:
         partition = self._partitions.get((topic.name, index))
         try:
             if partition is None:
-                partition = self._opened(topic, index, is_new=is_new)
+                partition = self._open_partition(topic, index, is_new=is_new)
             before = partition.role, partition.leader_epoch
             coordinator = self._coordinators.get(topic.name)
             if image.leader != self._node_id:
                 if coordinator is not None and partition.role is Role.LEADER:
                     coordinator.resigned(index, partition.leader_epoch)
-                partition.follow(image)
-            elif partition.role is Role.FOLLOWER and not _is_settled(partition.log):
-                self._following.forget(partition)
-                partition.sync(lambda error: self._lead_synced(partition))
+                partition.become_follower(image)
+            elif partition.role is Role.FOLLOWER and not _is_truncation_durable(partition.log):
+                self._fetcher_manager.remove_fetcher(partition)
+                partition.sync(lambda error: self._lead_after_sync(partition))
                 return
             else:
-                partition.lead(image)
+                partition.become_leader(image)
         except StorageError as error:
             self._logger.error("%s-%d is offline: %s", topic.name, index, error)
             return
         self._partitions[topic.name, index] = partition
-        if partition.role is Role.FOLLOWER and self._is_given_up(image):
-            self._following.forget(partition)
+        if partition.role is Role.FOLLOWER and self._is_out_of_isr_at_shutdown(image):
+            self._fetcher_manager.remove_fetcher(partition)
         elif partition.role is Role.FOLLOWER:
-            self._following.follow(partition, image.leader, image.leader_epoch)
+            self._fetcher_manager.add_fetcher(partition, image.leader, image.leader_epoch)
         elif before[0] is Role.FOLLOWER:
-            self._following.forget(partition)
+            self._fetcher_manager.remove_fetcher(partition)
         now = partition.role, partition.leader_epoch
         if coordinator is not None and partition.role is Role.LEADER and now != before:
             coordinator.elected(index, partition.leader_epoch)
 
-    def _lead_synced(self, partition: Partition) -> None:
+    def _lead_after_sync(self, partition: Partition) -> None:
         """What was cut of a follower's log is gone for good, or its role has changed meanwhile."""
         key = partition.topic, partition.index
         image = self._image().partition(*key)
@@ -359,16 +361,16 @@ class ReplicaManager:
             and partition.role is Role.FOLLOWER
             and self._partitions.get(key) is partition
         ):
-            self._take(self._image().topics[partition.topic], partition.index)
+            self._apply_role(self._image().topics[partition.topic], partition.index)
 
-    def _is_given_up(self, image: PartitionImage) -> bool:
+    def _is_out_of_isr_at_shutdown(self, image: PartitionImage) -> bool:
         """Whether the broker is about to end, and the others have gone on without this replica."""
         if self._node_id in image.isr:
             return False
         own = self._image().brokers.get(self._node_id)
         return own is not None and own.in_controlled_shutdown
 
-    def _opened(self, topic: TopicImage, index: int, *, is_new: bool) -> Partition:
+    def _open_partition(self, topic: TopicImage, index: int, *, is_new: bool) -> Partition:
         """A replica with its log, which is created where there is none yet. StorageError.
 
         A log that should be there may lie in a directory that cannot be used now: a second, empty one in
@@ -385,9 +387,9 @@ class ReplicaManager:
             log = self._log_manager.create(
                 topic.name, index, topic.topic_id, self.log_config(topic.name), self._host.now_ms()
             )
-        return self._made(log)
+        return self._new_partition(log)
 
-    def _give_up(self, topic: str, index: int) -> None:
+    def _remove(self, topic: str, index: int) -> None:
         self._new.pop((topic, index), None)
         partition = self._partitions.pop((topic, index), None)
         if partition is None:
@@ -396,12 +398,12 @@ class ReplicaManager:
         if coordinator is not None:
             coordinator.resigned(index, partition.leader_epoch)
         if partition.role is Role.FOLLOWER:
-            self._following.forget(partition)
+            self._fetcher_manager.remove_fetcher(partition)
         is_deleted = self._image().partition(topic, index) is None
-        partition.leave(
+        partition.remove(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_deleted else ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
-        self._on_left(partition)
+        self._on_removed(partition)
         try:
             self._log_manager.delete(partition.log, self._host.now_ms(), sync=False)
         except StorageError as error:
@@ -415,7 +417,7 @@ class ReplicaManager:
                     directory.sync, partial(self._log_manager.handle_sync_result, directory)
                 )
 
-    def _tell_directories(self, topics: Iterable[TopicImage]) -> None:
+    def _assign_directories(self, topics: Iterable[TopicImage]) -> None:
         """Tell the controller where logs lie, if it does not know: with several directories it cannot."""
         found: dict[tuple[Uuid, int], Uuid] = {}
         first, *more = self._log_manager.directories()
@@ -437,7 +439,7 @@ class ReplicaManager:
                 if directory_id and image.directory_of(self._node_id) != directory_id:
                     found[topic.topic_id, index] = directory_id
         if found:
-            self._placement.assign(found, lambda error: None)
+            self._assignments.assign(found, lambda error: None)
 
     # --- configurations
 
@@ -455,9 +457,9 @@ class ReplicaManager:
     def broker_config_changed(self) -> None:
         """The broker's own settings have changed, which are the defaults of topics."""
         self._log_configs.clear()
-        self._take_configs(self._image().topics.keys())
+        self._apply_configs(self._image().topics.keys())
 
-    def _take_configs(self, topics: Iterable[str]) -> None:
+    def _apply_configs(self, topics: Iterable[str]) -> None:
         wanted = set(topics)
         if wanted:
             for (topic, _), partition in self._partitions.items():
@@ -472,8 +474,8 @@ class ReplicaManager:
             if partition.log.failure is not None:
                 partition.fail(error)
 
-    def _went_offline(self, partition: Partition, error: StorageError) -> None:
-        self._following.forget(partition)
+    def _partition_offline(self, partition: Partition, error: StorageError) -> None:
+        self._fetcher_manager.remove_fetcher(partition)
         coordinator = self._coordinators.get(partition.topic)
         if coordinator is not None:
             coordinator.resigned(partition.index, partition.leader_epoch)
@@ -484,7 +486,7 @@ class ReplicaManager:
                 self._log_manager.handle_log_failure(partition.log, error)
 
 
-def _is_settled(log: Log) -> bool:
+def _is_truncation_durable(log: Log) -> bool:
     """Write what was fetched. Whether what was cut is gone for good: before, nothing may be appended."""
     log.commit()
     return not log.awaits_sync

@@ -48,7 +48,7 @@ class ReplicationQuota:
         """When each began, and the bytes that it saw."""
         self._parsed: dict[str, frozenset[int]] = {}
 
-    def covers(self, topic: str, index: int) -> bool:
+    def is_throttled(self, topic: str, index: int) -> bool:
         """Whether this broker's replica is one of those that are limited."""
         listed = self._image().config(RESOURCE_TOPIC, topic).get(self._replicas, "")
         if listed in NO_REPLICA:
@@ -75,7 +75,7 @@ class ReplicationQuota:
         windows[-1][1] += size_bytes
 
     @property
-    def is_exceeded(self) -> bool:
+    def is_quota_exceeded(self) -> bool:
         """Whether those that are limited have to wait now."""
         rate = configured_rate(self._image(), self._config.node_id, self._rate)
         if rate is None:

@@ -36,11 +36,11 @@ class RoleChange(Enum):
 
     __hash__ = object.__hash__
 
-    LEAD = "lead"
+    BECOME_LEADER = "lead"
     """This broker leads, in a new epoch perhaps."""
-    FOLLOW = "follow"
+    BECOME_FOLLOWER = "follow"
     """This broker has a replica, and does not lead."""
-    LEAVE = "leave"
+    REMOVE = "leave"
     """This broker has no replica of it: the topic is gone, or the replica is elsewhere."""
     FAIL = "fail"
     """Its log has failed."""
@@ -49,34 +49,34 @@ class RoleChange(Enum):
 TRANSITIONS: Final = MappingProxyType(
     {
         Role.ABSENT: {
-            RoleChange.LEAD: Role.LEADER,
-            RoleChange.FOLLOW: Role.FOLLOWER,
+            RoleChange.BECOME_LEADER: Role.LEADER,
+            RoleChange.BECOME_FOLLOWER: Role.FOLLOWER,
             RoleChange.FAIL: Role.OFFLINE,
         },
         Role.LEADER: {
-            RoleChange.LEAD: Role.LEADER,
-            RoleChange.FOLLOW: Role.FOLLOWER,
+            RoleChange.BECOME_LEADER: Role.LEADER,
+            RoleChange.BECOME_FOLLOWER: Role.FOLLOWER,
             RoleChange.FAIL: Role.OFFLINE,
-            RoleChange.LEAVE: Role.ABSENT,
+            RoleChange.REMOVE: Role.ABSENT,
         },
         Role.FOLLOWER: {
-            RoleChange.LEAD: Role.LEADER,
-            RoleChange.FOLLOW: Role.FOLLOWER,
+            RoleChange.BECOME_LEADER: Role.LEADER,
+            RoleChange.BECOME_FOLLOWER: Role.FOLLOWER,
             RoleChange.FAIL: Role.OFFLINE,
-            RoleChange.LEAVE: Role.ABSENT,
+            RoleChange.REMOVE: Role.ABSENT,
         },
         Role.OFFLINE: {
-            RoleChange.LEAD: Role.OFFLINE,
-            RoleChange.FOLLOW: Role.OFFLINE,
+            RoleChange.BECOME_LEADER: Role.OFFLINE,
+            RoleChange.BECOME_FOLLOWER: Role.OFFLINE,
             RoleChange.FAIL: Role.OFFLINE,
-            RoleChange.LEAVE: Role.ABSENT,
+            RoleChange.REMOVE: Role.ABSENT,
         },
     }
 )
 """Every legal move; any other is this program's own fault."""
 
 
-def role_after(role: Role, move: RoleChange) -> Role:
+def role_after(role: Role, change: RoleChange) -> Role:
     """The role after a move. AssertionError: it is not legal."""
-    assert move in TRANSITIONS[role], f"a replica that is {role.value} cannot {move.value}"
-    return TRANSITIONS[role][move]
+    assert change in TRANSITIONS[role], f"a replica that is {role.value} cannot {change.value}"
+    return TRANSITIONS[role][change]

@@ -412,7 +412,7 @@ def _format(path: Path, rng: random.Random, cluster_id: str, voters: str) -> Non
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
-            beginning=InitialMetadata(
+            initial_metadata=InitialMetadata(
                 unserved_feature_levels(), voters=parse_voters(voters, config) if voters else ()
             ),
         )

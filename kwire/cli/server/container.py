@@ -128,7 +128,7 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
             rng,
             int(time.time() * 1000),
             cluster_id=cluster_id,
-            beginning=InitialMetadata(unserved_feature_levels(), voters=voters),
+            initial_metadata=InitialMetadata(unserved_feature_levels(), voters=voters),
         ):
             print(line, flush=True)
     except AlreadyFormatted:

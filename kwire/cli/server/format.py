@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             int(time.time() * 1000),
             cluster_id=options.cluster_id,
             ignore_formatted=options.ignore_formatted,
-            beginning=InitialMetadata(features, options.release_version, voters, credentials),
+            initial_metadata=InitialMetadata(features, options.release_version, voters, credentials),
         )
     except StorageError as error:
         raise CommandError(

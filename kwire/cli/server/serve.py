@@ -155,8 +155,8 @@ async def _serve(
     service = SystemdNotifier(os.environ)
     if service.watchdog_seconds:
         beside.append(service.run_watchdog)
-    async with serve(config, alone=True, stop=stop.asked, beside=beside) as broker:
-        if stop.asked.has_come or broker.failure.reason:
+    async with serve(config, alone=True, stop=stop.asked, background=beside) as broker:
+        if stop.asked.is_set or broker.failure.reason:
             return broker.failure.reason
         crash.watch(broker)
         if slow_seconds < math.inf:
@@ -232,4 +232,4 @@ class _StopSignals:
         self._count += 1
         if self._count > 1:
             os._exit(128 + number)
-        self._token.run_sync_soon(self.asked.come)
+        self._token.run_sync_soon(self.asked.set)

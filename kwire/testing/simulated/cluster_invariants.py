@@ -98,7 +98,7 @@ class ClusterInvariants:
         if not node.is_broker:
             return
         for place in self.partitions:
-            partition = node.node.replicas.get(*place)
+            partition = node.node.replica_manager.get(*place)
             if partition is not None:
                 self._check_replica(node, place, partition)
 
@@ -169,7 +169,7 @@ class ClusterInvariants:
     def _check_caught_up(self, broker: BrokerImage) -> None:
         """Who is unfenced knows at least of its own registration, and what was before it."""
         node = self._nodes[broker.broker_id]
-        if node.is_running and node.node.life.broker_epoch == broker.broker_epoch:
+        if node.is_running and node.node.lifecycle.broker_epoch == broker.broker_epoch:
             offset = node.node.image.offset
             if offset < broker.broker_epoch:
                 raise Violation(
@@ -207,9 +207,9 @@ class ClusterInvariants:
             node, registered = self._nodes[broker_id], self.image.brokers.get(broker_id)
             if registered is None or registered.fenced or not node.is_running or node.disk.broken_directories:
                 continue
-            if node.node.life.broker_epoch != registered.broker_epoch:
+            if node.node.lifecycle.broker_epoch != registered.broker_epoch:
                 continue
-            partition = node.node.replicas.get(*place)
+            partition = node.node.replica_manager.get(*place)
             has = 0 if partition is None else partition.log.log_end_offset
             if has < end and (partition is None or partition.role is not Role.OFFLINE):
                 raise Violation(
@@ -221,7 +221,7 @@ class ClusterInvariants:
     def _check_ended_node(self, node: ClusterNode) -> None:
         """It has ended in the step in which its disk has failed."""
         for place in self.partitions if node.is_broker else ():
-            partition = node.node.replicas.get(*place)
+            partition = node.node.replica_manager.get(*place)
             if partition is not None:
                 self._record_failed_leader(node, place, partition)
 
@@ -360,7 +360,7 @@ class ClusterInvariants:
         for broker_id in known.replicas:
             node, seen = self._nodes[broker_id], self._observed.get((broker_id, place))
             ends[broker_id] = seen.end if seen is not None else 0
-            if node.is_running and (partition := node.node.replicas.get(*place)) is not None:
+            if node.is_running and (partition := node.node.replica_manager.get(*place)) is not None:
                 ends[broker_id] = partition.log.log_end_offset
         least = min(self._min_insync_replicas, len(known.replicas))
         if sum(end >= high_watermark for end in ends.values()) < least:

@@ -37,7 +37,7 @@ def _why_partition_not_converged(world: SimulatedEnvironment, place: TopicPartit
     if known.adding_replicas or known.removing_replicas:
         return f"it is on its way to {list(known.replicas)}"
     for broker_id in world.spec.brokers:
-        strangers = world.nodes[broker_id].node.replicas
+        strangers = world.nodes[broker_id].node.replica_manager
         if broker_id not in known.replicas and strangers.get(*place) is not None:
             return f"broker {broker_id} has it still"
     if known.leader < 0:
@@ -46,7 +46,7 @@ def _why_partition_not_converged(world: SimulatedEnvironment, place: TopicPartit
         return f"{list(known.isr)} of {list(known.replicas)} are in sync"
     end, high_watermark = -1, -1
     for broker_id in (known.leader, *known.replicas):
-        partition = world.nodes[broker_id].node.replicas.get(*place)
+        partition = world.nodes[broker_id].node.replica_manager.get(*place)
         if partition is None:
             return f"broker {broker_id} does not have it"
         expected = Role.LEADER if broker_id == known.leader else Role.FOLLOWER
@@ -85,7 +85,7 @@ def replica_differences(world: SimulatedEnvironment) -> list[str]:
 
 
 def _log(node: ClusterNode, place: TopicPartition) -> Log:
-    partition = node.node.replicas.get(*place)
+    partition = node.node.replica_manager.get(*place)
     assert partition is not None
     return partition.log
 

@@ -195,7 +195,7 @@ class SimulatedEnvironment:
         node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)
         if known is None or node is None or known.leader != node.node_id or not node.is_running:
             return None
-        partition = node.node.replicas.get(*place)
+        partition = node.node.replica_manager.get(*place)
         if partition is None or partition.role is not Role.LEADER:
             return None
         return known.leader_epoch if partition.leader_epoch == known.leader_epoch else None
@@ -217,7 +217,9 @@ class SimulatedEnvironment:
                 f"committed up to {self.oracle.committed_in(place).end}"
             )
             for node in self.nodes.values():
-                partition = node.node.replicas.get(*place) if node.is_broker and node.is_running else None
+                partition = (
+                    node.node.replica_manager.get(*place) if node.is_broker and node.is_running else None
+                )
                 if partition is not None:
                     log = partition.log
                     self.note(

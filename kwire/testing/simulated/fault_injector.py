@@ -166,9 +166,15 @@ class FaultInjector:
         """Whether a leader is telling the controller that a broker is in sync."""
         if not leader.is_running or not leader.is_broker:
             return False
-        partitions = (leader.node.replicas.get(*place) for place in self._environment.invariants.partitions)
-        pending = (each.led.pending for each in partitions if each is not None and each.led is not None)
-        return any(each is not None and each.joins == node.node_id for each in pending)
+        partitions = (
+            leader.node.replica_manager.get(*place) for place in self._environment.invariants.partitions
+        )
+        pending = (
+            each.remote_replicas.pending
+            for each in partitions
+            if each is not None and each.remote_replicas is not None
+        )
+        return any(each is not None and each.new_member == node.node_id for each in pending)
 
     def _all_in_sync(self) -> bool:
         world = self._environment
@@ -182,7 +188,7 @@ class FaultInjector:
                 or broker_id not in known
             ):
                 return False
-            if known[broker_id].broker_epoch != node.node.life.broker_epoch:
+            if known[broker_id].broker_epoch != node.node.lifecycle.broker_epoch:
                 return False  # the controller does not know yet that it has died
         partitions = [world.invariants.partition(place) for place in world.invariants.partitions]
         return all(
@@ -346,7 +352,7 @@ class FaultInjector:
                 self._environment.invariants.check_node(node)
                 self._schedule_end(lambda: self._start(node))
 
-        node.node.leave(lambda: left("let go"))
+        node.node.controlled_shutdown(lambda: left("let go"))
         self._environment.events.timers.add(MAX_SHUTDOWN_MS, lambda: left("though nobody lets it go"))
 
     def _wipe(self) -> None:

@@ -154,7 +154,9 @@ class ClusterNode(VirtualNode):
         if config.inter_broker_listener_name != "PLAINTEXT":
             # Of its own chance, so that the other seeds go on in their ways.
             beginning = beginning._replace(credentials=initial_credentials(random.Random(self.node_id)))
-        format_directories(config, disk, self._format_rng, NOW_MS, cluster_id=CLUSTER_ID, beginning=beginning)
+        format_directories(
+            config, disk, self._format_rng, NOW_MS, cluster_id=CLUSTER_ID, initial_metadata=beginning
+        )
         disk.sync_directory("/")
 
     def reformat(self) -> None:

@@ -18,23 +18,23 @@ def test_per_address_with_overrides() -> None:
 
 def test_per_listener_and_in_total() -> None:
     limits = ConnectionQuotas(max_connections=3, max_connections_by_listener={"A": 1})
-    assert limits.has_room("A")
+    assert limits.has_capacity("A")
     limits.admit("A", "10.0.0.1")
-    assert not limits.has_room("A")
-    assert limits.has_room("B")
+    assert not limits.has_capacity("A")
+    assert limits.has_capacity("B")
     limits.admit("B", "10.0.0.1")
     limits.admit("B", "10.0.0.1")
-    assert not limits.has_room("B")
+    assert not limits.has_capacity("B")
     limits.release("A", "10.0.0.1")
-    assert limits.has_room("A")
+    assert limits.has_capacity("A")
 
 
 def test_the_listener_between_brokers_is_exempt_unless_it_is_the_only_one() -> None:
     limits = ConnectionQuotas(max_connections=1, inter_broker_listener="INTERNAL")
     limits.admit("INTERNAL", "10.0.0.1")
-    assert not limits.has_room("INTERNAL")
+    assert not limits.has_capacity("INTERNAL")
     limits.listeners = 2
-    assert limits.has_room("INTERNAL")
-    assert not limits.has_room("EXTERNAL")
+    assert limits.has_capacity("INTERNAL")
+    assert not limits.has_capacity("EXTERNAL")
     limits.admit("INTERNAL", "10.0.0.1")
     assert limits.is_exceeded()

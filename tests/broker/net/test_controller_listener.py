@@ -37,7 +37,7 @@ async def test_each_role_counts_its_own_connections(make_rig: MakeRig) -> None:
     first, other = await rig.connect(), await rig.connect(port)
     assert await first.ask(b"efirst") == b"first"
     assert await other.ask(b"eother") == b"other"
-    assert {role: limits.total for role, limits in rig.server.limits.items()} == dict.fromkeys(
+    assert {role: limits.total for role, limits in rig.server.quotas.items()} == dict.fromkeys(
         ListenerRole, 1
     )
     waiting = await rig.connect(port)

@@ -54,11 +54,11 @@ async def test_a_listener_is_taken_up_and_given_up_with_its_connections(rig: Rig
     new = await rig.connect(port)
     assert await new.ask(b"enew") == b"new"
     assert await old.ask(b"eold") == b"old"
-    assert rig.server.limits[ListenerRole.BROKER].listeners == 2
+    assert rig.server.quotas[ListenerRole.BROKER].listeners == 2
     rig.server.change_listeners(endpoints(rig))
     assert await new.is_closed()
     assert await old.ask(b"estill there") == b"still there"
-    assert rig.server.limits[ListenerRole.BROKER].listeners == 1
+    assert rig.server.quotas[ListenerRole.BROKER].listeners == 1
     with socket.socket() as again, pytest.raises(ConnectionRefusedError):
         again.connect((HOST, port))
 

@@ -36,7 +36,9 @@ def config_of(home: Path, servers: str, **settings: str) -> BrokerConfig:
     rng = random.Random(config.node_id)
     voters = [standalone_voter(config, rng)] if config.is_controller else []
     beginning = InitialMetadata(SERVED, voters=voters)
-    format_directories(config, RealDisk(), rng, 0, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ", beginning=beginning)
+    format_directories(
+        config, RealDisk(), rng, 0, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ", initial_metadata=beginning
+    )
     return config
 
 
@@ -53,14 +55,14 @@ def test_a_broker_comes_and_goes(tmp_path: Path) -> None:
         async with serve(controller) as first:
             assert first.bootstrap.startswith("127.0.0.1:")
             async with serve(broker_of(tmp_path, first.bootstrap)) as second:
-                assert second.node.life.stage is LifecycleStage.UNFENCED
+                assert second.node.lifecycle.stage is LifecycleStage.UNFENCED
                 assert isinstance(second.node, Node)
                 assert second.node.is_open
                 assert second.bootstrap.startswith("127.0.0.1:")
                 known = first.node.image.brokers[2]
                 assert not known.fenced
                 assert known.endpoints["PLAINTEXT"].port == int(second.bootstrap.rpartition(":")[2])
-            assert second.node.life.stage is LifecycleStage.GONE
+            assert second.node.lifecycle.stage is LifecycleStage.STOPPED
             assert first.node.image.brokers[2].fenced
 
     trio.run(both)
@@ -69,10 +71,10 @@ def test_a_broker_comes_and_goes(tmp_path: Path) -> None:
 def test_a_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path: Path) -> None:
     async def alone() -> None:
         stop = LoopEvent()
-        stop.come()
+        stop.set()
         async with serve(broker_of(tmp_path, "127.0.0.1:1"), stop=stop) as node:
             assert node.bootstrap == ""
-            assert node.node.life.stage is LifecycleStage.STARTING
+            assert node.node.lifecycle.stage is LifecycleStage.STARTING
 
     trio.run(alone)
 

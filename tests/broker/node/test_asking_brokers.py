@@ -64,8 +64,8 @@ class Bench:
         self.told.append(dict(codes))
 
     def ask(self, name: str, partition: TopicPartition = A, *, epoch: int = 0, to: int = 2) -> None:
-        self.verification.ask(
-            to, name, ProducerIdAndEpoch(7, epoch), partition, adds=True, told=self.told.append
+        self.verification.verify(
+            to, name, ProducerIdAndEpoch(7, epoch), partition, adds=True, callback=self.told.append
         )
 
     def requests(self) -> list[Any]:

@@ -55,10 +55,10 @@ class Bench:
             1,
             LifecycleSettings(HEARTBEAT_MS, 9_000, 60_000, 30_000),
             image=lambda: self.image,
-            is_alone=lambda: self.is_alone,
+            is_only_broker=lambda: self.is_alone,
             on_caught_up=lambda: self.told.append("caught up"),
             on_unfenced=lambda: self.told.append("unfenced"),
-            on_gone=lambda: self.told.append("gone"),
+            on_shutdown_allowed=lambda: self.told.append("gone"),
             on_failed=self.told.append,
         )
 
@@ -194,9 +194,9 @@ def test_the_end_of_its_last_session_is_not_missed_for_long(bench: Bench) -> Non
 def test_a_new_controller_is_asked_at_once(bench: Bench) -> None:
     bench.life.start(REGISTRATION)
     bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
-    bench.life.hurry()
+    bench.life.send_now()
     assert len(bench.asked) == 1
-    bench.life.hurry()
+    bench.life.send_now()
     bench.answer(ApiError(ErrorCode.NOT_CONTROLLER))
     assert bench.asked == [], "never at once after a failure"
 
@@ -256,9 +256,9 @@ def test_a_broker_that_is_alone_with_itself_says_nothing(bench: Bench) -> None:
 
 def test_the_way_out(bench: Bench) -> None:
     bench.come_to(LifecycleStage.UNFENCED)
-    bench.life.leave()
-    bench.life.leave()
-    assert bench.life.stage is LifecycleStage.LEAVING
+    bench.life.begin_controlled_shutdown()
+    bench.life.begin_controlled_shutdown()
+    assert bench.life.stage is LifecycleStage.CONTROLLED_SHUTDOWN
     heartbeat = bench.heartbeat(UNFENCED)
     assert (heartbeat.want_fence, heartbeat.want_shut_down) == (False, True)
     bench.host.advance(FIRST_SHUTDOWN_INTERVAL_MS)
@@ -266,7 +266,7 @@ def test_the_way_out(bench: Bench) -> None:
     bench.host.advance(SHUTDOWN_INTERVAL_MS)
     assert bench.told == ["caught up", "unfenced"]
     bench.heartbeat(LET_GO)
-    assert (bench.life.stage, bench.told[2:]) == (LifecycleStage.GONE, ["gone"])
+    assert (bench.life.stage, bench.told[2:]) == (LifecycleStage.STOPPED, ["gone"])
     bench.host.advance(10 * HEARTBEAT_MS)
     assert (bench.asked, bench.host.timers) == ([], 0)
 
@@ -277,23 +277,23 @@ def test_the_way_out(bench: Bench) -> None:
 )
 def test_whoever_leads_nothing_just_goes(bench: Bench, stage: LifecycleStage) -> None:
     bench.come_to(stage)
-    bench.life.leave()
+    bench.life.begin_controlled_shutdown()
     bench.host.run_pending()
-    assert (bench.life.stage, bench.told[-1:]) == (LifecycleStage.GONE, ["gone"])
+    assert (bench.life.stage, bench.told[-1:]) == (LifecycleStage.STOPPED, ["gone"])
     for _, on_done in list(bench.asked):
         on_done(EPOCH if stage is LifecycleStage.STARTING else UNFENCED)
     bench.publish_registration()
     bench.host.advance(100_000)
-    assert (bench.life.stage, bench.host.timers) == (LifecycleStage.GONE, 0)
+    assert (bench.life.stage, bench.host.timers) == (LifecycleStage.STOPPED, 0)
 
 
 def test_it_leaves_behind_the_heartbeat_that_is_under_way(bench: Bench) -> None:
     bench.come_to(LifecycleStage.UNFENCED)
     bench.host.advance(HEARTBEAT_MS)
-    bench.life.leave()
+    bench.life.begin_controlled_shutdown()
     assert not bench.heartbeat(UNFENCED).want_shut_down
     assert bench.heartbeat(LET_GO).want_shut_down
-    assert bench.life.stage is LifecycleStage.GONE
+    assert bench.life.stage is LifecycleStage.STOPPED
 
 
 def test_who_is_never_registered_gives_up(bench: Bench) -> None:
@@ -318,9 +318,9 @@ def test_one_that_registered_in_time_may_take_long_for_the_rest(bench: Bench) ->
 def test_what_becomes_of_directories_is_in_the_heartbeats(bench: Bench) -> None:
     bench.come_to(LifecycleStage.UNFENCED)
     gone, full = Uuid(b"g" * 16), Uuid(b"f" * 16)
-    bench.life.tell_directories([gone], [full])
+    bench.life.report_directories([gone], [full])
     assert bench.heartbeat(UNFENCED).offline_log_dirs == (gone,)
-    bench.life.tell_directories([gone], [full])
+    bench.life.report_directories([gone], [full])
     assert bench.asked == [], "nothing is new"
     bench.publish(EPOCH + 9, stored.FeatureLevelRecord(name="metadata.version", feature_level=30))
     bench.host.advance(HEARTBEAT_MS)
@@ -332,7 +332,7 @@ def test_what_becomes_of_directories_is_in_the_heartbeats(bench: Bench) -> None:
 
 def test_who_cannot_tell_of_a_failed_directory_gives_up(bench: Bench) -> None:
     bench.come_to(LifecycleStage.UNFENCED)
-    bench.life.tell_directories([Uuid(b"g" * 16)], [])
+    bench.life.report_directories([Uuid(b"g" * 16)], [])
     bench.host.advance(40_000)
     assert "log.dir.failure.timeout.ms" in bench.told[-1]
 
@@ -391,12 +391,12 @@ LEGAL = {
     (LifecycleStage.REGISTERED, LifecycleEvent.REGISTRATION_SEEN): LifecycleStage.CAUGHT_UP,
     (LifecycleStage.CAUGHT_UP, LifecycleEvent.OPENED): LifecycleStage.OPEN,
     (LifecycleStage.OPEN, LifecycleEvent.UNFENCING_WRITTEN): LifecycleStage.UNFENCED,
-    (LifecycleStage.STARTING, LifecycleEvent.END_ASKED): LifecycleStage.GONE,
-    (LifecycleStage.REGISTERED, LifecycleEvent.END_ASKED): LifecycleStage.GONE,
-    (LifecycleStage.CAUGHT_UP, LifecycleEvent.END_ASKED): LifecycleStage.GONE,
-    (LifecycleStage.OPEN, LifecycleEvent.END_ASKED): LifecycleStage.GONE,
-    (LifecycleStage.UNFENCED, LifecycleEvent.END_ASKED): LifecycleStage.LEAVING,
-    (LifecycleStage.LEAVING, LifecycleEvent.LET_GO): LifecycleStage.GONE,
+    (LifecycleStage.STARTING, LifecycleEvent.SHUTDOWN_REQUESTED): LifecycleStage.STOPPED,
+    (LifecycleStage.REGISTERED, LifecycleEvent.SHUTDOWN_REQUESTED): LifecycleStage.STOPPED,
+    (LifecycleStage.CAUGHT_UP, LifecycleEvent.SHUTDOWN_REQUESTED): LifecycleStage.STOPPED,
+    (LifecycleStage.OPEN, LifecycleEvent.SHUTDOWN_REQUESTED): LifecycleStage.STOPPED,
+    (LifecycleStage.UNFENCED, LifecycleEvent.SHUTDOWN_REQUESTED): LifecycleStage.CONTROLLED_SHUTDOWN,
+    (LifecycleStage.CONTROLLED_SHUTDOWN, LifecycleEvent.SHUTDOWN_ALLOWED): LifecycleStage.STOPPED,
 }
 
 
@@ -410,8 +410,8 @@ def test_every_move_is_legal_or_a_fault_of_ours(
     following = LEGAL.get((stage, event))
     if following is None:
         with pytest.raises(AssertionError, match=f"{event.name} comes in the stage {stage.name}"):
-            bench.life._move(event)
+            bench.life._transition(event)
         assert bench.life.stage is stage
     else:
-        bench.life._move(event)
+        bench.life._transition(event)
         assert bench.life.stage is following

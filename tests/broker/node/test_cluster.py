@@ -73,13 +73,13 @@ class Cluster:
         config = load(None, {}, settings)
         voters = [standalone_voter(config, rng)] if is_first_voter else []
         beginning = InitialMetadata(features, voters=voters)
-        format_directories(config, disk, rng, 0, cluster_id=cluster_id, beginning=beginning)
+        format_directories(config, disk, rng, 0, cluster_id=cluster_id, initial_metadata=beginning)
         node = VirtualNode(settings, disk=disk, network=self.network, seed=len(self.nodes))
         self.nodes.setdefault(node_id, node)
         return node
 
     def stage(self, node_id: int) -> LifecycleStage:
-        return self.nodes[node_id].node.life.stage
+        return self.nodes[node_id].node.lifecycle.stage
 
     def ask(self, host: str, version: int, request: Any, *, port: int = 9092, within_ms: int = 1_000) -> Any:
         answers: list[Any] = []
@@ -167,30 +167,30 @@ def test_what_is_passed_on_waits_for_a_controller(cluster: Cluster) -> None:
 def test_a_broker_that_ends_is_let_go(cluster: Cluster) -> None:
     cluster.create("t", by="two")
     left: list[int] = []
-    cluster.nodes[3].node.leave(lambda: left.append(cluster.events.clock.monotonic_ms()))
+    cluster.nodes[3].node.controlled_shutdown(lambda: left.append(cluster.events.clock.monotonic_ms()))
     cluster.events.advance(2 * HEARTBEAT_MS)
     assert left
-    assert cluster.stage(3) is LifecycleStage.GONE
+    assert cluster.stage(3) is LifecycleStage.STOPPED
     image = cluster.nodes[2].node.image
     assert image.brokers[3].fenced
     assert all(partition.leader != 3 for partition in image.topics["t"].partitions)
-    epoch = cluster.nodes[3].node.life.broker_epoch
+    epoch = cluster.nodes[3].node.lifecycle.broker_epoch
     cluster.nodes[3].stop()
     cluster.nodes[3].start()
     cluster.events.advance(1_000)
     assert cluster.stage(3) is LifecycleStage.UNFENCED
-    assert cluster.nodes[3].node.life.broker_epoch > epoch
+    assert cluster.nodes[3].node.lifecycle.broker_epoch > epoch
 
 
 def test_a_broker_that_was_not_heard_is_fenced_and_goes_on(cluster: Cluster) -> None:
-    epoch = cluster.nodes[2].node.life.broker_epoch
+    epoch = cluster.nodes[2].node.lifecycle.broker_epoch
     cluster.nodes[2].host.pause()
     cluster.events.advance(SESSION_MS + 1_000)
     assert cluster.nodes[3].node.image.brokers[2].fenced
     cluster.nodes[2].host.resume()
     cluster.events.advance(2 * HEARTBEAT_MS)
     assert not cluster.nodes[3].node.image.brokers[2].fenced
-    assert cluster.nodes[2].node.life.broker_epoch == epoch
+    assert cluster.nodes[2].node.lifecycle.broker_epoch == epoch
 
 
 def test_a_broker_that_died_waits_for_the_end_of_its_session(cluster: Cluster) -> None:
@@ -216,7 +216,7 @@ def test_a_node_of_both_roles_hands_over_what_it_leads_before_it_ends() -> None:
     cluster.events.advance(1_000)
     cluster.create("t", by="two", replicas=3)
     left: list[bool] = []
-    cluster.nodes[1].node.leave(lambda: left.append(True))
+    cluster.nodes[1].node.controlled_shutdown(lambda: left.append(True))
     cluster.events.advance(3 * HEARTBEAT_MS)
     assert left
     image = cluster.nodes[2].node.image
@@ -229,19 +229,19 @@ def test_a_node_of_both_roles_hands_over_what_it_leads_before_it_ends() -> None:
 
 
 def test_a_broker_that_was_forgotten_comes_back(cluster: Cluster) -> None:
-    epoch = cluster.nodes[3].node.life.broker_epoch
+    epoch = cluster.nodes[3].node.lifecycle.broker_epoch
     answer = cluster.ask("two", 0, UnregisterBrokerRequest(broker_id=3))
     assert answer.error_code == ErrorCode.NONE
     cluster.events.advance(2 * HEARTBEAT_MS)
     assert not cluster.nodes[2].node.image.brokers[3].fenced
-    assert cluster.nodes[3].node.life.broker_epoch > epoch
+    assert cluster.nodes[3].node.lifecycle.broker_epoch > epoch
 
 
 def test_a_cluster_that_is_upgraded_learns_of_its_brokers_directories() -> None:
     cluster = Cluster(BOTH, broker(2, "two"), features={"metadata.version": 14})
     cluster.events.advance(1_000)
     assert cluster.stage(2) is LifecycleStage.UNFENCED
-    epochs = {node_id: node.node.life.broker_epoch for node_id, node in cluster.nodes.items()}
+    epochs = {node_id: node.node.lifecycle.broker_epoch for node_id, node in cluster.nodes.items()}
     assert [broker.log_dirs for broker in cluster.nodes[1].node.image.brokers.values()] == [(), ()]
     update = FeatureUpdateKey(feature="metadata.version", max_version_level=19, upgrade_type=1)
     answer = cluster.ask("two", 1, UpdateFeaturesRequest(feature_updates=[update], timeout_ms=1_000))
@@ -255,10 +255,10 @@ def test_a_cluster_that_is_upgraded_learns_of_its_brokers_directories() -> None:
 def test_a_second_broker_of_the_same_id_is_not_let_in(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    epoch = cluster.nodes[3].node.life.broker_epoch
+    epoch = cluster.nodes[3].node.lifecycle.broker_epoch
     twin = cluster.add(broker(3, "four"))
     cluster.events.advance(3 * SESSION_MS)
-    assert twin.node.life.stage is LifecycleStage.STARTING
+    assert twin.node.lifecycle.stage is LifecycleStage.STARTING
     assert "another broker runs with node.id 3" in caplog.text
     assert cluster.nodes[2].node.image.brokers[3].broker_epoch == epoch
 

@@ -126,7 +126,7 @@ def test_a_leader_that_ends_has_another_one_elected_soon(three: Three) -> None:
     leader = three.leader()
     left: list[int] = []
     began_ms = three.events.clock.monotonic_ms()
-    leader.node.leave(lambda: left.append(three.events.clock.monotonic_ms()))
+    leader.node.controlled_shutdown(lambda: left.append(three.events.clock.monotonic_ms()))
     three.events.advance(1_000)
     assert left
     assert left[0] - began_ms < 500
@@ -213,7 +213,7 @@ def test_a_new_leader_gives_every_broker_a_whole_session(kind: str) -> None:
     three.events.advance(2 * ELECTION_MS)
     leader = three.leader()
     alive = [node_id for node_id in three.brokers if three.nodes[node_id] is not leader]
-    epochs = {node_id: three.nodes[node_id].node.life.broker_epoch for node_id in alive}
+    epochs = {node_id: three.nodes[node_id].node.lifecycle.broker_epoch for node_id in alive}
     began_ms = three.events.clock.monotonic_ms()
     leader.die()
     while not any(node.node.quorum.leads for node in three.voters()):
@@ -230,6 +230,6 @@ def test_a_new_leader_gives_every_broker_a_whole_session(kind: str) -> None:
             # Also who is dead has all of it: the new leader cannot know.
             assert not is_fenced(leader.node.node_id)
         three.events.advance(50)
-    assert epochs == {node_id: three.nodes[node_id].node.life.broker_epoch for node_id in alive}
+    assert epochs == {node_id: three.nodes[node_id].node.lifecycle.broker_epoch for node_id in alive}
     if three.is_combined:
         assert is_fenced(leader.node.node_id)

@@ -106,7 +106,7 @@ def test_others_lead_when_a_broker_dies_and_it_follows_when_it_is_back() -> None
 def test_the_preferred_leader_takes_over_in_time() -> None:
     cluster = Led({"leader.imbalance.check.interval.seconds": "30"})
     left: list[None] = []
-    cluster.nodes[2].node.leave(lambda: left.append(None))
+    cluster.nodes[2].node.controlled_shutdown(lambda: left.append(None))
     cluster.events.advance(3 * HEARTBEAT_MS)
     assert left
     assert cluster.partition().leader == 3

@@ -33,7 +33,7 @@ def test_a_node_starts_and_ends_as_apache_kafka_does() -> None:
     bench.create("a", "b", partitions=3)
     end_offset = bench.quorum.log.end_offset
     bench.stop()
-    assert bench.metadata.life.stage is LifecycleStage.GONE
+    assert bench.metadata.lifecycle.stage is LifecycleStage.STOPPED
     assert written(bench, end_offset) == [
         "BrokerRegistrationChange",  # it is about to end
         "PartitionChange",
@@ -41,7 +41,7 @@ def test_a_node_starts_and_ends_as_apache_kafka_does() -> None:
     ]
     end_offset = bench.quorum.log.end_offset
     bench.start()
-    assert bench.metadata.life.stage is LifecycleStage.UNFENCED
+    assert bench.metadata.lifecycle.stage is LifecycleStage.UNFENCED
     assert written(bench, end_offset) == [
         "RegisterController",
         "RegisterBroker",
@@ -69,9 +69,9 @@ def test_a_node_that_was_killed_costs_its_partitions_what_it_may_have_lost() -> 
 
 def test_a_registration_is_known_by_the_offset_at_which_it_was_written() -> None:
     bench = Bench()
-    assert bench.image.brokers[1].broker_epoch == bench.metadata.life.broker_epoch
-    first = bench.metadata.life.broker_epoch
+    assert bench.image.brokers[1].broker_epoch == bench.metadata.lifecycle.broker_epoch
+    first = bench.metadata.lifecycle.broker_epoch
     bench.stop()
     bench.start()
-    assert bench.image.brokers[1].broker_epoch == bench.metadata.life.broker_epoch > first
+    assert bench.image.brokers[1].broker_epoch == bench.metadata.lifecycle.broker_epoch > first
     assert not bench.image.brokers[1].fenced

@@ -66,7 +66,7 @@ class Bench:
         """What this node is asked itself."""
         self.own: Any = type("Own", (), {"submit": lambda own, *asked: self.here.append(asked)})()
         self.remote = RemoteController(
-            load(None, {}, settings), self.host, quorum, cluster_id=lambda: "c", own=self.own
+            load(None, {}, settings), self.host, quorum, cluster_id=lambda: "c", local_controller=self.own
         )
 
     # --- QuorumView, as far as it is asked

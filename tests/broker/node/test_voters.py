@@ -70,7 +70,7 @@ class Growing(Voters):
         return next(
             NAMES[node_id]
             for node_id, node in self.nodes.items()
-            if node.is_running and node is not leader and node.node.life.stage is LifecycleStage.UNFENCED
+            if node.is_running and node is not leader and node.node.lifecycle.stage is LifecycleStage.UNFENCED
         )
 
     def grow(self) -> None:
@@ -86,7 +86,7 @@ class Growing(Voters):
         config = load(None, {}, node.settings)
         rng = random.Random(f"another {node_id}")
         format_directories(
-            config, node.disk, rng, 0, cluster_id=CLUSTER_ID, beginning=InitialMetadata(SERVED)
+            config, node.disk, rng, 0, cluster_id=CLUSTER_ID, initial_metadata=InitialMetadata(SERVED)
         )
         node.start()
         self.events.advance(10_000)

@@ -71,6 +71,6 @@ async def observed(
         port = HttpPort(address, read_socket_settings(config), console=console, console_writes=console_writes)
         async with (
             httpx.AsyncClient(base_url=port.url, trust_env=False, timeout=20) as client,
-            serve(config, beside=[port.serve]) as running,
+            serve(config, background=[port.serve]) as running,
         ):
             yield Observed(running, client)

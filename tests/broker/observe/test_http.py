@@ -57,12 +57,12 @@ async def test_before_a_broker_is_unfenced_and_once_it_leaves_it_is_not_ready() 
         running = node.running
         for stage, said in (
             (LifecycleStage.REGISTERED, "not unfenced yet"),
-            (LifecycleStage.LEAVING, "leaving its cluster"),
+            (LifecycleStage.CONTROLLED_SHUTDOWN, "leaving its cluster"),
         ):
-            running.node.life.stage = stage
+            running.node.lifecycle.stage = stage
             assert said in await node.text("/readyz", 503)
             assert await node.text("/healthz") == "ok\n"
-        running.node.life.stage = LifecycleStage.UNFENCED
+        running.node.lifecycle.stage = LifecycleStage.UNFENCED
         assert await node.text("/readyz") == "ok\n"
         running.node.stopping = True
         assert "stopping" in await node.text("/readyz", 503)
@@ -103,14 +103,14 @@ async def test_a_port_answers_while_its_broker_waits_for_a_controller() -> None:
             async with httpx.AsyncClient(base_url=port.url, trust_env=False) as client:
                 said.append((await client.get("/healthz")).text)
                 said.append((await client.get("/readyz")).text)
-            stop.come()
+            stop.set()
 
         async def answer_and_ask(running: RunningNode) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(port.serve, running)
                 nursery.start_soon(ask, running)
 
-        async with serve(config, disk=disk, beside=[answer_and_ask], stop=stop):
+        async with serve(config, disk=disk, background=[answer_and_ask], stop=stop):
             pass
         assert said[0] == "ok\n"
         assert "its life is at STARTING" in said[1]
@@ -118,7 +118,7 @@ async def test_a_port_answers_while_its_broker_waits_for_a_controller() -> None:
 
 async def test_a_broker_that_has_to_stop_is_neither_alive_nor_ready() -> None:
     async with observed() as node:
-        node.running.failure.tell("made up")
+        node.running.failure.report("made up")
         assert await node.text("/healthz", 503) == "the broker has to stop: made up\n"
         assert await node.text("/readyz", 503) == "the broker has to stop: made up\n"
 
@@ -215,7 +215,7 @@ async def test_what_fails_beside_a_broker_does_not_end_it(caplog: pytest.LogCapt
     async def fail(running: RunningNode) -> None:
         raise ZeroDivisionError("made up")
 
-    async with serve(load(None, {}, SETTINGS), disk=MemoryDisk(), beside=[fail]) as running:
+    async with serve(load(None, {}, SETTINGS), disk=MemoryDisk(), background=[fail]) as running:
         await trio.testing.wait_all_tasks_blocked()
         assert await why_not_alive(running) == ""
     assert "it goes on without" in caplog.text

@@ -187,10 +187,10 @@ async def test_a_partition_of_two_whose_follower_is_not_there_is_under_replicate
         await trio.to_thread.run_sync(partial(produce, node.running.bootstrap, "orders", 1))
         broker = node.running.broker
         assert broker is not None
-        partition = broker.replicas.get("orders", 0)
+        partition = broker.replica_manager.get("orders", 0)
         assert partition is not None
         image = broker.image.topics["orders"].partitions[0]
-        partition.lead(image._replace(replicas=(broker.node_id, 99)))
+        partition.become_leader(image._replace(replicas=(broker.node_id, 99)))
         told = await node.metrics()
     where = {"topic": "orders", "partition": "0"}
     assert told.of("kafka_server_replicamanager_underreplicatedpartitions") == 1

@@ -64,7 +64,7 @@ class Bench:
 
     def stop(self) -> None:
         self.metadata.shutdown()
-        self.logs.shutdown(self.host.now_ms(), broker_epoch=self.metadata.life.broker_epoch)
+        self.logs.shutdown(self.host.now_ms(), broker_epoch=self.metadata.lifecycle.broker_epoch)
         self.now_ms = self.host.now_ms() + 1
 
     def cut_log(self, offset: int) -> None:

@@ -99,7 +99,7 @@ class FollowerRig:
             image=lambda: self.image,
             broker_epoch=lambda: BROKER_EPOCH,
             stage=lambda one: self.replicas.stage(one),
-            on_cut=lambda partition: self.moves.source_cut(partition),
+            on_truncated=lambda partition: self.moves.source_truncated(partition),
         )
         self.moves = DirectoryMoves(
             self.logs,
@@ -115,10 +115,10 @@ class FollowerRig:
             self.logs,
             image=lambda: self.image,
             coordinators={},
-            placement=self,
-            following=self.fetchers,
-            leading=Cluster(self.host).leading,
-            on_left=lambda partition: None,
+            assignments=self,
+            fetcher_manager=self.fetchers,
+            leader_partitions=Cluster(self.host).leading,
+            on_removed=lambda partition: None,
             on_deleted=lambda: None,
         )
         self.logs.open(self.host.now_ms())
@@ -142,7 +142,7 @@ class FollowerRig:
     def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
         pass
 
-    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: OnAssigned) -> None:
+    def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: OnAssigned) -> None:
         pass
 
     def write(self, *records: Any) -> None:
@@ -150,7 +150,7 @@ class FollowerRig:
         delta = MetadataDelta(self.image)
         delta.replay_all(records)
         self.image = delta.apply(self.image.offset + len(records), 1)
-        self.replicas.changed(delta)
+        self.replicas.apply_delta(delta)
         self.turn()
 
     def follow(self, partitions: int = 1, *, leader: int = 2, epoch: int = 4) -> None:

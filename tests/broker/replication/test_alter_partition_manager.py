@@ -22,7 +22,7 @@ class Rig:
 
     def submit(self, index: int) -> None:
         change = IsrChange(TOPIC, index, 0, 0, ((1, 10), (index, -1)))
-        self.cluster.leading.changes.submit(change, partial(self._hear, index))
+        self.cluster.leading.alter_partition.submit(change, partial(self._hear, index))
 
     def _hear(self, index: int, answer: IsrChangeResult) -> None:
         self.heard.append((index, answer.error))
@@ -79,7 +79,7 @@ def test_of_hundreds_of_changes_the_log_tells_a_few(caplog: pytest.LogCaptureFix
     rig = Rig()
     with caplog.at_level("INFO", "kwire.partition"):
         for index in range(300):
-            rig.cluster.leading.tell(f"t-{index}: the ISR is (1,)")
+            rig.cluster.leading.log_isr_change(f"t-{index}: the ISR is (1,)")
         rig.cluster.host.run_pending()
     told = [record.getMessage() for record in caplog.records]
     assert [told[0], len(told)] == ["t-0: the ISR is (1,)", 6]

@@ -11,7 +11,7 @@ def test_leader_and_follower_count_the_same_bytes() -> None:
     for _ in range(5):
         pair.produce()
     pair.settle()
-    leader, follower = (pair.nodes[broker_id].node.traffic.of("t") for broker_id in (1, 2))
+    leader, follower = (pair.nodes[broker_id].node.topic_stats.for_topic("t") for broker_id in (1, 2))
     size_bytes = pair.log(1).size_bytes
     assert leader.bytes_in == size_bytes > 0
     assert leader.messages_in == pair.log(1).log_end_offset
@@ -25,7 +25,7 @@ def test_a_follower_knows_how_many_committed_records_it_lacks() -> None:
     pair = Pair()
     pair.produce()
     pair.settle()
-    [(_, follower)] = pair.nodes[2].node.fetchers.following()
+    [(_, follower)] = pair.nodes[2].node.fetcher_manager.followers()
     assert follower.lag == 0
     follower._high_watermark = pair.log(2).log_end_offset + 7  # as the leader's next answer may say
     assert follower.lag == 7
@@ -33,11 +33,11 @@ def test_a_follower_knows_how_many_committed_records_it_lacks() -> None:
 
 def test_totals_never_fall() -> None:
     traffic = BrokerTopicStats()
-    traffic.of("a").messages_in += 3
-    traffic.of("b").bytes_out += 5
+    traffic.for_topic("a").messages_in += 3
+    traffic.for_topic("b").bytes_out += 5
     before = traffic.total()
-    traffic.forget("a")
-    traffic.forget("never there")
+    traffic.remove("a")
+    traffic.remove("never there")
     after = traffic.total()
     assert (after.messages_in, after.bytes_out) == (before.messages_in, before.bytes_out) == (3, 5)
-    assert traffic.of("a").messages_in == 0
+    assert traffic.for_topic("a").messages_in == 0

@@ -128,7 +128,7 @@ def test_a_follower_moves_as_a_leader_does() -> None:
     rig.create("a")
     partition = rig.node.partition("a", 0)
     assert partition is not None
-    partition.follow(PartitionImage(replicas=(1, 2), isr=(2,), leader=2, leader_epoch=1))
+    partition.become_follower(PartitionImage(replicas=(1, 2), isr=(2,), leader=2, leader_epoch=1))
     old = rig.directory_of("a")
     other = "/d2" if old.startswith("/d1") else "/d1"
     assert move(rig, other) == [0]
@@ -153,7 +153,7 @@ def test_a_partition_moves_with_all_that_is_in_it(rig: Rig) -> None:
     assert described(rig) == {"/d1": {}, "/d2": {"a-0": 0}}
     assert offsets(rig) == list(range(300))
     assert rig.produce("a").base_offset == 300
-    assert rig.node.log_dirs.place_of("a", 0) == rig.node.log_manager.directories()[1].directory_id
+    assert rig.node.log_dirs.assigned_directory("a", 0) == rig.node.log_manager.directories()[1].directory_id
     rig.host.advance(120_000)
     assert not rig.disk.tree("/d1/a-0")
     assert not [name for name in rig.disk.names("/d1") if name.startswith("a-0")]

@@ -54,86 +54,87 @@ def begun() -> FetchSessionHandler:
     """A session of three partitions."""
     session = FetchSessionHandler()
     for key in ((A, 0), (A, 1), (B, 0)):
-        session.follow(key, at(1))
-    assert told(session.request(10)) == (0, 0, ["a0@1", "a1@1", "b0@1"], [])
-    assert session.answered(answer((A, 0), (B, 0), (A, 1))) is None
+        session.add(key, at(1))
+    assert told(session.build_request(10)) == (0, 0, ["a0@1", "a1@1", "b0@1"], [])
+    assert session.handle_response(answer((A, 0), (B, 0), (A, 1))) is None
     return session
 
 
 def test_a_request_says_what_has_changed_and_an_answer_moves_on() -> None:
     session = begun()
-    session.follow((A, 1), at(2))
-    session.follow((A, 0), at(1))
-    session.forget((B, 0))
-    assert told(session.request(10)) == (7, 1, ["a1@2"], ["b0"])
-    assert session.answered(answer()) is None
-    assert told(session.request(10)) == (7, 2, [], [])
+    session.add((A, 1), at(2))
+    session.add((A, 0), at(1))
+    session.remove((B, 0))
+    assert told(session.build_request(10)) == (7, 1, ["a1@2"], ["b0"])
+    assert session.handle_response(answer()) is None
+    assert told(session.build_request(10)) == (7, 2, [], [])
     assert len(session) == 2
 
 
 def test_what_is_forgotten_and_followed_again_before_a_request_is_never_taken_back() -> None:
     session = begun()
-    session.forget((A, 0))
-    session.follow((A, 0), at(1))
-    assert told(session.request(10)) == (7, 1, ["a0@1"], [])
-    session.forget((A, 0))
-    session.forget((A, 0))
-    assert told(session.request(10))[3] == ["a0"]
+    session.remove((A, 0))
+    session.add((A, 0), at(1))
+    assert told(session.build_request(10)) == (7, 1, ["a0@1"], [])
+    session.remove((A, 0))
+    session.remove((A, 0))
+    assert told(session.build_request(10))[3] == ["a0"]
 
 
 def test_an_answer_that_is_not_known_or_not_whole_begins_a_new_session() -> None:
     session = begun()
-    session.forget((A, 0))
-    session.failed()
-    assert told(session.request(10)) == (7, 0, ["a1@1", "b0@1"], [])
-    assert session.answered(answer((A, 1))) is not None
-    assert told(session.request(10))[:2] == (7, 0)
+    session.remove((A, 0))
+    session.reset()
+    assert told(session.build_request(10)) == (7, 0, ["a1@1", "b0@1"], [])
+    assert session.handle_response(answer((A, 1))) is not None
+    assert told(session.build_request(10))[:2] == (7, 0)
     assert (
-        session.answered(answer(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)) == "INVALID_FETCH_SESSION_EPOCH"
+        session.handle_response(answer(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
+        == "INVALID_FETCH_SESSION_EPOCH"
     )
-    assert told(session.request(10))[:2] == (7, 0)
-    assert session.answered(answer(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)) is not None
-    assert told(session.request(10))[:2] == (0, 0)
-    assert session.answered(answer(throttle_ms=5)) is not None
-    assert told(session.request(10))[:2] == (0, 0)
-    assert session.answered(answer((A, 1), (B, 0), (A, 5))) is None
-    assert told(session.request(10)) == (7, 1, [], [])
+    assert told(session.build_request(10))[:2] == (7, 0)
+    assert session.handle_response(answer(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)) is not None
+    assert told(session.build_request(10))[:2] == (0, 0)
+    assert session.handle_response(answer(throttle_ms=5)) is not None
+    assert told(session.build_request(10))[:2] == (0, 0)
+    assert session.handle_response(answer((A, 1), (B, 0), (A, 5))) is None
+    assert told(session.build_request(10)) == (7, 1, [], [])
 
 
 def test_a_leader_without_room_for_sessions_is_asked_for_everything_each_time() -> None:
     session = begun()
-    session.request(10)
-    assert session.answered(answer(session_id=0)) is None
+    session.build_request(10)
+    assert session.handle_response(answer(session_id=0)) is None
     for _ in range(2):
-        assert told(session.request(10))[:3] == (0, 0, ["a0@1", "a1@1", "b0@1"])
-        assert session.answered(answer((A, 0), (A, 1), (B, 0), session_id=0)) is None
+        assert told(session.build_request(10))[:3] == (0, 0, ["a0@1", "a1@1", "b0@1"])
+        assert session.handle_response(answer((A, 0), (A, 1), (B, 0), session_id=0)) is None
 
 
 def test_the_epoch_of_a_session_begins_again_with_one() -> None:
     session = begun()
     session.epoch = MAX_EPOCH
-    session.request(10)
-    assert session.answered(answer()) is None
+    session.build_request(10)
+    assert session.handle_response(answer()) is None
     assert session.epoch == 1
 
 
 def test_what_has_changed_since_the_request_makes_its_answer_stale() -> None:
     session = begun()
-    session.request(10)
-    session.follow((A, 0), at(9))
-    session.forget((B, 0))
-    session.follow((B, 1), at(0))
-    found = session.fresh(answer((A, 0), (A, 1), (B, 0), (B, 1)))
+    session.build_request(10)
+    session.add((A, 0), at(9))
+    session.remove((B, 0))
+    session.add((B, 1), at(0))
+    found = session.fetched_partitions(answer((A, 0), (A, 1), (B, 0), (B, 1)))
     assert [(key, asked) for key, asked, _ in found] == [((A, 1), at(1))]
 
 
 def test_a_session_without_partitions_is_idle_once_the_leader_knows() -> None:
     session = FetchSessionHandler()
-    assert session.is_idle
+    assert session.is_empty
     session = begun()
     for key in ((A, 0), (A, 1), (B, 0)):
-        session.forget(key)
-    assert (session.is_idle, len(session)) == (False, 0)
-    assert told(session.request(10))[3] == ["a0", "a1", "b0"]
-    assert session.answered(answer(session_id=0)) is None
-    assert session.is_idle
+        session.remove(key)
+    assert (session.is_empty, len(session)) == (False, 0)
+    assert told(session.build_request(10))[3] == ["a0", "a1", "b0"]
+    assert session.handle_response(answer(session_id=0)) is None
+    assert session.is_empty

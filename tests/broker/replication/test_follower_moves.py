@@ -19,7 +19,7 @@ def moving(records: int = 9) -> tuple[FollowerRig, Log, list[WorkerTask]]:
     rig.fetch(data(stored(0, *[3] * records, size_bytes=BIG), high_watermark=2))
     old = rig.log()
     held = rig.host.hold_work()
-    rig.moves.begin(rig.partition(), rig.logs.directories()[old.directory.startswith("/d")])
+    rig.moves.start(rig.partition(), rig.logs.directories()[old.directory.startswith("/d")])
     rig.host.run_pending()
     return rig, old, held
 
@@ -82,7 +82,7 @@ def test_a_log_that_starts_anew_has_its_copy_do_so() -> None:
     rig, old, held = moving()
     work_on(rig, held, 3)
     rig.log().truncate_fully_and_start_at(50)
-    rig.moves.source_cut(rig.partition())
+    rig.moves.source_truncated(rig.partition())
     work_on(rig, held)
     assert rig.log() is not old
     assert (rig.log().log_start_offset, rig.log().log_end_offset) == (50, 50)

@@ -172,7 +172,7 @@ class Trouble:
         if self.role is Role.LEADER:
             end_offset = self.log.written_end_offset
             self.peer_offset = min(self.peer_offset + self.rng.randrange(3), end_offset)
-            self.rig.partition().fetched(PEER, self.peer_offset, broker_epoch=20)
+            self.rig.partition().record_follower_fetch(PEER, self.peer_offset, broker_epoch=20)
 
     # --- around it
 
@@ -211,14 +211,14 @@ class Trouble:
         future = self.rig.logs.future_log("t", 0)
         if future is not None and self.rig.logs.directory_of(future) is not directory:
             self.rig.moves.cancel(self.rig.partition())
-        self.rig.moves.begin(self.rig.partition(), directory)
+        self.rig.moves.start(self.rig.partition(), directory)
 
     def wait(self) -> None:
         self.rig.host.advance(self.rng.choice([10, 200, 1000, 61_000]))
 
     def keep_house(self) -> None:
         self.rig.logs.tick(self.rig.host.monotonic_ms())
-        self.rig.replicas.flush_due()
+        self.rig.replicas.flush_due_logs()
         self.rig.logs.checkpoint(self.rig.host)
 
     # --- the end
@@ -292,9 +292,9 @@ def asks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def counts_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: Partition) -> None:
         promises, self._flushing = self._flushing, ()
-        self._written(promises, self.log.log_end_offset)
+        self._on_written(promises, self.log.log_end_offset)
 
-    monkeypatch.setattr(Partition, "_has_moved", keep)
+    monkeypatch.setattr(Partition, "_flush_moved_log", keep)
 
 
 def never(name: str) -> Break:

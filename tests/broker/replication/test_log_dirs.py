@@ -61,7 +61,7 @@ def test_a_partition_moves_and_the_cluster_hears_of_it(rig: Rig) -> None:
     partition = rig.node.image.partition("a", 0)
     assert partition is not None
     assert partition.directories == (ids(rig)[1],)
-    assert rig.node.log_dirs.place_of("a", 0) == ids(rig)[1]
+    assert rig.node.log_dirs.assigned_directory("a", 0) == ids(rig)[1]
     assert rig.latest("a").offset == 1
 
 
@@ -105,6 +105,6 @@ def test_a_copy_goes_with_its_topic(rig: Rig) -> None:
     held = rig.host.hold_work()
     rig.node.log_dirs.move("a", 0, "/d2")
     assert rig.node.log_manager.future_log("a", 0) is not None
-    rig.node.log_dirs.gone(partition)
+    rig.node.log_dirs.partition_removed(partition)
     assert rig.node.log_manager.future_log("a", 0) is None
     assert len(held) == 2, "the copy's id, and the name that is gone"

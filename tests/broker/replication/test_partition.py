@@ -50,7 +50,7 @@ class Rig:
             stage=self.staged.append,
             when_recoverable=lambda log, host, tell: self.waiting.append(tell),
             on_offline=lambda _, error: self.offline.append(error),
-            leading=self.cluster.leading,
+            leader_partitions=self.cluster.leading,
         )
 
     def tell(self, name: str) -> Callable[[ApiError | None], None]:
@@ -82,7 +82,7 @@ def rig() -> Rig:
 
 
 def test_with_one_replica_both_promises_are_kept_in_the_turn(rig: Rig) -> None:
-    rig.partition.lead(ALONE)
+    rig.partition.become_leader(ALONE)
     timers = rig.host.timers
     rig.append("one", to_all=False)
     rig.append("all", to_all=True, timeout_ms=1_000)
@@ -93,35 +93,35 @@ def test_with_one_replica_both_promises_are_kept_in_the_turn(rig: Rig) -> None:
 
 
 def test_written_is_before_replicated(rig: Rig) -> None:
-    rig.partition.lead(TWO)
+    rig.partition.become_leader(TWO)
     rig.append("first", to_all=True, timeout_ms=1_000)
     rig.append("one", to_all=False)
     rig.append("second", to_all=True)
     assert rig.commit() == [("one", None)]
-    rig.partition.fetched(2, 0)
-    rig.partition.fetched(3, 9)
+    rig.partition.record_follower_fetch(2, 0)
+    rig.partition.record_follower_fetch(3, 9)
     assert rig.news() == []
-    rig.partition.fetched(2, 1)
+    rig.partition.record_follower_fetch(2, 1)
     assert (rig.news(), rig.partition.high_watermark) == ([("first", None)], 1)
     rig.host.advance(2_000)
     assert rig.news() == [], "its timer is gone, and who gives no limit waits on"
-    rig.partition.fetched(2, 3)
+    rig.partition.record_follower_fetch(2, 3)
     assert rig.news() == [("second", None)]
 
 
 def test_an_in_sync_set_that_shrinks_keeps_promises(rig: Rig) -> None:
-    rig.partition.lead(TWO)
+    rig.partition.become_leader(TWO)
     rig.append("all", to_all=True)
     assert rig.commit() == []
-    rig.partition.lead(TWO._replace(isr=(1,), partition_epoch=1))
+    rig.partition.become_leader(TWO._replace(isr=(1,), partition_epoch=1))
     assert rig.news() == [("all", None)]
 
 
 def test_one_that_shrinks_too_far_does_not(rig: Rig) -> None:
     rig.log.config = rig.log.config._replace(min_insync_replicas=2)
-    rig.partition.lead(TWO)
+    rig.partition.become_leader(TWO)
     rig.append("all", to_all=True, timeout_ms=500)
-    rig.partition.lead(TWO._replace(isr=(1,), partition_epoch=1))
+    rig.partition.become_leader(TWO._replace(isr=(1,), partition_epoch=1))
     assert rig.commit() == []
     with pytest.raises(ApiError) as refused:
         rig.append("more", to_all=True)
@@ -133,10 +133,10 @@ def test_one_that_shrinks_too_far_does_not(rig: Rig) -> None:
 
 def test_what_is_below_the_high_watermark_and_has_too_few_replicas_by_now_is_told_so(rig: Rig) -> None:
     rig.log.config = rig.log.config._replace(min_insync_replicas=2)
-    rig.partition.lead(TWO)
+    rig.partition.become_leader(TWO)
     rig.append("all", to_all=True)
-    rig.partition.fetched(2, 1)
-    rig.partition.lead(TWO._replace(isr=(1,), partition_epoch=1))
+    rig.partition.record_follower_fetch(2, 1)
+    rig.partition.become_leader(TWO._replace(isr=(1,), partition_epoch=1))
     rig.log.high_watermark = 1
     assert rig.commit() == [("all", ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
 
@@ -153,13 +153,13 @@ def send_again(rig: Rig, name: str, *, to_all: bool) -> None:
 
 
 def test_a_batch_that_is_sent_again_waits_for_what_it_waited_for(rig: Rig) -> None:
-    rig.partition.lead(TWO)
+    rig.partition.become_leader(TWO)
     send_again(rig, "first", to_all=True)
     assert rig.commit() == []
     send_again(rig, "again", to_all=True)
     send_again(rig, "again, for one", to_all=False)
     assert rig.news() == [("again, for one", None)]
-    rig.partition.fetched(2, 1)
+    rig.partition.record_follower_fetch(2, 1)
     assert rig.news() == [("first", None), ("again", None)]
     send_again(rig, "once more", to_all=True)
     assert rig.news() == [("once more", None)]
@@ -169,7 +169,7 @@ def test_one_that_is_sent_again_while_the_first_is_on_its_way_to_the_disk_waits_
     rig: Rig,
 ) -> None:
     rig.log.config = rig.log.config._replace(flush_messages=1)
-    rig.partition.lead(ALONE)
+    rig.partition.become_leader(ALONE)
     held = rig.host.hold_work()
     send_again(rig, "first", to_all=False)
     assert rig.commit() == []
@@ -183,7 +183,7 @@ def test_one_that_is_sent_again_while_the_first_is_on_its_way_to_the_disk_waits_
 
 def test_nothing_is_promised_before_a_sync_that_is_asked_for(rig: Rig) -> None:
     rig.log.config = rig.log.config._replace(flush_messages=1)
-    rig.partition.lead(ALONE)
+    rig.partition.become_leader(ALONE)
     rig.append("one", to_all=False)
     rig.append("all", to_all=True)
     rig.partition.commit()
@@ -195,7 +195,7 @@ def test_nothing_is_promised_before_a_sync_that_is_asked_for(rig: Rig) -> None:
 
 def test_how_long_ago_the_last_sync_was_is_not_told_by_the_clock_on_the_wall(rig: Rig) -> None:
     rig.log.config = rig.log.config._replace(flush_ms=1_000)
-    rig.partition.lead(ALONE)
+    rig.partition.become_leader(ALONE)
     rig.append("first", to_all=False)
     rig.commit()
     rig.host.skew_ms = 3_600_000  # somebody sets the clock
@@ -221,7 +221,7 @@ def place(rig: Rig) -> None:
 
 
 def test_nothing_is_promised_of_a_log_that_is_not_in_its_place(new: Rig) -> None:
-    new.partition.lead(ALONE)
+    new.partition.become_leader(ALONE)
     assert new.waiting == []  # for nothing is in it
     for value in ("one", "two"):
         new.append(value, to_all=value == "two")
@@ -232,7 +232,7 @@ def test_nothing_is_promised_of_a_log_that_is_not_in_its_place(new: Rig) -> None
 
 
 def test_a_flush_that_is_asked_for_comes_after_that(new: Rig) -> None:
-    new.partition.lead(ALONE)
+    new.partition.become_leader(ALONE)
     new.log.config = new.log.config._replace(flush_messages=1)
     held = new.host.hold_work()
     new.append("one", to_all=False)
@@ -245,24 +245,24 @@ def test_a_flush_that_is_asked_for_comes_after_that(new: Rig) -> None:
 
 
 def test_who_comes_to_lead_shows_nothing_before_that(new: Rig) -> None:
-    new.partition.follow(ELSEWHERE)
+    new.partition.become_follower(ELSEWHERE)
     new.log.append_stored(batch(b"fetched"))
     new.log.commit()
-    new.partition.lead(ALONE._replace(leader_epoch=2))
+    new.partition.become_leader(ALONE._replace(leader_epoch=2))
     assert (new.partition.high_watermark, len(new.waiting)) == (0, 1)
     place(new)
     assert new.partition.high_watermark == 1
 
 
 def test_a_follower_serves_nobody_and_keeps_its_log(rig: Rig) -> None:
-    rig.partition.lead(TWO)
+    rig.partition.become_leader(TWO)
     poll = Poll()
-    rig.partition.waiters[poll] = None
+    rig.partition.delayed_fetches[poll] = None
     rig.append("late", to_all=True, timeout_ms=1_000)
     assert rig.commit() == []
     rig.append("staged", to_all=True)
     rig.append("written", to_all=False)
-    rig.partition.follow(ELSEWHERE)
+    rig.partition.become_follower(ELSEWHERE)
     assert rig.news() == [
         ("written", None),
         ("late", ErrorCode.NOT_LEADER_OR_FOLLOWER),
@@ -279,41 +279,41 @@ def test_a_follower_serves_nobody_and_keeps_its_log(rig: Rig) -> None:
 
 
 def test_a_leader_epoch_never_goes_back(rig: Rig) -> None:
-    rig.partition.lead(ALONE._replace(leader_epoch=5))
-    rig.partition.follow(ELSEWHERE)
+    rig.partition.become_leader(ALONE._replace(leader_epoch=5))
+    rig.partition.become_follower(ELSEWHERE)
     assert rig.partition.leader_epoch == 5
-    rig.partition.lead(ALONE)
+    rig.partition.become_leader(ALONE)
     assert rig.partition.leader_epoch == 5
 
 
 def test_a_follower_can_lead_again_and_knows_nothing_of_others(rig: Rig) -> None:
-    rig.partition.lead(TWO)
+    rig.partition.become_leader(TWO)
     rig.append("one", to_all=False)
     rig.commit()
-    rig.partition.fetched(2, 1)
-    rig.partition.follow(ELSEWHERE)
-    rig.partition.fetched(2, 9)
-    rig.partition.lead(TWO._replace(leader_epoch=2, partition_epoch=2))
+    rig.partition.record_follower_fetch(2, 1)
+    rig.partition.become_follower(ELSEWHERE)
+    rig.partition.record_follower_fetch(2, 9)
+    rig.partition.become_leader(TWO._replace(leader_epoch=2, partition_epoch=2))
     rig.append("all", to_all=True)
     assert rig.commit()[1:] == []
     assert (rig.partition.high_watermark, rig.log.leader_epochs) == (1, [(0, 0), (2, 1)])
-    rig.partition.fetched(2, 2)
+    rig.partition.record_follower_fetch(2, 2)
     assert rig.news() == [("all", None)]
 
 
 def test_a_sync_that_ends_after_the_lead_is_lost_moves_nothing(rig: Rig) -> None:
     rig.log.config = rig.log.config._replace(flush_messages=1)
-    rig.partition.lead(ALONE)
+    rig.partition.become_leader(ALONE)
     rig.append("one", to_all=False)
     rig.partition.commit()
-    rig.partition.follow(ELSEWHERE)
+    rig.partition.become_follower(ELSEWHERE)
     assert rig.news() == [("one", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
     rig.host.run_pending()
     assert (rig.news(), rig.partition.high_watermark, rig.log.recovery_point) == ([], 0, 1)
 
 
 def test_who_waits_for_a_log_that_fails_is_told_so_once(rig: Rig) -> None:
-    rig.partition.lead(TWO)
+    rig.partition.become_leader(TWO)
     rig.append("late", to_all=True)
     rig.commit()
     rig.append("staged", to_all=False)
@@ -323,7 +323,7 @@ def test_who_waits_for_a_log_that_fails_is_told_so_once(rig: Rig) -> None:
     failed = ErrorCode.KAFKA_STORAGE_ERROR
     assert rig.commit() == [("late", failed), ("staged", failed)]
     assert len(rig.offline) == 1
-    for again in (rig.partition.lead, rig.partition.follow):
+    for again in (rig.partition.become_leader, rig.partition.become_follower):
         again(ALONE._replace(leader_epoch=5))
         assert rig.partition.role is Role.OFFLINE
     with pytest.raises(ApiError) as refused:
@@ -331,7 +331,7 @@ def test_who_waits_for_a_log_that_fails_is_told_so_once(rig: Rig) -> None:
     assert refused.value.code == failed
 
 
-@pytest.mark.parametrize("take_up", [Partition.lead, Partition.follow])
+@pytest.mark.parametrize("take_up", [Partition.become_leader, Partition.become_follower])
 def test_a_log_that_has_failed_is_not_taken_up(
     rig: Rig, take_up: Callable[[Partition, PartitionImage], None]
 ) -> None:
@@ -341,23 +341,23 @@ def test_a_log_that_has_failed_is_not_taken_up(
 
 
 def test_a_replica_that_has_left_takes_no_role_again(rig: Rig) -> None:
-    rig.partition.lead(ALONE)
+    rig.partition.become_leader(ALONE)
     rig.append("staged", to_all=False)
-    rig.partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    rig.partition.remove(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert rig.commit() == [("staged", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
     with pytest.raises(AssertionError):
-        rig.partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        rig.partition.remove(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def test_who_leads_again_shows_nothing_that_is_still_on_its_way_to_the_disk(rig: Rig) -> None:
     rig.log.config = rig.log.config._replace(flush_messages=1)
     held = rig.host.hold_work()
-    rig.partition.lead(ALONE)
+    rig.partition.become_leader(ALONE)
     rig.append("one", to_all=False)
     assert rig.commit() == []
-    rig.partition.follow(ELSEWHERE)
+    rig.partition.become_follower(ELSEWHERE)
     assert rig.news() == [("one", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
-    rig.partition.lead(ALONE._replace(leader_epoch=2))
+    rig.partition.become_leader(ALONE._replace(leader_epoch=2))
     assert rig.partition.high_watermark == 0
     held[0].run()
     held[0].deliver()
@@ -369,7 +369,7 @@ def test_an_acknowledgement_that_fails_holds_up_nobody(rig: Rig) -> None:
     def fails(error: ApiError | None) -> None:
         raise ValueError(error)
 
-    rig.partition.lead(ALONE)
+    rig.partition.become_leader(ALONE)
     rig.partition.append(batch(b"v"), now_ms=rig.host.now_ms(), on_written=fails)
     rig.append("next", to_all=False)
     assert rig.commit() == [("next", None)]
@@ -385,7 +385,7 @@ def test_an_acknowledgement_that_fails_holds_up_nobody(rig: Rig) -> None:
     ],
 )
 def test_clients_of_another_epoch_are_fenced(rig: Rig, epoch: int, code: ErrorCode | None) -> None:
-    rig.partition.lead(ALONE._replace(leader_epoch=3))
+    rig.partition.become_leader(ALONE._replace(leader_epoch=3))
     if code is None:
         rig.partition.check_leader_epoch(epoch)
     else:
@@ -395,24 +395,24 @@ def test_clients_of_another_epoch_are_fenced(rig: Rig, epoch: int, code: ErrorCo
 
 
 def test_a_controller_that_is_behind_is_asked_again_after_a_while(rig: Rig) -> None:
-    rig.partition.lead(TWO._replace(isr=(1,)))
-    rig.partition.fetched(2, 0, broker_epoch=20)
+    rig.partition.become_leader(TWO._replace(isr=(1,)))
+    rig.partition.record_follower_fetch(2, 0, broker_epoch=20)
     assert rig.cluster.wanted() == [(1, 2)]
     rig.cluster.answer(ErrorCode.NOT_CONTROLLER)
     assert rig.cluster.wanted() == []
     rig.host.advance(50)
     assert rig.cluster.wanted() == [(1, 2)]
     rig.cluster.answer(ErrorCode.NOT_CONTROLLER)
-    rig.partition.lead(TWO._replace(partition_epoch=1))
+    rig.partition.become_leader(TWO._replace(partition_epoch=1))
     rig.host.advance(50)
     assert rig.cluster.wanted() == [], "the metadata has told meanwhile"
 
 
 def test_the_isr_grows_and_shrinks_as_the_controller_agrees(rig: Rig) -> None:
-    rig.partition.lead(TWO._replace(isr=(1,)))
+    rig.partition.become_leader(TWO._replace(isr=(1,)))
     rig.append("alone", to_all=True)
     assert rig.commit() == [("alone", None)]
-    rig.partition.fetched(2, 1, broker_epoch=20)
+    rig.partition.record_follower_fetch(2, 1, broker_epoch=20)
     rig.append("waits for both", to_all=True)
     assert rig.commit() == [], "before it is known whether the controller agrees"
     rig.cluster.answer()
@@ -420,7 +420,7 @@ def test_the_isr_grows_and_shrinks_as_the_controller_agrees(rig: Rig) -> None:
     leading = rig.cluster.leading
     assert (leading.isr_expands, leading.isr_shrinks) == (1, 0)
     rig.host.advance(30_001)
-    rig.partition.check_followers()
+    rig.partition.maybe_shrink_isr()
     assert rig.cluster.wanted() == [(1,)]
     assert rig.news() == []
     rig.cluster.answer()

@@ -27,27 +27,27 @@ class Rig:
         self.take(image, end_offset)
 
     def take(self, image: PartitionImage, end_offset: int = 0) -> None:
-        self.led.take(image, end_offset, self.host.monotonic_ms())
+        self.led.update(image, end_offset, self.host.monotonic_ms())
 
     def fetched(self, broker_id: int, offset: int, end_offset: int, *, epoch: int | None = None) -> None:
-        self.led.followers[broker_id].fetched(
+        self.led.followers[broker_id].record_fetch(
             offset,
             log_start_offset=0,
             broker_epoch=10 * broker_id if epoch is None else epoch,
             leader_end_offset=end_offset,
             now_ms=self.host.monotonic_ms(),
-            watch=None,
+            session_partition=None,
         )
 
     def high_watermark(self, end_offset: int, min_insync_replicas: int = 1) -> int:
         return self.led.high_watermark(end_offset, end_offset, min_insync_replicas)
 
     def joins(self, broker_id: int, high_watermark: int) -> tuple[int, ...] | None:
-        pending = self.led.expanded(PLACE, self.led.followers[broker_id], high_watermark)
+        pending = self.led.prepare_expand(PLACE, self.led.followers[broker_id], high_watermark)
         return None if pending is None else pending.isr
 
     def stay(self, end_offset: int) -> tuple[int, ...] | None:
-        pending = self.led.shrunk(PLACE, end_offset, self.host.monotonic_ms())
+        pending = self.led.prepare_shrink(PLACE, end_offset, self.host.monotonic_ms())
         return None if pending is None else pending.isr
 
 
@@ -116,7 +116,7 @@ def test_too_few_in_sync_keep_it_where_it_is(
     rig = Rig(PartitionImage(replicas=replicas, isr=isr, leader=1))
     for broker_id in isr[1:]:
         rig.fetched(broker_id, 9, 9)
-    assert rig.led.are_too_few(least) == rig.led.were_too_few(least) == too_few
+    assert rig.led.is_under_min_isr(least) == rig.led.is_maximal_isr_under_min(least) == too_few
     assert rig.high_watermark(9, least) == (-1 if too_few else 9)
 
 
@@ -139,7 +139,7 @@ def test_who_is_about_to_join_is_waited_for_whatever_becomes_of_it() -> None:
     rig.cluster.live(1, 3)
     rig.host.advance(60_000)
     assert rig.high_watermark(9) == 5
-    assert (rig.led.are_too_few(2), rig.led.were_too_few(2)) == (True, False)
+    assert (rig.led.is_under_min_isr(2), rig.led.is_maximal_isr_under_min(2)) == (True, False)
     rig.take(THREE._replace(isr=(1,), partition_epoch=1))
     assert rig.high_watermark(9) == 9
 
@@ -219,8 +219,8 @@ def test_an_image_that_the_answer_has_overtaken_changes_nothing() -> None:
     assert pending is not None
     rig.take(THREE._replace(isr=(1,)))
     assert rig.led.pending is pending, "another partition of its topic has changed"
-    rig.cluster.leading.changes.submit(
-        pending.change, lambda answer: print(rig.led.answered(pending, answer))
+    rig.cluster.leading.alter_partition.submit(
+        pending.change, lambda answer: print(rig.led.handle_alter_partition(pending, answer))
     )
     rig.cluster.answer()
     assert (rig.led.isr, rig.led.partition_epoch, rig.led.pending) == ((1, 2), 1, None)
@@ -252,8 +252,8 @@ def test_a_refusal(error: ErrorCode, *, stays: bool, again: bool) -> None:
     pending = rig.led.pending
     assert pending is not None
     heard: list[bool] = []
-    rig.cluster.leading.changes.submit(
-        pending.change, lambda answer: heard.append(rig.led.answered(pending, answer))
+    rig.cluster.leading.alter_partition.submit(
+        pending.change, lambda answer: heard.append(rig.led.handle_alter_partition(pending, answer))
     )
     rig.cluster.answer(error)
     assert (heard, rig.led.pending is pending, rig.led.isr) == ([again], stays, (1,))
@@ -271,13 +271,13 @@ def test_the_fetches_of_who_was_refused_are_seen_again() -> None:
 
     rig = alone()
     rig.fetched(2, 0, 0)
-    rig.led.followers[2].watch = Seen()
+    rig.led.followers[2].session_partition = Seen()
     rig.joins(2, high_watermark=0)
     pending = rig.led.pending
     assert pending is not None
     assert not Seen.wakes
-    rig.cluster.leading.changes.submit(
-        pending.change, lambda answer: print(rig.led.answered(pending, answer))
+    rig.cluster.leading.alter_partition.submit(
+        pending.change, lambda answer: print(rig.led.handle_alter_partition(pending, answer))
     )
     rig.cluster.answer(ErrorCode.INELIGIBLE_REPLICA)
     assert Seen.wakes == [False]
@@ -291,8 +291,8 @@ def test_an_answer_of_another_epoch_is_left_to_the_metadata(fields: dict[str, in
     rig.joins(2, high_watermark=0)
     pending = rig.led.pending
     assert pending is not None
-    rig.cluster.leading.changes.submit(
-        pending.change, lambda answer: print(rig.led.answered(pending, answer))
+    rig.cluster.leading.alter_partition.submit(
+        pending.change, lambda answer: print(rig.led.handle_alter_partition(pending, answer))
     )
     rig.cluster.answer(**fields)
     assert (rig.led.isr, rig.led.pending) == ((1,), pending)

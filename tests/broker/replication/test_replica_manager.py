@@ -71,10 +71,10 @@ class Rig:
             self.logs,
             image=lambda: self.image,
             coordinators={STATE: self.coordinator},
-            placement=self,
-            following=self,
-            leading=Cluster(self.host).leading,
-            on_left=self.left.append,
+            assignments=self,
+            fetcher_manager=self,
+            leader_partitions=Cluster(self.host).leading,
+            on_removed=self.left.append,
             on_deleted=lambda: None,
         )
         if isinstance(self.disk, SlowDisk):
@@ -84,13 +84,13 @@ class Rig:
     def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
         self.places.append(places)
 
-    def update(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: OnAssigned) -> None:
+    def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: OnAssigned) -> None:
         raise AssertionError("nobody asked for it")
 
-    def follow(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
+    def add_fetcher(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
         self.followed.append((leader_id, leader_epoch))
 
-    def forget(self, partition: Partition) -> None:
+    def remove_fetcher(self, partition: Partition) -> None:
         self.followed.append(())
 
     def write(self, *records: Any) -> None:
@@ -103,14 +103,14 @@ class Rig:
         for record in records:
             delta.replay(record)
         self.image = delta.apply(self.image.offset + len(records), 1)
-        self.replicas.changed(delta)
+        self.replicas.apply_delta(delta)
 
     def create(self, name: str = "t", **fields: Any) -> None:
         self.write(TopicRecord(name=name, topic_id=TOPIC_ID), partition(**fields))
 
     def code(self, topic: str, index: int = 0) -> ErrorCode:
         try:
-            self.replicas.led(topic, index)
+            self.replicas.led_partition(topic, index)
         except ApiError as error:
             return ErrorCode(error.code)
         return ErrorCode.NONE
@@ -223,7 +223,7 @@ def test_replicas_that_are_not_wanted_any_more_are_not_taken_up() -> None:
 
 def test_a_broker_that_ends_takes_up_nothing_more() -> None:
     slow = Slow()
-    slow.rig.replicas.end_waits()
+    slow.rig.replicas.complete_delayed_fetches()
     slow.rig.host.run_pending()
     assert slow.rig.logs.get("t", LAST + 1) is None
 

@@ -29,32 +29,32 @@ def throttle(
 )
 def test_a_topic_lists_its_replicas_that_are_limited(replicas: str, covered: list[int]) -> None:
     _, limit = throttle(replicas=replicas)
-    assert [index for index in (0, 1, 2, 11) if limit.covers("t", index)] == covered
-    assert not limit.covers("u", 0)
+    assert [index for index in (0, 1, 2, 11) if limit.is_throttled("t", index)] == covered
+    assert not limit.is_throttled("u", 0)
 
 
 def test_the_rate_is_that_of_the_last_windows() -> None:
     host, limit = throttle()
-    assert not limit.is_exceeded
+    assert not limit.is_quota_exceeded
     limit.record(1000)
-    assert not limit.is_exceeded
+    assert not limit.is_quota_exceeded
     limit.record(1)
-    assert limit.is_exceeded
+    assert limit.is_quota_exceeded
     host.advance(1_001)
-    assert not limit.is_exceeded
+    assert not limit.is_quota_exceeded
     limit.record(5_000)
-    assert limit.is_exceeded
+    assert limit.is_quota_exceeded
     host.advance(5_000)
-    assert not limit.is_exceeded
+    assert not limit.is_quota_exceeded
     limit.record(100_000)
     host.advance(11_000)
-    assert not limit.is_exceeded
+    assert not limit.is_quota_exceeded
 
 
 def test_without_a_rate_nothing_is_limited() -> None:
     _, limit = throttle(rate="")
     limit.record(1 << 40)
-    assert not limit.is_exceeded
+    assert not limit.is_quota_exceeded
 
 
 def test_a_follower_that_is_behind_waits_and_one_that_is_not_goes_on() -> None:
@@ -89,4 +89,4 @@ def test_a_follower_that_is_behind_waits_and_one_that_is_not_goes_on() -> None:
     assert rig.asked == {0: (1, 4, 4)}
     rig.change(leader=3)
     rig.host.advance(4_000)
-    assert rig.fetchers.throttle.covers("t", 0)
+    assert rig.fetchers.quota.is_throttled("t", 0)

@@ -71,7 +71,7 @@ class Pair:
             *(
                 RegisterBrokerRecord(
                     broker_id=broker_id,
-                    broker_epoch=self.nodes[broker_id].node.life.broker_epoch,
+                    broker_epoch=self.nodes[broker_id].node.lifecycle.broker_epoch,
                     fenced=False,
                     end_points=[BrokerEndpoint(name="PLAINTEXT", host=f"b{broker_id}", port=9092)],
                 )
@@ -98,7 +98,7 @@ class Pair:
             delta = MetadataDelta(publisher.image)
             delta.replay_all(records)
             publisher.image = delta.apply(publisher.image.offset + len(records), 1)
-            around.node.replicas.changed(delta)
+            around.node.replica_manager.apply_delta(delta)
             around.turn()
 
     def lead(self, broker_id: int, *indexes: int) -> None:
@@ -182,7 +182,7 @@ def test_a_follower_becomes_the_same_as_its_leader_and_then_leads() -> None:
         pair.produce(index=index)
     pair.settle()
     pair.check_same()
-    assert pair.nodes[2].node.replicas.role("t", 0) is Role.FOLLOWER
+    assert pair.nodes[2].node.replica_manager.role("t", 0) is Role.FOLLOWER
     pair.lead(2)
     for index in (0, 2, 2):
         pair.produce(index=index)

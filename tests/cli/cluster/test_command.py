@@ -340,7 +340,7 @@ def test_a_cluster_of_the_version_before_goes_on(desk: Desk) -> None:
             random.Random(1),
             0,
             cluster_id="4L6g3nShT-eMCtK--X86sw",
-            beginning=InitialMetadata(unserved_feature_levels()),
+            initial_metadata=InitialMetadata(unserved_feature_levels()),
         )
     assert "has static controller.quorum.voters" in desk.says("up", "--controllers", "3", status=1)
     desk.says("up", "--brokers", "2")

@@ -58,7 +58,7 @@ class _Partition:
 
     def __init__(self, log: Log, bench: LogBench) -> None:
         self.log = log
-        self.led = None
+        self.remote_replicas = None
         self._bench = bench
 
     def append(
@@ -169,7 +169,7 @@ class World:
             ),
         )
         ports = NodeTransactionPorts(self._node)
-        self._node.ask_coordinator = ports.ask_coordinator
+        self._node.add_or_verify_partition = ports.add_or_verify_partition
         self.service.elected(0, self.life)
         self.host.run_pending()
 

@@ -80,17 +80,17 @@ class _DelayedDeleteRecords:
             )
         if offset > log.log_start_offset:
             log.delete_records_before(offset)
-            partition.start_moved()
+            partition.log_start_offset_moved()
             partition.wake()
         answer.low_watermark = partition.low_watermark
-        if answer.low_watermark < offset and partition.led is not None:
-            self._deleted.append((partition, partition.led, offset, answer))
+        if answer.low_watermark < offset and partition.remote_replicas is not None:
+            self._deleted.append((partition, partition.remote_replicas, offset, answer))
 
     def wait(self, response: DeleteRecordsResponse, timeout_ms: int) -> Delayed:
         """Wait for the followers, up to `timeout_ms`."""
         self._response = response
         for _, led, _, _ in self._deleted:
-            led.deletions[self._check] = None
+            led.low_watermark_listeners[self._check] = None
         self._timer = self._host.internode_clock.schedule(max(0, timeout_ms), self._timed_out)
         return DELAYED
 
@@ -100,22 +100,22 @@ class _DelayedDeleteRecords:
             return
         left: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
         for partition, led, offset, answer in self._deleted:
-            if partition.led is not led:
-                answer.error_code = partition.refusal().code
+            if partition.remote_replicas is not led:
+                answer.error_code = partition.not_leader_error().code
                 answer.low_watermark = INVALID_LOW_WATERMARK
             elif partition.low_watermark >= offset:
                 answer.low_watermark = partition.low_watermark
             else:
                 left.append((partition, led, offset, answer))
                 continue
-            led.deletions.pop(self._check, None)
+            led.low_watermark_listeners.pop(self._check, None)
         self._deleted = left
         if not left:
             self._complete()
 
     def _timed_out(self) -> None:
         for _, led, _, answer in self._deleted:
-            led.deletions.pop(self._check, None)
+            led.low_watermark_listeners.pop(self._check, None)
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
         self._complete()
 

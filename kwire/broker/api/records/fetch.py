@@ -154,7 +154,7 @@ class _Fetch:
             if partition is not None:
                 self._targets.append((target, partition))
                 continue
-            code = node.absence(target.topic, target.index).code
+            code = node.missing_partition_error(target.topic, target.index).code
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._unknown.append((target, partition_error(target, code)))
             else:
@@ -232,10 +232,10 @@ class _Fetch:
             records=b"",
             aborted_transactions=None,
         )
-        if self._selects_replica and partition.led is not None:
+        if self._selects_replica and partition.remote_replicas is not None:
             preferred = preferred_read_replica(
                 self._node,
-                partition.led,
+                partition.remote_replicas,
                 target.fetch_offset,
                 rack=self._request.rack_id,
                 listener=self._context.listener,
@@ -299,7 +299,7 @@ class _Fetch:
     def wait(self) -> None:
         """Wait for the partitions to grow, up to max_wait_ms."""
         for partition, _, _ in self._watched:
-            partition.waiters[self] = None
+            partition.delayed_fetches[self] = None
         self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
@@ -335,7 +335,7 @@ class _Fetch:
     def complete(self) -> None:
         """Read again, and respond with the result."""
         for partition, _, _ in self._watched:
-            partition.waiters.pop(self, None)
+            partition.delayed_fetches.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
         channel = self._context.channel

@@ -59,14 +59,14 @@ def find_replica(
     """
     partition = node.partition(topic, index)
     if partition is None:
-        raise node.absence(topic, index)
+        raise node.missing_partition_error(topic, index)
     if topic_id not in (ZERO_UUID, partition.topic_id):
         raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
     if partition.role is Role.OFFLINE:
-        raise partition.refusal()
+        raise partition.not_leader_error()
     partition.check_leader_epoch(leader_epoch)
     if from_leader and partition.role is not Role.LEADER:
-        raise partition.refusal()
+        raise partition.not_leader_error()
     return partition
 
 
@@ -121,7 +121,7 @@ def build_response(
         if current is None or current.topic != topic_name or current.topic_id != target.topic_id:
             current = FetchableTopicResponse(topic=topic_name, topic_id=target.topic_id, partitions=[])
             topics.append(current)
-            traffic = node.traffic.topics.get(topic_name)
+            traffic = node.topic_stats.topics.get(topic_name)
         current.partitions.append(data)
         if traffic is not None:
             traffic.reads += 1

@@ -148,7 +148,7 @@ class _FollowerFetch:
         at_least_one: bool,
         is_new: bool,
     ) -> tuple[PartitionData, int]:
-        state = partition.follower(
+        state = partition.follower_state(
             self._broker_id, self._broker_epoch, knows_leader=target.current_leader_epoch >= 0
         )
         log = partition.log
@@ -160,13 +160,13 @@ class _FollowerFetch:
             aborted_transactions=None,
         )
         size_bytes = 0
-        throttle = self._node.leader_throttle
-        is_throttled = throttle.covers(partition.topic, partition.index)
+        throttle = self._node.leader_quota
+        is_throttled = throttle.is_throttled(partition.topic, partition.index)
         diverging = find_divergence(log, target)
         if diverging is not None:
             data.diverging_epoch = diverging
         else:
-            is_held_back = is_throttled and not state.is_in_sync and throttle.is_exceeded
+            is_held_back = is_throttled and not state.is_in_sync and throttle.is_quota_exceeded
             region = log.read(
                 target.fetch_offset,
                 max_bytes=min(target.max_bytes, left_bytes),
@@ -177,7 +177,7 @@ class _FollowerFetch:
             if size_bytes:
                 data.records = region
             if is_new:
-                partition.fetched(
+                partition.record_follower_fetch(
                     self._broker_id,
                     target.fetch_offset,
                     log_start_offset=target.log_start_offset,
@@ -203,8 +203,8 @@ class _FollowerFetch:
             assert target.topic is not None
             assert isinstance(target, FollowerTarget)
             size_bytes = size_of(data.records)
-            if size_bytes and self._node.leader_throttle.covers(target.topic, target.index):
-                self._node.leader_throttle.record(size_bytes)
+            if size_bytes and self._node.leader_quota.is_throttled(target.topic, target.index):
+                self._node.leader_quota.record(size_bytes)
             partition = self._node.partition(target.topic, target.index)
             if partition is not None and partition.is_quiet_for(self._broker_id, target.fetch_offset, target):
                 session.mark_quiet(target)

@@ -102,7 +102,7 @@ def _look_up(
     log = partition.log
     is_client = request.replica_id == CONSUMER_REPLICA_ID
     # KIP-207: a new leader whose high watermark may be too low must not return an offset that goes backwards.
-    is_behind = is_client and partition.is_behind
+    is_behind = is_client and partition.is_high_watermark_stale
     if not is_client:
         end_offset = log.log_end_offset
     elif request.isolation_level == READ_COMMITTED:

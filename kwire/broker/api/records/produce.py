@@ -120,7 +120,7 @@ class _Produce:
                         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                     partition: Partition | ApiError | None = node.partition(name, data.index)
                     if partition is None:
-                        partition = node.absence(name, data.index)
+                        partition = node.missing_partition_error(name, data.index)
                         if partition.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                             raise partition
                     self._append(name, partition, data, header, partition_answer)

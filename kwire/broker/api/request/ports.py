@@ -204,11 +204,11 @@ class BrokerPartitions(Protocol):
     """The partitions of a broker, and the metadata of other partitions."""
 
     @property
-    def traffic(self) -> BrokerTopicStats:
+    def topic_stats(self) -> BrokerTopicStats:
         """Counters of bytes and requests by topic."""
 
     @property
-    def leader_throttle(self) -> ReplicationQuota:
+    def leader_quota(self) -> ReplicationQuota:
         """The leader replication throttle: bytes per second for followers that are not in the ISR."""
 
     def partition(self, topic: str, index: int) -> Partition | None:
@@ -217,7 +217,7 @@ class BrokerPartitions(Protocol):
     def partition_exists(self, topic: str, index: int) -> bool:
         """Return whether the cluster has the partition, on any broker."""
 
-    def absence(self, topic: str, index: int) -> ApiError:
+    def missing_partition_error(self, topic: str, index: int) -> ApiError:
         """Return the error for a partition that this broker does not have, as `led_partition` raises it."""
 
     def led_partition(self, topic: str, index: int) -> Partition:
@@ -238,14 +238,14 @@ class BrokerPartitions(Protocol):
     ) -> None:
         """Write the transaction marker into a partition of the transaction."""
 
-    def ask_coordinator(
+    def add_or_verify_partition(
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partition: tuple[str, int],
         *,
         adds: bool,
-        told: Callable[[ErrorCode], None],
+        callback: Callable[[ErrorCode], None],
     ) -> None:
         """Verify that the partition is part of the transaction; with `adds`, add it. KIP-890."""
 

@@ -69,11 +69,11 @@ def _partition(node: BrokerRole, topic: str, index: int, topic_fault: ApiError |
             raise topic_fault
         partition = node.partition(topic, index)
         if partition is None:
-            raise node.absence(topic, index)
+            raise node.missing_partition_error(topic, index)
         # Followers respond as well: tools that look for hanging transactions query the brokers of all
         # replicas.
         if partition.role not in (Role.LEADER, Role.FOLLOWER):
-            raise partition.refusal()
+            raise partition.not_leader_error()
         log = partition.log
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)

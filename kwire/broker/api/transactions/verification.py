@@ -102,7 +102,7 @@ def verify_transaction(
             over(None if is_good else _refusal(code, adds=adds, supports_abortable=supports_abortable))
 
         def ask() -> None:
-            node.ask_coordinator(transactional_id, producer, partition, adds=adds, told=answered)
+            node.add_or_verify_partition(transactional_id, producer, partition, adds=adds, callback=answered)
 
         # The coordinator is called only for writes that the log would accept.
         if TRANSACTION_STATE_TOPIC in node.image.topics:

@@ -56,7 +56,7 @@ class Pipelined(Rig):
             found = self.call(3, FindCoordinatorRequest(key="g", key_type=0))
         assert found.error_code == 0
         with_follower = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1)
-        self.partition(ANSWERED_LATER).lead(with_follower)
+        self.partition(ANSWERED_LATER).become_leader(with_follower)
         self.client: VirtualClient = self.connect()
         self._sent = 0
 
@@ -85,7 +85,7 @@ class Pipelined(Rig):
     def answer_all(self) -> None:
         """Have happen what JoinGroup and Produce wait for."""
         self.turn()
-        self.partition(ANSWERED_LATER).fetched(2, self.ends()[ANSWERED_LATER])
+        self.partition(ANSWERED_LATER).record_follower_fetch(2, self.ends()[ANSWERED_LATER])
         self.turn()
         self.host.advance(DELAY_MS)
 

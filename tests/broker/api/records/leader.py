@@ -34,7 +34,7 @@ class Leader(Rig):
     def lead(self, *indexes: int, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> None:
         image = PartitionImage(replicas=(1, 2), isr=isr, leader=1, leader_epoch=epoch, partition_epoch=epoch)
         for index in indexes:
-            self.partition(index).lead(image)
+            self.partition(index).become_leader(image)
 
     def partition(self, index: int = 0) -> Partition:
         found = self.node.partition("a", index)

@@ -267,7 +267,7 @@ def test_a_leader_of_elsewhere_is_told_of_and_who_waits_is_sent_there(rig: Rig) 
     rig.turn()
     partition = rig.node.partition("a", 0)
     assert partition is not None
-    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
+    partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
     for answer in (client.receive(10, FetchRequest), rig.call(10, fetch(0))):
         (found,) = answer.responses[0].partitions
         assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -280,7 +280,7 @@ def test_a_follower_serves_consumers_of_kip_392(rig: Rig) -> None:
     knowing.submit(12, fetch(3, min_bytes=1, max_wait_ms=60_000, partition={"current_leader_epoch": 0}))
     client = rig.connect()
     client.submit(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
-    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
+    partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
     rig.turn()
     told = knowing.receive(12, FetchRequest).responses[0].partitions[0]
     assert told.error_code == FENCED, "who knows the epoch is told of the new one"
@@ -297,12 +297,12 @@ def test_a_follower_serves_consumers_of_kip_392(rig: Rig) -> None:
 def test_consumers_see_what_is_replicated_and_no_more(rig: Rig) -> None:
     partition = rig.node.partition("a", 0)
     assert partition is not None
-    partition.lead(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))
+    partition.become_leader(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))
     client = rig.connect()
     client.submit(12, fetch(3, min_bytes=1, max_wait_ms=60_000))
     produced = rig.call(12, produce_request("a", acks=1)).responses[0].partition_responses[0]
     assert (produced.error_code, produced.base_offset) == (NONE, 3)
     assert client.receive(12, FetchRequest) is None
-    partition.fetched(2, 4)
+    partition.record_follower_fetch(2, 4)
     rig.turn()
     assert sizes(client.receive(12, FetchRequest)) == [ONE]

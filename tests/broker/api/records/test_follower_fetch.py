@@ -91,7 +91,7 @@ def test_a_follower_that_has_cut_its_log_is_told_the_high_watermark_again(diverg
 
 def test_a_replica_of_kwire_that_is_not_the_leader_says_who_is_but_not_where() -> None:
     rig = Leader()
-    rig.partition().follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1))
+    rig.partition().become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1))
     answer = rig.fetch({0: 0})
     assert parts(answer)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert answer.node_endpoints == []
@@ -119,13 +119,13 @@ def test_a_quiet_session_looks_at_nothing_and_hears_of_all(monkeypatch: pytest.M
 
     waits()
     looked: list[int] = []
-    check = Partition.follower
+    check = Partition.follower_state
 
     def counted(self: Partition, *args: Any, **fields: Any) -> Any:
         looked.append(self.index)
         return check(self, *args, **fields)
 
-    monkeypatch.setattr(Partition, "follower", counted)
+    monkeypatch.setattr(Partition, "follower_state", counted)
     waits()
     assert looked == []
     rig.append(3)
@@ -160,7 +160,7 @@ def test_a_fetch_that_waits_is_told_when_it_waits_for_nothing(how: str) -> None:
     session_id = rig.fetch({0: 0, 1: 0}, session_epoch=0, max_wait_ms=0).session_id
     assert rig.fetch(session_id=session_id, session_epoch=1) is None
     if how == "resigned":
-        rig.partition().follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
+        rig.partition().become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
         code = ErrorCode.FENCED_LEADER_EPOCH
     elif how == "a new epoch":
         rig.lead(0, epoch=2)
@@ -265,13 +265,13 @@ def test_time_passes_for_a_follower_that_fetches_nothing_new() -> None:
         rig.fetch(session_id=session_id, session_epoch=epoch, max_wait_ms=0)
         rig.host.advance(1_000)
     rig.append()
-    led = rig.partition().led
+    led = rig.partition().remote_replicas
     assert led is not None
     rig.host.advance(29_000)
-    rig.partition().check_followers()
+    rig.partition().maybe_shrink_isr()
     assert led.pending is None
     rig.host.advance(1_001)
-    rig.partition().check_followers()
+    rig.partition().maybe_shrink_isr()
     assert led.pending is not None
     assert led.pending.isr == (1,)
 

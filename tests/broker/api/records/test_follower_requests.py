@@ -51,9 +51,9 @@ class Strangers:
         )
         partition = self.rig.partition(index)
         if image.leader == 1:
-            partition.lead(image)
+            partition.become_leader(image)
         else:
-            partition.follow(image)
+            partition.become_follower(image)
 
     def _ask(self) -> None:
         rng, version = self.rng, self.rng.choice(VERSIONS)

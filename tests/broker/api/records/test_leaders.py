@@ -67,7 +67,7 @@ def test_who_leads_anew_tells_of_no_offsets_that_may_be_too_low(behind: Leader) 
 )
 def test_a_follower_tells_of_a_wrong_epoch_first(epoch: int, code: ErrorCode) -> None:
     rig = Leader()
-    rig.partition().follow(ELSEWHERE)
+    rig.partition().become_follower(ELSEWHERE)
     assert offsets(rig, LATEST, epoch=epoch) == (code, -1)
     asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=epoch, leader_epoch=1)
     request = OffsetForLeaderEpochRequest(
@@ -79,7 +79,7 @@ def test_a_follower_tells_of_a_wrong_epoch_first(epoch: int, code: ErrorCode) ->
 def test_a_follower_answers_who_looks_for_faults() -> None:
     rig = Leader()
     rig.append()
-    rig.partition().follow(ELSEWHERE)
+    rig.partition().become_follower(ELSEWHERE)
     assert offsets(rig, LATEST, replica=-2) == (NONE, 1)
 
 
@@ -214,12 +214,12 @@ def test_a_deletion_that_waits(how: str) -> None:
     rig = Deleting()
     assert rig.delete() is None
     if how == "resigned":
-        rig.partition().follow(ELSEWHERE)
+        rig.partition().become_follower(ELSEWHERE)
         assert rig.told() == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     elif how == "fenced":
         brokers = rig.node.image.brokers
         rig.node.image.brokers = {**brokers, 2: brokers[2]._replace(fenced=True)}
-        rig.partition().check_followers()
+        rig.partition().maybe_shrink_isr()
         assert rig.told() == (NONE, 1)
     elif how == "too late":
         rig.host.advance(1_000)
@@ -278,13 +278,13 @@ def test_without_a_selector_nobody_is_sent_away() -> None:
 def test_with_a_selector_followers_hear_of_the_high_watermark_at_once() -> None:
     for settings, news in ((SELECTOR, True), ({}, False)):
         rig = Leader(**settings)
-        rig.partition().lead(
+        rig.partition().become_leader(
             PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=2, partition_epoch=2)
         )
         rig.append()
         epoch = {"current_leader_epoch": 2}
         made = rig.fetch({0: 1}, partition=epoch, session_epoch=0, max_wait_ms=0).session_id
         assert rig.fetch(session_id=made, session_epoch=1) is None
-        rig.partition().fetched(3, 1)
+        rig.partition().record_follower_fetch(3, 1)
         rig.turn()
         assert (rig.received() is not None) == news

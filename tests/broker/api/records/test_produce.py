@@ -205,11 +205,11 @@ def rules(**changed: Any) -> Prepare:
 
 def too_few(partition: Partition) -> None:
     rules(min_insync_replicas=2)(partition)
-    partition.lead(PartitionImage(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=1))
+    partition.become_leader(PartitionImage(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=1))
 
 
 def follows(partition: Partition) -> None:
-    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1))
+    partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1))
 
 
 def fails(partition: Partition) -> None:
@@ -319,7 +319,7 @@ def test_who_leads_what_is_elsewhere_is_told_from_10_on(rig: Rig, version: int) 
 def led(rig: Rig, isr: tuple[int, ...] = (1, 2), epoch: int = 1) -> Partition:
     partition = rig.node.partition("a", 0)
     assert partition is not None
-    partition.lead(PartitionImage(replicas=(1, 2), isr=isr, leader=1, leader_epoch=epoch))
+    partition.become_leader(PartitionImage(replicas=(1, 2), isr=isr, leader=1, leader_epoch=epoch))
     return partition
 
 
@@ -341,9 +341,9 @@ def test_what_is_written_is_answered_and_what_is_to_be_replicated_waits(rig: Rig
     waiting = sent(rig, acks=-1)
     timers = rig.host.timers
     assert code_of(rig, waiting) is None
-    partition.fetched(2, 1)
+    partition.record_follower_fetch(2, 1)
     assert (code_of(rig, waiting), partition.high_watermark) == (None, 1)
-    partition.fetched(2, 2)
+    partition.record_follower_fetch(2, 2)
     assert (code_of(rig, waiting), partition.high_watermark) == (NONE, 2)
     assert rig.host.timers == timers - 1
 
@@ -356,7 +356,7 @@ def test_what_is_not_replicated_in_time_is_told_so_and_stays(rig: Rig) -> None:
     rig.host.advance(1)
     told = waiting.receive(VERSION, ProduceRequest).responses[0].partition_responses[0]
     assert (told.error_code, told.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 0)
-    partition.fetched(2, 1)
+    partition.record_follower_fetch(2, 1)
     assert (partition.high_watermark, ends(rig)) == (1, [1, 0])
 
 
@@ -388,7 +388,7 @@ def test_min_insync_replicas_cannot_ask_for_more_than_there_are(rig: Rig) -> Non
 def test_who_waits_is_sent_away_when_another_broker_leads(rig: Rig) -> None:
     partition = led(rig)
     waiting = sent(rig, acks=-1)
-    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=2))
+    partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=2))
     assert code_of(rig, waiting) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert code_of(rig, sent(rig, acks=1)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     led(rig, isr=(1,), epoch=3)
@@ -403,7 +403,9 @@ def test_each_leader_of_elsewhere_is_told_of_with_its_address(
     for index in range(2):
         partition = rig.node.partition("a", index)
         assert partition is not None
-        partition.follow(PartitionImage(replicas=(1, 2, 3), isr=(1,), leader=2 + index, leader_epoch=1))
+        partition.become_follower(
+            PartitionImage(replicas=(1, 2, 3), isr=(1,), leader=2 + index, leader_epoch=1)
+        )
     monkeypatch.setattr(rig.node, "current_leader", lambda topic, index: (2 + index, 1))
     monkeypatch.setattr(
         rig.node, "endpoints", lambda ids, listener: [Endpoint(one, f"b{one}", 9092, None) for one in ids]

@@ -109,7 +109,7 @@ class Story:
             self.rig.call(2, DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="a", partitions=[at])]))
         elif chance < 0.3:
             epoch = partition.leader_epoch + 1
-            partition.lead(PartitionImage((1,), (1,), 1, leader_epoch=epoch, partition_epoch=epoch))
+            partition.become_leader(PartitionImage((1,), (1,), 1, leader_epoch=epoch, partition_epoch=epoch))
             if self.rng.random() < 0.5:
                 self.epochs[index] = epoch
         elif chance < 0.305:

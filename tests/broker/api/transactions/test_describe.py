@@ -44,7 +44,7 @@ def test_producers_of_what_is_not_there(
 def test_a_follower_tells_of_its_producers(rig: Rig) -> None:
     partition = rig.node.partition("a", 1)
     assert partition is not None
-    partition.follow(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
+    partition.become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=5))
     request = DescribeProducersRequest(topics=[TopicRequest(name="a", partition_indexes=[1])])
     (found,) = rig.call(0, request).topics[0].partitions
     assert found.error_code == NONE

@@ -70,7 +70,7 @@ def test_batches_of_a_transaction_are_written_in_the_order_in_which_they_came(ri
     """The third finds the transaction open, while the coordinator is still asked for the second."""
     rig.create("a", TRANSACTION_STATE_TOPIC)
     asked: list[Callable[[ErrorCode], None]] = []
-    rig.node.ask_coordinator = lambda *_, told, **__: asked.append(told)
+    rig.node.add_or_verify_partition = lambda *_, callback, **__: asked.append(callback)
     clients = [rig.connect() for _ in range(3)]
 
     def send(sequence: int) -> None:
@@ -96,7 +96,7 @@ def asked_about(rig: Rig, version: int) -> tuple[VirtualClient, Callable[[ErrorC
     """Who has sent a batch of a transaction to a new topic, and what tells the coordinator's word on it."""
     rig.create("a", TRANSACTION_STATE_TOPIC)
     asked: list[Callable[[ErrorCode], None]] = []
-    rig.node.ask_coordinator = lambda *_, told, **__: asked.append(told)
+    rig.node.add_or_verify_partition = lambda *_, callback, **__: asked.append(callback)
     client = rig.connect()
     request = produce_request("a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     request.transactional_id = "t"
@@ -121,7 +121,9 @@ def test_a_batch_whose_transaction_ends_here_while_the_coordinator_is_asked_is_r
     end_transaction(rig)
     if not leads:
         image = rig.node.image.topics["a"].partitions[0]
-        rig.node.led_partition("a", 0).follow(image._replace(leader=2, leader_epoch=image.leader_epoch + 1))
+        rig.node.led_partition("a", 0).become_follower(
+            image._replace(leader=2, leader_epoch=image.leader_epoch + 1)
+        )
     consent(ErrorCode.NONE)
     rig.turn()
     answer = client.receive(11, ProduceRequest).responses[0].partition_responses[0]
