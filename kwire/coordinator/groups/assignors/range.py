@@ -24,17 +24,17 @@ def assign(spec: GroupSpec) -> Assignment:
     members = sorted(spec.members.items(), key=_rank)
     if spec.homogeneous:
         # The group may have changed since. Then the first member's subscription is used, as in Kafka.
-        members_read = [member for _, member in members[:1]] * len(members)
+        specs = [member for _, member in members[:1]] * len(members)
     else:
-        members_read = [member for _, member in members]
+        specs = [member for _, member in members]
     ranges: dict[bytes, list[tuple[int, int]]] = {}
-    for topic_id, subscribers in _subscriber_counts(members_read).items():
+    for topic_id, subscribers in _subscriber_counts(specs).items():
         if topic_id not in spec.partition_counts:
             raise assignment_failed("Member is subscribed to a non-existent topic")
         ranges[topic_id] = _split(spec.partition_counts[topic_id], subscribers)
         ranges[topic_id].reverse()
     assignment: Assignment = {}
-    for (member_id, _), member in zip(members, members_read, strict=True):
+    for (member_id, _), member in zip(members, specs, strict=True):
         own: dict[bytes, frozenset[int]] = {}
         for topic_id in member.subscribed:
             start, end = ranges[topic_id].pop()
