@@ -174,7 +174,7 @@ def test_a_node_that_cannot_start_is_told_of(desk: Desk) -> None:
     assert told.startswith("kwire: node 1 did not start: ")
     assert str(port) in told
     assert f"; running: 100; 'kwire cluster down {desk.option}' and " in told
-    assert f" and 'kwire cluster up --port PORT {desk.option}' begin anew" in told
+    assert f" and 'kwire cluster up --port PORT {desk.option}' start over" in told
 
 
 def test_properties_that_are_broken_stop_nobody_elses_commands(desk: Desk) -> None:
