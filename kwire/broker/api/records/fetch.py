@@ -288,7 +288,7 @@ class _Fetch:
                 place = log.known_position(region, offset)
                 if place is None:
                     known = False
-                    place = log.place(offset)
+                    place = log.find_position(offset)
                 elif offset > self._end_offset(log):
                     return True
                 self._positions.append(place)
@@ -324,7 +324,9 @@ class _Fetch:
                 if offset > end_offset:
                     return True
                 if offset < end_offset:
-                    available_bytes = log.bytes_from_position(*(place or log.place(offset)), end_offset)
+                    available_bytes = log.bytes_from_position(
+                        *(place or log.find_position(offset)), end_offset
+                    )
                     if available_bytes is None:
                         return True
                     total_bytes += min(available_bytes, target.max_bytes)

@@ -1,4 +1,4 @@
-"""Files and directories on their way out: renamed already, removed after `file.delete.delay.ms`."""
+"""Deletion of renamed files and directories after `file.delete.delay.ms`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from kwire.broker.storage.log.segment import DELETED_SUFFIX
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 
 MAX_REMOVALS_PER_TICK = 8
-"""A directory takes some milliseconds to remove, and the loop does nothing else meanwhile."""
+"""The loop is blocked during a removal, and a directory takes some milliseconds."""
 
 
 class DelayedDeletion:
-    """What is to be removed, and when. One for all logs of a broker."""
+    """The files and directories that are to be deleted later, for all logs of a broker."""
 
     def __init__(self, disk: Disk, logger: NodeLogger = STORAGE_LOGGER) -> None:
         self._logger = logger
         self._disk = disk
         self._arrived: list[tuple[int, str, bool]] = []
-        """(delay_ms, path, is_directory) of what has come since the last tick."""
+        """(delay_ms, path, is_directory) of the additions since the last tick."""
         self._due: list[tuple[int, str, bool]] = []
 
     def __len__(self) -> int:
         return len(self._arrived) + len(self._due)
 
     def rename_files(self, paths: list[str], delay_ms: int) -> None:
-        """Take files out of a log by renaming them, to be removed later. StorageError."""
+        """Rename files of a log with the suffix `.deleted` and delete them later. Raises StorageError."""
         for path in paths:
             renamed = path + DELETED_SUFFIX
             try:
@@ -34,11 +34,11 @@ class DelayedDeletion:
             self._arrived.append((delay_ms, renamed, False))
 
     def add_directory(self, path: str, delay_ms: int) -> None:
-        """Have a directory removed, renamed by the caller."""
+        """Delete a directory later. The caller has renamed it."""
         self._arrived.append((delay_ms, path, True))
 
     def update_directory(self, old: str, new: str) -> None:
-        """A directory was renamed, maybe with something in it that is on its way out."""
+        """Follow a rename of a log's directory, which may contain files to delete."""
         for arrivals in (self._arrived, self._due):
             arrivals[:] = [
                 (when_ms, new + path.removeprefix(old) if path.startswith(f"{old}/") else path, is_directory)
@@ -46,9 +46,9 @@ class DelayedDeletion:
             ]
 
     def tick(self, now_ms: int) -> bool:
-        """Remove what is due, up to so much that nobody waits long; whether more is due.
+        """Delete what is due, within a limit per call; return whether more is due.
 
-        A failure is logged: the next start finds what is left.
+        Failures are logged. The next start deletes the remaining files.
         """
         if self._arrived:
             self._due += [(now_ms + delay_ms, path, tree) for delay_ms, path, tree in self._arrived]
@@ -70,6 +70,6 @@ class DelayedDeletion:
                 else:
                     self._disk.remove(path)
             except StorageError as error:
-                self._logger.error("%s cannot be removed: %s", path, error)
+                self._logger.error("Cannot delete %s (retried at the next start): %s", path, error)
         self._due = keep
         return more

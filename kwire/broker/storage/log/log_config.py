@@ -1,4 +1,4 @@
-"""What a topic's configuration means to its log. Keys, meanings and defaults are Kafka's."""
+"""A topic's configuration as its log uses it. Keys, meanings and defaults are Kafka's."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 
 class AppendOrigin(Enum):
-    """Who appends: it decides which of Kafka's checks apply to a batch."""
+    """The source of an append, which decides what is validated. Kafka's enum of the same name."""
 
     REPLICATION = 0
-    """A follower copying what its leader has checked."""
+    """A follower appends batches that its leader has validated."""
     COORDINATOR = 1
-    """A group or transaction coordinator writing its own records and markers."""
+    """A group or transaction coordinator appends its own records or transaction markers."""
     CLIENT = 2
-    """A Produce request."""
+    """A client's Produce request."""
     RAFT_LEADER = 3
-    """The metadata quorum, which assigns offsets and epochs itself."""
+    """The leader of the metadata quorum appends records and assigns their offsets and epochs."""
 
 
 CLIENT: Final = AppendOrigin.CLIENT
-"""For what each append asks: a member of an enumeration takes six times as long to look up."""
+"""Checked at each append: looking up a member of an enumeration takes six times as long."""
 
 
 class LogConfig(NamedTuple):
-    """A topic's settings as its log uses them: topic keys with underscores for dots, units last."""
+    """A topic's settings. A field is named after its topic config, with underscores for dots."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_type: str = "producer"
@@ -62,17 +62,17 @@ class LogConfig(NamedTuple):
 
     @property
     def compact(self) -> bool:
-        """Whether the log keeps the last record of each key, so that every record needs a key."""
+        """Whether the log is compacted, so that every record needs a key."""
         return "compact" in self.cleanup_policy
 
     @property
     def delete(self) -> bool:
-        """Whether old segments are deleted by age and size."""
+        """Whether old segments are deleted by retention time and size."""
         return "delete" in self.cleanup_policy
 
     @property
     def max_segment_ms(self) -> int:
-        """When a segment is rolled at the latest: KIP-354 wants compacted ones in time for their cleaning."""
+        """The maximum age of an active segment. KIP-354: max.compaction.lag.ms bounds it for compaction."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property

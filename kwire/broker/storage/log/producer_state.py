@@ -1,9 +1,9 @@
-"""What a log remembers of its producers: epochs, the last five batches of each, and open transactions.
+"""The producer state of a log: epochs, the last five batches of each producer, and open transactions.
 
-KIP-98, KIP-360, KIP-890. A batch whose sequence range equals one of the remembered is a duplicate, and is
-answered with the offsets of the first; one that does not follow the last is out of order, except that a new
-epoch starts at 0 and that a producer of which nothing is known may start anywhere, unless a batch that came
-before was refused. State is kept in `.snapshot` files, so that recovery has to read only what came after.
+KIP-98, KIP-360, KIP-890. A batch with the sequence range of a remembered batch is a duplicate; its response
+has the offsets of the first one. A batch that does not follow the producer's last batch is out of order. Two
+batches may start a sequence: one of a newer epoch, at 0, and one of an unknown producer, unless an earlier
+batch was rejected. The state is saved in `.snapshot` files, so that log recovery reads only later batches.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _MARKER = Struct(">hi")
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot file that does not hold what it must; the log behind it is read instead."""
+    """A snapshot file with invalid content. The state is rebuilt from the log instead."""
 
 
 class BatchMetadata(NamedTuple):
-    """What is remembered of one batch."""
+    """The sequences, offsets and timestamp of one batch."""
 
     last_sequence: int
     last_offset: int
@@ -76,7 +76,7 @@ class BatchMetadata(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that a marker has ended. Offsets of its first record and of its marker."""
+    """A transaction that a marker has ended, with the offsets of its first record and of the marker."""
 
     producer_id: int
     first_offset: int
@@ -85,7 +85,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerState:
-    """One producer as this log knows it."""
+    """The state of one producer in this log."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
 
@@ -96,31 +96,31 @@ class ProducerState:
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.last_timestamp = NO_TIMESTAMP
         self.txn_first_offset: int | None = None
-        """Where its open transaction began, if it has one."""
+        """The first offset of the open transaction, if there is one."""
 
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def set_epoch(self, epoch: int) -> None:
-        """Sequences of another epoch say nothing about this one."""
+        """Set the epoch. A new epoch starts without remembered batches."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
 
 
 class SegmentLike(Protocol):
-    """What rebuilding needs of a segment."""
+    """The part of a segment that `rebuild` uses."""
 
     base_offset: int
     size_bytes: int
 
     @property
     def file(self) -> DiskFile:
-        """Its batches."""
+        """The `.log` file."""
 
     def position_before(self, offset: int) -> int:
-        """A position at or before the batch that holds `offset`."""
+        """Return a position at or before the batch that contains `offset`."""
 
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
@@ -128,14 +128,14 @@ PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
 
 class MarkerContext(NamedTuple):
-    """Who writes a marker, and by which rules; the marker itself does not tell the latter."""
+    """The coordinator epoch of a marker and its transaction version, which the marker does not contain."""
 
     coordinator_epoch: int
     transaction_version: int
 
 
 class ProducerStateManager:
-    """The producers of one log. Changes only through what is appended, in offset order."""
+    """The producer state of one log. It changes only by appends, in offset order."""
 
     __slots__ = (
         "_aborted",
@@ -165,31 +165,31 @@ class ProducerStateManager:
         self._logger = logger
         self._disk = disk
         self.directory = directory
-        """Where the snapshot files lie; it changes when the log's directory is renamed."""
+        """The directory of the snapshot files, which is the log's directory."""
         self.expiration_ms = expiration_ms
         self._partition = partition
         self._snapshots: list[int] | None = None
-        """The offsets of the snapshot files; None until somebody has looked."""
+        """The offsets of the snapshot files; None before the directory was listed."""
         self._unsynced: list[int] = []
         self.producers: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
         """Open transactions: producer id to first offset."""
         self._aborted: list[AbortedTxn] = []
         self.unreplicated: dict[int, CompletedTransaction] = {}
-        """Ended transactions whose marker is not below the high watermark yet, by their first offset."""
+        """Completed transactions whose marker is not below the high watermark yet, by first offset."""
         self.verifications = Verifications()
         self.end_offset = 0
-        """Everything below this offset is accounted for."""
+        """The state includes all batches below this offset."""
 
     def __len__(self) -> int:
         return len(self.producers)
 
-    # --- appending
+    # --- validating and applying batches
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, began_ms: int
     ) -> VerificationState:
-        """A batch is about to be appended that may begin its transaction here. INVALID_PRODUCER_EPOCH."""
+        """Begin to verify a batch that may start a transaction here. Raises INVALID_PRODUCER_EPOCH."""
         self.check_epoch(producer_id, epoch)
         return self.verifications.begin(
             producer_id, epoch, sequence, supports_epoch_bump=supports_epoch_bump, began_ms=began_ms
@@ -198,7 +198,7 @@ class ProducerStateManager:
     def check_batch(
         self, header: BatchHeader, origin: AppendOrigin, marker: MarkerContext | None = None
     ) -> BatchMetadata | None:
-        """`check` for a batch that has a producer; or `check_marker` for a marker."""
+        """Call `check` for a batch with a producer id, or `check_marker` for a marker."""
         if marker is not None:
             self.check_marker(header.producer_id, header.producer_epoch, *marker)
         elif header.producer_id >= 0:
@@ -206,7 +206,7 @@ class ProducerStateManager:
         return None
 
     def check(self, header: BatchHeader, *, origin: AppendOrigin = CLIENT) -> BatchMetadata | None:
-        """Whether a data batch may be appended. The batch that it repeats, if it is a duplicate.
+        """Check that a data batch may be appended. Return the original batch if it is a duplicate.
 
         Raises ApiError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
         """
@@ -234,7 +234,7 @@ class ProducerStateManager:
         return None
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
-        """Whether the log has heard of a later epoch of a producer. INVALID_PRODUCER_EPOCH."""
+        """Check that no later epoch of the producer is known. Raises INVALID_PRODUCER_EPOCH."""
         state = self.producers.get(producer_id)
         if state is not None and epoch < state.epoch:
             raise self._smaller_epoch(producer_id, epoch, state.epoch)
@@ -250,7 +250,7 @@ class ProducerStateManager:
         self.verifications.check(header, is_unknown=not state.batches)
         sequence = header.base_sequence
         if state.epoch == NO_PRODUCER_EPOCH:
-            # Only a marker, or nothing, is known of it: it may go on from wherever it is.
+            # At most a marker of this producer is known: it may continue at any sequence.
             return
         if header.producer_epoch != state.epoch:
             # KIP-360: a newer epoch restarts at sequence 0.
@@ -270,7 +270,7 @@ class ProducerStateManager:
             )
 
     def update(self, header: BatchHeader) -> None:
-        """Take a data batch into account, with its offsets assigned."""
+        """Apply a data batch with assigned offsets."""
         self.end_offset = header.next_offset
         if not header.has_producer_id or header.is_control:
             return
@@ -289,16 +289,16 @@ class ProducerStateManager:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
     ) -> None:
-        """Whether a marker may be appended. A marker of version 2 has a newer epoch than its transaction.
+        """Check that a marker may be appended. With transaction version 2 it has a newer epoch than its data.
 
-        ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; UNKNOWN_SERVER_ERROR for the version
-        that stands for an unknown one, which only a replica may have. KIP-890, KIP-1228.
+        Raises ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; UNKNOWN_SERVER_ERROR for an
+        unknown transaction version, which only a follower may append. KIP-890, KIP-1228.
         """
         if producer_id < NO_PRODUCER_ID:
-            # Nobody's: Kafka keeps no account of such a producer, and refuses it nothing.
+            # As in Kafka, there is no state of such a producer, so that every marker is accepted.
             return
         state = self.producers.get(producer_id) or ProducerState()
-        # An equal epoch without a transaction is a marker that is written once more.
+        # An equal epoch without an open transaction is a marker that is written again.
         is_again = state.txn_first_offset is None or epoch == MAX_PRODUCER_EPOCH
         if epoch < state.epoch or (epoch == state.epoch and transaction_version >= 2 and not is_again):
             raise ApiError(
@@ -318,7 +318,7 @@ class ProducerStateManager:
     def update_from_marker(
         self, header: BatchHeader, buffer: Buffer, position: int
     ) -> CompletedTransaction | None:
-        """Take a control batch into account: a commit or abort marker ends its producer's transaction."""
+        """Apply a control batch: a commit or abort marker ends the producer's transaction."""
         self.end_offset = header.next_offset
         marker = next(iter(records(buffer, position, header)), None)
         if marker is None or not header.has_producer_id:
@@ -350,26 +350,26 @@ class ProducerStateManager:
         return completed
 
     def take_aborted_txns(self) -> list[AbortedTxn]:
-        """The transactions whose abort markers were met since the last call: for the segment's index."""
+        """Return the transactions aborted since the last call, for the segment's transaction index."""
         aborted, self._aborted = self._aborted, []
         return aborted
 
-    # --- reading
+    # --- transactions
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether this producer, in this epoch, has a transaction open here."""
+        """Return whether the producer has an open transaction in this epoch."""
         state = self.producers.get(producer_id)
         return state is not None and state.txn_first_offset is not None and state.epoch == epoch
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest transaction began that is open, or whose end is not replicated yet."""
+        """The first offset of the earliest transaction that is open or has an unreplicated marker."""
         if not self.ongoing and not self.unreplicated:
             return None
         return min([*self.ongoing.values(), *self.unreplicated])
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Transactions whose marker lies below the high watermark are over for readers too."""
+        """Forget completed transactions whose marker is below the high watermark."""
         if not self.unreplicated:
             return
         for first_offset in [
@@ -377,10 +377,10 @@ class ProducerStateManager:
         ]:
             del self.unreplicated[first_offset]
 
-    # --- growing old, and being cut
+    # --- expiration and truncation
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers without an open transaction that wrote nothing for `producer.id.expiration.ms`."""
+        """Remove producers without an open transaction that are idle for `producer.id.expiration.ms`."""
         idle = [
             producer_id
             for producer_id, state in self.producers.items()
@@ -390,23 +390,23 @@ class ProducerStateManager:
             del self.producers[producer_id]
 
     def clear(self) -> None:
-        """Forget everything: the log is read again from some snapshot on."""
+        """Remove all state, before it is loaded from a snapshot or replayed."""
         self.producers.clear()
         self.ongoing.clear()
         self.unreplicated.clear()
         self.end_offset = 0
 
     def on_log_start_offset_incremented(self, log_start_offset: int) -> None:
-        """What lies below this offset is gone, but nothing that is known of the producers.
+        """Apply a new log start offset, keeping the state of all producers.
 
-        An open transaction that began there has records beyond it, or will have some: whether they are to be
-        read is told by its marker alone, and the index of aborted transactions has to hear of it then.
+        An open transaction that started before the offset may have later records. If it is aborted, the
+        transaction index needs its first offset.
         """
         self.on_high_watermark_updated(log_start_offset)
         self.end_offset = max(self.end_offset, log_start_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """The log was emptied, and goes on at `offset`: nothing is known any more, no snapshot is good."""
+        """Remove all state and all snapshots, for an empty log that continues at `offset`."""
         self.clear()
         self.end_offset = offset
         for snapshot in list(self._known_snapshots()):
@@ -415,9 +415,9 @@ class ProducerStateManager:
     def rebuild(
         self, segments: Sequence[SegmentLike], log_start_offset: int, end_offset: int, now_ms: int
     ) -> None:
-        """The state as of `end_offset`: from the newest snapshot that helps, and the batches after it.
+        """Rebuild the state as of `end_offset` from the newest usable snapshot and the batches after it.
 
-        Snapshots beyond `end_offset` are removed. StorageError.
+        Snapshots after `end_offset` are removed. Raises StorageError.
         """
         from_offset = self.load(log_start_offset, end_offset, now_ms)
         for number, segment in enumerate(segments):
@@ -427,14 +427,14 @@ class ProducerStateManager:
             position = segment.position_before(from_offset) if from_offset > segment.base_offset else 0
             self._replay_batches(segment.file, position, segment.size_bytes, from_offset, end_offset)
         self.end_offset = end_offset
-        # Segments know of their aborted transactions: a reader who is told twice of one takes what comes
-        # behind its end for aborted, too.
+        # The segments' transaction indexes have these already. A consumer that received an aborted
+        # transaction twice would skip the records after its marker, too.
         self._aborted.clear()
 
     def _replay_batches(
         self, file: DiskFile, position: int, end: int, from_offset: int, end_offset: int
     ) -> None:
-        """Take into account the batches of a file from one offset up to another, headers only."""
+        """Apply the batches of a file between two offsets, from their headers."""
         while position + HEADER_BYTES <= end:
             header = read_header(file.read_at(position, HEADER_BYTES))
             if header.base_offset >= end_offset:
@@ -449,9 +449,9 @@ class ProducerStateManager:
     # --- snapshot files
 
     def find_snapshots(self, names: Iterable[str] | None = None) -> list[int]:
-        """The offsets of the snapshot files, oldest first; they are known from here on.
+        """List the snapshot files, remember their offsets and return them, oldest first.
 
-        `names` are those in the directory, where the caller has them already.
+        `names` are the names in the directory, if the caller has them already.
         """
         self._snapshots = sorted(
             int(name[: -len(SNAPSHOT_SUFFIX)])
@@ -472,23 +472,25 @@ class ProducerStateManager:
         return self._snapshots
 
     def load(self, log_start_offset: int, end_offset: int, now_ms: int) -> int:
-        """Load the newest snapshot in range, and return the offset from which batches are still to be read.
+        """Load the newest snapshot in range, and return the offset from which batches must be replayed.
 
-        Snapshots beyond `end_offset`, and those that are corrupt, are removed.
+        Snapshots after `end_offset` and corrupt snapshots are removed.
         """
         for offset in sorted(self._known_snapshots(), reverse=True):
             if offset > end_offset:
                 self._remove_snapshot(offset)
                 continue
             if offset <= log_start_offset:
-                # It tells of nothing that is still there.
+                # All records of the snapshot are before the log start offset.
                 break
             try:
                 self.load_snapshot(self._disk.read(self.snapshot_path(offset)), offset, now_ms=now_ms)
             except CorruptSnapshot as error:
                 path = self.snapshot_path(offset)
                 self._logger.warning(
-                    "%s is removed, producers are read from the batches instead: %s", path, error
+                    "Deleting corrupt producer snapshot %s: %s. Using an older one, or the log",
+                    path,
+                    error,
                 )
                 self._remove_snapshot(offset)
                 continue
@@ -498,14 +500,13 @@ class ProducerStateManager:
         return log_start_offset
 
     def snapshot_path(self, offset: int) -> str:
-        """The file for a snapshot taken at `offset`."""
+        """Return the path of the snapshot at `offset`."""
         return f"{self.directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take_snapshot(self) -> None:
-        """Write the state as of `end_offset`, unless that was done already. StorageError.
+        """Write the state as of `end_offset`, unless the offset is 0 or there is a snapshot already.
 
-        At the beginning of a log there is nothing to write.
-        It is not synced here: `take_unsynced_paths` tells a flush what to sync.
+        The file is not synced: `take_unsynced_paths` returns it to the next flush. Raises StorageError.
         """
         offset = self.end_offset
         snapshots = self._known_snapshots()
@@ -516,12 +517,12 @@ class ProducerStateManager:
         self._unsynced.append(offset)
 
     def take_unsynced_paths(self) -> list[str]:
-        """Snapshot files written since the last call, to be synced by the caller."""
+        """Return the snapshot files written since the last call, to be synced by the caller."""
         unsynced, self._unsynced = self._unsynced, []
         return [self.snapshot_path(offset) for offset in unsynced]
 
     def forget_snapshot(self, offset: int) -> str | None:
-        """The file of the snapshot at `offset`, which is no longer counted on; None if there is none."""
+        """Forget the snapshot at `offset` and return its path, to be deleted; None if there is none."""
         snapshots = self._known_snapshots()
         if offset not in snapshots:
             return None
@@ -535,10 +536,10 @@ class ProducerStateManager:
         if path is not None:
             self._disk.remove(path)
 
-    # --- the content of a snapshot
+    # --- snapshot content
 
     def encode_snapshot(self) -> bytes:
-        """The content of a `.snapshot` file for the present state."""
+        """Return the content of a `.snapshot` file with the current state."""
         entries = b"".join(
             _SNAPSHOT_ENTRY.pack(
                 producer_id,
@@ -557,7 +558,7 @@ class ProducerStateManager:
         return bytes(content)
 
     def load_snapshot(self, content: bytes, offset: int, *, now_ms: int) -> None:
-        """Replace the state by that of a snapshot taken at `offset`. CorruptSnapshot."""
+        """Replace the state by that of a snapshot taken at `offset`. Raises CorruptSnapshot."""
         loaded = list(read_snapshot(content))
         self.clear()
         self.end_offset = offset
@@ -570,14 +571,14 @@ class ProducerStateManager:
 
 
 def read_snapshot(content: bytes) -> Iterable[tuple[int, ProducerState]]:
-    """The producers of a `.snapshot` file's content, by their ids. CorruptSnapshot, with the first."""
+    """Yield the producers of a `.snapshot` file with their ids. Raises CorruptSnapshot."""
     if len(content) < _SNAPSHOT_HEAD.size:
-        raise CorruptSnapshot(f"{len(content)} bytes are no snapshot")
+        raise CorruptSnapshot(f"{len(content)} bytes are too short for a snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(content, 0)
     if version != SNAPSHOT_VERSION:
-        raise CorruptSnapshot(f"a snapshot of version {version}")
+        raise CorruptSnapshot(f"unsupported version {version}")
     if crc32c(memoryview(content)[_CRC_END:]) != crc:
-        raise CorruptSnapshot("its CRC does not match")
+        raise CorruptSnapshot("wrong CRC")
     if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
         raise CorruptSnapshot(f"{count} entries in {len(content)} bytes")
     for fields in _SNAPSHOT_ENTRY.iter_unpack(content[_SNAPSHOT_HEAD.size :]):

@@ -1,4 +1,4 @@
-"""What is read of a partition's log, and what comes of a read that fails."""
+"""Reads from a partition's log, and their errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Found = TypeVar("_Found")
 
 
 class ReadableLog:
-    """The half of a log that readers use."""
+    """The read methods of a log. `Log` adds appends, truncation, retention and flushes."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class ReadableLog:
     @property
     @abstractmethod
     def last_stable_offset(self) -> int:
-        """Where readers of committed transactions stop."""
+        """The first offset that a read_committed consumer may not read."""
 
     @abstractmethod
     def _fail(self, error: StorageError) -> None:
@@ -40,10 +40,11 @@ class ReadableLog:
     def read(
         self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one: bool = True
     ) -> FileRegion:
-        """The bytes from the batch that holds `offset`, up to `max_bytes`; the last batch may be cut short.
+        """Return the bytes from the batch that contains `offset`, up to `max_bytes` and `up_to_offset`.
 
-        None from `up_to_offset` on. The first batch comes whole, however large; without `at_least_one` it is
-        INCOMPLETE if it is too large (KIP-74). ApiError: OFFSET_OUT_OF_RANGE, and those below.
+        The last batch may be truncated. The first one is complete, however large; without `at_least_one`
+        the result is INCOMPLETE if it exceeds `max_bytes` (KIP-74). Raises ApiError: OFFSET_OUT_OF_RANGE,
+        KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -58,35 +59,35 @@ class ReadableLog:
             raise self._read_error(error) from error
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTxn]:
-        """What a read_committed reader of this region must leave out. ApiError: KAFKA_STORAGE_ERROR."""
+        """Return the aborted transactions that a read_committed consumer of this region has to skip."""
         return self._look_up(lambda: self._segments.aborted(offset, region, self.last_stable_offset))
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """How many bytes lie between two offsets. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
+        """Return the bytes between two offsets. Raises ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
         start_offset = max(offset, self.log_start_offset)
         return self._look_up(lambda: self._segments.size_between(start_offset, up_to_offset))
 
     def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
-        """Where a read from `offset` began that gave this region; None where that has to be looked for."""
+        """Return the position of a finished read without a search, or None. See `find_position`."""
         return self._segments.known_position(region, offset)
 
-    def place(self, offset: int) -> tuple[int, int]:
-        """Where a read from `offset` begins: a segment's base offset, and the position in it.."""
-        return self._look_up(lambda: self._segments.place(offset))
+    def find_position(self, offset: int) -> tuple[int, int]:
+        """Return the base offset of the segment, and the position in it, where a read of `offset` starts."""
+        return self._look_up(lambda: self._segments.find_position(offset))
 
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
-        """How many bytes lie between such a place and an offset; None if it is in another one. ApiError."""
+        """Return the bytes from a position in a segment to an offset; None if the segments differ."""
         return self._look_up(lambda: self._segments.bytes_from_position(base, position, up_to_offset))
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record that is not older than `timestamp`, in the first segment that ever had one.
+        """Return the first record with this timestamp or a later one, in offset order; None if there is none.
 
-        None if there is none. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        Raises ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
         return self._look_up(lambda: self._segments.find_timestamp(timestamp, self.log_start_offset))
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the greatest timestamp; None in an empty log. ApiError as above."""
+        """Return the first record with the greatest timestamp; None in an empty log. Raises as above."""
         return self._look_up(self._segments.find_max_timestamp)
 
     def _look_up(self, find: Callable[[], _Found]) -> _Found:
@@ -98,7 +99,7 @@ class ReadableLog:
             raise self._read_error(error) from error
 
     def _read_error(self, error: Exception) -> ApiError:
-        """What to tell whoever reads. A disk that fails takes the log offline; a damaged batch does not."""
+        """Return the error of a failed read. A disk error takes the log offline; a corrupt batch does not."""
         if isinstance(error, StorageError):
             self._fail(error)
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -1,9 +1,9 @@
-"""Opening a log: what its directory holds is cleaned of leftovers, and checked as far as it may be in doubt.
+"""Loading a log and log recovery, as in Kafka's LogLoader.
 
-After a clean shutdown the files are trusted; only indexes that are missing or cannot be right are rebuilt.
-After anything else every segment from the recovery point on is read batch by batch. The log ends before the
-first batch that is not whole, not of its CRC or not after the one before it; what comes later is set aside.
-Indexes, leader epochs and producers of what was read are made afresh from it.
+After a clean shutdown the files are trusted, and only missing or invalid indexes are rebuilt. Otherwise log
+recovery reads every segment from the recovery point on, batch by batch. It truncates the log before the first
+batch that is incomplete, has a wrong CRC, or does not follow the previous batch, and deletes later segments.
+Indexes, leader epochs and producer state are rebuilt from the batches that were read.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from kwire.wire.primitives import ZERO_UUID, Uuid
 
 _LEFTOVER_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUFFIX)
 _RAFT_SNAPSHOT_DELETED = ".checkpoint" + DELETED_SUFFIX
-"""A snapshot of the metadata that is on its way out: the metadata log's to remove."""
+"""The suffix of deleted metadata snapshots. The metadata log removes them."""
 _IN_FLIGHT_BYTES = 16 << 20
-"""How much of what lies before a snapshot is looked at for what was in flight with its last batches."""
+"""How far before a producer state snapshot to look for the batches that were in flight."""
 
 
 def open_log(
@@ -69,11 +69,11 @@ def open_log(
     producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
     logger: NodeLogger = STORAGE_LOGGER,
 ) -> Log:
-    """Open the log in `directory`, or make it there.
+    """Load the log in `directory`, or create it.
 
-    `clean` says that the last shutdown left it complete. `recovery_point` and `log_start_offset` come from
-    the checkpoints; `topic_id` is written down for a directory that tells none.
-    Raises StorageError: the disk fails, the directory is another topic's, or holds a format not known here.
+    `clean`: the directory was shut down cleanly. `recovery_point` and `log_start_offset` come from the
+    checkpoints. `topic_id` is written to `partition.metadata` if the log has none.
+    Raises StorageError if the disk fails, the topic id differs, or a segment has an unsupported format.
     """
     try:
         names = disk.names(directory)
@@ -84,51 +84,53 @@ def open_log(
     if topic_id is None or topic_id == stored_id:
         topic_id = ZERO_UUID if stored_id is None else stored_id
     elif stored_id is not None:
-        raise StorageError(f"{join(directory, PARTITION_METADATA)} names another topic's id")
+        raise StorageError(f"{join(directory, PARTITION_METADATA)} has the id of another topic")
 
-    opening = _LogLoader(
+    loader = _LogLoader(
         disk, directory, f"{topic}-{partition}", config, delayed_deletion, now_ms, names, logger
     )
-    opening.remove_leftovers()
+    loader.remove_leftovers()
     metadata_needs_sync = lacks_partition_metadata = stored_id is None and topic_id != ZERO_UUID
     if lacks_partition_metadata:
         write_temporary_partition_metadata(disk, directory, topic_id)
-    opening.find_segments(log_start_offset)
+    loader.find_segments(log_start_offset)
     producers = ProducerStateManager(
-        disk, directory, partition=opening.name, expiration_ms=producer_id_expiration_ms, logger=logger
+        disk, directory, partition=loader.name, expiration_ms=producer_id_expiration_ms, logger=logger
     )
-    producers.find_snapshots(opening.names)
+    producers.find_snapshots(loader.names)
     if clean:
         try:
-            opening.load_clean()
-            log_end_offset = opening.end(log_start_offset)
+            loader.load_clean()
+            log_end_offset = loader.open_active_segment(log_start_offset)
         except InvalidBatch as error:
-            logger.warning("%s: damaged since it was shut down: %s", opening.name, error)
+            logger.warning(
+                "%s: log is damaged after a clean shutdown: %s. Running log recovery", loader.name, error
+            )
             clean = False
     if not clean:
-        opening.recover(producers, recovery_point, log_start_offset)
-        log_end_offset = opening.end(log_start_offset)
-        opening.sync_truncation(log_end_offset)
-    log_start_offset = max(log_start_offset, opening.segments[0].base_offset)
+        loader.recover(producers, recovery_point, log_start_offset)
+        log_end_offset = loader.open_active_segment(log_start_offset)
+        loader.sync_truncation(log_end_offset)
+    log_start_offset = max(log_start_offset, loader.segments[0].base_offset)
 
-    epochs = opening.epochs
+    epochs = loader.epochs
     epochs.restrict_to(log_start_offset, log_end_offset)
     if not clean:
         epochs.save()
-        # Whether the last process had synced what it wrote nobody knows.
+        # It is unknown whether the last process synced what it wrote.
         epochs.needs_sync = epochs.needs_sync or bool(epochs.entries)
         metadata_needs_sync = metadata_needs_sync or stored_id is not None
-    opening.remove_stray_snapshots(producers, log_end_offset)
+    loader.remove_stray_snapshots(producers, log_end_offset)
     if clean or log_end_offset <= log_start_offset:
-        producers.rebuild(opening.segments, log_start_offset, log_end_offset, now_ms)
+        producers.rebuild(loader.segments, log_start_offset, log_end_offset, now_ms)
     else:
-        # A snapshot tells a producer's last batch alone. What recovery has read may tell all five, so that
-        # what was in flight when the process died can be sent again and is known.
+        # A snapshot has only the last batch of each producer. Recovery may have read all five, so that
+        # batches that were in flight at the crash are recognized as duplicates when they are sent again.
         producers.end_offset = log_end_offset
         producers.expire(now_ms)
     jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
     if jitter_ms > 0:
-        opening.segments[-1].roll_jitter_ms = rng.randrange(jitter_ms)
+        loader.segments[-1].roll_jitter_ms = rng.randrange(jitter_ms)
     return Log(
         disk,
         directory,
@@ -136,28 +138,28 @@ def open_log(
         partition,
         topic_id,
         config,
-        segments=opening.segments,
+        segments=loader.segments,
         epochs=epochs,
         producers=producers,
         log_start_offset=log_start_offset,
         log_end_offset=log_end_offset,
-        # What was only found, and not synced since, is not durable yet.
+        # Recovered records after the checkpointed recovery point may not be durable yet.
         recovery_point=log_end_offset if clean else min(recovery_point, log_end_offset),
         delayed_deletion=delayed_deletion,
         rng=rng,
         now_ms=now_ms,
         lacks_partition_metadata=lacks_partition_metadata,
         metadata_needs_sync=metadata_needs_sync,
-        names_are_synced=clean and not opening.is_changed,
-        # No offset will tell a flush that there is something to sync, but the end of a write that failed may
-        # still come back.
+        names_are_synced=clean and not loader.is_changed,
+        # The recovery point does not show that a flush is needed, but without one a power loss could bring
+        # back the truncated end of a failed write.
         tail_needs_sync=not clean and recovery_point >= log_end_offset,
         on_failure=on_failure,
     )
 
 
 class _LogLoader:
-    """One directory on its way to becoming a log."""
+    """The loading of one log directory."""
 
     def __init__(
         self,
@@ -178,29 +180,29 @@ class _LogLoader:
         self._now_ms = now_ms
         self.name = name
         self.names = names
-        """The names in the directory as it is after `remove_leftovers`."""
+        """The names in the directory after `remove_leftovers`."""
         self.is_changed = False
-        """Whether a file came or went. A log in which none did is left without a wait for the disk."""
+        """Whether a file was created or removed. An unchanged log is loaded without a disk sync."""
         self.segments: list[LogSegment] = []
         self.epochs = LeaderEpochFileCache(disk, directory, logger)
         self._highest_deleted_base = -1
-        """The last segment that had been set aside, by retention or since the log was cut."""
+        """The highest base offset of a `.deleted` segment, which retention or a truncation has deleted."""
 
-    # --- what was cut
+    # --- interrupted truncation
 
     def sync_truncation(self, log_end_offset: int) -> None:
-        """Make it durable that the log was cut, where the last process has died over it. StorageError.
+        """Make an interrupted truncation durable. Raises StorageError.
 
-        A loss of power would bring segments back behind what is appended from here on.
+        A power loss would otherwise bring deleted segments back behind later appends.
         """
         if self._highest_deleted_base >= log_end_offset:
             self.segments[-1].file.sync()
             self._disk.sync_directory(self._directory)
 
-    # --- leftovers
+    # --- temporary files
 
     def remove_leftovers(self) -> None:
-        """Remove what an interruption left behind, and complete what was all but done. StorageError."""
+        """Remove the temporary files of interrupted operations, and complete segment swaps."""
         disk, directory = self._disk, self._directory
         cleaned: list[str] = []
         swaps: list[str] = []
@@ -220,7 +222,7 @@ class _LogLoader:
                 name.endswith(DELETED_SUFFIX) and not name.endswith(_RAFT_SNAPSHOT_DELETED)
             ):
                 disk.remove(join(directory, name))
-        # A swap file beyond a segment still in the making is one of several that were to replace one segment.
+        # A swap file at or after a `.cleaned` file belongs to an incomplete swap of several segments.
         first_cleaned = min((_base_offset(name) for name in cleaned), default=None)
         complete = []
         for name in swaps:
@@ -244,10 +246,10 @@ class _LogLoader:
                 replaced = name.endswith(SUFFIXES) and first <= _base_offset(name) < end
                 if replaced:
                     disk.remove(join(directory, name))
-        # The log comes last: its name alone decides whether the swap is still to be completed.
+        # Rename the log file last: only its `.swap` name shows that the swap has to be completed.
         for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
             disk.rename(join(directory, name), join(directory, name.removesuffix(SWAP_SUFFIX)))
-        self._logger.warning("%s: %d files of an interrupted swap put in place", self.name, len(swaps))
+        self._logger.warning("%s: completed an interrupted segment swap (%d files)", self.name, len(swaps))
 
     def _end_of_swap(self, base_offset: int) -> int:
         path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}{SWAP_SUFFIX}")
@@ -256,7 +258,7 @@ class _LogLoader:
             for whole in scan_batches(self._disk.open(path), 0, self._disk.size(path)):
                 end = whole.location.last_offset + 1
         except InvalidBatch as error:
-            self._logger.warning("%s: %s", path, error)
+            self._logger.warning("%s: invalid batch %s", path, error)
         except LegacyFormat as error:
             raise StorageError(f"{path} has {error}, which is not supported") from error
         return end
@@ -264,13 +266,15 @@ class _LogLoader:
     # --- segments
 
     def find_segments(self, log_start_offset: int) -> None:
-        """The segments that there are, or a first one. Indexes without a log are removed. StorageError."""
+        """Find the segments, or create a first one. Index files without a log file are deleted."""
         disk = self._disk
         names = [name for name in self.names if name.endswith(SUFFIXES)]
         bases = sorted({_base_offset(name) for name in names if name.endswith(LOG_SUFFIX)})
         for name in names:
             if _base_offset(name) not in bases:
-                self._logger.warning("%s: removing %s, which has no log", self.name, name)
+                self._logger.warning(
+                    "%s: deleting orphaned index file %s, which has no log file", self.name, name
+                )
                 self.is_changed = True
                 disk.remove(join(self._directory, name))
         self.segments = [self._existing_segment(base) for base in bases]
@@ -298,9 +302,9 @@ class _LogLoader:
         ]
 
     def _check_indexes(self, segments: list[LogSegment], *, after_crash: bool) -> None:
-        """Rebuild indexes that are missing or cannot be right.
+        """Rebuild missing and invalid indexes.
 
-        A sound but empty time index proves nothing after a crash: rebuilding it may have been interrupted.
+        After a crash, an empty time index is rebuilt too: an earlier rebuild may have been interrupted.
         """
         for segment in segments:
             if not segment.size_bytes and not after_crash and self._has_indexes(segment):
@@ -311,12 +315,12 @@ class _LogLoader:
                 segment.index.load()
                 segment.time_index.load()
                 if after_crash and segment.size_bytes and not self._disk.size(segment.time_index.path):
-                    raise CorruptIndex("the time index is empty, the log is not")
+                    raise CorruptIndex("the time index is empty, but the log is not")
                 if after_crash and segment.index.last_position >= segment.size_bytes:
-                    # The log was cut, of which a loss of power has left no more than this.
-                    raise CorruptIndex("the index goes beyond the log")
+                    # A crash in a truncation may leave the log truncated, but not its index.
+                    raise CorruptIndex("the index has positions beyond the log")
             except (CorruptIndex, FileMissing) as error:
-                self._logger.warning("%s: rebuilding the indexes of %r: %s", self.name, segment, error)
+                self._logger.warning("%s: rebuilding indexes of %r: %s", self.name, segment, error)
                 self.is_changed = True
                 _rebuild_indexes(segment)
 
@@ -325,7 +329,7 @@ class _LogLoader:
         return all(path.rpartition("/")[2] in self.names for path in paths)
 
     def load_clean(self) -> None:
-        """Take the files for what they say. StorageError."""
+        """Load the files of a clean shutdown. Raises StorageError, InvalidBatch."""
         self._check_indexes(self.segments, after_crash=False)
         self.epochs.load()
         if self.epochs.is_corrupt:
@@ -333,22 +337,22 @@ class _LogLoader:
             self.epochs.save()
 
     def recover(self, producers: ProducerStateManager, recovery_point: int, log_start_offset: int) -> None:
-        """Read every segment that may not have been synced, and end the log where it stops making sense.
+        """Read all segments that may not be durable, and truncate the log at the first invalid batch.
 
-        The producers are brought to its end.
-        StorageError: the disk fails, or a segment holds a format that is not known here.
+        Producer state is rebuilt up to the log end offset. Raises StorageError if the disk fails, or if a
+        segment has an unsupported format.
         """
         bases = [segment.base_offset for segment in self.segments]
         checkpointed_start_offset = log_start_offset
-        # A segment that ends at the recovery point is synced, but its indexes may not be.
+        # The segment that ends at the recovery point is durable, but its indexes may not be.
         first = max(0, bisect_left(bases, recovery_point) - 1)
         doubtful = self.segments[first:]
         self._check_indexes(self.segments[:first], after_crash=True)
         start = doubtful[0].base_offset
         log_start_offset = max(log_start_offset, bases[0])
-        # This removes every snapshot beyond the start as well: they are made again, segment by segment. The
-        # one at the start is good unless the log is known to start there: it may be the only one to tell of
-        # a transaction whose first segment was deleted.
+        # `rebuild` deletes all snapshots after `start`; recovery takes them again, segment by segment. The
+        # snapshot at `start` is used unless the log start offset is there: it may be the only record of a
+        # transaction whose first segment was deleted.
         producers.rebuild(self.segments[:first], min(checkpointed_start_offset, start), start, self._now_ms)
         if first and producers.producers:
             _restore_in_flight_batches(self.segments[first - 1], producers)
@@ -360,16 +364,16 @@ class _LogLoader:
                 producers.end_offset = segment.base_offset
                 producers.take_snapshot()
             next_base = doubtful[number + 1].base_offset if number + 1 < len(doubtful) else None
-            # Producers count from the first segment on, not from the log's start: the snapshots taken here
-            # have to tell of what a loss of power may bring back, too.
+            # Replay producers from the first segment on, not from the log start offset: a power loss may
+            # restore an older log start offset, and the snapshots taken here must be valid then, too.
             if not self._recover_segment(segment, next_base, producers, bases[0]):
                 break
 
     def _complete_epochs(self, trusted: list[LogSegment], log_start_offset: int) -> None:
-        """Read the epochs of what is trusted from its batches, where the file does not tell them all.
+        """Complete the epochs of trusted segments from their batches, if the file lacks the first epochs.
 
-        The file is replaced without waiting for the disk, so that a loss of power may have emptied it; and it
-        forgets what lies before a log start offset that the checkpoint has not heard of.
+        The file is replaced without a sync, so that a power loss may have emptied it. It also lacks epochs
+        that were dropped for a log start offset that was not checkpointed.
         """
         earliest = self.epochs.earliest
         if not trusted or (earliest is not None and earliest[1] <= log_start_offset):
@@ -381,8 +385,8 @@ class _LogLoader:
                 for location in scan_headers(segment.file, 0, segment.size_bytes):
                     self.epochs.assign_if_newer(location.leader_epoch, location.base_offset)
             except InvalidBatch as error:
-                # Whoever reads it is told; the log stays.
-                self._logger.warning("%s: %s", segment.log_path, error)
+                # The log stays online; a consumer of this batch gets CORRUPT_MESSAGE.
+                self._logger.warning("%s: invalid batch %s", segment.log_path, error)
         for epoch, start_offset in known:
             self.epochs.assign_if_newer(epoch, start_offset)
 
@@ -393,9 +397,9 @@ class _LogLoader:
         producers: ProducerStateManager,
         log_start_offset: int,
     ) -> bool:
-        """Read a segment whole, and cut it where it is no longer sound. Whether all of it is."""
+        """Read a segment, truncate it at the first invalid batch, and return whether it was valid."""
         rebuilding = segment.begin_rebuild()
-        producers.take_aborted_txns()  # of what came before
+        producers.take_aborted_txns()  # discard those of earlier segments
         file = segment.file
         next_offset = segment.base_offset
         valid_bytes = 0
@@ -432,18 +436,18 @@ class _LogLoader:
             raise StorageError(f"{segment.log_path} has {error}, which is not supported") from error
         if problem is not None:
             self._logger.warning(
-                "%s: %r is cut to %d bytes, up to offset %d: %s",
+                "%s: found corruption in %r, truncating it to %d bytes, offset %d: %s",
                 self.name,
                 segment,
                 valid_bytes,
                 next_offset,
                 problem,
             )
-            # Later segments cannot follow a log that is cut. They go first: once it is cut, nothing tells the
-            # next recovery that anything is missing.
+            # Delete later segments first: after the truncation, the next log recovery would not notice that
+            # records are missing before them.
             self._delete_segments(self.segments[self.segments.index(segment) + 1 :])
             file.truncate(valid_bytes)
-            # No flush would see that there is something to sync, and a clean shutdown have it trusted.
+            # The recovery point does not show that a flush is needed, and a clean shutdown would follow.
             file.sync()
             segment.size_bytes = valid_bytes
         rebuilding.finish()
@@ -453,46 +457,49 @@ class _LogLoader:
     def _check_batch(
         self, whole: WholeBatch, segment: LogSegment, next_offset: int, next_base: int | None
     ) -> BatchHeader:
-        """The header of a batch that may stand here. Invalid."""
+        """Return the header of a batch that may be at this position. Raises InvalidBatch."""
         location = whole.location
         try:
             header = read_header(whole.buffer, whole.at)
         except CorruptBatch as error:
             raise InvalidBatch(location.position, str(error)) from error
         if header.magic != MAGIC:
-            raise InvalidBatch(location.position, f"a batch of format {header.magic}")
+            raise InvalidBatch(location.position, f"unsupported magic {header.magic}")
         if not crc_is_valid(whole.buffer, whole.at, header):
-            raise InvalidBatch(location.position, "a batch with a wrong CRC")
+            raise InvalidBatch(location.position, "wrong CRC")
         if header.base_offset < next_offset or header.last_offset < header.base_offset:
             raise InvalidBatch(
                 location.position,
-                f"a batch from {header.base_offset} to {header.last_offset} where {next_offset} was to come",
+                f"batch with offsets {header.base_offset} to {header.last_offset}, expected {next_offset}",
             )
         if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
             raise InvalidBatch(
-                location.position, f"offset {header.last_offset} is too far from the segment's first"
+                location.position, f"offset {header.last_offset} is too far from the base offset"
             )
         if next_base is not None and header.last_offset >= next_base:
             raise InvalidBatch(location.position, f"offset {header.last_offset} belongs to the next segment")
         return header
 
     def _delete_segments(self, segments: list[LogSegment]) -> None:
-        """Take them out of the log, for good. The last goes first: a crash leaves no hole."""
+        """Delete segments and sync the directory. The last one goes first, so that a crash leaves no gap."""
         for segment in reversed(segments):
-            self._logger.warning("%s: %r does not follow the end of the log: set aside", self.name, segment)
+            self._logger.warning("%s: log recovery deletes segment %r", self.name, segment)
             self._delayed_deletion.rename_files(segment.paths, self._config.file_delete_delay_ms)
             self.segments.remove(segment)
         if segments:
             self._disk.sync_directory(self._directory)
 
-    def end(self, log_start_offset: int) -> int:
-        """Make the last segment the active one, and tell where the log ends. StorageError."""
+    def open_active_segment(self, log_start_offset: int) -> int:
+        """Make the last segment the active one, and return the log end offset. Raises StorageError."""
         active = self.segments[-1]
         active.open_for_appends(self._config)
         end_offset = active.next_offset()
         if end_offset < log_start_offset:
             self._logger.warning(
-                "%s: ends at %d, before its start at %d: emptied", self.name, end_offset, log_start_offset
+                "%s: deleting all segments: log end offset %d is below log start offset %d",
+                self.name,
+                end_offset,
+                log_start_offset,
             )
             self._delete_segments(self.segments[:])
             self._create_first_segment(log_start_offset)
@@ -500,7 +507,7 @@ class _LogLoader:
         return end_offset
 
     def remove_stray_snapshots(self, producers: ProducerStateManager, log_end_offset: int) -> None:
-        """Keep the snapshots that stand at a segment's first offset, and the newest one; no others."""
+        """Remove snapshots, except for the newest one and those at the base offset of a segment."""
         offsets = [offset for offset in producers.snapshots if offset <= log_end_offset]
         if not offsets:
             return
@@ -514,18 +521,18 @@ class _LogLoader:
 
 
 def _base_offset(name: str) -> int:
-    """The offset that a segment file's name begins with. StorageError."""
+    """Return the base offset in the name of a segment file. Raises StorageError."""
     digits = name.partition(".")[0]
     if not digits.isdigit():
-        raise StorageError(f"{name} is not named as a segment's file is")
+        raise StorageError(f"{name} is not a valid name of a segment file")
     return int(digits)
 
 
 def _restore_in_flight_batches(segment: LogSegment, producers: ProducerStateManager) -> None:
-    """Learn from the end of a segment what the snapshot behind it leaves out: what came before a last batch.
+    """Restore the batches of each producer that the snapshot after a segment lacks.
 
-    A producer whose broker dies sends again all that had no answer, up to five batches, of which the segment
-    that is read next may hold fewer. Only headers are read; what makes no sense there is nobody's loss.
+    A producer resends up to five unacknowledged batches after a crash. The next segment may contain fewer.
+    Only headers are read. Invalid batches are ignored.
     """
     found: dict[int, deque[BatchMetadata]] = {}
     try:
@@ -551,6 +558,6 @@ def _rebuild_indexes(segment: LogSegment) -> None:
         segment.rebuild_indexes()
     except InvalidBatch as error:
         raise StorageError(f"{segment.log_path} is damaged {error}") from error
-    # The log file is durable already, for the most part: no flush would see to these.
+    # A flush would not sync these indexes: most of the log file is durable already.
     for file in segment.index_files():
         file.sync()

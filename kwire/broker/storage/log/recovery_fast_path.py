@@ -1,8 +1,8 @@
-"""Many sound batches in few steps: what recovery does with nearly everything it reads.
+"""A fast path of log recovery for valid batches, which are nearly all that it reads.
 
-A log that a kill has left may be a gigabyte of batches of a kibibyte. One by one, through a header, a place
-and half a dozen calls, they cost 3.6 µs each; here it is 1.6. What is not plainly sound ends the run, and is
-left to whoever can say what is wrong with it.
+After a crash, recovery may have to read a gigabyte of batches of 1 KiB. Checking each of them with a header
+object and half a dozen calls costs 3.6 µs per batch; the loop here costs 1.6 µs. The loop ends at
+the first batch that is not obviously valid. The slow path then reports what is wrong with the batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MIN_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
 class RecoveryFastPath:
-    """The reading of one segment, which feeds its indexes, the epochs and the producers."""
+    """The recovery of one segment: it updates the indexes, the leader epochs and the producer state."""
 
     __slots__ = (
         "_end",
@@ -54,7 +54,7 @@ class RecoveryFastPath:
         next_base: int | None,
         log_start_offset: int,
     ) -> None:
-        """`next_base` is where the next segment begins; producers count from `log_start_offset` on."""
+        """`next_base`: base offset of the next segment. `log_start_offset`: where producer state starts."""
         self._file = file
         self._end = end
         self._rebuilding = rebuilding
@@ -66,9 +66,9 @@ class RecoveryFastPath:
             self._last_allowed = min(self._last_allowed, next_base - 1)
 
     def advance(self, position: int, next_offset: int) -> tuple[int, int]:
-        """Take batches from `position` on, up to the first that is not plainly sound.
+        """Read batches from `position` on, up to the first one that is not obviously valid.
 
-        That one's position is returned, and the least offset that it may have, as `next_offset` is here.
+        Returns the position of that batch and its minimum offset, as `next_offset` is for the first batch.
         """
         unpack_from, rebuilding, producers = HEADER.unpack_from, self._rebuilding, self._producers
         last_allowed, log_start_offset = self._last_allowed, self._log_start_offset

@@ -1,4 +1,4 @@
-"""Which segments a log may forget: by its start offset, by size and by age, oldest first, as Kafka does."""
+"""Retention: the segments to delete by log start offset, size and time, oldest first, as in Kafka."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def deletable_segments(
     high_watermark: int,
     now_ms: int,
 ) -> list[LogSegment]:
-    """The oldest segments that are to go; all of them may be. Nothing at or beyond the high watermark goes.
+    """Return the oldest segments that may be deleted, all of them below the high watermark.
 
-    A topic that is only compacted loses nothing but what lies before its start offset. StorageError.
+    A topic that is only compacted has no retention by size or time. Raises StorageError.
     """
     excess_bytes = None
     if config.delete and config.retention_bytes >= 0:

@@ -1,4 +1,4 @@
-"""Walking a segment file batch by batch, by headers alone or with every byte."""
+"""Scanning the batches of a segment file, by their headers or with all bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kwire.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kwire.wire.named_tuple import NamedTuple
 
 _LEAD = Struct(">qiib")
-"""base offset, length, leader epoch or CRC, magic: where batches of every format have them."""
+"""Base offset, length, leader epoch or CRC, magic: the same position in every format."""
 _PREFIX = Struct(">qiibIhiqq")
-"""base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp."""
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp."""
 
 _MIN_LEGACY_BYTES = LOG_OVERHEAD_BYTES + 14
 FIRST_MAGIC_WITH_BATCHES = 2
@@ -22,7 +22,7 @@ _WHOLE_CHUNK_BYTES = 1 << 20
 
 
 class BatchLocation(NamedTuple):
-    """A batch in a segment file: where it lies, and what its header says that storage cares for."""
+    """The position of a batch in a segment file, and the fields of its header that storage uses."""
 
     position: int
     size_bytes: int
@@ -37,7 +37,7 @@ class BatchLocation(NamedTuple):
 
 
 class InvalidBatch(Exception):
-    """The bytes at `position` are not a whole, valid batch."""
+    """The bytes at `position` are not a complete, valid batch."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"at byte {position}: {reason}")
@@ -45,10 +45,10 @@ class InvalidBatch(Exception):
 
 
 def scan_headers(file: DiskFile, position: int, end: int) -> Iterator[BatchLocation]:
-    """The batches from `position` to `end`, found by their headers; it stops quietly where one is cut short.
+    """Yield the batches from `position` to `end` by their headers, without an incomplete last one.
 
-    Meant for parts of a file that were checked when they were written: nothing but lengths is looked at.
-    Raises Invalid for a length that no batch has.
+    For files that were validated when they were written: only lengths are checked. Raises InvalidBatch for
+    an impossible length.
     """
     chunk = b""
     chunk_position = position
@@ -71,7 +71,7 @@ def scan_headers(file: DiskFile, position: int, end: int) -> Iterator[BatchLocat
 def _location(position: int, fields: tuple[int, ...]) -> BatchLocation:
     base_offset, length, leader_epoch, _, _, _, last_offset_delta, _, max_timestamp = fields
     if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
-        raise InvalidBatch(position, f"a batch of length {length}")
+        raise InvalidBatch(position, f"invalid batch length {length}")
     return BatchLocation(
         position,
         LOG_OVERHEAD_BYTES + length,
@@ -83,7 +83,7 @@ def _location(position: int, fields: tuple[int, ...]) -> BatchLocation:
 
 
 class WholeBatch(NamedTuple):
-    """A batch with its bytes: it starts at `at` in `buffer`."""
+    """A batch with its bytes, which start at `at` in `buffer`."""
 
     location: BatchLocation
     buffer: memoryview
@@ -91,10 +91,10 @@ class WholeBatch(NamedTuple):
 
 
 def scan_batches(file: DiskFile, position: int, end: int) -> Iterator[WholeBatch]:
-    """Every batch from `position` to `end` with its bytes; CRCs are left to the caller.
+    """Yield all batches from `position` to `end` with their bytes. The caller checks CRCs.
 
-    Raises Invalid where the bytes cannot be a batch of format 2, and where the last one is cut short; what it
-    gave before is whole. LegacyFormat for a valid batch of an older format.
+    Raises InvalidBatch at the first batch that is incomplete or not of magic 2, and LegacyFormat for a valid
+    batch of an older format.
     """
     chunk = memoryview(b"")
     chunk_position = position
@@ -105,25 +105,27 @@ def scan_batches(file: DiskFile, position: int, end: int) -> Iterator[WholeBatch
             chunk_position = position
             at = 0
             if len(chunk) < _LEAD.size:
-                raise InvalidBatch(position, f"{end - position} bytes are less than a batch")
+                raise InvalidBatch(position, f"{end - position} bytes are too short for a batch")
         _, length, _, magic = _LEAD.unpack_from(chunk, at)
         size_bytes = LOG_OVERHEAD_BYTES + length
         if size_bytes < _MIN_LEGACY_BYTES:
-            raise InvalidBatch(position, f"a batch of length {length}")
+            raise InvalidBatch(position, f"invalid batch length {length}")
         if position + size_bytes > end:
-            raise InvalidBatch(position, f"a batch of {size_bytes} bytes with {end - position} left")
+            raise InvalidBatch(
+                position, f"batch of {size_bytes} bytes exceeds the {end - position} bytes left"
+            )
         if at + size_bytes > len(chunk):
             chunk = _read_chunk(file, position, end, max(size_bytes, _WHOLE_CHUNK_BYTES))
             chunk_position = position
             at = 0
             if len(chunk) < size_bytes:
-                raise InvalidBatch(position, "the file is shorter than its size")
+                raise InvalidBatch(position, "unexpected end of file")
         if magic < FIRST_MAGIC_WITH_BATCHES:
             if _is_legacy(chunk[at : at + size_bytes], magic):
-                raise LegacyFormat(f"a batch of format {magic} at byte {position}")
-            raise InvalidBatch(position, f"a batch of format {magic}")
+                raise LegacyFormat(f"a batch with magic {magic} at byte {position}")
+            raise InvalidBatch(position, f"unsupported magic {magic}")
         if size_bytes < HEADER_BYTES:
-            raise InvalidBatch(position, f"a batch of length {length}")
+            raise InvalidBatch(position, f"invalid batch length {length}")
         yield WholeBatch(_location(position, _PREFIX.unpack_from(chunk, at)), chunk, at)
         position += size_bytes
 
@@ -133,9 +135,9 @@ def _read_chunk(file: DiskFile, position: int, end: int, size: int) -> memoryvie
 
 
 class LegacyFormat(Exception):
-    """A sound message set of format 0 or 1, which must not be mistaken for garbage and cut off."""
+    """A valid message set with magic 0 or 1, which must not be truncated as corrupt data."""
 
 
 def _is_legacy(message: memoryview, magic: int) -> bool:
-    """Whether this is a sound message of format 0 or 1: its CRC-32 covers what follows the CRC."""
+    """Return whether this is a valid message with magic 0 or 1, by its CRC-32."""
     return magic >= 0 and int.from_bytes(message[12:16], "big") == crc32(message[16:])

@@ -1,6 +1,6 @@
-"""A segment: one file of batches with its two indexes. The last segment of a log is the active one.
+"""A segment: a file of batches and its indexes. The last segment of a log is the active one.
 
-A segment holds no descriptor; each operation asks the disk for the file, whose cache of handles is bounded.
+A segment keeps no file descriptor: each operation gets the file from the disk's handle cache.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
-"""Behind a compacted segment's names while it is in the making: worthless until it is complete."""
+"""The suffix of a compacted segment that is being written. Log recovery deletes it."""
 SWAP_SUFFIX = ".swap"
-"""Behind the names of one that is complete, and is taking the place of those it was made from."""
+"""The suffix of a complete compacted segment that replaces others. Log recovery completes the swap."""
 _MAX_SEARCHED_BATCH_BYTES = 256 * 1024 * 1024
-"""How far a batch is decompressed in search of a timestamp."""
+"""The limit for decompressing a batch to find a timestamp."""
 
 
 class TimestampOffset(NamedTuple):
-    """A record's timestamp and offset, and the epoch of the leader that appended it (-1 unknown)."""
+    """A record's timestamp, offset, and leader epoch (-1 if unknown)."""
 
     timestamp: int
     offset: int
@@ -51,7 +51,7 @@ class TimestampOffset(NamedTuple):
 
 
 class LogSegment:
-    """One `.log` file and its indexes, starting at `base_offset`."""
+    """A `.log` file and its indexes, starting at `base_offset`."""
 
     __slots__ = (
         "_aborted",
@@ -85,7 +85,7 @@ class LogSegment:
         roll_jitter_ms: int,
         suffix: str = "",
     ) -> None:
-        """`suffix` is what its files' names end in on their way into the log: `.cleaned`, `.swap`."""
+        """Describe existing files. `suffix` is `.cleaned` or `.swap` for a compacted segment."""
         prefix = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self.base_offset = base_offset
@@ -99,9 +99,9 @@ class LogSegment:
         self.bytes_since_index_entry = 0
         self._aborted: list[AbortedTxn] | None = None
         self.was_trimmed = False
-        """Whether its preallocated rest has gone since it was opened, which no flush may have seen."""
+        """Whether preallocated space was removed since the segment was opened, which may not be durable."""
         self.indexes_were_rebuilt = False
-        """Whether its indexes were made anew since then, which no flush sees to."""
+        """Whether the indexes were rebuilt since the segment was opened, which may not be durable."""
         self._first_timestamp: int | None = None
         self._index_was_checked = False
         self._max_timestamp: int | None = None
@@ -118,7 +118,7 @@ class LogSegment:
         now_ms: int,
         roll_jitter_ms: int,
     ) -> LogSegment:
-        """Make the files of a new, active segment. StorageError."""
+        """Create the files of a new active segment. Raises StorageError."""
         segment = cls(
             disk,
             directory,
@@ -139,11 +139,11 @@ class LogSegment:
 
     @property
     def file(self) -> DiskFile:
-        """The batches."""
+        """The `.log` file, opened through the handle cache."""
         return self._disk.open(self.log_path)
 
     def update_directory(self, directory: str) -> None:
-        """The log's directory was renamed."""
+        """Follow a rename of the log's directory."""
         self.log_path, self.index.path, self.time_index.path = (
             join(directory, path.rpartition("/")[2])
             for path in (self.log_path, self.index.path, self.time_index.path)
@@ -151,7 +151,7 @@ class LogSegment:
 
     @property
     def paths(self) -> list[str]:
-        """Every file that a segment may have."""
+        """The paths of all files that a segment may have."""
         prefix, _, file_suffix = self.log_path.rpartition(LOG_SUFFIX)
         return [prefix + suffix + file_suffix for suffix in SUFFIXES]
 
@@ -161,33 +161,33 @@ class LogSegment:
         return prefix + TRANSACTION_INDEX_SUFFIX + file_suffix
 
     def aborted(self) -> list[AbortedTxn]:
-        """The transactions whose abort markers are in this segment. Not to be changed. StorageError."""
+        """Return the transactions whose abort markers are in this segment, as a read-only list."""
         if self._aborted is None:
             self._aborted = read_aborted_txns(self._disk, self._transaction_index_path)
         return self._aborted
 
     def add_aborted(self, entries: Iterable[AbortedTxn]) -> None:
-        """Note transactions whose abort markers were just written. StorageError."""
+        """Add transactions whose abort markers were just written. Raises StorageError."""
         known = self.aborted()
         for entry in entries:
             append_aborted_txn(self._disk, self._transaction_index_path, entry)
             known.append(entry)
 
     def set_aborted(self, entries: list[AbortedTxn]) -> None:
-        """Write the index afresh, as recovery has read it from the batches. StorageError."""
+        """Replace the transaction index by what log recovery read from the batches. Raises StorageError."""
         self._disk.remove(self._transaction_index_path)
         self._aborted = []
         self.add_aborted(entries)
 
     def index_files(self) -> list[DiskFile]:
-        """The indexes, to be synced. FileMissing."""
+        """Return the index files, to be synced. Raises FileMissing."""
         files = [self._disk.open(self.index.path), self._disk.open(self.time_index.path)]
         if self.aborted():
             files.append(self._disk.open(self._transaction_index_path))
         return files
 
     def unsynced_index_files(self) -> list[DiskFile]:
-        """Those of the two that were changed since they were found."""
+        """Return the offset and time index files that were changed since they were opened."""
         return [self._disk.open(index.path) for index in (self.index, self.time_index) if index.needs_sync]
 
     # --- appending
@@ -201,16 +201,16 @@ class LogSegment:
         staged_bytes: int,
         now_ms: int,
     ) -> bool:
-        """Whether an append of these properties belongs into the next segment.
+        """Return whether a batch with these properties belongs in a new segment.
 
-        `staged_bytes` are already bound for this segment, but not in its file yet.
+        `staged_bytes` is the size of the batches that are staged for this segment.
         """
         held_bytes = self.size_bytes + staged_bytes
         if held_bytes > config.segment_bytes - size_bytes:
             return True
         if held_bytes:
             first_timestamp = self.first_timestamp()
-            # Without a timestamp to go by, the wall clock since the segment's creation decides.
+            # Without timestamps, the time since the segment was created counts.
             waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.created_ms
             if waited_ms > config.max_segment_ms - self.roll_jitter_ms:
                 return True
@@ -221,7 +221,7 @@ class LogSegment:
         )
 
     def first_timestamp(self) -> int:
-        """The greatest timestamp of the segment's first append; -1 while it is empty."""
+        """Return the greatest timestamp of the first append; -1 if the segment is empty."""
         if self._first_timestamp is None:
             if not self.size_bytes:
                 return NO_TIMESTAMP
@@ -230,13 +230,13 @@ class LogSegment:
         return self._first_timestamp
 
     def set_first_timestamp(self, max_timestamp: int) -> None:
-        """Note the greatest timestamp of the segment's first append."""
+        """Set the greatest timestamp of the first append."""
         self._first_timestamp = max_timestamp
 
     def update_after_append(
         self, size_bytes: int, last_offset: int, max_timestamp: int, offset_of_max: int
     ) -> None:
-        """Account for an append whose bytes have been written at the end of the file."""
+        """Update size, indexes and timestamps after an append was written to the file."""
         position = self.size_bytes
         largest, offset_of_largest = self.max_timestamp_entry()
         if max_timestamp > largest:
@@ -250,7 +250,7 @@ class LogSegment:
         self.size_bytes = position + size_bytes
 
     def open_for_appends(self, config: LogConfig) -> None:
-        """Make this existing segment the active one. StorageError."""
+        """Make this existing segment the active one. Raises StorageError."""
         try:
             self.index.open_for_appends(config.segment_index_bytes)
             self.time_index.open_for_appends(config.segment_index_bytes)
@@ -260,7 +260,7 @@ class LogSegment:
             self.time_index.open_for_appends(config.segment_index_bytes)
 
     def become_inactive(self) -> None:
-        """Finish the files when the log rolls or closes: the last time entry, and no preallocated rest."""
+        """Add the last time index entry and remove preallocated space, when the log rolls or is closed."""
         if self._max_timestamp is not None:
             self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
         self.index.finish()
@@ -269,10 +269,10 @@ class LogSegment:
             self.file.truncate(self.size_bytes)
             self.was_trimmed = True
 
-    # --- finding
+    # --- lookups
 
     def max_timestamp_entry(self) -> tuple[int, int]:
-        """The greatest timestamp, and the last offset of the first batch that has it."""
+        """Return the greatest timestamp, and the last offset of the first batch with it."""
         if self._max_timestamp is None:
             try:
                 self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
@@ -282,16 +282,16 @@ class LogSegment:
         return self._max_timestamp, self._offset_of_max_timestamp
 
     def set_max_timestamp(self, timestamp: int, offset: int) -> None:
-        """Say what the greatest timestamp is, and the last offset of the first batch that has it."""
+        """Set the greatest timestamp, and the last offset of the first batch with it."""
         self._max_timestamp, self._offset_of_max_timestamp = timestamp, offset
 
     def largest_timestamp(self) -> int:
-        """The greatest timestamp, or the time of the last write for a segment without timestamps."""
+        """Return the greatest timestamp, or the file's modification time if there are no timestamps."""
         largest = self.max_timestamp_entry()[0]
         return largest if largest >= 0 else self._disk.modified_ms(self.log_path)
 
     def position_before(self, offset: int) -> int:
-        """A position in the file from where a scan meets the batch that holds `offset`."""
+        """Return a position from which a scan reaches the batch that contains `offset`."""
         try:
             position = self.index.lookup(offset)
             if position < self.size_bytes or position == 0:
@@ -302,16 +302,16 @@ class LogSegment:
         return self.index.lookup(offset)
 
     def find(self, offset: int) -> BatchLocation | None:
-        """The batch that holds `offset`, or the first one after it; None at the end of the segment."""
+        """Return the batch that contains `offset`, or the first one after it; None at the segment's end."""
         for location in self._locations_for(offset):
             if location.last_offset >= offset:
                 return location
         return None
 
     def _locations_for(self, offset: int) -> Iterator[BatchLocation]:
-        """Batches from where a scan for this offset begins: one that lies before it, if any does.
+        """Yield the batches from an indexed position before `offset`, after checking the index entry once.
 
-        An index has no checksum: a bit of it that turns over would have records passed over in silence.
+        An index has no checksum: a flipped bit could make a read skip records silently.
         """
         position = self.position_before(offset)
         locations = scan_headers(self.file, position, self.size_bytes)
@@ -323,13 +323,13 @@ class LogSegment:
             first = None
         if first is not None and self.base_offset <= first.base_offset <= offset:
             return chain((first,), locations)
-        # Once is enough: where the log itself is damaged, that does not help.
+        # Check only once: a rebuild does not help if the log file itself is damaged.
         self._index_was_checked = True
         self.rebuild_indexes()
         return scan_headers(self.file, self.position_before(offset), self.size_bytes)
 
     def next_offset(self) -> int:
-        """The offset after the segment's last batch. Invalid where the file does not end with one."""
+        """Return the offset after the last batch. Raises InvalidBatch if the last batch is incomplete."""
         next_offset = self.base_offset
         if not self.size_bytes:
             return next_offset
@@ -343,11 +343,11 @@ class LogSegment:
             next_offset = location.last_offset + 1
             position = location.next_position
         if position != self.size_bytes:
-            raise InvalidBatch(position, "no whole batch")
+            raise InvalidBatch(position, "incomplete batch")
         return next_offset
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        """The first record from `start_offset` on that is not older than `timestamp`."""
+        """Return the first record from `start_offset` on with this timestamp or a later one."""
         try:
             indexed = self.time_index.lookup(timestamp)
         except (CorruptIndex, FileMissing):
@@ -362,7 +362,7 @@ class LogSegment:
         return None
 
     def find_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that has the segment's greatest timestamp."""
+        """Return the first record with the greatest timestamp of the segment."""
         timestamp, offset = self.max_timestamp_entry()
         for location in scan_headers(self.file, self.position_before(offset), self.size_bytes):
             if location.max_timestamp == timestamp:
@@ -379,13 +379,10 @@ class LogSegment:
                 return TimestampOffset(record.timestamp, record.offset, location.leader_epoch)
         return None
 
-    # --- changing
+    # --- truncating, renaming and rebuilding
 
     def remove_suffix(self) -> None:
-        """Give the files their final names: the log last, since a `.swap` log says that there is more to do.
-
-        StorageError.
-        """
+        """Remove the `.swap` suffix, from the log file last: it marks the swap as incomplete."""
         prefix, _, file_suffix = self.log_path.rpartition(LOG_SUFFIX)
         for suffix in reversed(SUFFIXES):
             with suppress(FileMissing):
@@ -395,7 +392,7 @@ class LogSegment:
         self.time_index.path = prefix + TIME_INDEX_SUFFIX
 
     def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
-        """Cut off every batch that ends at `offset` or beyond; the segment becomes the active one."""
+        """Truncate the segment to `offset` and make it the active one."""
         location = self.find(offset)
         self.index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -416,28 +413,25 @@ class LogSegment:
         self.set_max_timestamp(largest, offset_of_largest)
 
     def rebuild_indexes(self) -> None:
-        """Write both indexes afresh from the log file, as the segment of a log that has rolled on.
-
-        Invalid where the file is damaged.
-        """
+        """Rebuild both indexes of an inactive segment. Raises InvalidBatch if the log file is damaged."""
         self.indexes_were_rebuilt = True
         rebuilding = self.begin_rebuild()
         for location in scan_headers(self.file, 0, self.size_bytes):
             try:
                 if not 0 <= location.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
-                    raise InvalidOffset(f"offset {location.last_offset} is not this segment's")
+                    raise InvalidOffset(f"offset {location.last_offset} is out of the segment's range")
                 rebuilding.add(location)
             except InvalidOffset as error:
                 raise InvalidBatch(location.position, str(error)) from error
         rebuilding.finish()
 
     def begin_rebuild(self) -> IndexRebuild:
-        """Empty both indexes, to be fed again batch by batch."""
+        """Empty both indexes, and return an object that rebuilds them batch by batch."""
         return IndexRebuild(self)
 
 
 class IndexRebuild:
-    """Both indexes of a segment in the making, from its batches in order."""
+    """The rebuilding of a segment's indexes from its batches, in order."""
 
     __slots__ = ("_segment", "_was_active", "indexed_position")
 
@@ -451,18 +445,18 @@ class IndexRebuild:
 
     @property
     def interval_bytes(self) -> int:
-        """How far apart indexed batches are, at least."""
+        """The minimum distance between indexed batches."""
         return self._segment.index_interval_bytes
 
     @property
     def largest_timestamp(self) -> int:
-        """The greatest timestamp up to here."""
+        """The greatest timestamp so far."""
         return self._segment.max_timestamp_entry()[0]
 
     def add(self, location: BatchLocation) -> None:
-        """The next batch. Those that are no later than `largest_timestamp` and not due need not be told.
+        """Add the next batch. Raises InvalidOffset if offsets go backwards.
 
-        InvalidOffset when offsets go backwards.
+        A batch may be left out if its timestamp is not above `largest_timestamp` and no index entry is due.
         """
         segment = self._segment
         if location.max_timestamp > segment.max_timestamp_entry()[0]:
@@ -473,7 +467,7 @@ class IndexRebuild:
             self.indexed_position = location.position
 
     def finish(self) -> None:
-        """Complete the files, as long as their entries; preallocated again if they were."""
+        """Write the last entries and trim the files. Those of an active segment are preallocated again."""
         segment = self._segment
         segment.time_index.maybe_append(*segment.max_timestamp_entry())
         segment.index.finish()

@@ -1,7 +1,7 @@
-"""The segments of one log, in order, and how to find something in them.
+"""The segments of one log in offset order, and lookups across them. Kafka's LogSegments.
 
-The last one is active. Reading mostly happens where writing did a moment ago, so the places of the last few
-writes are remembered: a read that begins or ends at one of them needs no search.
+The last segment is active. Most reads start or end at a recent append, so the positions of the last few
+writes are remembered, and such a read needs no search.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
 from kwire.broker.storage.log.transaction_index import AbortedTxn, collect_aborted_txns
 
 _REMEMBERED_WRITES = 16
-"""How many writes are remembered."""
+"""The number of remembered write positions."""
 _LENGTH_FIELD_POSITION = 8
 _BYTES_BEFORE_LENGTH_COUNTS = 12
 
 
 class _NoFile:
-    """Stands in for the file of a region of no bytes."""
+    """The file of an empty region."""
 
     def fileno(self) -> int:
         raise OSError("an empty region has no file")
@@ -43,18 +43,18 @@ class _NoFile:
 
 EMPTY = FileRegion(_NoFile(), 0, 0)
 INCOMPLETE = FileRegion(_NoFile(), 0, 0)
-"""Nothing either: there is a batch, and not even the first one fits."""
+"""An empty region for a batch that exceeds the size limit."""
 
 
 class LogSegments:
-    """At least one segment; what is staged for the active one is not in it yet."""
+    """One or more segments. Staged appends are not part of the active segment yet."""
 
     __slots__ = ("_largest_rolled", "_segments", "_write_positions", "active", "bases", "end_offset")
 
     def __init__(self, segments: Iterable[LogSegment], end_offset: int) -> None:
         self._segments = list(segments)
         self.bases = [segment.base_offset for segment in self._segments]
-        """The first offset of each; not to be changed from outside."""
+        """The base offsets of the segments, read-only for callers."""
         self.active = self._segments[-1]
         self.end_offset = end_offset
         """The offset after the last batch in the files."""
@@ -69,20 +69,20 @@ class LogSegments:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all of them, without their indexes."""
+        """The size of all segments in bytes, without their indexes."""
         return sum(segment.size_bytes for segment in self._segments)
 
-    # --- changing
+    # --- adding and removing segments
 
     def add(self, segment: LogSegment) -> None:
-        """Make a new segment the active one."""
+        """Add a segment and make it the active one."""
         self._segments.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
         self._largest_rolled = None
 
     def remove(self, gone: Iterable[LogSegment]) -> None:
-        """Forget some, of which the caller takes care. When all go, `add` has to follow."""
+        """Remove segments; the caller deletes their files. `add` must follow if all are removed."""
         bases = {segment.base_offset for segment in gone}
         self._segments = [segment for segment in self._segments if segment.base_offset not in bases]
         self.bases = [segment.base_offset for segment in self._segments]
@@ -91,7 +91,7 @@ class LogSegments:
         self.forget_positions()
 
     def replace(self, gone: Iterable[LogSegment], new: LogSegment) -> None:
-        """Put one that is not active in the place of neighbours, the first of which has its base offset."""
+        """Replace adjacent inactive segments by one with the base offset of the first."""
         bases = {segment.base_offset for segment in gone}
         kept = [segment for segment in self._segments if segment.base_offset not in bases]
         kept.insert(bisect_left(kept, new.base_offset, key=lambda segment: segment.base_offset), new)
@@ -100,37 +100,37 @@ class LogSegments:
         self.forget_positions()
 
     def forget_positions(self) -> None:
-        """The log was cut at one of its ends: what is remembered of it may be wrong."""
+        """Forget the remembered positions, after a truncation or an increment of the log start offset."""
         self._write_positions.clear()
         self._largest_rolled = None
 
     def forget_lookups(self) -> None:
-        """Drop what the indexes keep of lookups, up to 1.5 KiB each, of however many segments."""
+        """Free the cached blocks of the indexes, up to 1.5 KiB each."""
         for segment in self._segments:
             segment.index.forget_lookup()
             segment.time_index.forget_lookup()
 
     def remember_write_position(self) -> None:
-        """The next batch will be at the end of the active segment: remember the place."""
+        """Remember the end of the active segment as the position of the next batch."""
         places = self._write_positions
         places[self.end_offset] = (self.active, self.active.size_bytes)
         if len(places) > _REMEMBERED_WRITES:
             del places[next(iter(places))]
 
-    # --- finding
+    # --- lookups
 
     def segments_from(self, offset: int) -> list[LogSegment]:
-        """The segments that hold anything from `offset` on."""
+        """Return the segments with records at or after `offset`."""
         return self._segments[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def unsynced_from(self, recovery_point: int) -> list[LogSegment]:
-        """The segments that hold anything from the recovery point on, and the one that it ends."""
+        """Return the segments with records after the recovery point, and the one that ends there."""
         return self._segments[max(0, bisect_left(self.bases, recovery_point) - 1) :]
 
     def region(self, offset: int, up_to_offset: int, max_bytes: int, *, at_least_one: bool) -> FileRegion:
-        """From the batch that holds `offset`, within its segment; INCOMPLETE where that one is too large.
+        """Return the bytes from the batch that contains `offset`, within one segment.
 
-        StorageError, Invalid.
+        The result is INCOMPLETE if that batch exceeds `max_bytes`. Raises StorageError, InvalidBatch.
         """
         if offset >= min(up_to_offset, self.end_offset):
             return EMPTY
@@ -150,11 +150,11 @@ class LogSegments:
         return FileRegion(file, position, size_bytes)
 
     def aborted(self, offset: int, region: FileRegion, stable_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions that a reader of this region, which begins at `offset`, must know of.
+        """Return the aborted transactions for a read_committed consumer of a region that starts at `offset`.
 
-        Also of a region of no bytes, as Apache Kafka tells it, where something stable is to be read.
-        How far the region reaches is taken from the index, as Apache Kafka does, so that there may be some of
-        a little further on. StorageError.
+        As in Kafka, they are returned for an empty region too if `offset` is below the last stable offset.
+        The end of the region is looked up in the index, as in Kafka, so the result may include transactions
+        that start after the region. Raises StorageError.
         """
         if offset >= stable_offset or not any(segment.aborted() for segment in self.segments_from(offset)):
             return []
@@ -175,7 +175,7 @@ class LogSegments:
         return aborted
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """The bytes of the batches between two offsets. StorageError, Invalid."""
+        """Return the bytes of the batches between two offsets. Raises StorageError, InvalidBatch."""
         up_to_offset = min(up_to_offset, self.end_offset)
         found = self._locate(offset) if offset < up_to_offset else None
         if found is None:
@@ -196,7 +196,7 @@ class LogSegments:
         )
 
     def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
-        """Where a read from `offset` began that gave this region; None where that has to be looked for."""
+        """Return where the read of `offset` that returned this region started; None without a search."""
         active = self.active
         if offset < active.base_offset:
             return None
@@ -204,10 +204,10 @@ class LogSegments:
             return active.base_offset, region.position
         return (active.base_offset, active.size_bytes) if offset >= self.end_offset else None
 
-    def place(self, offset: int) -> tuple[int, int]:
-        """Where a read from `offset` begins: a segment's base offset, and position. StorageError, Invalid.
+    def find_position(self, offset: int) -> tuple[int, int]:
+        """Return the base offset of the segment, and the position in it, where a read of `offset` starts.
 
-        That is a later one where compaction has left nothing of that offset's own from there on.
+        In a compacted log this may be a later segment. Raises StorageError, InvalidBatch.
         """
         if offset < self.end_offset:
             found = self._locate(offset)
@@ -218,9 +218,9 @@ class LogSegments:
         return segment.base_offset, position
 
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
-        """From a position to an offset in the segment that has this base; None if the offset is not of it.
+        """Return the bytes from a position in the segment `base` to an offset; None if it is in another one.
 
-        StorageError, Invalid.
+        Raises StorageError, InvalidBatch.
         """
         number = bisect_right(self.bases, up_to_offset) - 1
         if number < 0 or self.bases[number] != base:
@@ -228,7 +228,7 @@ class LogSegments:
         return self._position_within(self._segments[number], up_to_offset) - position
 
     def batch_base_offset(self, offset: int) -> int:
-        """Where the batch begins that holds `offset`, or the first one after it. StorageError, Invalid."""
+        """Return the base offset of the batch that contains `offset`, or of the first one after it."""
         for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
@@ -236,11 +236,11 @@ class LogSegments:
         return offset
 
     def _locate(self, offset: int) -> tuple[LogSegment, int] | None:
-        """Where the batch begins that holds `offset`, or the first one after it."""
+        """Return the position of the batch that contains `offset`, or of the first one after it."""
         place = self._write_positions.get(offset)
         if place is not None and place[1] < place[0].size_bytes:
             return place
-        # A compacted log may have no batch at the end of a segment: the next one has it then.
+        # In a compacted log, the last batches of a segment may be gone: continue with the next segment.
         for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
@@ -248,7 +248,7 @@ class LogSegments:
         return None
 
     def _position_within(self, segment: LogSegment, up_to_offset: int) -> int:
-        """Where in this segment the batches end that lie before `up_to_offset`."""
+        """Return the position in this segment after the batches before `up_to_offset`."""
         if up_to_offset >= self.end_offset:
             return segment.size_bytes
         place = self._write_positions.get(up_to_offset)
@@ -258,10 +258,10 @@ class LogSegments:
         return segment.size_bytes if found is None else found.position
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        """The first record from `start_offset` on that is not older. StorageError, Invalid, CorruptBatch.
+        """Return the first record from `start_offset` on with this timestamp or a later one.
 
-        The first segment that has a record as new decides, as in Apache Kafka: nothing is found where what it
-        has lies before the start, even where that is all of it.
+        As in Kafka, only the first segment with such a timestamp is searched, even if its matching records
+        are before `start_offset`. Raises StorageError, InvalidBatch, CorruptBatch.
         """
         for segment in self._segments:
             if segment.size_bytes and segment.largest_timestamp() >= timestamp:
@@ -269,14 +269,15 @@ class LogSegments:
         return None
 
     def find_max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the greatest timestamp. StorageError, Invalid, CorruptBatch.
+        """Return the first record with the greatest timestamp; None in an empty log.
 
-        It may lie before the log start, as in Apache Kafka, while its segment is there.
+        As in Kafka, the record may be before the log start offset if its segment still exists. Raises
+        StorageError, InvalidBatch, CorruptBatch.
         """
         active = self.active
         largest = self._largest_rolled
         if largest is None:
-            # Found once among the segments that do not change any more.
+            # Cache the result for the inactive segments.
             largest = max(self._segments, key=_max_timestamp)
             if largest is not active:
                 self._largest_rolled = largest
@@ -286,7 +287,7 @@ class LogSegments:
 
 
 def _batch_bytes(file: DiskFile, position: int) -> int:
-    """The size of the batch at this position."""
+    """Return the size of the batch at this position."""
     length = file.read_at(position + _LENGTH_FIELD_POSITION, 4)
     return _BYTES_BEFORE_LENGTH_COUNTS + int.from_bytes(length, "big")
 

@@ -1,4 +1,4 @@
-"""Appends on their way into a log: with their offsets, and not in the file yet."""
+"""Appends that have their offsets and are not in the segment file yet."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class LogAppendInfo(NamedTuple):
-    """What an append has become."""
+    """The result of an append. Kafka's LogAppendInfo."""
 
     first_offset: int
     last_offset: int
     log_append_time_ms: int
-    """-1 unless the topic's timestamps are LogAppendTime."""
+    """The append time with LogAppendTime, else -1."""
     log_start_offset: int
     is_duplicate: bool = False
-    """The producer had sent this batch before: the offsets are those of the first time."""
+    """Whether the batch was appended before: the offsets are those of the first append."""
 
 
 class IncomingBatches(NamedTuple):
@@ -31,17 +31,17 @@ class IncomingBatches(NamedTuple):
     last_offset: int
     max_timestamp: int
     offset_of_max_timestamp: int
-    """The last offset of the first batch that has the greatest timestamp."""
+    """The last offset of the first batch with the greatest timestamp."""
     from_producers: list[tuple[int, BatchHeader]]
-    """Those with a producer id, by where they lie in the data."""
+    """The batches with a producer id: position in the data, and header."""
     epochs: list[tuple[int, int]]
-    """Leader epochs, with the offsets where they begin."""
+    """The leader epochs of the batches with their start offsets."""
     parts: list[tuple[int, int, int, int]] | None = None
-    """Size, last offset, greatest timestamp and its offset of each batch, where there are several."""
+    """Size, last offset, greatest timestamp and its offset of each batch, if there are several batches."""
 
 
 class StagedAppends:
-    """Appends that have their places, and are not in the file yet."""
+    """The appends of a log that are not in its active segment's file yet."""
 
     __slots__ = ("_incoming", "size_bytes")
 
@@ -53,17 +53,17 @@ class StagedAppends:
         return bool(self._incoming)
 
     def add(self, incoming: IncomingBatches) -> None:
-        """The next one."""
+        """Stage an append."""
         self._incoming.append(incoming)
         self.size_bytes += incoming.size_bytes
 
     def clear(self) -> None:
-        """There is none any more."""
+        """Discard all staged appends."""
         self._incoming = []
         self.size_bytes = 0
 
     def write_to(self, segment: LogSegment) -> None:
-        """Write all of them with one call. StorageError: none of them is in the file."""
+        """Write all staged appends with one call. After a StorageError none of them is in the file."""
         incoming = self._incoming
         self.clear()
         file = segment.file
@@ -77,13 +77,13 @@ class StagedAppends:
                 segment.update_after_append(
                     one.size_bytes, one.last_offset, one.max_timestamp, one.offset_of_max_timestamp
                 )
-            else:  # as Kafka since 4.0: the indexes of a follower are those of its leader
+            else:  # as in Kafka since 4.0: a follower's indexes have the entries of its leader's
                 for part in one.parts:
                     segment.update_after_append(*part)
 
 
 def assign_offsets(validated: ValidatedBatch, first_offset: int, leader_epoch: int) -> IncomingBatches:
-    """Stamp a checked batch with offsets and the leader's epoch."""
+    """Set the offsets and the leader epoch of a validated batch."""
     data, header = validated
     stamp(data, 0, first_offset, leader_epoch)
     last_offset = first_offset + header.last_offset_delta
@@ -106,12 +106,12 @@ def assign_offsets(validated: ValidatedBatch, first_offset: int, leader_epoch: i
 def check_stored_batches(
     records: memoryview, next_offset: int, *, fetched_in_epoch: int | None = None
 ) -> IncomingBatches | None:
-    """Take whole batches as they are stored elsewhere.
+    """Check batches that have their offsets and leader epochs; None if there is none to append.
 
-    `fetched_in_epoch` is the epoch of the leader that they were fetched from. The last one may be cut short
-    then, and is left off, and so is what a later leader has appended. None where there is no other.
+    `fetched_in_epoch` is the leader epoch of a fetch. An incomplete last batch is then dropped, and so are
+    the batches of later leader epochs.
 
-    Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets that do not follow `next_offset`.
+    Raises ApiError: CORRUPT_MESSAGE; OFFSET_OUT_OF_RANGE for offsets before `next_offset`.
     """
     first_offset = -1
     max_timestamp, offset_of_max = -1, -1

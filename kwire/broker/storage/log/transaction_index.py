@@ -1,8 +1,8 @@
-"""The `.txnindex` of a segment: the transactions whose abort markers are in it. KIP-98.
+"""The `.txnindex` file of a segment: the transactions whose abort markers are in the segment. KIP-98.
 
-An entry is 34 bytes: version (0), producer id, first offset of the transaction, offset of its marker, and
-what was stable once the marker was written. Entries lie in the order of their markers. Most segments have
-none, and no file then.
+An entry has 34 bytes: version (0), producer id, first offset of the transaction, offset of its abort marker,
+and the last stable offset after the marker. Entries are in the order of the markers. Most segments have no
+abort marker and no file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENTRY_BYTES = _ENTRY.size
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction: its first record that is still there, its marker, what was stable then."""
+    """An aborted transaction: producer id, first offset, offset of the marker, last stable offset then."""
 
     producer_id: int
     first_offset: int
@@ -26,33 +26,33 @@ class AbortedTxn(NamedTuple):
     last_stable_offset: int
 
     def encode(self) -> bytes:
-        """The entry of a `.txnindex` file."""
+        """Return the entry of a `.txnindex` file."""
         return _ENTRY.pack(_VERSION, *self)
 
 
 def read_aborted_txns(disk: Disk, path: str) -> list[AbortedTxn]:
-    """Every entry of an index; none where there is no file. StorageError for one that is damaged."""
+    """Return all entries of an index; none if there is no file. Raises StorageError if it is corrupt."""
     if not disk.exists(path):
         return []
     data = disk.read(path)
     if len(data) % ENTRY_BYTES:
-        raise StorageError(f"{path} has {len(data)} bytes, which is no number of whole entries")
+        raise StorageError(f"{path} has {len(data)} bytes, not a multiple of {ENTRY_BYTES}")
     found: list[AbortedTxn] = []
     for version, *fields in _ENTRY.iter_unpack(data):
         if version != _VERSION:
-            raise StorageError(f"{path} has an entry of version {version}, not {_VERSION}")
+            raise StorageError(f"{path} has an entry with version {version}, expected {_VERSION}")
         found.append(AbortedTxn(*fields))
     return found
 
 
 def append_aborted_txn(disk: Disk, path: str, entry: AbortedTxn) -> None:
-    """Add an entry, making the file for the first one. StorageError."""
+    """Add an entry, and create the file for the first one. Raises StorageError."""
     file = disk.open(path, create=True)
     file.write_at(file.size(), [entry.encode()])
 
 
 def truncate_aborted_txns(disk: Disk, path: str, offset: int) -> None:
-    """Drop the entries whose markers lie at `offset` or beyond. StorageError."""
+    """Drop the entries whose markers are at or after `offset`. Raises StorageError."""
     if not disk.exists(path):
         return
     kept = 0
@@ -66,7 +66,7 @@ def truncate_aborted_txns(disk: Disk, path: str, offset: int) -> None:
 def collect_aborted_txns(
     entries: list[AbortedTxn], fetch_offset: int, upper_bound_offset: int
 ) -> tuple[list[AbortedTxn], bool]:
-    """What a reader of the range must leave out, and whether later indexes cannot have more of it."""
+    """Return the transactions to skip in an offset range, and whether later indexes have no more of them."""
     found: list[AbortedTxn] = []
     for entry in entries:
         if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:

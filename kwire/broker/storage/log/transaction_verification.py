@@ -1,7 +1,7 @@
-"""What producers have tried to begin a transaction with, until one of its batches is in the log. KIP-890.
+"""Transaction verification for producers without a batch of their transaction in the log yet. KIP-890.
 
-A batch that is refused comes again. Those that its producer sent after it must not overtake it, though
-nothing may be known of the producer that they could be out of order with.
+A producer resends a rejected batch. Its later batches must not be appended before that one, even if the log
+has no producer state that shows them to be out of order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 
 class VerificationState:
-    """The batches that one producer has sent, whatever became of them."""
+    """The batches that one producer has sent since its verification began, accepted or not."""
 
     __slots__ = ("began_ms", "epoch", "lowest_sequence", "supports_epoch_bump")
 
@@ -22,18 +22,18 @@ class VerificationState:
         self.epoch = epoch
         self.lowest_sequence = sequence
         self.supports_epoch_bump = supports_epoch_bump
-        """Whether the producer follows version 2 of the protocol, in which each transaction begins at 0."""
+        """Whether the producer uses transaction version 2, in which each transaction starts at sequence 0."""
         self.began_ms = began_ms
 
     def update_lowest_sequence(self, epoch: int, sequence: int) -> None:
-        """A batch was sent. An older epoch says nothing of the newer one."""
+        """Record a batch. Batches of an older epoch are ignored."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch = epoch
             self.lowest_sequence = sequence
 
 
 class _VerificationQueue:
-    """Of a producer that sends more before it is told of the first: the answers may come from elsewhere."""
+    """The batches of one producer that wait for the verification of an earlier batch, to keep their order."""
 
     __slots__ = ("is_calling", "is_taken", "waiting")
 
@@ -44,7 +44,7 @@ class _VerificationQueue:
 
 
 class Verifications:
-    """Those of one log, by producer id."""
+    """The verification states of one log, by producer id."""
 
     __slots__ = ("_begun", "_queues")
 
@@ -58,10 +58,10 @@ class Verifications:
     def begin(
         self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, began_ms: int
     ) -> VerificationState:
-        """A batch is about to be appended that may begin its transaction here.
+        """Record a batch that may start its producer's transaction in this log.
 
-        What is returned is current until the transaction has begun here, or ended. `began_ms` is of the
-        monotonic clock.
+        The returned state is current until the transaction has started in this log, or has ended. `began_ms`
+        is a time of the monotonic clock.
         """
         begun = self._begun.get(producer_id)
         if begun is None:
@@ -73,15 +73,15 @@ class Verifications:
         return begun
 
     def is_current(self, producer_id: int, begun: VerificationState) -> bool:
-        """Whether neither a batch of the transaction nor its end has come since this was begun."""
+        """Return whether the transaction has neither started nor ended in this log since `begin`."""
         return self._begun.get(producer_id) is begun
 
     def is_verifying(self, producer_id: int) -> bool:
-        """Whether a batch of the producer is being verified, which others must not overtake."""
+        """Return whether a batch of the producer is being verified, so that later batches must wait."""
         return producer_id in self._queues
 
     def run_in_turn(self, producer_id: int, go: Callable[[], None]) -> None:
-        """Call this now, or when it is its turn: it is over with `end_turn`."""
+        """Call `go` now, or after the producer's earlier batches; `end_turn` must follow."""
         turns = self._queues.get(producer_id)
         if turns is not None:
             turns.waiting.append(go)
@@ -90,7 +90,7 @@ class Verifications:
         go()
 
     def end_turn(self, producer_id: int) -> None:
-        """A batch is verified, or refused, and those behind it may go on."""
+        """End the verification of a batch and run the next waiting one of the producer."""
         turns = self._queues[producer_id]
         turns.is_taken = False
         if turns.is_calling:
@@ -103,12 +103,12 @@ class Verifications:
         finally:
             turns.is_calling = False
             if turns.waiting and not turns.is_taken:
-                self.end_turn(producer_id)  # one of them has failed, not those behind it
+                self.end_turn(producer_id)  # one of them has raised; the others continue
             elif not turns.is_taken:
                 del self._queues[producer_id]
 
     def check(self, header: BatchHeader, *, is_unknown: bool) -> None:
-        """Whether a batch overtakes one that was refused. OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """Check that a batch does not overtake a rejected one. Raises OUT_OF_ORDER_SEQUENCE_NUMBER.
 
         `is_unknown`: the log has no batch of the producer.
         """
@@ -124,10 +124,10 @@ class Verifications:
             )
 
     def complete(self, header: BatchHeader) -> None:
-        """A batch of the transaction is in the log, or a marker.
+        """Drop the state once a batch or the marker of the transaction is in the log.
 
-        In version 2 the marker of a transaction has a later epoch than its batches. One of the same epoch
-        ends what was before, and what is about to begin goes on.
+        With transaction version 2, a marker has a later epoch than the batches of its transaction. A marker
+        of the same epoch ended an earlier transaction, so that the state is kept.
         """
         begun = self._begun.get(header.producer_id)
         if begun is None:
@@ -137,7 +137,7 @@ class Verifications:
         del self._begun[header.producer_id]
 
     def expire(self, oldest_ms: int) -> None:
-        """Forget what began before a time, or then."""
+        """Drop the states that began at `oldest_ms` or before."""
         self._begun = {
             producer_id: begun for producer_id, begun in self._begun.items() if begun.began_ms > oldest_ms
         }

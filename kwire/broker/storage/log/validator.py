@@ -1,8 +1,9 @@
-"""What a partition's leader checks of a batch before it is appended, and what it changes in it.
+"""Validation of the batch of a leader append, and its conversion. Kafka's LogValidator.
 
-Order, as Kafka has it: format of the request's records (`check_produced`, before anything else is looked at),
-then base offset, size, CRC, offsets against count, control bit, sequence, then the records. Record boundaries
-are always walked; keys and timestamps are decoded where the topic makes them matter (docs/decisions/0002).
+The order of the checks is Kafka's: first the format of the request's records (`check_produced`), then base
+offset, size, CRC, offset range and record count, control bit, sequence, and the records. Record boundaries
+are always checked. Keys and timestamps are decoded only if the topic's configuration depends on them
+(docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 MIN_RECORD_BYTES: Final = 14
-"""The least length that any format of a batch may state (that of a v0 message without key and value)."""
+"""The minimum length field of a batch in any format: that of a v0 message without key and value."""
 
 MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
-"""What a compressed batch may become: as much as a whole request may hold by default."""
+"""The limit for a decompressed batch, which is the default limit for a request."""
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 ERRORS_SHOWN: Final = 3
@@ -59,26 +60,25 @@ CODEC_NAMES: Final = {
 
 
 class RecordErrors(ApiError):
-    """A batch refused for single records of it. KIP-467."""
+    """A batch that was rejected because of single records. KIP-467."""
 
     def __init__(self, code: ErrorCode, message: str, refused: list[tuple[int, str]]) -> None:
         super().__init__(code, message)
         self.records = refused
-        """Index in the batch and reason, of each record that is at fault."""
+        """The index and the reason of each invalid record."""
 
 
 class ValidatedBatch(NamedTuple):
-    """A batch that may be appended: the bytes to keep, and its header."""
+    """The bytes of a batch to append, and its header."""
 
     data: bytearray | memoryview
     header: BatchHeader
 
 
 def leading_header(data: Buffer | None) -> BatchHeader | None:
-    """The header of the batch that a Produce request has for a partition; None where there is no whole one.
+    """Return the header of the first batch in a partition's Produce data; None without a complete batch.
 
-    Kafka looks at those of all partitions before anything else. ApiError CORRUPT_MESSAGE for a batch whose
-    length or magic cannot be.
+    Kafka checks those of all partitions first. Raises CORRUPT_MESSAGE for an impossible length or magic.
     """
     if data is None or len(data) < LOG_OVERHEAD_BYTES:
         return None
@@ -91,10 +91,9 @@ def leading_header(data: Buffer | None) -> BatchHeader | None:
 
 
 def check_produced(data: Buffer | None, header: BatchHeader | None, api_version: int) -> memoryview:
-    """The one batch that a Produce request may carry for a partition, whose header was read.
+    """Return the one batch that a Produce request may have for a partition, without bytes after it.
 
-    Raises ApiError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE. Bytes after the batch that
-    are no batch are left off.
+    Raises ApiError: CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE.
     """
     if header is None or data is None:
         size_bytes = None if data is None else _whole_batch(data, 0)
@@ -120,7 +119,7 @@ def check_produced(data: Buffer | None, header: BatchHeader | None, api_version:
 
 
 def _whole_batch(data: Buffer, position: int) -> int | None:
-    """The size of the batch of any format at `position`, None where there is no whole one."""
+    """Return the size of the batch of any format at `position`; None if it is incomplete."""
     left_bytes = len(data) - position
     if left_bytes < LOG_OVERHEAD_BYTES:
         return None
@@ -145,11 +144,11 @@ def validate(
     partition: str = "",
     header: BatchHeader | None = None,
 ) -> ValidatedBatch:
-    """Check one whole batch, and give it the timestamps and the compression that its topic asks for.
+    """Validate a complete batch, and convert its timestamps and compression as the topic requires.
 
-    `partition` is for messages; `header` is the batch's, where it was read before. Offsets are not assigned
-    here. Raises ApiError with CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD or INVALID_TIMESTAMP;
-    RecordErrors where single records are at fault.
+    `partition` is for error messages. `header` is the header of the batch if the caller has read it. Offsets
+    are not assigned here. Raises ApiError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD,
+    INVALID_TIMESTAMP; RecordErrors if single records are invalid.
     """
     if header is None:
         if len(batch) < HEADER_BYTES:
@@ -167,7 +166,7 @@ def validate(
     if from_client:
         _check_client_batch(header, partition)
     elif origin is AppendOrigin.COORDINATOR and _is_unchanged_by(header, config):
-        # This broker has built its records a moment ago; the CRC tells that they are still those.
+        # This broker built the records. The CRC shows that they are unchanged.
         return ValidatedBatch(batch, header)
     try:
         return _check_records(batch, header, config, now_ms, partition)
@@ -210,7 +209,7 @@ def _check_client_batch(header: BatchHeader, partition: str) -> None:
 
 
 def _is_unchanged_by(header: BatchHeader, config: LogConfig) -> bool:
-    """Whether the topic's configuration changes nothing in the batch."""
+    """Return whether the topic's configuration requires no change of the batch."""
     codec = header.codec
     return (
         CODEC_NAMES.get(config.compression_type, codec) == codec
@@ -257,7 +256,7 @@ def _check_records(
         count = count_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
         if count != header.records_count:
             raise CorruptBatch(
-                f"The batch says it has {header.records_count} records and holds another number"
+                f"The header counts {header.records_count} records, and the batch has another number"
             )
     if append_time:
         return ValidatedBatch(batch, stamp_append_time(batch, 0, header, now_ms))
@@ -269,7 +268,7 @@ def _check_records(
 
 
 def _timestamps_matter(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
-    """Whether some record's timestamp may be refused, so that each must be looked at."""
+    """Return whether a record's timestamp may be invalid, so that all timestamps have to be decoded."""
     if config.message_timestamp_type == LOG_APPEND_TIME:
         return header.has_log_append_time
     return (

@@ -205,10 +205,15 @@ def test_bytes_to_counts_within_a_segment(filled: Log) -> None:
 def test_where_a_read_begins_is_known_from_it_in_the_active_segment(filled: Log) -> None:
     first, second = filled.segment_base_offsets[:2]
     last, end = filled.segment_base_offsets[-1], filled.log_end_offset
-    assert [filled.place(offset)[0] for offset in (0, second - 1, second, end)] == [0, 0, second, last]
+    assert [filled.find_position(offset)[0] for offset in (0, second - 1, second, end)] == [
+        0,
+        0,
+        second,
+        last,
+    ]
     for offset in (last, last + 2, end):
         region = filled.read(offset, max_bytes=1 << 20, up_to_offset=end)
-        assert filled.known_position(region, offset) == filled.place(offset)
+        assert filled.known_position(region, offset) == filled.find_position(offset)
     for offset in (first, second):
         region = filled.read(offset, max_bytes=1 << 20, up_to_offset=end)
         assert filled.known_position(region, offset) is None
