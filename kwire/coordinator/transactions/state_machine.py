@@ -129,10 +129,10 @@ class TransactionStateMachine:
         """Do nothing: this log contains no transactional records."""
 
     def on_loaded(self) -> None:
-        """Resume prepared transactions, whose markers may not be written.
+        """Resume prepared transactions, since some of their markers may be missing.
 
-        The markers wait until the prepare record is known to be committed, since another coordinator might
-        not have it otherwise.
+        Markers are written once the prepare record is known to be committed. Otherwise a new coordinator
+        might not have the record.
         """
         for transaction in list(self.transactions.values()):
             if transaction.is_ending:

@@ -221,7 +221,7 @@ class ClassicGroups:
         return group
 
     def adopt(self, group: ClassicGroup, rebalance: str | None) -> CoordinatorResult:
-        """Add a converted consumer group. `rebalance` is the reason for a rebalance, or None for none."""
+        """Add a converted consumer group, and start a rebalance if `rebalance` is a reason for one."""
         self.groups[group.id] = group
         for member in group.members.values():
             self.renew_session(group, member)
