@@ -72,7 +72,8 @@ _CODECS = tuple(Codec)
 class UnreadableBatch(CorruptBatch):
     """A batch that cannot be read: an unknown codec, invalid compressed data, a varint that does not end.
 
-    Kafka has an error code for records that contradict themselves, but none for these, so they differ here.
+    This is a separate class because Kafka has no error code for these, unlike for records that contradict
+    themselves.
     """
 
 

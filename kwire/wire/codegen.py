@@ -142,7 +142,7 @@ class _DecoderSource(_Source):
     """The source of `decode(b, p, e)`: b is the buffer, p the position, e the end."""
 
     def compile(self, *, outermost: bool = False) -> Any:
-        """Compile the decoder. The outermost one converts the errors of Python's reads into WireError."""
+        """Compile the decoder. The outermost decoder converts Python's read errors into WireError."""
         cls = self.message_class
         self.names.update(
             cls=cls,
@@ -337,7 +337,7 @@ class _EncoderSource(_Source):
     """The source of `encode(o, out, regions)`."""
 
     def compile(self, *, outermost: bool = False) -> Any:
-        """Compile the encoder. The outermost one converts a struct.error into a ValueError."""
+        """Compile the encoder. The outermost encoder converts struct.error into ValueError."""
         cls = self.message_class
         self.names.update(
             append_varint=append_unsigned_varint,

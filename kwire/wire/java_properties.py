@@ -1,6 +1,6 @@
 """Java's properties files: `java.util.Properties.load`, values of `store`, and Java's integers.
 
-This is not a library, because importing the maintained one takes longer than the rest of a broker's start.
+No library is used: importing the maintained one takes longer than the rest of a broker's start.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ BLANKS = "".join(map(chr, range(0x21)))
 
 
 _MAX_CACHED_LENGTH = 256
-"""A name may have 32 KiB. Longer hashes are not cached, to bound the cache's memory."""
+"""The longest text whose hash is cached. A name may have 32 KiB, so caching all would take much memory."""
 
 _CHUNK_BYTES = 2048
 """The size of the chunks that are folded one by one. A chunk fits in the processor's first cache."""

@@ -209,7 +209,7 @@ def _skip_tags(buffer: Buffer, position: int, end: int) -> int:
 
 
 def decode_request(header: RequestHeader, frame: memoryview, position: int) -> Any:
-    """Decode the request of a frame, whose API and version must be declared. WireError if it is malformed.
+    """Decode the request in a frame. Its API and version must be declared. WireError if it is malformed.
 
     Bytes after the request are ignored, as Apache Kafka does.
     """
@@ -246,7 +246,7 @@ def encode_response(
 
 
 def encode_request(request: Message, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """Encode a client's request as a complete frame with its size.
+    """Encode a request on the client's side, as a complete frame with its size.
 
     ValueError for a value that the version cannot carry, or a region of a file.
     """
@@ -267,9 +267,10 @@ def encode_request(request: Message, api_version: int, correlation_id: int, clie
 def decode_response(
     response_class: type[ResponseT], api_version: int, frame: Buffer
 ) -> tuple[int, ResponseT]:
-    """Decode a client's response frame without its size: the correlation id and the response.
+    """Decode a response on the client's side. Return its correlation id and the response.
 
-    Records in the response are views of the frame. WireError for a malformed frame.
+    `frame` does not include the size. Records in the response are views of it. WireError for a malformed
+    frame.
     """
     end = len(frame)
     if end < 4:
@@ -306,8 +307,8 @@ class UnknownRecord(Message):
 def encode_record(record: Message, version: int) -> bytes:
     """Encode a record as it is written to its log.
 
-    The frame of a metadata record has its type and version. Two bytes precede the keys and values of
-    coordinators: the record type before a key, whatever `version` is, and the version before a value.
+    The frame of a metadata record has its type and version. Two bytes precede any other record: the record
+    type before a coordinator's key, whatever `version` is, and the version otherwise.
     """
     if isinstance(record, UnknownRecord):
         return record.value
@@ -374,10 +375,7 @@ def version_prefix(data: Buffer) -> int:
 
 
 def decode_version_prefixed(record_class: type[Message], data: Buffer) -> Any:
-    """Decode a coordinator's key or value, in the version of its prefix. WireError.
-
-    The prefix of a key is its record type; a key has only one version.
-    """
+    """Decode a record with a prefix: its version, or a coordinator key's record type. WireError."""
     version = version_prefix(data)
     if record_class.__name__.endswith("Key"):
         if version != record_class.API_KEY:

@@ -309,7 +309,7 @@ class BrokerConfig:
             self._apply("broker")
 
     def check_update(self, settings: Mapping[str, str], *, per_broker: bool) -> None:
-        """Raise ConfigError if these cannot be all dynamic settings of this broker, or of the cluster."""
+        """Raise ConfigError if these cannot be the dynamic settings of this broker, or of the cluster."""
         settings = without_providers(settings)
         check_settings(settings, per_broker=per_broker)
         layers = (self.cluster_wide, settings) if per_broker else (settings, self.per_broker)

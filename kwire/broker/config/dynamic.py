@@ -309,7 +309,7 @@ def _list(values: Values, name: str) -> Sequence[str]:
 
 
 def _first_set_ms(values: Values, *names: tuple[str, int]) -> int:
-    """Return the first key's value that is set, in milliseconds. Each key has its unit in milliseconds."""
+    """Return the first value that is set, in milliseconds, given keys and their units in milliseconds."""
     return next(_number(values, name) * units for name, units in names if values[name] is not None)
 
 
