@@ -100,7 +100,7 @@ def test_what_brokers_refuse_is_told_with_what_to_do(run: Run, refused: Callable
     (moved,) = run("logs", "move", "a.b", "--partition", "0", "--broker", "1", "--to", row["directory"])
     assert moved["moving"] is False
     run("groups", "reset", "begins-offsets", "--topic", "a.b", "--to", "end", "--execute")
-    assert "no client writes there" in refused("produce", "__consumer_offsets", "x")
+    assert "clients cannot write to it" in refused("produce", "__consumer_offsets", "x")
     run("topics", "delete", "a.b")
     run("groups", "delete", "begins-offsets")
 

@@ -35,7 +35,7 @@ def _collector() -> Iterator[None]:
         (["serve", "--set", "broker.id=x"], 1, "Invalid value x for configuration broker.id: "),
         (["serve", "--slow-request-ms", "soon"], 2, "--slow-request-ms is 'soon': expected milliseconds"),
         (["serve", "--http", ""], 2, "--http : expected PORT or HOST:PORT"),
-        (["serve", "--http", "0", "--console-writes"], 2, "which is not asked for: add --console"),
+        (["serve", "--http", "0", "--console-writes"], 2, "has no effect without the console: add --console"),
         (["serve", "no-such.properties"], 1, "no-such.properties: No such file or directory: give the path"),
         (["format"], 2, "--cluster-id is missing"),
         (["format", "-t", "x", "--standalone", "--no-initial-controllers"], 2, "exclude each other"),

@@ -97,7 +97,7 @@ def test_what_cannot_be_told_is_one_sentence(
 
 def test_standard_input_that_is_closed_is_told(broker: Broker) -> None:
     command = f"{sys.executable} -m kwire produce closed -b {broker.bootstrap_servers}"
-    for rest, status, said in (("<&-", 2, "standard input is closed: give lines there"), ("x <&-", 0, "")):
+    for rest, status, said in (("<&-", 2, "standard input is closed: give lines on it"), ("x <&-", 0, "")):
         ran = subprocess.run(["sh", "-c", f"{command} {rest}"], capture_output=True, text=True, cwd=ROOT)
         assert ran.returncode == status
         assert said in ran.stderr

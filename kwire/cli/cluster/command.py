@@ -27,7 +27,7 @@ from kwire.cli.shared.output import plural
 from kwire.wire.messages.describe_quorum import ResponsePartitionData
 
 ELECTION_SECONDS: Final = 10
-"""How long an election may take before the quorum counts as having no leader."""
+"""Maximum time of an election before the quorum counts as having no leader."""
 CLEAR: Final = "\x1b[H\x1b[2J"
 """Control sequences that clear a terminal."""
 

@@ -50,7 +50,7 @@ START_SECONDS: Final = 60
 STOP_SECONDS: Final = 90
 POLL_SECONDS: Final = 0.02
 SHUTDOWN_ROUND_SECONDS: Final = 2
-"""How long to wait for brokers before signaling them again, if the controllers have lost their majority."""
+"""Time to wait for brokers before signaling them again, if the controllers have lost their majority."""
 NODE: Final = re.compile(r"node-[0-9]+")
 """Name of a properties file, without its suffix; an editor may leave copies with other names."""
 UNFINISHED: Final = ".unfinished"

@@ -1,4 +1,4 @@
-"""`kwire dump`: what is in the files of a data directory, of Apache Kafka's as of kwire's."""
+"""`kwire dump`: print and check the files of a data directory, written by kwire or Apache Kafka."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ CHECKPOINTS: Final = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEAN
 def parser(name: str) -> ArgumentParser:
     parser = command_parser(
         name,
-        "Show what is in the files of a data directory, and check them; no broker is asked, nothing changed.",
+        "Print and check the files of a data directory. The files are only read, and no broker is needed.",
         "kwire dump kwire-data/orders-0\n"
         "  kwire dump kwire-data/__consumer_offsets-3/00000000000000000000.log --records",
         run,
     )
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a file, the directory of a partition, or a data directory"
+        "paths", nargs="+", metavar="PATH", help="a file, a partition's directory, or a data directory"
     )
-    parser.add_argument("--records", action="store_true", help="also the records of each batch")
+    parser.add_argument("--records", action="store_true", help="include the records of each batch")
     parser.add_argument(
         "--as",
         dest="kind",
         choices=(*sorted(set(KIND_BY_TOPIC.values())), "plain"),
-        help="what the records are (default: as the directory's name says)",
+        help="type of the records (default: derived from the directory's name)",
     )
-    parser.add_argument("--from", dest="first", type=int, default=0, metavar="OFFSET", help="where to begin")
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="OFFSET", help="first offset")
     parser.add_argument(
-        "--until", dest="last", type=int, default=MAX_OFFSET, metavar="OFFSET", help="the last"
+        "--until", dest="last", type=int, default=MAX_OFFSET, metavar="OFFSET", help="last offset"
     )
     add_deserializer_options(parser)
     add_json_option(parser)
@@ -77,7 +77,7 @@ def parser(name: str) -> ArgumentParser:
 
 def run(options: Namespace, output: Output) -> int:
     if options.first > options.last:
-        raise UsageError(f"--from {options.first} is behind --until {options.last}")
+        raise UsageError(f"--from {options.first} is greater than --until {options.last}")
     problems = 0
     shown = 0
     with output.progress("rows") as progress:
@@ -91,7 +91,7 @@ def run(options: Namespace, output: Output) -> int:
                 if not output.is_terminal:
                     progress.update(shown)
     if problems:
-        output.note(f"problems were found: {problems}")
+        output.note(f"problems found: {problems}")
     return 1 if problems else 0
 
 
@@ -116,11 +116,9 @@ def _text(value: object) -> str:
 
 
 def _files(path: str) -> Iterator[str]:
-    """The files that a path stands for: of a directory those that are known. Failure."""
+    """Return a file, or the known files of a directory. Raises CommandError."""
     if not os.path.exists(path):
-        raise CommandError(
-            f"{path}: there is no such file, nor directory: name one below a broker's log.dirs"
-        )
+        raise CommandError(f"{path}: no such file or directory: give a path below a broker's log.dirs")
     if not os.path.isdir(path):
         yield path
         return
@@ -130,7 +128,7 @@ def _files(path: str) -> Iterator[str]:
         raise cannot_read(path, error) from error
     known = [name for name in names if _reader(name) is not None]
     if not known:
-        raise CommandError(f"{path} has no files of Kafka's: name a data directory, or a partition in one")
+        raise CommandError(f"{path} has no Kafka files: give a data directory or a partition's directory")
     known.sort(
         key=lambda name: (ORDER.index(end) if (end := os.path.splitext(name)[1]) in ORDER else -1, name)
     )
@@ -142,7 +140,7 @@ def _rows(path: str, options: Namespace) -> Iterable[Row]:
     read = _reader(os.path.basename(path))
     if read is None:
         raise CommandError(
-            f"{path} is not known by its name: give a segment (.log), an index, a snapshot or a checkpoint"
+            f"{path} has an unknown name: expected a segment (.log), an index, a snapshot or a checkpoint"
         )
     try:
         yield from read(path, options)
@@ -153,7 +151,7 @@ def _rows(path: str, options: Namespace) -> Iterable[Row]:
 def _reader(name: str) -> Callable[[str, Namespace], Iterable[Row]] | None:
     if name in _BY_NAME:
         return _BY_NAME[name]
-    # A file that is to be deleted, or is in the making, is still what it was.
+    # Files that are to be deleted or swapped in have the format of the original.
     name = re.sub(r"\.(deleted|cleaned|swap)$", "", name)
     return _BY_SUFFIX.get(os.path.splitext(name)[1])
 

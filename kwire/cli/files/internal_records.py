@@ -1,4 +1,4 @@
-"""Records of internal topics, as what they say: by the topic that they are in."""
+"""Decoding of records in internal topics, by topic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KIND_BY_TOPIC: Final = {
     TRANSACTION_STATE_TOPIC: TRANSACTIONS,
     SHARE_GROUP_STATE_TOPIC: SHARE,
 }
-"""What is in the records of a topic."""
+"""Type of the records in each internal topic."""
 _MODULES_BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     OFFSETS: ("groups", "consumer_groups", "share_groups", "streams_groups"),
     TRANSACTIONS: ("transactions",),
@@ -54,7 +54,7 @@ _MARKER: Final = Struct(">hi")
 
 
 def decode_record(kind: str, record: Record) -> dict[str, object]:
-    """What a record of such a topic says, as JSON has it. Misfit where it says nothing that is known."""
+    """Return key and value of an internal record as JSON. Raises FormatMismatch for an unknown type."""
     try:
         if kind == METADATA:
             return {"record": _metadata(record.value)}
@@ -64,13 +64,13 @@ def decode_record(kind: str, record: Record) -> dict[str, object]:
             return key
         return {**key, "value": _as_json(decode_version_prefixed(value_class, record.value))}
     except KeyError as error:
-        raise FormatMismatch(f"a record of kind {error}, which is not known") from None
+        raise FormatMismatch(f"unknown record type {error}") from None
     except WireError as error:
         raise FormatMismatch(str(error)) from None
 
 
 def decode_control_record(record: Record) -> dict[str, object]:
-    """What a control record says: the end of a transaction, or of the quorum itself. Misfit."""
+    """Return a control record as JSON: a transaction marker, or a KRaft record. Raises FormatMismatch."""
     try:
         _, kind = control_type(record)
         value = record.value or b""
@@ -82,7 +82,7 @@ def decode_control_record(record: Record) -> dict[str, object]:
             return {"record": _as_json(decode(found, version, value)[0])}
     except (CorruptBatch, WireError) as error:
         raise FormatMismatch(str(error)) from None
-    raise FormatMismatch(f"a control record of type {kind}, which is not known")
+    raise FormatMismatch(f"unknown control record type {kind}")
 
 
 def _metadata(value: bytes | None) -> dict[str, object]:
@@ -94,7 +94,7 @@ def _metadata(value: bytes | None) -> dict[str, object]:
 
 @cache
 def _classes(kind: str) -> dict[int, tuple[type[Message], type[Message]]]:
-    """The classes of keys and values by the number in front of a key."""
+    """Return key and value classes by the type number that starts each key."""
     found = {}
     for name in _MODULES_BY_KIND[kind]:
         declared = vars(import_module(f"kwire.wire.records.{name}"))

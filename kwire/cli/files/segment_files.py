@@ -1,4 +1,4 @@
-"""Segment files and what belongs to them, row by row: batches, records, indexes, which are checked."""
+"""Rows for segments and indexes, which are checked on the way."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PROBLEM: Final = "problem"
 
 
 class SegmentFilter(NamedTuple):
-    """Which of a segment's records are shown, and how."""
+    """Selection and decoding of a segment's records."""
 
     records: bool
     kind: str | None
-    """What the records of an internal topic are; None for others."""
+    """Type of the records of an internal topic; None for other topics."""
     key: Decode
     value: Decode
     first: int
@@ -44,7 +44,7 @@ def problem_row(text: str) -> Row:
 
 
 def open_read_only(path: str) -> RealFile:
-    """A file that is only looked at. Failure."""
+    """Open a file for reading only. Raises CommandError."""
     try:
         return RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
@@ -52,20 +52,17 @@ def open_read_only(path: str) -> RealFile:
 
 
 def base_offset(path: str) -> int:
-    """The offset that a file is named after. Failure."""
+    """Return the base offset in a file's name. Raises CommandError."""
     name = os.path.basename(path).partition(".")[0].partition("-")[0]
     if not name.isdecimal():
         raise CommandError(
-            f"{path} is not named after an offset, as files of segments are: give its own name back"
+            f"{path} is not named after its base offset, like 00000000000000000000.log: restore its name"
         )
     return int(name)
 
 
 def dump_batches(path: str, wanted: SegmentFilter) -> Iterator[Row]:
-    """Each batch of a segment, and its records where they are wanted; what is damaged is a problem.
-
-    Failure where the file cannot be read.
-    """
+    """Yield each batch of a segment, its records if selected, and problems. Raises CommandError."""
     file = open_read_only(path)
     try:
         for whole in scan_batches(file, 0, file.size()):
@@ -86,7 +83,7 @@ def dump_batches(path: str, wanted: SegmentFilter) -> Iterator[Row]:
                 except CorruptBatch as error:
                     yield problem_row(f"the batch at byte {whole.location.position}: {error}")
     except (InvalidBatch, LegacyFormat) as error:
-        yield problem_row(f"what follows is no batch: {error}")
+        yield problem_row(f"invalid data after the last batch: {error}")
     except StorageError as error:
         raise CommandError(f"{path}: {error}") from error
 
@@ -142,7 +139,7 @@ def _record(header: BatchHeader, record: Record, wanted: SegmentFilter) -> Itera
 
 
 def dump_offset_index(path: str) -> Iterator[Row]:
-    """Each entry; one that does not lead to a batch at or before its offset is a problem. Failure."""
+    """Yield each entry, and a problem for each that does not point to a batch. Raises CommandError."""
     base = base_offset(path)
     places = iter(_batch_headers(path))
     place = next(places, None)
@@ -150,20 +147,22 @@ def dump_offset_index(path: str) -> Iterator[Row]:
     last = -1
     for relative, position in _entries(path, OFFSET_ENTRY):
         if last >= 0 and not relative and not position:
-            return  # the room that is kept for more
+            return  # preallocated space
         yield {"offset": base + relative, "position": position}
         if relative <= last:
-            yield problem_row(f"offset {base + relative} comes after {base + last}")
+            yield problem_row(f"offset {base + relative} follows {base + last}")
         last = max(last, relative)
         while place is not None and place.position < position:
             place = next(places, None)
         found = place is not None and place.position == position and place.base_offset <= base + relative
         if is_checked and not found:
-            yield problem_row(f"there is no batch of offset {base + relative} or before at byte {position}")
+            yield problem_row(
+                f"byte {position} is not the start of a batch at or before offset {base + relative}"
+            )
 
 
 def dump_time_index(path: str) -> Iterator[Row]:
-    """Each entry; one that is younger than a record before it is a problem. Failure."""
+    """Yield each entry, and a problem for each that precedes an earlier record. Raises CommandError."""
     base = base_offset(path)
     places = iter(_batch_headers(path))
     place = next(places, None)
@@ -173,17 +172,19 @@ def dump_time_index(path: str) -> Iterator[Row]:
             return
         yield {"timestamp": timestamp, "time": format_time(timestamp), "offset": base + relative}
         if timestamp < last:
-            yield problem_row(f"the time {timestamp} comes after {last}")
+            yield problem_row(f"timestamp {timestamp} follows {last}")
         last = max(last, timestamp)
         while place is not None and place.last_offset <= base + relative:
             greatest = max(greatest, place.max_timestamp)
             place = next(places, None)
         if greatest > timestamp:
-            yield problem_row(f"up to offset {base + relative} a record is of {greatest}, which is later")
+            yield problem_row(
+                f"a record up to offset {base + relative} has timestamp {greatest}, which is later"
+            )
 
 
 def _batch_headers(path: str) -> Iterator[BatchLocation]:
-    """The batches of the segment that an index is of; none where it is not there."""
+    """Yield the batches of an index's segment; nothing if the segment does not exist."""
     log = path.rpartition(".")[0] + ".log"
     if not os.path.exists(log):
         return
@@ -191,18 +192,18 @@ def _batch_headers(path: str) -> Iterator[BatchLocation]:
     try:
         yield from scan_headers(file, 0, file.size())
     except InvalidBatch:
-        return  # dumping the segment itself tells
+        return  # reported for the segment itself
 
 
 def _entries(path: str, entry: Struct) -> Iterator[tuple[int, int]]:
     content = read_file(path)
     if len(content) > entry.size and not content.strip(b"\0"):
-        return  # of a segment that is written: room for entries, and none yet
+        return  # preallocated index of the active segment, without entries
     yield from entry.iter_unpack(content[: len(content) // entry.size * entry.size])
 
 
 def read_file(path: str) -> bytes:
-    """A small file. Failure."""
+    """Read a small file. Raises CommandError."""
     try:
         with open(path, "rb") as file:
             return file.read()

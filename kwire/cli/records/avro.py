@@ -1,7 +1,7 @@
-"""Avro values, with the schema that each names: by an id in a registry, or by the schema's fingerprint.
+"""Avro values that name their schema, by an id in a schema registry or by a fingerprint.
 
-Confluent's serializers put a zero and the id in front. Avro's own encoding of a single object has C3 01
-there, and the schema's CRC-64-AVRO, the least byte first.
+Confluent's serializers prefix a zero byte and the schema id. Avro's single-object encoding starts with C3 01
+and the CRC-64-AVRO fingerprint of the schema, in little-endian order.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
 MAX_REFERENCES: Final = 1000
 
 Encode = Callable[[object], bytes]
-"""What JSON can say to bytes. Misfit where that is not of the schema."""
+"""Encodes a JSON value. Raises FormatMismatch if it does not match the schema."""
 
 
 class SchemaRegistry:
-    """Where schemas are by their ids, and by the subjects that they are registered for."""
+    """A schema registry, which has schemas by id and by subject."""
 
     def __init__(self, url: str) -> None:
-        """Failure for an address that is none."""
+        """Check the URL. Raises CommandError."""
         _check_package()
         if not url.startswith(("http://", "https://")):
-            raise CommandError(f"--registry {url}: expected an address that begins with http:// or https://")
+            raise CommandError(f"--registry {url}: expected a URL that begins with http:// or https://")
         self._url = url.rstrip("/")
 
     def get(self, path: str) -> Any:
-        """What the registry answers; None where it has no such thing. Failure."""
+        """Return the registry's response, or None for 404. Raises CommandError."""
         request = urllib.request.Request(
             f"{self._url}/{path}", headers={"Accept": "application/vnd.schemaregistry.v1+json"}
         )
@@ -51,17 +51,17 @@ class SchemaRegistry:
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
-            raise CommandError(f"the registry {self._url} answers {error.code} {error.reason}") from error
+            raise CommandError(f"the registry {self._url} returned {error.code} {error.reason}") from error
         except (OSError, ValueError) as error:
             why = getattr(error, "reason", error)
             reason = getattr(why, "strerror", None) or why
             raise CommandError(
-                f"the registry {self._url} does not answer ({reason}): start it, or name another with "
+                f"the registry {self._url} is not reachable ({reason}): start it, or name another with "
                 "--registry"
             ) from error
 
     def parse(self, registered: Any, name: str) -> Any:
-        """The schema that was answered, ready to be used. Misfit where it is none of Avro's; Failure."""
+        """Parse a registered schema with its references. Raises FormatMismatch, CommandError."""
         import fastavro
 
         if registered is None:
@@ -73,11 +73,11 @@ class SchemaRegistry:
             for text in self._with_references(registered, set()):
                 parsed = fastavro.parse_schema(json.loads(text), named)
         except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
-            raise FormatMismatch(f"{name} of the registry is no schema: {error}") from None
+            raise FormatMismatch(f"{name} in the registry is not a valid schema: {error}") from None
         return parsed
 
     def _with_references(self, registered: Any, seen: set[tuple[str, int]]) -> Iterable[str]:
-        """The texts of a schema and of all that it refers to, which come first."""
+        """Yield the texts of all references, then the schema."""
         for reference in registered.get("references", ()):
             key = reference["subject"], reference["version"]
             if key in seen or len(seen) > MAX_REFERENCES:
@@ -90,17 +90,17 @@ class SchemaRegistry:
 
 
 class AvroDecoder:
-    """A reader of values, which keeps the schemas that it has met."""
+    """A decoder of Avro values, with a cache of schemas."""
 
     def __init__(self, registry: str | None, files: Iterable[str]) -> None:
-        """`files` hold the schemas that fingerprints may name. Failure."""
+        """Load the schema files, which values can name by fingerprint. Raises CommandError."""
         self._registry = None if registry is None else SchemaRegistry(registry)
         self._by_fingerprint = dict(map(_schema_of_file, files))
         self._by_id: dict[int, Any] = {}
-        """Those that are none as a sentence."""
+        """Parsed schemas by id; for an invalid schema, the error message."""
 
     def decode(self, data: bytes) -> object:
-        """What is in a value. Misfit; Failure where the registry does not answer."""
+        """Decode a value. Raises FormatMismatch, or CommandError if the registry fails."""
         import fastavro
 
         if data[:1] == BY_ID and len(data) > ID_BYTES:
@@ -113,24 +113,22 @@ class AvroDecoder:
                 raise FormatMismatch(f"no --schema has the fingerprint {data[2:start][::-1].hex()}")
         else:
             raise FormatMismatch(
-                f"Avro begins with 00 and an id, or with c3 01, and not with {data[:2].hex(' ')}"
+                f"Avro values start with 00 and a schema id, or with c3 01, not with {data[:2].hex(' ')}"
             )
         stream = io.BytesIO(data[start:])
         try:
             value: object = fastavro.schemaless_reader(stream, schema, None)
         except Exception as error:
-            # Bytes that are something else meet whatever they meet.
+            # fastavro raises many types of errors for bytes that are not of the schema.
             raise _format_mismatch(error) from None
         if left := len(data) - start - stream.tell():
-            raise FormatMismatch(f"{left} bytes are left over behind the value")
+            raise FormatMismatch(f"{left} bytes follow the value")
         return value
 
     def _schema_by_id(self, schema_id: int) -> Any:
         if schema_id not in self._by_id:
             if self._registry is None:
-                raise FormatMismatch(
-                    f"schema {schema_id} is in a registry: say where it is with --registry URL"
-                )
+                raise FormatMismatch(f"schema {schema_id} is in a schema registry: use --registry URL")
             registered = self._registry.get(f"schemas/ids/{schema_id}")
             try:
                 self._by_id[schema_id] = self._registry.parse(registered, f"schema {schema_id}")
@@ -143,18 +141,18 @@ class AvroDecoder:
 
 
 def subject_encoder(url: str, subject: str) -> Encode:
-    """Writes values of the newest schema of a subject, with its id in front. Failure."""
+    """Return an encoder with the latest schema of a subject, by schema id. Raises CommandError."""
     registry = SchemaRegistry(url)
     registered = registry.get(f"subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
     try:
         schema = registry.parse(registered, f"subject {subject}")
     except FormatMismatch as mismatch:
-        raise CommandError(f"{mismatch}: register an Avro schema for it, or name a file") from mismatch
+        raise CommandError(f"{mismatch}: register an Avro schema, or use a schema file") from mismatch
     return partial(_encode, BY_ID + int(registered["id"]).to_bytes(ID_BYTES, "big"), schema)
 
 
 def file_encoder(path: str) -> Encode:
-    """Writes values of the schema of a file, with its fingerprint in front. Failure."""
+    """Return an encoder with the schema of a file, by fingerprint. Raises CommandError."""
     fingerprint, schema = _schema_of_file(path)
     return partial(_encode, BY_FINGERPRINT + fingerprint, schema)
 
@@ -165,7 +163,7 @@ def _encode(name: bytes, schema: Any, value: object) -> bytes:
     stream = io.BytesIO()
     stream.write(name)
     try:
-        fastavro.validate(value, schema)  # the writer would cut a number to fit
+        fastavro.validate(value, schema)  # the writer would truncate numbers
         fastavro.schemaless_writer(stream, schema, value, strict_allow_default=True)
     except Exception as error:
         raise _format_mismatch(error) from None
@@ -174,16 +172,16 @@ def _encode(name: bytes, schema: Any, value: object) -> bytes:
 
 def _check_package() -> None:
     if find_spec("fastavro") is None:
-        raise CommandError("Avro is read and written by fastavro, which is not here: pip install fastavro")
+        raise CommandError("Avro needs the package fastavro: pip install fastavro")
 
 
 def _format_mismatch(error: Exception) -> FormatMismatch:
     why = "; ".join(map(str, getattr(error, "errors", ()))) or str(error) or type(error).__name__
-    return FormatMismatch(f"not of its schema: {why}")
+    return FormatMismatch(f"does not match its schema: {why}")
 
 
 def _schema_of_file(path: str) -> tuple[bytes, Any]:
-    """A schema by its fingerprint. Failure."""
+    """Return the fingerprint and schema of a file. Raises CommandError."""
     _check_package()
     import fastavro
     from fastavro.schema import fingerprint, to_parsing_canonical_form
@@ -196,4 +194,4 @@ def _schema_of_file(path: str) -> tuple[bytes, Any]:
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror}: give the path of an Avro schema, in JSON") from error
     except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
-        raise CommandError(f"{path} is no Avro schema: {error}") from error
+        raise CommandError(f"{path} is not an Avro schema: {error}") from error

@@ -1,4 +1,4 @@
-"""`kwire consume`: the records of topics, as they come."""
+"""`kwire consume`: print records of topics."""
 
 from __future__ import annotations
 
@@ -31,25 +31,27 @@ COMMITTED: Final = "read_committed"
 def parser(name: str) -> ArgumentParser:
     parser = command_parser(
         name,
-        "Show the records of topics, and those that come, until Ctrl-C or what --until and --max say.",
+        "Print records of topics, existing and new ones, until Ctrl-C or a limit is reached.",
         "kwire consume orders --from beginning --until end --value-format json\n"
         "  kwire consume orders --from 10m --json | jq .value",
         run,
     )
     parser.add_argument("topics", nargs="+", metavar="TOPIC")
     parser.add_argument(
-        "--partition", type=int, action="append", metavar="N", help="only this one; may be repeated"
+        "--partition", type=int, action="append", metavar="N", help="only this partition; can be repeated"
     )
     parser.add_argument(
-        "--from", dest="start", default=END, metavar="PLACE", help=f"{POSITIONS_HELP} (default: end)"
+        "--from", dest="start", default=END, metavar="POSITION", help=f"{POSITIONS_HELP} (default: end)"
     )
-    parser.add_argument("--until", metavar="PLACE", help="likewise, as it is when the command starts")
-    parser.add_argument("-n", "--max", type=int, metavar="N", help="end after so many records")
-    parser.add_argument("--idle", type=float, metavar="SECONDS", help="end when nothing has come for so long")
     parser.add_argument(
-        "--read-committed", action="store_true", help="leave out what is of open or void transactions"
+        "--until", metavar="POSITION", help="stop there; positions are resolved when the command starts"
     )
-    parser.add_argument("--values", action="store_true", help="nothing but values, each on a line")
+    parser.add_argument("-n", "--max", type=int, metavar="N", help="stop after N records")
+    parser.add_argument("--idle", type=float, metavar="SECONDS", help="stop after this time without records")
+    parser.add_argument(
+        "--read-committed", action="store_true", help="skip records of open and aborted transactions"
+    )
+    parser.add_argument("--values", action="store_true", help="print values only, one per line")
     add_deserializer_options(parser)
     add_connection_options(parser)
     add_json_option(parser)
@@ -76,7 +78,7 @@ def run(options: Namespace, output: Output) -> int:
             else resolve_position(cluster, options.until, partitions, now_ms, "--until", committed=committed)
         )
         if ends is not None and all(starts[one] >= ends[one] for one in partitions):
-            output.note(f"there is nothing from {options.start} until {options.until}")
+            output.note(f"there are no records from {options.start} until {options.until}")
         reader = Consumer(cluster, starts, committed=committed, note=output.note)
         left = options.max if options.max is not None else -1
         last = time.monotonic()
@@ -109,7 +111,7 @@ def _partitions(cluster: CommandClient, options: Namespace) -> list[TopicPartiti
 
 
 class _RecordPrinter:
-    """Records on the standard output, a line each."""
+    """Printer of records, one per line."""
 
     def __init__(self, output: Output, key: Decode, value: Decode, *, values_only: bool) -> None:
         self._output = output
@@ -153,7 +155,7 @@ class _RecordPrinter:
         shown, why = decode_or_hex(decode, data)
         if why is not None:
             (topic, partition), record = found
-            self._output.note(f"{topic}-{partition}@{record.offset}: the {what} is shown as hex: {why}")
+            self._output.note(f"{topic}-{partition}@{record.offset}: printing the {what} as hex: {why}")
         return shown
 
 

@@ -1,4 +1,4 @@
-"""Keys and values as people and programs see them: text, JSON, hexadecimal digits, or Avro."""
+"""Formats of keys and values: text, JSON, hex and Avro."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from kwire.cli.shared.errors import FormatMismatch
 
 TEXT, JSON, HEX, AVRO = "text", "json", "hex", "avro"
 SCHEMALESS_FORMATS: Final = (TEXT, JSON, HEX)
-"""Those that need no schema."""
+"""Formats that need no schema."""
 FORMATS: Final = (*SCHEMALESS_FORMATS, AVRO)
 
 Decode = Callable[[bytes], object]
-"""Bytes to what JSON can say. Misfit where they are something else."""
+"""Decodes bytes to a JSON value. Raises FormatMismatch."""
 
 
 def add_deserializer_options(parser: ArgumentParser) -> None:
-    """The options that say what is in keys and values, for those who read them."""
+    """Add the options that select how keys and values are decoded."""
     _add_formats(parser)
     parser.add_argument(
         "--schema",
         action="append",
         default=[],
         metavar="FILE",
-        help="an Avro schema, found by its fingerprint in values of Avro's own format; may be repeated",
+        help="an Avro schema for values in Avro's single-object encoding; can be repeated",
     )
 
 
 def add_serializer_options(parser: ArgumentParser) -> None:
-    """The options that say how keys and values are written."""
+    """Add the options that select how keys and values are encoded."""
     _add_formats(parser)
     for what in ("key", "value"):
         parser.add_argument(
-            f"--{what}-schema", metavar="FILE", help=f"the Avro schema of a {what}, instead of the registry's"
+            f"--{what}-schema", metavar="FILE", help=f"Avro schema of the {what} (default: from --registry)"
         )
 
 
 def _add_formats(parser: ArgumentParser) -> None:
     for what in ("key", "value"):
         parser.add_argument(
-            f"--{what}-format", choices=FORMATS, default=TEXT, help=f"what a {what} is (default: text)"
+            f"--{what}-format", choices=FORMATS, default=TEXT, help=f"format of the {what} (default: text)"
         )
-    parser.add_argument("--registry", metavar="URL", help="where Avro schemas are, in Confluent's format")
+    parser.add_argument("--registry", metavar="URL", help="Confluent schema registry with the Avro schemas")
 
 
 def decoders(options: Namespace, properties: Mapping[str, str]) -> tuple[Decode, Decode]:
-    """How to read keys and values. Failure, UsageError."""
+    """Return the decoders of keys and values. Raises CommandError."""
     return (
         _decoder(options.key_format, options, properties),
         _decoder(options.value_format, options, properties),
@@ -67,14 +67,14 @@ def _decoder(form: str, options: Namespace, properties: Mapping[str, str]) -> De
 
     url = _registry(options, properties)
     if not url and not options.schema:
-        raise UsageError("Avro needs its schemas: say where they are with --registry URL or --schema FILE")
+        raise UsageError("Avro values need schemas: use --registry URL or --schema FILE")
     return AvroDecoder(url, options.schema).decode
 
 
 def decode_or_hex(decode: Decode, data: bytes | None) -> tuple[object, str | None]:
-    """What is in a key, value or header; its digits, and why, where it is something else.
+    """Return the decoded bytes and None, or a hex object and the reason why they could not be decoded.
 
-    What looks like such digits is told by its own, so that they always are the bytes that are there.
+    A decoded value that looks like a hex object becomes a hex object itself, to be unambiguous.
     """
     if data is None:
         return None, None
@@ -86,7 +86,7 @@ def decode_or_hex(decode: Decode, data: bytes | None) -> tuple[object, str | Non
 
 
 def as_hex_object(data: bytes | None) -> object:
-    """Bytes as JSON can say them, and `Encoder.of_json` takes them back."""
+    """Return bytes as a hex object, which `Encoder.encode_json` accepts."""
     return None if data is None else {HEX: data.hex()}
 
 
@@ -95,12 +95,12 @@ def _is_hex_object(value: object) -> bool:
 
 
 def format_line(value: object) -> str:
-    """What a decoder has given, on a line."""
+    """Return a decoded value as one line."""
     return value if isinstance(value, str) else as_json(value)
 
 
 def as_json(value: object) -> str:
-    """One line of JSON; what JSON has no form for is text, and bytes are hex."""
+    """Return one line of JSON, with bytes as hex and other types as text."""
     return json.dumps(value, ensure_ascii=False, default=_text_of_other)
 
 
@@ -109,7 +109,7 @@ def _text_of_other(value: object) -> str:
 
 
 def encode(text: str, form: str) -> bytes:
-    """The bytes of what somebody has written, in a form that needs no schema. Misfit."""
+    """Encode text in a format without a schema. Raises FormatMismatch."""
     if form == HEX:
         try:
             return bytes.fromhex(text)
@@ -120,7 +120,7 @@ def encode(text: str, form: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise FormatMismatch("half of a pair of surrogates, which is no text") from None
+        raise FormatMismatch("a lone surrogate, which is not text") from None
 
 
 def _parse_json(text: str) -> object:
@@ -131,19 +131,19 @@ def _parse_json(text: str) -> object:
 
 
 class Encoder:
-    """How the keys or the values of records are written."""
+    """An encoder of keys or values."""
 
     def __init__(self, form: str, avro: Callable[[object], bytes] | None = None) -> None:
-        """`avro` writes what JSON has said, where the form is that."""
+        """Select the format; `avro` encodes JSON values if that is Avro."""
         self._form = form
         self._avro = avro
 
     def encode_text(self, text: str) -> bytes:
-        """The bytes of what somebody has written. Misfit."""
+        """Encode what a user typed. Raises FormatMismatch."""
         return encode(text, self._form) if self._avro is None else self._avro(_parse_json(text))
 
     def encode_json(self, value: object) -> bytes | None:
-        """The bytes of what stands in an object, None for null. Misfit."""
+        """Encode a value of a JSON record; None for null. Raises FormatMismatch."""
         if value is None:
             return None
         if isinstance(value, Mapping) and _is_hex_object(value):
@@ -158,7 +158,7 @@ class Encoder:
 
 
 def encoders(options: Namespace, properties: Mapping[str, str]) -> tuple[Encoder, Encoder]:
-    """How to write the keys and values of a topic. Failure, UsageError."""
+    """Return the encoders of keys and values. Raises CommandError."""
     registry = _registry(options, properties)
     return (
         _encoder(options.key_format, options.key_schema, registry, f"{options.topic}-key"),
@@ -175,7 +175,7 @@ def _encoder(form: str, path: str | None, registry: str | None, subject: str) ->
         return Encoder(form, file_encoder(path))
     if not registry:
         what = subject.rpartition("-")[2]
-        raise UsageError(f"Avro needs a schema: say where it is with --registry URL or --{what}-schema FILE")
+        raise UsageError(f"Avro values need a schema: use --registry URL or --{what}-schema FILE")
     return Encoder(form, subject_encoder(registry, subject))
 
 
@@ -184,7 +184,7 @@ def _registry(options: Namespace, properties: Mapping[str, str]) -> str | None:
 
 
 def decode_text(data: bytes) -> str:
-    """Bytes as UTF-8. Misfit."""
+    """Decode UTF-8. Raises FormatMismatch."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""Which partition a key goes to: as Java's producer has it, so that all producers agree.
+"""The default partitioner for keys, as in Java's producer, so that all producers agree.
 
-Murmur2 in 32 bits with the seed of Kafka's `Utils.murmur2`, without its sign, modulo the partitions.
+It is 32-bit Murmur2 with the seed of Kafka's `Utils.murmur2`, made positive, modulo the number of partitions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _32_BITS: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The hash of some bytes, without a sign: 0 to 2^32 - 1."""
+    """Return the hash as an unsigned 32-bit number."""
     hashed = (_SEED ^ len(data)) & _32_BITS
     whole = len(data) & ~3
     for at in range(0, whole, 4):
@@ -27,5 +27,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The number of the partition that a key belongs to."""
+    """Return the partition of a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

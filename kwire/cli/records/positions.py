@@ -1,4 +1,4 @@
-"""Where to read from, and where to end, in words: an offset, a time, the beginning, the end."""
+"""Positions in partitions as users write them: an offset, a time, the beginning or the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POSITIONS_HELP: Final = (
 AGE_HELP: Final = "10m for ten minutes (or ms, s, h, d), or a time"
 MAX_OFFSET: Final = (1 << 63) - 1
 MAX_CHARS: Final = 40
-"""Of a place; Python refuses to look at thousands of digits."""
+"""Longest position; Python refuses to parse thousands of digits."""
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -35,9 +35,9 @@ def resolve_position(
     *,
     committed: bool = False,
 ) -> dict[TopicPartition, int]:
-    """The offset that a place is in each of some partitions. UsageError, ApiError, Failure.
+    """Return the offset of a position in each partition. Raises UsageError, ApiError, CommandError.
 
-    `committed`: a partition ends where its first open transaction begins.
+    `committed`: the end of a partition is its last stable offset.
     """
     wanted = list(partitions)
     if len(place) > MAX_CHARS or (place.isdecimal() and int(place) > MAX_OFFSET):
@@ -61,15 +61,15 @@ def resolve_position(
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """How long 10m is; None for what is no such text."""
+    """Parse a duration like 10m; None if it is not one."""
     found = _DURATION.fullmatch(text)
     return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
 
 
 def parse_timestamp(text: str, now_ms: int, option: str, expected: str = AGE_HELP) -> int:
-    """A time in milliseconds: so long ago, or as ISO 8601 has it (in UTC where no zone is given).
+    """Return a Unix time in ms for a duration before now or an ISO 8601 time, in UTC by default.
 
-    UsageError.
+    Raises UsageError.
     """
     if (ago_ms := parse_duration_ms(text)) is not None:
         return max(0, now_ms - ago_ms)
@@ -77,7 +77,7 @@ def parse_timestamp(text: str, now_ms: int, option: str, expected: str = AGE_HEL
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"{option} {text}: expected {expected} like 2026-01-31T12:00 (in UTC, where no zone is given)"
+            f"{option} {text}: expected {expected} like 2026-01-31T12:00 (UTC, unless it has a zone)"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""`kwire produce`: lines of standard input, or arguments, as records of a topic."""
+"""`kwire produce`: write lines of standard input, or arguments, to a topic."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from kwire.wire.compression import Codec
 from kwire.wire.errors import ErrorCode
 
 CHUNK_BYTES: Final = 256 * 1024
-"""So much is read at once; the records in it are sent together, and what comes slowly is sent as it comes."""
+"""Read size. Lines that are read together are sent together; slow input is sent as it arrives."""
 MAX_LINE_BYTES: Final = 128 * 1024 * 1024
 CREATE_SECONDS: Final = 5
-"""How long a topic may take to be there once a broker was asked for it: it may be one that creates none."""
+"""Maximum time of automatic topic creation, which may be disabled."""
 
 ALL: Final = "-1"
-"""Of acks, as files may say it."""
+"""The value of acks for all replicas in properties files."""
 FIELDS: Final = ("key", "value", "headers", "partition", "timestamp", "topic", "offset")
-"""Of an object that is a record; the last two tell where it was read."""
+"""Fields of a JSON record; topic and offset are ignored, they describe where it was consumed."""
 HEADER: Final = Encoder(TEXT)
 MAX_NUMBER: Final = (1 << 63) - 1
 NULL: Final = None
 
 
 class InputRecord(NamedTuple):
-    """A record, and the partition that it asks for."""
+    """A record to send, and its partition, if it names one."""
 
     key: bytes | None
     value: bytes | None
@@ -52,31 +52,35 @@ class InputRecord(NamedTuple):
 def parser(name: str) -> ArgumentParser:
     parser = command_parser(
         name,
-        "Write each line of standard input, or each VALUE, into a topic as a record.",
+        "Write each line of standard input, or each VALUE, to a topic as one record.",
         "kwire produce orders --key-separator : < orders.txt\n"
-        "  kwire produce orders --key 17 '{\"amount\": 3}' --header source=desk",
+        "  kwire produce orders --key 17 '{\"amount\": 3}' --header source=cli",
         run,
     )
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("values", nargs="*", default=(), metavar="VALUE", help="instead of standard input")
-    parser.add_argument("--key", metavar="KEY", help="of all records")
-    parser.add_argument("--key-separator", metavar="TEXT", help="what parts a line's key from its value")
+    parser.add_argument(
+        "values", nargs="*", default=(), metavar="VALUE", help="values (default: lines of standard input)"
+    )
+    parser.add_argument("--key", metavar="KEY", help="key of all records")
+    parser.add_argument("--key-separator", metavar="TEXT", help="text between key and value in each line")
     parser.add_argument(
         "--records",
         action="store_true",
-        help="each line is an object with key, value, headers, partition, timestamp, as of consume --json",
+        help="read JSON records, as printed by 'kwire consume --json', one per line",
     )
     add_serializer_options(parser)
+    parser.add_argument("--null-value", metavar="TEXT", help="text that stands for a null value, a tombstone")
     parser.add_argument(
-        "--null-value", metavar="TEXT", help="the line, or value, that stands for none at all"
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=TEXT",
+        help="header of all records; can be repeated",
     )
+    parser.add_argument("--partition", type=int, metavar="N", help="the partition (default: chosen by key)")
+    parser.add_argument("--acks", choices=sorted(ACKS), help="required acknowledgments (default: all)")
     parser.add_argument(
-        "--header", action="append", default=[], metavar="NAME=TEXT", help="of all records; may be repeated"
-    )
-    parser.add_argument("--partition", type=int, metavar="N", help="instead of the one that the key leads to")
-    parser.add_argument("--acks", choices=sorted(ACKS), help="who has to have it (default: all)")
-    parser.add_argument(
-        "--compression", choices=[codec.name.lower() for codec in Codec], help="of batches (default: none)"
+        "--compression", choices=[codec.name.lower() for codec in Codec], help="compression (default: none)"
     )
     add_connection_options(parser)
     add_json_option(parser)
@@ -85,11 +89,11 @@ def parser(name: str) -> ArgumentParser:
 
 def run(options: Namespace, output: Output) -> int:
     if options.key is not None and (options.key_separator or options.records):
-        raise UsageError("--key is the key of all records: leave --key-separator and --records off")
+        raise UsageError("--key applies to all records: omit --key-separator and --records")
     if options.key_separator == "":
-        raise UsageError("--key-separator is empty: give the text that parts keys from values")
+        raise UsageError("--key-separator is empty: expected the text between key and value")
     if sys.stdin is None and not options.values:
-        raise UsageError("standard input is closed: give lines there, or values as arguments")
+        raise UsageError("standard input is closed: give lines on it, or values as arguments")
     settings = settings_from_options(options)
     acks, codec = _producer_settings(options, settings.properties)
     key, value = encoders(options, settings.properties)
@@ -100,10 +104,10 @@ def run(options: Namespace, output: Output) -> int:
         sending = TopicProducer(cluster, options.topic, acks, codec)
         spread = random.Random()
         if not options.values and sys.stdin.buffer.isatty():
-            output.note(f"each line is sent to {options.topic} when it ends; Ctrl-D ends the command")
+            output.note(f"each line is sent to {options.topic} when it ends; Ctrl-D ends the input")
         with output.progress("records sent") as progress:
             for lines in _chunks(options, key, value):
-                # Without a key, records that come together go together, as with Java's producer.
+                # Records without a key that arrive together stay together, as with Java's sticky partitioner.
                 any_partition = spread.choice(partitions)
                 batches: dict[int, list[NewRecord]] = {}
                 now_ms = time.time_ns() // 1_000_000
@@ -117,13 +121,13 @@ def run(options: Namespace, output: Output) -> int:
             output.document(sending.totals())
         else:
             for row in sending.totals():
-                from_ = "" if row["first_offset"] is None else f", from offset {row['first_offset']} on"
-                output.line(f"{row['records']} sent to {options.topic}-{row['partition']}{from_}")
+                start = "" if row["first_offset"] is None else f", starting at offset {row['first_offset']}"
+                output.line(f"sent {row['records']} to {options.topic}-{row['partition']}{start}")
     return 0
 
 
 def _producer_settings(options: Namespace, properties: Mapping[str, str]) -> tuple[int, Codec]:
-    """Who has to have a record, and how batches are compressed. Failure for what a file says wrongly."""
+    """Return acks and compression. Raises CommandError for invalid values in the properties file."""
     acks = options.acks or properties.get("acks", "all")
     codec = options.compression or properties.get("compression.type", "none")
     for key, given, known in (
@@ -144,13 +148,13 @@ def _partition(line: InputRecord, options: Namespace, partitions: Sequence[int],
         if line.partition not in partitions:
             no_partition = UnknownPartition(options.topic, line.partition, len(partitions))
             more = f"kwire topics alter {options.topic} --partitions {line.partition + 1}"
-            raise CommandError(f"{no_partition}: '{more}' adds some, or say by --partition where all go")
+            raise CommandError(f"{no_partition}: '{more}' adds partitions, or choose one with --partition")
         return line.partition
     return any_partition if line.key is None else partition_for_key(line.key, len(partitions))
 
 
 def _partitions(cluster: CommandClient, topic: str) -> list[int]:
-    """The topic's partitions; a broker that creates topics on first use is let do so. Failure, ApiError."""
+    """Return the partitions of a topic, which the broker may create. Raises CommandError, ApiError."""
     began = time.monotonic()
 
     def attempt() -> list[int]:
@@ -160,14 +164,14 @@ def _partitions(cluster: CommandClient, topic: str) -> list[int]:
             raise CommandError(f"there is no topic '{topic}': create it with 'kwire topics create {topic}'")
         raise_for_code(found.error_code, None, f"topic {topic}")
         if found.is_internal:
-            raise CommandError(f"topic {topic} is kept by brokers: no client writes there")
+            raise CommandError(f"topic {topic} is internal: clients cannot write to it")
         return sorted(one.partition_index for one in found.partitions)
 
     return cluster.retry(attempt)
 
 
 def _chunks(options: Namespace, key: Encoder, value: Encoder) -> Iterator[list[InputRecord]]:
-    """The records of what is given, as many at once as are there. Failure."""
+    """Yield the input records in chunks that are available together. Raises CommandError."""
     given = pairs(options.header, "--header")
     try:
         headers = [(_header_name(name), encode(text, TEXT)) for name, text in given.items()]
@@ -188,7 +192,7 @@ def _chunks(options: Namespace, key: Encoder, value: Encoder) -> Iterator[list[I
 
 
 def _header_name(name: str) -> str:
-    """The name, where it is text, as in Kafka it has to be. Misfit."""
+    """Return the name of a header, which must be valid UTF-8. Raises FormatMismatch."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -197,7 +201,7 @@ def _header_name(name: str) -> str:
 
 
 def read_lines(stream: BinaryIO) -> Iterator[list[str]]:
-    """Lines as they come: those of one read together. Failure for one without an end."""
+    """Yield lines in chunks that are available together. Raises CommandError for a line that is too long."""
     read: Any = getattr(stream, "read1", stream.read)
     rest = b""
     try:
@@ -205,7 +209,7 @@ def read_lines(stream: BinaryIO) -> Iterator[list[str]]:
             *whole, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE_BYTES:
                 raise CommandError(
-                    f"a line is longer than {MAX_LINE_BYTES} bytes: put ends of lines between records"
+                    f"a line is longer than {MAX_LINE_BYTES} bytes: separate records with newlines"
                 )
             if whole:
                 yield list(map(_decoded, whole))
@@ -224,7 +228,7 @@ def _line(text: str, options: Namespace, key: Encoder, value: Encoder) -> InputR
     if options.key_separator is not None:
         named, separator, text = text.partition(options.key_separator)
         if not separator:
-            raise FormatMismatch(f"no {options.key_separator!r} parts a key from a value in {named[:80]!r}")
+            raise FormatMismatch(f"no key separator {options.key_separator!r} in {named[:80]!r}")
     return InputRecord(
         None if named is None else key.encode_text(named),
         NULL if text == options.null_value else value.encode_text(text),
@@ -235,12 +239,12 @@ def _line(text: str, options: Namespace, key: Encoder, value: Encoder) -> InputR
 
 
 def _object(text: str, key: Encoder, value: Encoder) -> InputRecord:
-    """A line that is a whole record. Misfit."""
+    """Parse a JSON record. Raises FormatMismatch."""
     try:
         record = json.loads(text)
     except ValueError as error:
         raise FormatMismatch(
-            f"not JSON ({error}): give one object a line, as 'kwire consume --json' does"
+            f"not JSON ({error}): give one object per line, as 'kwire consume --json' prints it"
         ) from None
     if not isinstance(record, Mapping):
         raise FormatMismatch("not an object with key and value")
@@ -249,19 +253,19 @@ def _object(text: str, key: Encoder, value: Encoder) -> InputRecord:
         near = suggestion(name, FIELDS) or f": expected {', '.join(FIELDS)}"
         raise FormatMismatch(f"a record has no field '{name}'{near}")
     if "value" not in record:
-        raise FormatMismatch("no value; write null to delete")
+        raise FormatMismatch("the value is missing; use null for a tombstone")
     headers = record.get("headers") or []
     pairs_: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
     try:
         named = [(str(name), text) for name, text in pairs_]
     except (TypeError, ValueError):
-        raise FormatMismatch("headers are an object, or an array of names and values") from None
+        raise FormatMismatch("headers must be an object, or an array of names and values") from None
     for name in ("partition", "timestamp"):
         number = record.get(name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-            raise FormatMismatch(f"{name} is no whole number")
+            raise FormatMismatch(f"{name} is not a whole number")
         if number is not None and not -1 <= number < MAX_NUMBER:
-            raise FormatMismatch(f"{name} is no number from 0 to {MAX_NUMBER}")
+            raise FormatMismatch(f"{name} is not a number from 0 to {MAX_NUMBER}")
     return InputRecord(
         key.encode_json(record.get("key")),
         value.encode_json(record["value"]),

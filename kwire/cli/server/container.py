@@ -1,8 +1,7 @@
-"""`kwire container`: what runs in the image, which takes what Apache Kafka's own image takes. KIP-975.
+"""`kwire container`: the entry point of the image, compatible with Apache Kafka's image (KIP-975).
 
-Settings are those of `server.properties` in the mounted directory, and the environment over them. Only where
-both say nothing the image's own file counts, which sets up one broker. A new data directory is formatted for
-the cluster that CLUSTER_ID names.
+The environment overrides `server.properties` in the mounted directory. Without both, the image's own file
+applies, which configures one broker. A new data directory is formatted for the cluster in CLUSTER_ID.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kwire.cli.shared.command_error import CommandError, UsageError
 
 FILE: Final = "server.properties"
 DEFAULT_CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
-"""That of Apache Kafka's image, whose nodes form a cluster without being told."""
+"""The default of Apache Kafka's image, which lets nodes form a cluster without any setting."""
 
 LEVELS: Final = {
     "TRACE": "debug",
@@ -34,13 +33,13 @@ LEVELS: Final = {
     "FATAL": "error",
     "OFF": "error",
 }
-"""The levels of Log4j, and what comes closest to each here."""
+"""Log levels for the levels of Log4j."""
 
 HEALTH_TIMEOUT_SECONDS: Final = 5.0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command, and give its exit status. Failure."""
+    """Run the command and return its exit status. Raises CommandError."""
     mounted, default = (
         os.path.join(directory, FILE)
         for directory in (options.mounted_configs_dir, options.default_configs_dir)
@@ -60,9 +59,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def apply_image_defaults(environ: Mapping[str, str], given: Sequence[str] = ()) -> dict[str, str]:
-    """The environment with the NAME=VALUE texts that are given, and with what Apache Kafka's image adds.
+    """Return the environment with the given NAME=VALUE texts and the defaults of Apache Kafka's image.
 
-    Failure for a text that is no NAME=VALUE, and for a controller that advertises listeners.
+    Raises CommandError for an invalid text, and for a controller with advertised listeners.
     """
     settings = dict(environ)
     for text in given:
@@ -75,7 +74,7 @@ def apply_image_defaults(environ: Mapping[str, str], given: Sequence[str] = ()) 
     if settings.get("KAFKA_PROCESS_ROLES") == "controller":
         if advertised:
             raise CommandError(
-                "KAFKA_ADVERTISED_LISTENERS is set for a controller, which clients do not use: leave it out"
+                "KAFKA_ADVERTISED_LISTENERS is set, but clients do not use controllers: leave it out"
             )
         settings.pop("KAFKA_ADVERTISED_LISTENERS", None)
     elif advertised and not settings.get("KAFKA_LISTENERS"):
@@ -87,7 +86,7 @@ def apply_image_defaults(environ: Mapping[str, str], given: Sequence[str] = ()) 
 
 
 def properties_file(environ: Mapping[str, str], mounted: str, default: str) -> str:
-    """The file that the environment is laid over. Failure where the mounted one cannot be read."""
+    """Return the properties file that the environment overrides. Raises CommandError."""
     is_configured = any(
         name in BROKER_KEYS or name.startswith(LISTENER_PREFIX) for name in environment_settings(environ)
     )
@@ -101,7 +100,7 @@ def properties_file(environ: Mapping[str, str], mounted: str, default: str) -> s
 
 
 def _format(config: BrokerConfig, cluster_id: str) -> None:
-    """Format the directories unless one is formatted. Failure, FormatError, StorageError."""
+    """Format the directories, unless one already is. Raises CommandError, FormatError, StorageError."""
     from kwire.broker.metadata.features import unserved_feature_levels
     from kwire.broker.node.format import (
         AlreadyFormatted,
@@ -114,13 +113,13 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
 
     if needs_voters(config) and config.value("controller.quorum.bootstrap.servers"):
         raise CommandError(
-            "controller.quorum.voters is not set, so nothing says who votes: set "
+            "controller.quorum.voters is not set, so the voters are unknown: set "
             "KAFKA_CONTROLLER_QUORUM_VOTERS, like 1@kafka-1:9093,2@kafka-2:9093,3@kafka-3:9093"
         )
     rng = random.SystemRandom()
-    # Where nobody else can be found, there is nobody else to vote.
+    # Without bootstrap servers this node is the only voter.
     voters = [standalone_voter(config, rng)] if needs_voters(config) else []
-    # Brokers are let into a cluster only where they serve what it begins with.
+    # New clusters start without features that kwire does not serve, since brokers could not register.
     try:
         for line in format_directories(
             config,
@@ -132,12 +131,12 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
         ):
             print(line, flush=True)
     except AlreadyFormatted:
-        # As with Kafka's image: where some directories are not, the broker says so and does not start.
+        # As with Kafka's image: if other directories are not formatted, the broker fails to start.
         pass
 
 
 def _check_health(properties: str, environ: Mapping[str, str]) -> int:
-    """Ask the node of this container which APIs it serves: 0 where it answers, otherwise Failure."""
+    """Send ApiVersions to this container's node, and return 0. Raises CommandError if it fails."""
     from kwire.client.connection import Connection
     from kwire.client.errors import Disconnected
     from kwire.wire.errors import WireError
@@ -151,16 +150,16 @@ def _check_health(properties: str, environ: Mapping[str, str]) -> int:
 
 
 def health_address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
-    """Where the node of these settings answers: its first listener of brokers, or else its first.
+    """Return the address of the first listener that is not a controller's, or else of the first listener.
 
-    Nothing else is looked at, for a start may be told more than a check of health is. Failure.
+    Other settings are ignored, since the broker may have had additional arguments. Raises CommandError.
     """
     try:
         with open(properties, encoding="iso-8859-1") as file:
             settings = parse_properties(file.read())
     except OSError as error:
         raise CommandError(
-            f"{properties}: {error.strerror}: run this in the image, or name a directory with a {FILE} by "
+            f"{properties}: {error.strerror}: run this in the image, or name a directory with {FILE} with "
             f"--default-configs-dir"
         ) from error
     settings |= {name: value for name, (_, value) in environment_settings(environ).items()}

@@ -1,4 +1,4 @@
-"""`kwire format`: what a new broker's data directories need, as Kafka's storage tool writes it."""
+"""`kwire format`: format the data directories of a new node, as Kafka's storage tool does."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from kwire.wire.primitives import uuid_to_text
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command, and give its exit status. Failure."""
+    """Run the command and return its exit status. Raises CommandError."""
     rng = random.SystemRandom()
     if options.cluster_id is None:
-        # As with Kafka's tool: directories and nodes that are formatted one by one must get the same id.
+        # As with Kafka's tool: directories and nodes that are formatted separately need the same id.
         fresh = uuid_to_text(new_uuid(rng))
-        raise UsageError(f"--cluster-id is missing: for a new cluster, give --cluster-id {fresh}")
+        raise UsageError(f"--cluster-id is missing: for a new cluster, use --cluster-id {fresh}")
     if options.standalone + options.no_initial_controllers + (options.initial_controllers is not None) > 1:
         raise UsageError(
-            "--standalone, --no-initial-controllers and --initial-controllers exclude each other: give one"
+            "--standalone, --no-initial-controllers and --initial-controllers exclude each other"
         )
     options.properties = options.properties or options.config
     if options.node_id is not None:
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             credentials.append(parse_credential(text, rng))
         except MalformedCredential as error:
-            # What was given is not repeated: it may tell a password.
+            # The argument is not repeated: it may contain a password.
             raise UsageError(f"--add-scram: {error}") from error
     config = load_configuration(options)
     try:
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
             voters = parse_voters(options.initial_controllers, config)
         elif needs_voters(config) and not options.no_initial_controllers:
             raise CommandError(
-                "controller.quorum.voters is not set, so who votes must be said here: with --standalone, "
+                "controller.quorum.voters is not set, so choose the voters with --standalone, "
                 "--initial-controllers or --no-initial-controllers"
             )
         lines = format_directories(

@@ -1,4 +1,4 @@
-"""`kwire serve`: a broker until it is asked to stop."""
+"""`kwire serve`: run a broker until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-import kwire.coordinator.groups.state_machine  # noqa: F401 - so that no first group finds files of an upgrade
+import kwire.coordinator.groups.state_machine  # noqa: F401 - before an upgrade replaces files
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.net.listeners import BindError
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 CONSOLE_PORT: Final = "8080"
-"""Where the console is, if nobody says where the HTTP port is to be: on loopback."""
+"""The default HTTP port of the console, on loopback."""
 OTHER_PORT_EXAMPLE: Final = "--set listeners=PLAINTEXT://127.0.0.1:19092"
-"""How a broker without a file listens at another port."""
+"""Options of a broker on another port, for an error message."""
 BOOLEANS: Final = ("true", "false")
 GC_THRESHOLDS: Final = (10_000, 20, 50)
-"""Rarer than Python's own, and never over what was there at the start: no pause above a millisecond or so."""
+"""Rarer than Python's defaults: with the objects of the start frozen, a pause takes about a millisecond."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command, and give its exit status. Failure."""
+    """Run the command and return its exit status. Raises CommandError."""
     return run_prepared(options, lambda config: None)
 
 
 def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], None]) -> int:
-    """As `run`, after `prepare` has had the configuration, before anything is opened. Failure."""
+    """Run a broker after `prepare`, which gets the configuration first. Raises CommandError."""
     _configure_logging(options)
     slow_seconds = _slow_seconds(options)
     config = load_configuration(options)
@@ -90,7 +90,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
 
 
 def _configure_logging(options: argparse.Namespace) -> None:
-    """Log to standard error as the options say, or the environment. Failure."""
+    """Configure logging to standard error from options and environment. Raises CommandError."""
     level = _choose(options.log_level, "KWIRE_LOG_LEVEL", LOG_LEVELS, "info")
     handler = logging.StreamHandler(sys.stderr)
     if _choose(options.log_format, "KWIRE_LOG_FORMAT", LOG_FORMATS, "text") == "json":
@@ -103,7 +103,7 @@ def _configure_logging(options: argparse.Namespace) -> None:
 
 
 def _choose(given: str | None, variable: str, choices: Sequence[str], default: str) -> str:
-    """What an option says, else a variable of the environment. UsageError."""
+    """Return the value of an option, an environment variable or a default. Raises UsageError."""
     chosen = given or os.environ.get(variable, default)
     if chosen.lower() not in choices:
         raise UsageError(f"{variable} is {chosen!r}: expected one of {', '.join(choices)}")
@@ -111,7 +111,7 @@ def _choose(given: str | None, variable: str, choices: Sequence[str], default: s
 
 
 def _slow_seconds(options: argparse.Namespace) -> float:
-    """From how long on requests are logged as slow; infinity where they are not to be. UsageError."""
+    """Return the limit above which requests are logged as slow, or infinity. Raises UsageError."""
     given: str | None = options.slow_request_ms or os.environ.get("KWIRE_SLOW_REQUEST_MS")
     if given is None:
         return math.inf
@@ -121,16 +121,16 @@ def _slow_seconds(options: argparse.Namespace) -> float:
 
 
 def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | None:
-    """The HTTP port that was asked for, bound. BindError, Failure."""
-    # A compose file has a variable that nobody has set be empty.
+    """Bind the HTTP port, if there is one. Raises BindError, CommandError."""
+    # In a compose file, an unset variable is empty.
     where: str | None = options.http if options.http is not None else os.environ.get("KWIRE_HTTP") or None
     has_console = _choose("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
     if options.console_writes and not has_console:
-        raise UsageError("--console-writes is for the console, which is not asked for: add --console")
+        raise UsageError("--console-writes has no effect without the console: add --console")
     if where is None and not has_console:
         return None
     if has_console and not config.is_broker:
-        raise CommandError("--console needs a broker: give it to a node that has broker in its process.roles")
+        raise CommandError("--console needs a broker: use it on a node with broker in process.roles")
     from kwire.broker.observe.http import HttpPort, HttpUnavailable
 
     try:
@@ -149,7 +149,7 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
 async def _serve(
     config: BrokerConfig, http: HttpPort | None, slow_seconds: float, crash: _CrashRecorder
 ) -> str:
-    """Serve until asked to stop, or until the broker cannot go on: then the reason is given."""
+    """Serve until a stop signal, or until a failure, whose reason is returned."""
     stop = _StopSignals(LoopEvent(), trio.lowlevel.current_trio_token())
     beside: list[Callable[[RunningNode], Awaitable[None]]] = [] if http is None else [http.serve]
     service = SystemdNotifier(os.environ)
@@ -173,7 +173,7 @@ async def _serve(
             message += f"\nthe console is at {http.console_url}"
         try:
             print(message, flush=True)
-        except OSError as error:  # which is no reason not to serve
+        except OSError as error:  # the broker serves anyway
             logger = broker.loop.logger("kwire.node")
             logger.warning("standard output cannot be written (%s): %s", error.strerror, message)
             discard_output()
@@ -189,25 +189,25 @@ async def _serve(
 
 
 class _CrashRecorder:
-    """Has the flight recorder written when the broker comes to a bad end, by a signal or otherwise."""
+    """Writer of the flight record when the broker ends with a signal or an error."""
 
     def __init__(self) -> None:
         self._recorder: FlightRecorder | None = None
 
     def watch(self, broker: RunningNode) -> None:
-        """From now on there is something to tell. SIGABRT is how systemd ends a service that hangs."""
+        """Start recording. systemd ends a hanging service with SIGABRT."""
         self._recorder = FlightRecorder(broker)
         self._recorder.begin()
-        faulthandler.enable()  # for signals after which no Python runs
+        faulthandler.enable()  # for signals after which Python code cannot run
         signal.signal(signal.SIGABRT, self._aborted)
 
     def write(self, reason: str, trace: str = "") -> None:
-        """The broker ends for this reason."""
+        """Write the flight record with the reason of the end."""
         if self._recorder is not None:
             self._recorder.write(reason, trace)
 
     def end(self) -> None:
-        """The broker has ended, and what there was to tell of it is told."""
+        """Stop recording."""
         if self._recorder is not None:
             self._recorder.end()
 
@@ -218,7 +218,7 @@ class _CrashRecorder:
 
 
 class _StopSignals:
-    """The first signal asks for a clean stop, the second ends the process: recovery follows."""
+    """Stop signals: the first starts a clean shutdown, the second ends the process at once."""
 
     def __init__(self, asked: LoopEvent, token: trio.lowlevel.TrioToken) -> None:
         self.asked = asked
@@ -226,7 +226,7 @@ class _StopSignals:
         self._count = 0
         signal.signal(signal.SIGTERM, self._received)
         signal.signal(signal.SIGINT, self._received)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal may close
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may be closed
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         self._count += 1

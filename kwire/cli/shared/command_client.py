@@ -15,7 +15,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.metadata import MetadataResponseTopic
 
 PROPAGATION_SECONDS: Final = 5
-"""How long commands wait until brokers have applied a change."""
+"""Maximum time that commands wait until brokers have applied a change."""
 
 
 class CommandClient(ClusterClient):

@@ -330,7 +330,7 @@ def test_a_clusters_id_must_be_given_and_one_is_proposed(
 ) -> None:
     assert main(["format", "-c", properties(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert "--cluster-id is missing: for a new cluster, give --cluster-id " in told
+    assert "--cluster-id is missing: for a new cluster, use --cluster-id " in told
     assert len(uuid_from_text(told.split()[-1])) == 16
     assert not (tmp_path / "data").exists()
 

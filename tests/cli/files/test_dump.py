@@ -135,7 +135,7 @@ def damaged(data: Path, tmp_path: Path) -> Path:
 
 def _problems(ran: Ran) -> list[str]:
     assert ran.status == 1
-    assert ran.err.startswith("problems were found: ")
+    assert ran.err.startswith("problems found: ")
     return [line.strip() for line in ran.out.splitlines() if "PROBLEM" in line]
 
 
@@ -166,16 +166,16 @@ def test_what_is_cut_off_is_found(offline: Desk, damaged: Path) -> None:
     log = damaged / f"{FIRST}.log"
     log.write_bytes(log.read_bytes()[:-3])
     (told,) = _problems(offline("dump", str(log)))
-    assert "what follows is no batch" in told
+    assert "invalid data after the last batch" in told
     log.write_bytes(b"x" * 100)
-    assert "no batch" in _problems(offline("dump", str(log)))[0]
+    assert "invalid data after" in _problems(offline("dump", str(log)))[0]
 
 
 def test_indexes_that_lead_elsewhere_are_found(offline: Desk, damaged: Path) -> None:
     index = damaged / f"{FIRST}.index"
     index.write_bytes(b"\0\0\0\1\0\0\0\7")
     assert _problems(offline("dump", str(index))) == [
-        "PROBLEM: there is no batch of offset 1 or before at byte 7"
+        "PROBLEM: byte 7 is not the start of a batch at or before offset 1"
     ]
     times = damaged / f"{FIRST}.timeindex"
     times.write_bytes((5).to_bytes(8, "big") + (2).to_bytes(4, "big"))
@@ -205,9 +205,9 @@ def test_wrong_use(offline: Desk, tmp_path: Path) -> None:
         str(cannot_read("x.log", refused))
         == "x.log: Permission denied: run this as the user that runs the broker"
     )
-    assert "has no files of Kafka's" in offline("dump", str(tmp_path)).sentence
+    assert "has no Kafka files" in offline("dump", str(tmp_path)).sentence
     (tmp_path / "x.txt").touch()
-    assert "is not known by its name" in offline("dump", str(tmp_path / "x.txt")).sentence
+    assert "has an unknown name" in offline("dump", str(tmp_path / "x.txt")).sentence
     (tmp_path / "x.index").touch()
-    assert "is not named after an offset" in offline("dump", str(tmp_path / "x.index")).sentence
+    assert "is not named after its base offset" in offline("dump", str(tmp_path / "x.index")).sentence
     assert offline("dump", str(tmp_path), "--from", "5", "--until", "4").status == 2

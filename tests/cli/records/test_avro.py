@@ -87,12 +87,12 @@ def test_a_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
     ("data", "why"),
     [
         (b"{}", "not with 7b 7d"),
-        (b"", "Avro begins with"),
+        (b"", "Avro values start with"),
         (b"\0\0\0\0\x06x", "the registry has no schema 6"),
         (b"\0\0\0\0\x08x", "not Avro, but PROTOBUF"),
-        (b"\0\0\0\0\x09x", "is no schema"),
-        (BY_ID + b"x", "1 bytes are left over"),
-        (BY_ID[:-1], "not of its schema"),
+        (b"\0\0\0\0\x09x", "is not a valid schema"),
+        (BY_ID + b"x", "1 bytes follow the value"),
+        (BY_ID[:-1], "does not match its schema"),
     ],
 )
 def test_what_is_something_else_is_said(registry: str, data: bytes, why: str) -> None:
@@ -102,7 +102,7 @@ def test_what_is_something_else_is_said(registry: str, data: bytes, why: str) ->
 
 def test_what_keeps_it_from_being_read_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(
-        CommandError, match=r"does not answer \(Connection refused\): start it, or name another"
+        CommandError, match=r"is not reachable \(Connection refused\): start it, or name another"
     ):
         AvroDecoder("http://127.0.0.1:1", []).decode(BY_ID)
     with pytest.raises(CommandError, match="begins with http"):
@@ -110,9 +110,9 @@ def test_what_keeps_it_from_being_read_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="No such file or directory: give the path of an Avro schema"):
         AvroDecoder(None, [str(tmp_path / "none")])
     (tmp_path / "bad").write_text("{")
-    with pytest.raises(CommandError, match="is no Avro schema"):
+    with pytest.raises(CommandError, match="is not an Avro schema"):
         AvroDecoder(None, [str(tmp_path / "bad")])
-    with pytest.raises(FormatMismatch, match="say where it is with --registry"):
+    with pytest.raises(FormatMismatch, match="use --registry URL"):
         AvroDecoder(None, []).decode(BY_ID)
 
 
@@ -179,10 +179,10 @@ def test_what_is_produced_by_a_file_is_consumed_by_it(
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ('{"x": 1.5}', "not of its schema"),
-        ('{"x": 4294967296}', "not of its schema"),
+        ('{"x": 1.5}', "does not match its schema"),
+        ('{"x": 4294967296}', "does not match its schema"),
         ('{"x": 1, "y": 2}', "more fields than the schema specifies: y"),
-        ("{}", "not of its schema"),
+        ("{}", "does not match its schema"),
         ("x", "line 1: not JSON"),
     ],
 )

@@ -118,14 +118,14 @@ def test_an_offset_that_is_gone_is_told(desk: Desk) -> None:
     ran = desk("consume", "gone", "--from", "0", "--until", "end", "--values")
     assert (ran.out, ran.err) == ("c\n", "gone-0 has no offset 0: going on at 2\n")
     ran = desk("consume", "gone", "--from", "99", "--until", "end")
-    assert (ran.out, ran.err) == ("", "there is nothing from 99 until end\n")
+    assert (ran.out, ran.err) == ("", "there are no records from 99 until end\n")
 
 
 def test_what_is_not_json_is_shown_as_it_is(desk: Desk) -> None:
     desk("produce", "mixed", "{", "2")
     ran = desk("consume", "mixed", "--from", "0", "-n", "2", "--values", "--value-format", "json")
     assert ran.out == '{"hex": "7b"}\n2\n'
-    assert ran.err.startswith("mixed-0@0: the value is shown as hex: not JSON: ")
+    assert ran.err.startswith("mixed-0@0: printing the value as hex: not JSON: ")
 
 
 def test_wrong_use(desk: Desk, shop: str) -> None:

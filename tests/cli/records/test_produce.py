@@ -37,7 +37,7 @@ def test_arguments_are_records(desk: Desk, read: Read) -> None:
     ran = desk(
         "produce", "args", "one", "two", "--key", "k", "--header", "from=desk", "--compression", "zstd"
     )
-    assert ran.out == "2 sent to args-0, from offset 0 on\n"
+    assert ran.out == "sent 2 to args-0, starting at offset 0\n"
     found = read("args", 2)
     assert [(one.key(), one.value(), one.headers()) for one in found] == [
         (b"k", b"one", [("from", b"desk")]),
@@ -52,7 +52,7 @@ def test_the_example_of_its_help_works(desk: Desk, read: Read) -> None:
     ran = desk(*command[1:])
     assert ran.err == ""
     [found] = read("orders", 1)
-    assert (found.key(), found.value(), found.headers()) == (b"17", b'{"amount": 3}', [("source", b"desk")])
+    assert (found.key(), found.value(), found.headers()) == (b"17", b'{"amount": 3}', [("source", b"cli")])
 
 
 def test_lines_have_keys_which_lead_to_their_partitions(
@@ -114,12 +114,12 @@ def test_a_record_without_a_value_is_no_tombstone(
 ) -> None:
     refused = {
         b'{"val": 1}': "line 1: a record has no field 'val', did you mean 'value'?",
-        b'{"key": "k"}': "line 1: no value; write null to delete",
-        b'{"value": "\\ud800"}': "line 1: half of a pair of surrogates, which is no text",
+        b'{"key": "k"}': "line 1: the value is missing; use null for a tombstone",
+        b'{"value": "\\ud800"}': "line 1: a lone surrogate, which is not text",
         b'{"value": {"hex": "f"}}': "line 1: not hexadecimal digits: 'f'",
         b'{"value": "v", "headers": {"\\ud800": "x"}}': "line 1: the name of header '\\ud800' is not UTF-8",
-        b'{"value": "v", "timestamp": 1e3}': "line 1: timestamp is no whole number",
-        b'{"value": "v", "timestamp": %d}' % (1 << 63): "line 1: timestamp is no number from 0 to ",
+        b'{"value": "v", "timestamp": 1e3}': "line 1: timestamp is not a whole number",
+        b'{"value": "v", "timestamp": %d}' % (1 << 63): "line 1: timestamp is not a number from 0 to ",
     }
     for line, sentence in refused.items():
         typed(line)
@@ -152,13 +152,13 @@ def test_what_is_wrong_is_one_sentence(desk: Desk, typed: Callable[[bytes], None
     assert "line 2: not JSON" in desk("produce", "wrong", "1", "{", "--value-format", "json").sentence
     assert "not hexadecimal" in desk("produce", "wrong", "zz", "--value-format", "hex").sentence
     typed(b"a:b\nc\n")
-    assert "line 2: no ':' parts a key" in desk("produce", "wrong", "--key-separator", ":").sentence
+    assert "line 2: no key separator ':' in" in desk("produce", "wrong", "--key-separator", ":").sentence
     typed(b"[1]\n")
     assert "not an object" in desk("produce", "wrong", "--records").sentence
     assert desk("produce", "wrong", "--records", "--key", "k").status == 2
     typed(b'{"partition": 2, "value": "x"}\n')
     assert (
-        "'kwire topics alter wrong --partitions 3' adds some"
+        "'kwire topics alter wrong --partitions 3' adds partitions"
         in desk("produce", "wrong", "--records").sentence
     )
     assert desk("topics", "describe", "wrong", "--offsets", "--json").json[0]["end"] == 0
@@ -178,7 +178,7 @@ def test_a_file_of_a_client_says_who_acknowledges(desk: Desk, read: Read, tmp_pa
 
 
 def test_what_brokers_keep_is_not_written_to(desk: Desk) -> None:
-    assert "is kept by brokers: no client writes there" in desk("produce", "__consumer_offsets", "x").sentence
+    assert "is internal: clients cannot write to it" in desk("produce", "__consumer_offsets", "x").sentence
 
 
 def test_lines_are_given_as_they_come() -> None:

@@ -154,6 +154,6 @@ def test_who_votes_has_to_be_said(tmp_path: Path) -> None:
     told = ran(tmp_path, environ)
     assert told.returncode == 1
     assert told.stderr.startswith(
-        "kwire: controller.quorum.voters is not set, so nothing says who votes: set "
+        "kwire: controller.quorum.voters is not set, so the voters are unknown: set "
     )
     assert not (tmp_path / "data").exists()
