@@ -1,7 +1,7 @@
-"""Delegation tokens: what proves that one has a token, and who is in its record. KIP-48, KIP-373.
+"""Delegation tokens: their HMACs and the principals of their records. KIP-48, KIP-373.
 
-A token is its id, which anybody may know, and the HMAC of that id by the cluster's secret. Its record in the
-metadata has no more than the id, the people and the times: every node makes the HMAC anew.
+A token consists of an id, which is public, and the HMAC of the id with the cluster's secret key. Its record
+in the metadata log has the id, the principals and the timestamps. Every node computes the HMAC from the id.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ DIGEST: Final = "sha512"
 
 
 class DelegationTokenSettings(NamedTuple):
-    """On which terms a node issues tokens."""
+    """The configuration of delegation tokens."""
 
     secret: bytes
-    """delegation.token.secret.key; empty where there are no tokens."""
+    """delegation.token.secret.key; empty if tokens are disabled."""
     max_lifetime_ms: int
-    """delegation.token.max.lifetime.ms: no renewal goes beyond it."""
+    """delegation.token.max.lifetime.ms: a token cannot be renewed beyond it."""
     expiry_time_ms: int
-    """delegation.token.expiry.time.ms: for how long it is good before it has to be renewed."""
+    """delegation.token.expiry.time.ms: the time until a token must be renewed."""
 
     def __repr__(self) -> str:
         return f"DelegationTokenSettings([hidden], {self.max_lifetime_ms}, {self.expiry_time_ms})"
@@ -35,7 +35,7 @@ NO_TOKENS: Final = DelegationTokenSettings(b"", 0, 0)
 
 
 def token_settings(config: BrokerConfig) -> DelegationTokenSettings:
-    """The terms of a node's settings."""
+    """Return the delegation token settings of a node."""
     return DelegationTokenSettings(
         (config.delegation_token_secret_key or "").encode(),
         config.delegation_token_max_lifetime_ms,
@@ -44,20 +44,20 @@ def token_settings(config: BrokerConfig) -> DelegationTokenSettings:
 
 
 def token_hmac(secret: bytes, token_id: str) -> bytes:
-    """What whoever has the token shows."""
-    import hmac  # with OpenSSL, which most nodes never need
+    """Compute the HMAC of a token, which authenticates its user."""
+    import hmac  # here, because it loads OpenSSL, which most nodes never need
 
     return hmac.digest(secret, token_id.encode(), DIGEST)
 
 
 class TokenHmacs:
-    """The HMACs of the tokens that there are: each made once, as its token comes, and forgotten with it."""
+    """The HMACs of the current tokens. Each is computed once."""
 
     def __init__(self, secret: bytes) -> None:
         """`secret` is delegation.token.secret.key."""
         self.secret = secret
         self._tokens: Mapping[str, DelegationTokenRecord] = {}
-        """Those that were followed last."""
+        """The tokens of the last update."""
         self._hmacs: dict[str, bytes] = {}
         self._ids: dict[bytes, str] = {}
 
@@ -68,7 +68,7 @@ class TokenHmacs:
         return len(self._ids)
 
     def update_tokens(self, tokens: Mapping[str, DelegationTokenRecord]) -> None:
-        """There are these tokens now, and no others. It is a part of an image: replaced, never changed."""
+        """Replace the tokens. `tokens` is a part of an image, so it never changes."""
         if tokens is self._tokens or not self.secret:
             return
         self._tokens = tokens
@@ -79,29 +79,29 @@ class TokenHmacs:
             self._ids[made] = token_id
 
     def hmac_of(self, token_id: str) -> bytes:
-        """What whoever has the token shows."""
+        """Return the HMAC of a token."""
         made = self._hmacs.get(token_id)
         return token_hmac(self.secret, token_id) if made is None else made
 
     def find(self, tokens: Mapping[str, DelegationTokenRecord], shown: bytes) -> DelegationTokenRecord | None:
-        """The one of these tokens whose HMAC was shown, if there is one."""
+        """Return the token with this HMAC; None if there is none."""
         if shown not in self._ids:
             self.update_tokens(tokens)
         return tokens.get(self._ids.get(shown, ""))
 
 
 def parse_principal(text: str) -> Principal:
-    """A principal as records have it: KIND:NAME."""
+    """Parse a principal of a record: TYPE:NAME."""
     kind, _, name = text.partition(":")
     return Principal(kind, name)
 
 
 def is_owner_or_renewer(token: DelegationTokenRecord, principal: Principal) -> bool:
-    """Whether somebody may let a token live longer, or end it."""
+    """Return whether the principal may renew or expire a token."""
     name = str(principal)
     return token.owner == name or name in token.renewers
 
 
 def is_owner_requester_or_renewer(token: DelegationTokenRecord, principal: Principal) -> bool:
-    """Whether it is somebody's own, one that he has asked for, or one that he may renew."""
+    """Return whether the principal is the owner, the requester or a renewer of a token."""
     return token.requester == str(principal) or is_owner_or_renewer(token, principal)

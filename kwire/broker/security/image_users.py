@@ -1,11 +1,11 @@
-"""The users of a cluster, as its metadata has them. KIP-84, KIP-48.
+"""The users in a cluster's metadata: SCRAM credentials and delegation tokens. KIP-84, KIP-48.
 
-What a token is proved with follows from its id, and takes thousands of hashes to make, milliseconds in which
-nobody else is served: it is made in a worker, one at a time, as tokens come by the metadata, and kept. Only
-for a token that is shown before its turn has come is it made at once.
+A SCRAM credential of a token is derived from its id with thousands of hashes. That takes milliseconds, in
+which the loop would serve no other client. So a worker thread derives the credentials of new tokens in
+advance, one at a time, and they are cached. Only a token that is used before its turn is derived in the loop.
 
-A token that has run out is one until the controller has removed it, as in Apache Kafka: whoever is
-authenticated by it is so for no time at all.
+An expired token stays valid for authentication until the controller has removed it, as in Apache Kafka. The
+session of such a client has lifetime 0.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kwire.host.host import Host
 from kwire.wire.records.metadata import DelegationTokenRecord, UserScramCredentialRecord
 
 MAX_CACHED: Final = 10_000
-"""So many tokens' credentials are remembered; of the others, each is made anew when it is shown."""
+"""The number of cached token credentials. Others are derived each time they are used."""
 
 
 class UsersImage(Protocol):
-    """The part of the metadata that says who there is."""
+    """The part of a metadata image with users."""
 
     @property
     def scram_credentials(self) -> Mapping[tuple[int, str], UserScramCredentialRecord]: ...
@@ -37,7 +37,7 @@ class UsersImage(Protocol):
 
 
 class ImageUsers:
-    """`Users` of the metadata as it is now."""
+    """`Users` of the current metadata image."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class ImageUsers:
         mechanisms: Callable[[], Iterable[str]] = lambda: (),
         is_running: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`secret` is delegation.token.secret.key: without it nobody has a token.
+        """`secret` is delegation.token.secret.key; if empty, there are no tokens.
 
-        `mechanisms` are those of SCRAM by which tokens may be shown; nothing is made ahead once the node does
-        not go on.
+        `mechanisms` returns the SCRAM mechanisms that accept tokens. Nothing is derived in advance once
+        `is_running` returns False.
         """
         self._image = image
         self._secret = secret
@@ -59,9 +59,9 @@ class ImageUsers:
         self._mechanisms = mechanisms
         self._is_running = is_running
         self._cached: dict[tuple[str, str], ScramCredential] = {}
-        """By mechanism and token; who was shown last stands last."""
+        """By mechanism and token id, the most recently used last."""
         self._tokens: Mapping[str, DelegationTokenRecord] = {}
-        """Those that were followed last."""
+        """The tokens of the last update."""
         self._pending: deque[tuple[str, str]] = deque()
         self._is_deriving = False
 
@@ -75,7 +75,7 @@ class ImageUsers:
         )
 
     def token(self, mechanism: str, token_id: str) -> TokenCredential | None:
-        """See `Users`. Its owner is a user, of whatever kind the owner is."""
+        """See `Users`. The owner's principal has the type User even if the token's owner has another type."""
         record = self._image().delegation_tokens.get(token_id) if self._secret else None
         if record is None:
             return None
@@ -83,7 +83,7 @@ class ImageUsers:
         return TokenCredential(owner, record.expiration_timestamp, self._credential(mechanism, token_id))
 
     def update_tokens(self, tokens: Mapping[str, DelegationTokenRecord]) -> None:
-        """The metadata has these tokens now, and no others."""
+        """Replace the tokens with those of a new image."""
         before, self._tokens = self._tokens, tokens
         if tokens is before or not self._secret:
             return
@@ -106,7 +106,8 @@ class ImageUsers:
         self._pending.clear()
 
     def _cache(self, key: tuple[str, str], made: ScramCredential | BaseException) -> None:
-        # Who was shown meanwhile has one already, and whoever has none is given it when he is shown.
+        # A token that was used meanwhile is cached already; one that was not cached is derived when it is
+        # used.
         if not isinstance(made, BaseException) and key[1] in self._tokens and len(self._cached) < MAX_CACHED:
             self._cached.setdefault(key, made)
         self._host.call_soon(self._derive_next)
@@ -123,6 +124,6 @@ class ImageUsers:
 
 
 def _derive(secret: bytes, mechanism: str, token_id: str, salt: bytes) -> ScramCredential:
-    """What a token is proved with. Nearly all of it is OpenSSL's, which lets other threads go on."""
+    """Derive the credential of a token. OpenSSL releases the GIL for nearly all of the time."""
     password = b64encode(token_hmac(secret, token_id)).decode()
     return SCRAM_MECHANISMS[mechanism].derive_credential_with_salt(password, salt)

@@ -1,4 +1,4 @@
-"""The mechanisms of SASL that there are, by their names: each one's server and client for one exchange."""
+"""SASL mechanisms by name: the server and the client side of one exchange."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kwire.wire.mechanisms import PLAIN
 
 
 def sasl_server(mechanism: str, security: ListenerSasl, users: Users, rng: random.Random) -> SaslServer:
-    """The server's side of a mechanism that the listener has enabled."""
+    """Return the server side of a mechanism that the listener has enabled."""
     if mechanism == PLAIN:
         return PlainServer(security.plain_users)
     return ScramServer(SCRAM_MECHANISMS[mechanism], users, new_nonce(rng))
 
 
 def sasl_client(credentials: Credentials, rng: random.Random) -> SaslClient:
-    """The side of a client that shows these credentials."""
+    """Return the client side for these credentials."""
     mechanism, username, password, is_token = credentials
     if mechanism == PLAIN:
         return PlainClient(username, password)

@@ -1,4 +1,4 @@
-"""PLAIN: a name and a password as they are, in one message that nothing answers. RFC 4616, KIP-43."""
+"""SASL PLAIN: user name and password in clear text, in one message. RFC 4616, KIP-43."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kwire.wire.mechanisms import PLAIN
 
 
 class PlainServer:
-    """The server's side, which knows the passwords of all users."""
+    """The server side, with the passwords of all users."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
@@ -20,11 +20,11 @@ class PlainServer:
 
     @property
     def outcome(self) -> AuthenticationResult | None:
-        """Set when the client has said its password."""
+        """Set once the password was correct."""
         return self._outcome
 
     def evaluate(self, response: bytes) -> bytes:
-        """What the client says, and the empty answer. AuthenticationFailed."""
+        """Check the client's message, and return an empty response. AuthenticationFailed."""
         tokens = response.decode(errors="replace").split("\0", 3)
         if len(tokens) != 3:
             raise _failed(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(tokens)}")
@@ -45,7 +45,7 @@ class PlainServer:
 
 
 class PlainClient:
-    """The client's side."""
+    """The client side."""
 
     mechanism: Final = PLAIN
 
@@ -56,11 +56,11 @@ class PlainClient:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has said what there is to say."""
+        """Whether the message was sent."""
         return self._is_complete
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """Name and password at first, and then nothing."""
+        """Return user name and password on the first call, then None."""
         if self._is_complete:
             return None
         self._is_complete = True

@@ -1,4 +1,4 @@
-"""Who asks: what a connection was authenticated as."""
+"""Principals: the identities that connections are authenticated as."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ USER: Final = "User"
 
 
 class Principal(NamedTuple):
-    """A kind and a name, as Kafka's KafkaPrincipal has them."""
+    """A type and a name, as in Kafka's KafkaPrincipal."""
 
     type: str
     name: str
     token_authenticated: bool = False
-    """Whether it has shown a delegation token, not a password: by which no further token may be asked for."""
+    """Whether the client authenticated with a delegation token. Then it may not request further tokens."""
 
     def __str__(self) -> str:
         return f"{self.type}:{self.name}"
 
     def is_same(self, other: Principal) -> bool:
-        """Whether it is the same one, however it was authenticated."""
+        """Return whether type and name are the same, regardless of the credentials used."""
         return self[:2] == other[:2]
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
-"""Whoever comes by a listener that asks nobody who he is."""
+"""The principal of clients on listeners without authentication."""

@@ -1,8 +1,9 @@
-"""What a mechanism of SASL is to those who run an exchange: two sides, fed with one message after another.
+"""Protocols of SASL mechanisms: a server side and a client side that exchange messages.
 
-A server's side comes of a mechanism's name and a listener's settings, one for each exchange
-(`broker.security.mechanisms`); the client's of the settings of whoever connects. Neither touches the world:
-chance and time are passed in. RFC 4422; KIP-43 (mechanisms by listener), KIP-84 (SCRAM), KIP-48 (tokens).
+There is one server side per exchange, for a mechanism and the settings of a listener
+(`broker.security.mechanisms`). The client side is made from credentials. Neither side does I/O: random
+numbers and the time are arguments. RFC 4422; KIP-43 (mechanisms per listener), KIP-84 (SCRAM), KIP-48
+(tokens).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class AuthenticationFailed(Exception):
-    """The other side is not who it says that it is, or says it in a wrong way.
+    """Authentication failed: wrong credentials or an invalid message.
 
-    `told` is what the client may be told of it; None where Kafka tells it no more than that its credentials
-    are invalid. The text is for the log.
+    The text of the exception is for the log. `client_message` is sent to the client; None if Kafka sends only
+    that the credentials are invalid.
     """
 
     def __init__(self, reason: str, client_message: str | None = None) -> None:
@@ -26,37 +27,37 @@ class AuthenticationFailed(Exception):
 
 
 class AuthenticationResult(NamedTuple):
-    """What an exchange has come to."""
+    """The result of a successful exchange."""
 
     principal: Principal
     expires_ms: int | None = None
-    """The wall-clock time at which its credential ends: that of a delegation token."""
+    """The wall-clock time at which the credential expires. Only delegation tokens expire."""
 
 
 class SaslServer(Protocol):
-    """The server's side of one exchange."""
+    """The server side of one exchange."""
 
     def evaluate(self, response: bytes) -> bytes:
-        """What the client says, and what it is answered. AuthenticationFailed, WireError."""
+        """Check a client's message, and return the response. AuthenticationFailed, WireError."""
 
     @property
     def outcome(self) -> AuthenticationResult | None:
-        """Set when the last answer was the last one, and the client is who it says."""
+        """Set once the exchange is complete and the client is authenticated."""
 
 
 class SaslClient(Protocol):
-    """The client's side of one exchange."""
+    """The client side of one exchange."""
 
     @property
     def mechanism(self) -> str:
-        """Its name, for SaslHandshake."""
+        """The mechanism's name, for SaslHandshake."""
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """What the server says (nothing, at first), and what it is told: None where there is no more to say.
+        """Return the next message for the server; None if there is no more. `challenge` is empty at first.
 
-        AuthenticationFailed: the server has not shown that it knows the password.
+        AuthenticationFailed: the server has not proved that it has the user's credential.
         """
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more is expected of the server."""
+        """Whether no more message of the server is expected."""

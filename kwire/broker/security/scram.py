@@ -1,17 +1,18 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512, both sides of an exchange, without channel binding. RFC 5802, RFC 7677.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 without channel binding, server and client side. RFC 5802, RFC 7677.
 
-    client   n,,n=alice,r=C                     who it is, and a nonce
-    server   r=CS,s=SALT,i=4096                 both nonces, and how his password is salted
-    client   c=biws,r=CS,p=PROOF                that it knows the password
-    server   v=SIGNATURE                        that it knows what is kept of the password
+    client   n,,n=alice,r=C                     user name and nonce
+    server   r=CS,s=SALT,i=4096                 both nonces; salt and iterations of the stored credential
+    client   c=biws,r=CS,p=PROOF                proof that the client knows the password
+    server   v=SIGNATURE                        proof that the server has the credential
 
-With `tokenauth=true` behind its nonce, a client shows a delegation token: its id is the name, and its HMAC in
-base64 the password (KIP-48). Whoever fails is message the same, whether the name or the password was wrong.
-Which names there are can be found out all the same, as in Kafka: an unknown one fails at the first message.
+With the extension `tokenauth=true` after its nonce, a client uses a delegation token: the name is the token
+id, and the password is the HMAC in base64 (KIP-48). The error message is the same for an unknown user and a
+wrong password. An attacker can still find out which users exist, as in Kafka, because an unknown user fails
+at the first message.
 
-Kafka neither normalizes names and passwords (SASLprep) nor takes names beyond ASCII, and does not look into
-`c=`. It ignores extensions that it does not know, also `m=`, by which a client says that one must; those of
-its last message are not signed.
+As in Kafka, names and passwords are not normalized (SASLprep), names must be ASCII, and `c=` is not checked.
+Unknown extensions are ignored, even mandatory ones (`m=`). Extensions of the client's last message are not
+signed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kwire.wire.errors import WireError
 TOKEN_EXTENSION: Final = "tokenauth"
 
 MAX_ASKED_ITERATIONS: Final = 1_000_000
-"""More than any server of Kafka's asks for; a client has no time for a server that wants to keep it busy."""
+"""More than any Kafka server requests. It keeps a malicious server from occupying the client."""
 
 _NONCE_BYTES: Final = 18
 _VALUE: Final = r"[\x01-\x2b\x2d-\x7f]+"
@@ -54,12 +55,12 @@ _SERVER_FINAL: Final = re.compile(rf"(?:e=(?P<error>{_VALUE})|v=(?P<signature>{_
 
 
 def escape_name(name: str) -> str:
-    """A name as SCRAM's messages have it."""
+    """Escape a name for SCRAM messages."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
 def unescape_name(name: str) -> str:
-    """A name of SCRAM's messages."""
+    """Unescape a name of a SCRAM message."""
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -80,12 +81,12 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def new_nonce(rng: random.Random) -> str:
-    """A nonce that nobody has seen."""
+    """Return a new random nonce."""
     return b64encode(rng.randbytes(_NONCE_BYTES)).decode()
 
 
 class ScramServer:
-    """The server's side, with a nonce of its own that nobody has seen."""
+    """The server side. `nonce` must be unused."""
 
     def __init__(self, mechanism: ScramMechanism, users: Users, nonce: str) -> None:
         self._mechanism = mechanism
@@ -94,25 +95,25 @@ class ScramServer:
         self._awaits_first = True
         self._credential: ScramCredential | None = None
         self._authenticated: AuthenticationResult | None = None
-        """What is reached when the client's proof holds."""
+        """The result if the client's proof is correct."""
         self._first_messages = ""
-        """The first messages of both, which are signed."""
+        """The first messages of both sides, which the proofs sign."""
         self._nonce = ""
         self._outcome: AuthenticationResult | None = None
 
     @property
     def outcome(self) -> AuthenticationResult | None:
-        """Set when the client has proved that it knows the password."""
+        """Set once the client has proved that it knows the password."""
         return self._outcome
 
     def evaluate(self, response: bytes) -> bytes:
-        """What the client says, and what it is answered. AuthenticationFailed, WireError."""
+        """Check a client's message, and return the response. AuthenticationFailed, WireError."""
         if self._awaits_first:
             self._awaits_first = False
             return self._first(response)
         credential, self._credential = self._credential, None
         if credential is None:
-            raise AuthenticationFailed("SCRAM was over, or had failed already")
+            raise AuthenticationFailed("the SCRAM exchange was already complete or had failed")
         return self._final(response, credential)
 
     def _first(self, response: bytes) -> bytes:
@@ -156,8 +157,8 @@ class ScramServer:
         signature = self._mechanism.hmac(credential.stored_key, signed)
         proof = b64decode(match["proof"])
         if len(proof) != len(signature):
-            # Kafka says nothing to it, and closes the connection.
-            raise WireError(f"a proof of {len(proof)} bytes, in {self._mechanism.name}")
+            # Kafka sends no error in this case, and closes the connection.
+            raise WireError(f"the {self._mechanism.name} proof has {len(proof)} bytes")
         if not hmac.compare_digest(self._mechanism.hash(_xor(signature, proof)), credential.stored_key):
             raise AuthenticationFailed("Invalid client credentials")
         self._outcome = self._authenticated
@@ -165,7 +166,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client's side, with a nonce that nobody has seen."""
+    """The client side. `nonce` must be unused."""
 
     def __init__(
         self,
@@ -184,21 +185,21 @@ class ScramClient:
         self._nonce = nonce
         self._bare = ""
         self._signature = b""
-        """What the server has to answer last."""
+        """The signature that the server must send last."""
         self._is_complete = False
 
     @property
     def mechanism(self) -> str:
-        """Its name."""
+        """The mechanism's name."""
         return self._scram.name
 
     @property
     def is_complete(self) -> bool:
-        """Whether the server has shown that it knows what is kept of the password."""
+        """Whether the server has proved that it has the credential."""
         return self._is_complete
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """What the server says, and what it is message. AuthenticationFailed."""
+        """Check the server's message, and return the next one. AuthenticationFailed."""
         return self._step(challenge)
 
     def _first(self, challenge: bytes) -> bytes | None:

@@ -1,4 +1,4 @@
-"""SCRAM credentials: what is kept of a password, made of it here and nowhere else. RFC 5802, RFC 7677."""
+"""SCRAM credentials, which are derived from passwords. RFC 5802, RFC 7677."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ SALT_BYTES: Final = 26
 
 
 class ScramMechanism(NamedTuple):
-    """One of the mechanisms."""
+    """A SCRAM mechanism."""
 
     name: str
     code: int
-    """How records and messages tell it."""
+    """The mechanism's number in records and messages."""
     digest: str
 
     def hmac(self, key: bytes, text: bytes) -> bytes:
-        """The keyed hash of a text."""
+        """Return the HMAC of a text."""
         return hmac.digest(key, text, self.digest)
 
     def hash(self, text: bytes) -> bytes:
-        """The hash of a text."""
+        """Return the hash of a text."""
         return hashlib.new(self.digest, text).digest()
 
     def salt_password(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """The password, salt_password: RFC 5802's Hi(). Kafka does not normalize it."""
+        """Return the salted password: Hi() of RFC 5802. As in Kafka, the password is not normalized."""
         return hashlib.pbkdf2_hmac(self.digest, password.encode(), salt, iterations)
 
     def client_key(self, salted_password: bytes) -> bytes:
-        """What a client proves that it knows."""
+        """Return the client key of RFC 5802, which a client proves to know."""
         return self.hmac(salted_password, b"Client Key")
 
     def server_key(self, salted_password: bytes) -> bytes:
-        """What a server proves that it knows."""
+        """Return the server key of RFC 5802, which a server proves to know."""
         return self.hmac(salted_password, b"Server Key")
 
     def credential(self, salt: bytes, iterations: int, salted_password: bytes) -> ScramCredential:
-        """What is kept of a password that was salt_password already."""
+        """Return the credential for a salted password."""
         return ScramCredential(
             salt,
             self.hash(self.client_key(salted_password)),
@@ -56,13 +56,13 @@ class ScramMechanism(NamedTuple):
     def derive_credential(
         self, password: str, rng: random.Random, iterations: int = MIN_ITERATIONS
     ) -> ScramCredential:
-        """What is kept of a password, with a salt of its own. A delegation token's is its HMAC in base64."""
+        """Derive a credential with a new salt. The password of a delegation token is its HMAC in base64."""
         return self.derive_credential_with_salt(password, rng.randbytes(SALT_BYTES), iterations)
 
     def derive_credential_with_salt(
         self, password: str, salt: bytes, iterations: int = MIN_ITERATIONS
     ) -> ScramCredential:
-        """What is kept of a password, with this salt."""
+        """Derive a credential with this salt."""
         return self.credential(salt, iterations, self.salt_password(password, salt, iterations))
 
 
@@ -73,4 +73,4 @@ SCRAM_MECHANISMS: Final = {
         ScramMechanism(SCRAM_SHA_512, 2, "sha512"),
     )
 }
-"""The mechanisms, by their names."""
+"""The SCRAM mechanisms by name."""

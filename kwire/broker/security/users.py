@@ -1,4 +1,4 @@
-"""What a cluster knows of its users: what proves a password, and delegation tokens. KIP-84, KIP-48."""
+"""Credentials of a cluster's users: SCRAM credentials and delegation tokens. KIP-84, KIP-48."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class ScramCredential(NamedTuple):
-    """What is kept of a password: it proves that somebody knows it, and does not tell it. RFC 5802."""
+    """A stored SCRAM credential. It verifies the password but does not contain it. RFC 5802."""
 
     salt: bytes
     stored_key: bytes
@@ -21,7 +21,7 @@ class ScramCredential(NamedTuple):
 
 
 class TokenCredential(NamedTuple):
-    """What proves a delegation token, whose it is, and the wall-clock time at which it ends."""
+    """A delegation token: its owner, the wall-clock time at which it expires, and its SCRAM credential."""
 
     owner: Principal
     expires_ms: int
@@ -29,10 +29,10 @@ class TokenCredential(NamedTuple):
 
 
 class Users(Protocol):
-    """Those who may show a password or a token."""
+    """The users that can authenticate."""
 
     def scram_credential(self, mechanism: str, name: str) -> ScramCredential | None:
-        """What a user's password is proved with, by the mechanism; None where he has none for it."""
+        """Return a user's credential for a mechanism; None if the user has none."""
 
     def token(self, mechanism: str, token_id: str) -> TokenCredential | None:
-        """The token of that id, whose password is its HMAC in base64; None where there is none."""
+        """Return a delegation token, whose password is its HMAC in base64; None if it does not exist."""

@@ -156,7 +156,7 @@ def test_first_messages_that_fail(message: str, reason: str) -> None:
         server.evaluate(message.encode())
     assert str(failed.value) == reason
     assert failed.value.client_message is None
-    with pytest.raises(AuthenticationFailed, match="had failed already"):
+    with pytest.raises(AuthenticationFailed, match="already complete or had failed"):
         server.evaluate(b"n,,n=user,r=x")
 
 
@@ -205,7 +205,7 @@ def test_an_exchange_takes_one_proof() -> None:
     with pytest.raises(AuthenticationFailed, match="Invalid client credentials"):
         server.evaluate(wrong)
     for guess in (wrong, proof):
-        with pytest.raises(AuthenticationFailed, match="SCRAM was over, or had failed already"):
+        with pytest.raises(AuthenticationFailed, match="the SCRAM exchange was already complete or had failed"):
             server.evaluate(guess)
         assert server.outcome is None
 

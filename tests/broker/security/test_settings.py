@@ -172,7 +172,7 @@ def test_a_listener_of_which_nothing_is_known_is_not_one_that_takes_everyone() -
     assert listener_security(config, "MORE") is listener_security(config, "MORE") is not None
     config.update({}, {"listeners": ALONE["listeners"]})
     config.update({}, {"listener.name.more.sasl.enabled.mechanisms": "GSSAPI"})
-    with pytest.raises(ConfigError, match="MORE is not taken up"):
+    with pytest.raises(ConfigError, match="MORE was never created"):
         listener_security(config, "MORE")
     with pytest.raises(KeyError):
         listener_security(config, "more")

@@ -1,11 +1,12 @@
 """Create- v1–3, Renew- v1–2, Expire- v1–2 and DescribeDelegationToken v1–3. KIP-48, KIP-373.
 
-Order of checks: whether who asks may ask for tokens at all, whether renewers are users (of a new one), then
-the controller's own (`broker.controller.delegation_tokens`). Nobody may who has come by a listener that asks
-nobody who he is, or by a token. What a broker has let through the controller does not ask about again: it may
-have come to it by a listener of another kind.
+Order of checks: whether the client may request tokens, for a new token whether its renewers
+are users, then those of the controller (`broker.controller.delegation_tokens`). A client must not request
+tokens on a listener without authentication, or if it authenticated with a token. The controller does not
+repeat the listener check for a forwarded request, because the Envelope may have arrived on a listener of
+another security protocol.
 
-The tokens that one may see are, without an authorizer, all of them.
+There is no authorizer, so every token may be described.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 
 def _may_request_tokens(node: ClusterView, context: ControllerRequestContext) -> bool:
-    """Whether somebody is known well enough to be asked for a token, and not by a token himself."""
+    """Return whether the client has authenticated, and not with a delegation token."""
     if context.principal.token_authenticated:
         return False
     protocol = node.config.protocol(context.listener)
     return protocol != "PLAINTEXT" and not (protocol == "SSL" and context.principal.is_same(ANONYMOUS))
 
 
-# --- a new one
+# --- CreateDelegationToken
 
 
 def check_create_delegation_token(
@@ -71,7 +72,7 @@ def check_create_delegation_token(
     request: CreateDelegationTokenRequest,
     forward: Forward,
 ) -> CreateDelegationTokenResponse | Delayed:
-    """What a broker looks at before the controller is asked."""
+    """Check a request on a broker, and forward it."""
     owner = _owner(context, request)
     if not _may_request_tokens(node, context):
         return _creation_error(context, owner, NOT_ALLOWED)
@@ -83,7 +84,7 @@ def check_create_delegation_token(
 def create_delegation_token_directly(
     node: ControllerRole, context: ControllerRequestContext, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse | Delayed:
-    """A controller is asked by a client of its own."""
+    """Handle a request that a client sent to the controller's own listener."""
     if not _may_request_tokens(node, context):
         return _creation_error(context, _owner(context, request), NOT_ALLOWED)
     return create_delegation_token(node, context, request)
@@ -92,7 +93,7 @@ def create_delegation_token_directly(
 def create_delegation_token(
     node: ControllerRole, context: ControllerRequestContext, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse | Delayed:
-    """A token of one's own, or (v3) of somebody else's."""
+    """Create a token for the requester, or from v3 on for another owner."""
     owner, requester = _owner(context, request), context.principal
     if requester.token_authenticated:
         return _creation_error(context, owner, NOT_ALLOWED)
@@ -144,20 +145,20 @@ def _creation_error(
     return response
 
 
-# --- how long it is good
+# --- RenewDelegationToken, ExpireDelegationToken
 
 
 def check_change_expiry(
     node: BrokerRole, context: ControllerRequestContext, request: ExpiryRequest, forward: Forward
 ) -> ExpiryResponse | Delayed:
-    """What a broker looks at before the controller is asked."""
+    """Check a request on a broker, and forward it."""
     return forward(context, request) if _may_request_tokens(node, context) else _not_allowed(request)
 
 
 def change_expiry_directly(
     node: ControllerRole, context: ControllerRequestContext, request: ExpiryRequest
 ) -> ExpiryResponse | Delayed:
-    """A controller is asked by a client of its own."""
+    """Handle a request that a client sent to the controller's own listener."""
     return (
         change_expiry(node, context, request) if _may_request_tokens(node, context) else _not_allowed(request)
     )
@@ -166,7 +167,7 @@ def change_expiry_directly(
 def change_expiry(
     node: ControllerRole, context: ControllerRequestContext, request: ExpiryRequest
 ) -> ExpiryResponse | Delayed:
-    """Its owner and its renewers may have a token live longer, or have it end."""
+    """Renew or expire a token, which its owner and its renewers may do."""
     principal, hmac, now_ms = context.principal, bytes(request.hmac), node.host.now_ms()
     if principal.token_authenticated:
         return _not_allowed(request)
@@ -198,13 +199,13 @@ def _expiry_response(request: ExpiryRequest, code: ErrorCode, expires_ms: int) -
     return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms)
 
 
-# --- which there are
+# --- DescribeDelegationToken
 
 
 def describe_delegation_token(
     node: BrokerRole, context: ControllerRequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
-    """The tokens that one of these people owns, has asked for or may renew; of a null list, all."""
+    """Respond with the tokens whose owner, requester or renewer is listed; a null list means all tokens."""
     if not _may_request_tokens(node, context):
         raise ApiError(NOT_ALLOWED)
     hmacs = node.token_hmacs

@@ -1,7 +1,7 @@
-"""SaslHandshake v0–1 and SaslAuthenticate v0–2 where nobody is to be authenticated. KIP-43, KIP-152.
+"""SaslHandshake v0–1 and SaslAuthenticate v0–2 without a running authentication: errors. KIP-43, KIP-152.
 
-Those of a connection that is being authenticated never come this far (`api.security.session`): these come on
-a listener without SASL, or after the authentication, where none is to follow it.
+`api.security.sasl_session` handles these requests while a connection authenticates. They reach these handlers
+only on a listener without SASL, or after the authentication of a session that has no end.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""What is said on a connection until it is known who asks: a pure machine, fed with one frame after another.
+"""SASL authentication of a connection: a state machine without I/O that handles one frame after the other.
 
-    SaslHandshake v1    mechanism        a client may ask ApiVersions before it
-    SaslAuthenticate    tokens           as many as the mechanism takes
-or, as clients from before KIP-152 have it,
+    SaslHandshake v1    mechanism        a client may send ApiVersions before it
+    SaslAuthenticate    tokens           as many as the mechanism needs
+or, for clients before KIP-152,
     SaslHandshake v0    mechanism
-    tokens, each with its size in front and nothing else; so are the answers
+    raw tokens          each has only its size in front, in both directions
 
-It begins anew, with SaslHandshake, where a session ends and its client wants to go on over the connection
-(KIP-368): as the same principal, by the same mechanism.
+Re-authentication (KIP-368) starts with SaslHandshake again, when the session is about to expire. Principal
+and mechanism must stay the same.
 
-Three things end it otherwise, as in Apache Kafka's SaslServerAuthenticator, and clients can tell them apart:
-- `FailAuthentication`: the client is not who it says, or asks for something else among its tokens.
-It is message so, or
-  nothing is message, and its connection is closed: both after a while.
-- `CloseConnection`: it fails without a word of why. The connection is closed at once.
-- WireError: the client breaks the protocol, or asks for something else before it has chosen a mechanism. Its
-  connection is closed at once, too.
+Authentication fails in three ways, as in Apache Kafka's SaslServerAuthenticator. Clients can distinguish
+them:
+- `FailAuthentication`: the credentials are wrong, or another request arrives among the tokens. After a delay
+  the client gets an error response, if the protocol has one, and the connection is closed.
+- `CloseConnection`: the connection is closed at once, without an error.
+- WireError: the client violates the protocol, or sends another request before a mechanism is chosen. The
+  connection is closed at once.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_request, dec
 from kwire.wire.schema import Message
 
 FIRST_HANDSHAKE_WITH_REQUESTS: Final = 1
-"""From this version of SaslHandshake on tokens come in SaslAuthenticate."""
+"""From this version of SaslHandshake on, tokens are sent in SaslAuthenticate."""
 FIRST_WITH_SESSIONS: Final = 1
-"""Who sends this version of SaslAuthenticate knows that a session may end."""
+"""A client that sends this version of SaslAuthenticate supports re-authentication."""
 
 RAW_TOKEN_HEADER: Final = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None)
-"""In the place of a header, where a token has none."""
+"""Used instead of a header for raw tokens, which have none."""
 
 
 class SaslState(Enum):
-    """Kafka's states but for one in which it awaits a token of GSSAPI; the last two end it."""
+    """Kafka's SaslState, without the state for GSSAPI tokens of clients before KIP-43."""
 
-    HANDSHAKE_OR_VERSIONS_REQUEST = "nothing has come yet, or ApiVersions was refused: both may come"
-    HANDSHAKE_REQUEST = "SaslHandshake comes next"
-    REAUTH_PROCESS_HANDSHAKE = "a client that was authenticated begins anew: SaslHandshake is here"
-    AUTHENTICATE = "the mechanism's tokens come"
-    REAUTH_BAD_MECHANISM = "it has begun anew by another mechanism: what comes next fails"
-    COMPLETE = "it is known who asks"
-    FAILED = "it will not be"
+    HANDSHAKE_OR_VERSIONS_REQUEST = "expecting SaslHandshake or ApiVersions"
+    HANDSHAKE_REQUEST = "expecting SaslHandshake"
+    REAUTH_PROCESS_HANDSHAKE = "expecting SaslHandshake for re-authentication"
+    AUTHENTICATE = "expecting the tokens of the mechanism"
+    REAUTH_BAD_MECHANISM = "re-authenticating with another mechanism, which fails"
+    COMPLETE = "authenticated"
+    FAILED = "authentication failed"
 
 
 TRANSITIONS: Final[Mapping[SaslState, Mapping[ApiKey, SaslState]]] = {
@@ -67,26 +67,25 @@ TRANSITIONS: Final[Mapping[SaslState, Mapping[ApiKey, SaslState]]] = {
     SaslState.REAUTH_PROCESS_HANDSHAKE: {ApiKey.SASL_HANDSHAKE: SaslState.AUTHENTICATE},
     SaslState.AUTHENTICATE: {ApiKey.SASL_AUTHENTICATE: SaslState.COMPLETE},
 }
-"""Where each request leads once it is answered well. The last takes as many as the mechanism needs."""
+"""The state after each request succeeds. AUTHENTICATE takes as many requests as the mechanism needs."""
 
 
 class AuthenticatedPrincipal(NamedTuple):
-    """Whom a connection was authenticated as, and how."""
+    """The principal of an authenticated connection, and its mechanism."""
 
     principal: Principal
     mechanism: str
 
 
 class SendResponse(NamedTuple):
-    """The connection goes on, with this answer: a token of bytes has nothing but its size in front."""
+    """Send a response and continue. A response of bytes is a raw token, with only its size in front."""
 
     header: RequestHeader
     reply: Message | bytes
 
 
 class HandleApiVersions(NamedTuple):
-    """What is answered is for others to say; `api_versions_handled` is to be called where it was a
-    good question."""
+    """Let the caller respond to ApiVersions. It calls `api_versions_handled` if the request was valid."""
 
     header: RequestHeader
     request: ApiVersionsRequest
@@ -94,7 +93,7 @@ class HandleApiVersions(NamedTuple):
 
 
 class FailAuthentication(NamedTuple):
-    """The connection is to be closed after the answer, if there is one; both wait a while."""
+    """Send the response, if there is one, and close the connection. Both happen after a delay."""
 
     header: RequestHeader
     reply: Message | None
@@ -102,7 +101,7 @@ class FailAuthentication(NamedTuple):
 
 
 class CloseConnection(NamedTuple):
-    """The connection is to be closed now."""
+    """Close the connection at once."""
 
     header: RequestHeader
     reason: str
@@ -112,7 +111,7 @@ Step = SendResponse | HandleApiVersions | FailAuthentication | CloseConnection
 
 
 class SaslServerAuthenticator:
-    """One of them, from a connection's first frame to its end."""
+    """One authentication or re-authentication of a connection."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class SaslServerAuthenticator:
         server_of: Callable[[str], SaslServer],
         previous: AuthenticatedPrincipal | None = None,
     ) -> None:
-        """`server_of` begins an exchange by one of the mechanisms; `previous` is set where it begins anew."""
+        """`server_of` returns the server side of a mechanism. `previous` is set for a re-authentication."""
         self.state = (
             SaslState.HANDSHAKE_OR_VERSIONS_REQUEST
             if previous is None
@@ -128,27 +127,27 @@ class SaslServerAuthenticator:
         )
         self.previous = previous
         self.supports_reauthentication = False
-        """Whether the client has shown that it knows of sessions that end."""
+        """Whether the client has shown that it supports re-authentication."""
         self._security = security
         self._server_of = server_of
         self._server: SaslServer | None = None
         self._mechanism = ""
-        self._uses_raw_tokens = False  # tokens come without Kafka's requests around them
+        self._uses_raw_tokens = False  # SaslHandshake v0: tokens are not in Kafka requests
 
     @property
     def expects_raw_tokens(self) -> bool:
-        """Whether what comes next is no request."""
+        """Whether the next frame is a raw token."""
         return self.state is SaslState.AUTHENTICATE and self._uses_raw_tokens
 
     @property
     def established(self) -> AuthenticatedPrincipal | None:
-        """Set once it is complete."""
+        """Set once the authentication is complete."""
         if self.state is not SaslState.COMPLETE or self._server is None or self._server.outcome is None:
             return None
         return AuthenticatedPrincipal(self._server.outcome.principal, self._mechanism)
 
     def handle_frame(self, frame: memoryview, now_ms: int) -> Step:
-        """What comes of a frame, at a wall-clock time. WireError."""
+        """Handle a frame and return the step that follows. `now_ms` is wall-clock time. WireError."""
         assert self.state not in (SaslState.COMPLETE, SaslState.FAILED)
         try:
             step = self._handle_frame(frame, now_ms)
@@ -160,12 +159,12 @@ class SaslServerAuthenticator:
         return step
 
     def fail(self, reason: str) -> FailAuthentication:
-        """What has come is no frame that could be taken."""
+        """Fail because of a frame that cannot be received."""
         self.state = SaslState.FAILED
         return FailAuthentication(RAW_TOKEN_HEADER, None, reason)
 
     def api_versions_handled(self) -> None:
-        """The ApiVersions request was a good one."""
+        """Record that ApiVersions got its response, so that only SaslHandshake may follow."""
         self.state = TRANSITIONS[self.state][ApiKey.API_VERSIONS]
 
     def _handle_frame(self, frame: memoryview, now_ms: int) -> Step:
@@ -182,7 +181,7 @@ class SaslServerAuthenticator:
             return self._handle_authenticate(frame, now_ms)
         header, position = decode_request_header(frame)
         if header.api_key not in TRANSITIONS[self.state]:
-            # Before it is decoded, as in Kafka: of what strangers say, no more is looked at than has to be.
+            # Checked before the body is decoded, as in Kafka, because the client is not authenticated yet.
             raise WireError(f"API {header.api_key} is not expected in a SASL handshake ({self.state.value})")
         if header.api_key == ApiKey.API_VERSIONS:
             is_supported = header.api_version in ApiVersionsRequest.VERSIONS
@@ -197,7 +196,7 @@ class SaslServerAuthenticator:
         if mechanism not in self._security.mechanisms:
             reason = f"Unsupported SASL mechanism {mechanism}"
             if self.previous is not None:
-                # As in Kafka, where who is authenticated already is not message.
+                # As in Kafka: a client that re-authenticates gets no error response.
                 return CloseConnection(header, reason)
             response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             return FailAuthentication(header, response, reason)
@@ -245,7 +244,10 @@ class SaslServerAuthenticator:
         )
 
     def _evaluate(self, token: bytes) -> bytes:
-        """What the mechanism answers, and whether that was all. AuthenticationFailed."""
+        """Return the mechanism's response, and complete the authentication if it was the last one.
+
+        AuthenticationFailed.
+        """
         assert self._server is not None
         challenge = self._server.evaluate(token)
         outcome = self._server.outcome
@@ -255,7 +257,7 @@ class SaslServerAuthenticator:
         return challenge
 
     def _check_principal(self, outcome: AuthenticationResult) -> None:
-        """Who goes on over a connection has to be who he was. AuthenticationFailed."""
+        """Check that re-authentication has not changed the principal. AuthenticationFailed."""
         before, now = None if self.previous is None else self.previous.principal, outcome.principal
         if before is not None and not before.is_same(now):
             message = (
@@ -265,7 +267,7 @@ class SaslServerAuthenticator:
             raise AuthenticationFailed(message, message)
 
     def lifetime_ms(self, now_ms: int) -> int | None:
-        """How long the session that has begun may last; None where it does not end, or has not begun."""
+        """Return the lifetime of the new session; None if it does not expire or has not begun."""
         outcome = None if self._server is None else self._server.outcome
         if outcome is None:
             return None
@@ -286,7 +288,7 @@ def _request(header: RequestHeader, frame: memoryview, position: int) -> Any:
 
 
 def _unexpected_request(header: RequestHeader, request: Message) -> FailAuthentication:
-    """Something else is asked for among the tokens."""
+    """Fail because another request arrived instead of SaslAuthenticate."""
     key = ApiKey(header.api_key)
     reason = f"Unexpected Kafka request of type {key.name} during SASL authentication."
     refusal = ApiError(ErrorCode.ILLEGAL_SASL_STATE, None if key in WITH_DEFAULT_MESSAGE else reason)

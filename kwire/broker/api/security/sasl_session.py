@@ -1,12 +1,13 @@
-"""Who asks on a connection, from its first frame to its last, on a listener with SASL.
+"""The SASL authentication and the session of a connection. KIP-368.
 
-A `SaslSession` stands before the handlers: until it is known who asks, no request comes by
-(`authentication`).
-Where the session that begins then has an end, its client authenticates again before (KIP-368), over the same
-connection and not within a second of the last time; where it does not, its next request is its last. As in
-Apache Kafka (Selector, KafkaChannel and SocketServer), who fails is told after a while, so that it takes long
-to try many passwords, and nothing is taken from him meanwhile. How long a client may take to begin is bounded
-by connections.max.idle.ms alone.
+A `SaslSession` receives all frames before the API handlers. It passes none on until the client is
+authenticated (`sasl_authenticator`). If the session expires, the client must re-authenticate over the same
+connection before that, and at most once per second. A request after the session has expired closes the
+connection.
+
+As in Apache Kafka (Selector, KafkaChannel, SocketServer), a client that fails authentication gets its error
+after `connection.failed.authentication.delay.ms`, which slows down password guessing. No further frames of it
+are handled meanwhile. A connection may stay unauthenticated until `connections.max.idle.ms`.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.ports import CombinedRole
 
 MIN_REAUTHENTICATION_MS: Final = 1_000
-"""Between one that begins and the next; a handshake that comes sooner is answered that it is not expected."""
+"""The least time between two re-authentications. An earlier SaslHandshake gets ILLEGAL_SASL_STATE."""
 MAX_REASON_LENGTH: Final = 1_000
-"""In the log: a client may name a mechanism of any length."""
+"""In the log. A client may send a mechanism name of any length."""
 
 
 class AuthenticationCounts:
-    """What has become of the authentications of a listener, under Kafka's names."""
+    """The authentication counts of a listener, with the names of Kafka's metrics."""
 
     def __init__(self) -> None:
         self.successful_authentication = 0
         self.successful_authentication_no_reauth = 0
-        """Of these, by clients that do not know of sessions that end."""
+        """Included in `successful_authentication`: clients that do not support re-authentication."""
         self.successful_reauthentication = 0
         self.failed_authentication = 0
         self.failed_reauthentication = 0
@@ -53,22 +54,22 @@ class AuthenticationCounts:
 
 
 class SaslSessions:
-    """Begins the sessions of a node's connections."""
+    """The SASL sessions of a node's connections."""
 
     def __init__(self, node: CombinedRole) -> None:
         self.node = node
         self.counts: dict[str, AuthenticationCounts] = {}
         """By listener."""
         self._delayed_failures: dict[int, Callable[[], None]] = {}
-        """By connection: what tells it that it has failed, when it is time."""
+        """By connection: calls that send the error of a failed authentication after its delay."""
 
     def begin(self, channel: Channel, security: ListenerSasl) -> None:
-        """Have a new connection say who asks before it asks for anything."""
+        """Start the authentication of a new connection."""
         counts = self.counts.setdefault(channel.listener, AuthenticationCounts())
         channel.authentication = SaslSession(self, channel, security, counts)
 
     def send_failure_later(self, channel: Channel, send: Callable[[], None]) -> None:
-        """Call this when a client that has failed may be told."""
+        """Call `send` after the delay for failed authentication."""
 
         def due() -> None:
             if self._delayed_failures.pop(channel.id, None) is not None:
@@ -78,14 +79,14 @@ class SaslSessions:
         self.node.host.schedule(self.node.config.connection_failed_authentication_delay_ms, due)
 
     def send_delayed_failures(self) -> None:
-        """Let nobody wait any longer: the node is about to stop."""
+        """Send all delayed errors now, because the node is shutting down."""
         failing, self._delayed_failures = self._delayed_failures, {}
         for send in failing.values():
             send()
 
 
 class SaslSession:
-    """See the module."""
+    """The authentication of one connection, before and after it is complete."""
 
     __slots__ = (
         "_authenticator",
@@ -106,22 +107,22 @@ class SaslSession:
         self._security = security
         self._max_frame_bytes = channel.max_frame_bytes
         self._established: AuthenticatedPrincipal | None = None
-        self._expires_ms: int | None = None  # by the monotonic clock
+        self._expires_ms: int | None = None  # monotonic time
         self._reauthentication_began_ms: int | None = None
         self._authenticator: SaslServerAuthenticator | None = self._begin(channel)
 
     @property
     def expects_raw_tokens(self) -> bool:
-        """Whether what comes next has none of Kafka's headers."""
+        """Whether the next frame is a raw token without a Kafka request header."""
         return self._authenticator is not None and self._authenticator.expects_raw_tokens
 
     @property
     def session_expires(self) -> bool:
-        """Whether it has to be asked of each request."""
+        """Whether the session has an end, so that `handle_frame` must see each request."""
         return self._expires_ms is not None
 
     def handle_frame(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
-        """Whether a frame is not for the handlers; what has to come of it was done. WireError."""
+        """Handle a frame that is not for the API handlers, and return whether it was one. WireError."""
         authenticator = self._authenticator
         if authenticator is None:
             if self._expires_ms is None:
@@ -133,14 +134,14 @@ class SaslSession:
         return True
 
     def fail_invalid_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
-        """Whether a frame of a size that cannot be is a failure to authenticate, which is seen to here."""
+        """Fail a running authentication over a frame of invalid size, and return whether one was running."""
         if self._authenticator is None:
             return False
         self._apply(channel, self._authenticator.fail(reason), now_ms, 0)
         return True
 
     def _begin(self, channel: Channel) -> SaslServerAuthenticator:
-        """A client is asked who it is, for the first time or once more."""
+        """Start an authentication or re-authentication."""
         node, security = self._sessions.node, self._security
         channel.max_frame_bytes = security.max_receive_bytes
         rng = node.host.random("sasl")
@@ -200,7 +201,7 @@ class SaslSession:
         lifetime_ms = authenticator.lifetime_ms(now_ms)
         self._expires_ms = None
         if lifetime_ms is not None:
-            # With no time at all it is over within this millisecond, and not with its end, as others are.
+            # Lifetime 0 expires within this millisecond; any other lifetime includes its last millisecond.
             self._expires_ms = self._sessions.node.host.monotonic_ms() + (lifetime_ms or -1)
         self._authenticator = None
         self._established = established
@@ -246,7 +247,7 @@ class SaslSession:
 
 
 def _escape_unprintable(text: str) -> str:
-    """Strangers have a part in it, and are not to write lines of the log, or to its reader's terminal."""
+    """Escape characters by which a client could forge log lines or control a terminal."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 

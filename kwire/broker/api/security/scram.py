@@ -1,6 +1,7 @@
-"""DescribeUserScramCredentials v0, AlterUserScramCredentials v0: who has a password, and how strong. KIP-554.
+"""DescribeUserScramCredentials v0, AlterUserScramCredentials v0: SCRAM credentials of users. KIP-554.
 
-A broker describes what its image has; users come in the order asked, or sorted where all are asked for.
+A broker describes the credentials in its metadata image. Users are in the order of the request, or sorted if
+all are requested.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ UNKNOWN_USER: Final = "Attempt to describe a user credential that does not exist
 def describe_user_scram_credentials(
     node: BrokerRole, _context: ControllerRequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """One result a user; no users, or a null list of them, asks for all."""
+    """Respond with one result per user; an empty or null list means all users."""
     image = node.image
     if request.users:
         times = Counter(user.name for user in request.users)
@@ -64,7 +65,7 @@ def _describe(image: MetadataImage, name: str, *, is_twice: bool) -> DescribeUse
 def alter_user_scram_credentials(
     node: ControllerRole, context: ControllerRequestContext, request: AlterUserScramCredentialsRequest
 ) -> Delayed:
-    """One result a user."""
+    """Respond with one result per user."""
 
     def done(reply: dict[str, Fault | None] | ApiError) -> None:
         if isinstance(reply, ApiError):

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials v0 and DescribeDelegationToken v1–3 where a controller is asked. KIP-919."""
+"""DescribeUserScramCredentials v0 and DescribeDelegationToken v1–3 on a controller's listener. KIP-919."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 def describe_unsupported(
     _node: ControllerRole, _context: ControllerRequestContext, _request: object
 ) -> NoReturn:
-    """Apache Kafka's controllers offer it, and do not know it: `kafka-configs` shows its users that error."""
+    """Raise UNKNOWN_SERVER_ERROR, as Apache Kafka's controllers do, which advertise both APIs."""
     raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -4,9 +4,9 @@ The values are those of the last push of each client instance. Delta counts are 
 Clients push all their metrics each time, so a series that the last push does not have is removed; for
 example, all labels change when a consumer joins a group as another member.
 
-The metrics of a terminated client are kept for a minute, so that its last push can be scraped. Those of a
-client that stops pushing are kept until its instance expires. The number of series is limited, per client and
-in total, as is their length. Further points are dropped and counted.
+The metrics of a terminated client are kept for a minute, so that its last push can be scraped. The metrics of
+a client that stops pushing are kept until its instance expires. The number of series is limited, per client
+and in total, as is their length. Further points are dropped and counted.
 """
 
 from __future__ import annotations
