@@ -1,10 +1,9 @@
-"""The pages of a node's HTTP port.
+"""The pages of a node's HTTP port: health, readiness and metrics.
 
-Nobody is asked who he is, so no page of these changes anything; the console has rules of its own. A page may
-be read by any program on a machine, but not through a browser by a site of somebody else: where the port is
-bound to loopback, requests that name another host than this one are refused, as after a site has had its
-own name point to 127.0.0.1. Elsewhere only the console, which shows what is in topics, asks for a name of its
-host.
+There is no authentication, so no page changes anything. The console has its own rules. Any program on the
+machine may read the pages, but a web site must not read them through a browser on it. On a loopback port,
+requests whose Host header is not a local name are therefore rejected, against DNS rebinding. On other ports
+only the console, which shows records, checks the Host header.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ SERVICE_UNAVAILABLE = 503
 
 
 def pages(running: RunningNode, *, only_local_names: bool, beside: Sequence[str] = ()) -> ASGIApp:
-    """The application. With `only_local_names` requests to another name than a local one are refused.
+    """Return the application. With `only_local_names`, other names in the Host header are rejected.
 
-    `beside` are addresses that somebody else answers; they are listed.
+    `beside` lists paths that another application serves, for the index page.
     """
 
     async def healthz(request: Request) -> Response:
@@ -52,7 +51,7 @@ def pages(running: RunningNode, *, only_local_names: bool, beside: Sequence[str]
         return PlainTextResponse(listed)
 
     async def failed(request: Request, error: Exception) -> Response:
-        return PlainTextResponse("this page failed, and the log says how\n", 500)
+        return PlainTextResponse("this page failed; the broker's log has the error\n", 500)
 
     app = Starlette(routes=[Route("/", index), *routes], exception_handlers={Exception: failed})
     return HostFilter(app, is_local_name, NOT_LOCAL_MESSAGE) if only_local_names else app

@@ -1,9 +1,9 @@
-"""What clients have pushed of their own metrics (KIP-714), as Prometheus reads it.
+"""Pushed client metrics (KIP-714) in the Prometheus format.
 
-The names are those of OpenTelemetry with underscores, as OpenTelemetry's own exporters for Prometheus make
-them; `org.apache.kafka.` is what the metrics of every client begin with, and what does not begin so is set
-apart, lest a client tell something in the name of this node. Who it was is in labels: KIP-714 has a
-receiver add them, and they are not the client's to choose.
+Names are OpenTelemetry's with underscores, as in OpenTelemetry's exporters for Prometheus. The metrics of
+every Kafka client begin with `org.apache.kafka.`. Other names get a prefix, so that a client cannot push
+metrics with the names of this node's own. Labels identify the client instance. The receiver adds them, as
+KIP-714 requires, and overrides labels of the client.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kwire.broker.observe.exposition import Exposition, labels
 from kwire.wire.primitives import Uuid, uuid_to_text
 
 SLICE: Final = 500
-"""How many series are told at once."""
+"""The number of series that are written without a pause."""
 PREFIX: Final = "kafka_server_client_metrics"
 OURS: Final = "org_apache_kafka_"
 OTHERS: Final = "client_"
 LONGEST_TEXT: Final = 256
-"""What is told of a client's names for itself: its id stands in each of its series, and may have 32 KiB."""
+"""The longest part of a client's own names. Its client id is in each of its series, and may have 32 KiB."""
 NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
 RESERVED: Final = re.compile("^__+")
 
 
 def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None]:
-    """Write what clients have pushed, and yield where others may go on."""
+    """Write the pushed metrics, and yield regularly so that the loop can run."""
     received = telemetry.pushed_metrics
     out.gauge(f"{PREFIX}_instance_count", len(telemetry.instances))
     out.counter(f"{PREFIX}_dropped_points_total", received.dropped_points)
@@ -66,7 +66,7 @@ def _identity(instance_id: Uuid, pushed: InstanceMetrics) -> dict[str, object]:
 def _write(
     series: Series, value: float, identity: dict[str, object], names: set[str], out: Exposition
 ) -> None:
-    """Tell a number, unless another one of its client has come out with the same name."""
+    """Write a value, unless the client has another series with the same Prometheus name."""
     name = NOT_IN_NAMES.sub("_", series.name)
     if not name.startswith(OURS):
         name = OTHERS + name
@@ -81,6 +81,6 @@ def _write(
 
 
 def _label(name: str) -> str:
-    # What begins with two underscores is Prometheus' own, as `__name__`.
+    # Names with two underscores, such as `__name__`, are reserved by Prometheus.
     made = RESERVED.sub("_", NOT_IN_NAMES.sub("_", name))
     return f"_{made}" if made[:1].isdigit() or not made else made

@@ -1,7 +1,7 @@
-"""Who answers a connection of the HTTP port: the broker's pages, or the console beside it.
+"""Routing of HTTP connections to the broker's pages or to the console process.
 
-The path is looked at, and left to be read by whoever answers. So the broker's loop, which others wait for,
-does not read requests to the console and pass answers on.
+The router peeks at the path and leaves the request unread for the application that serves it. So the broker's
+loop, which Kafka clients wait for, does not proxy requests and responses of the console.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from kwire.http.connections import ConnectionServer
 CONSOLE_REQUEST: Final = re.compile(rb"[A-Za-z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
 PEEK_BYTES: Final = 64
 FIRST_BYTES_SECONDS: Final = 5.0
-"""Who has sent nothing until then is let go; who has sent less than a line is answered by the broker."""
+"""A connection without a byte until then is closed. One without a complete line is served by the broker."""
 PEEK_PAUSE_SECONDS: Final = 0.02
-"""Until it is looked at again, where part of a line has come; twice as long each time."""
+"""The pause before the next peek if the line is incomplete. It doubles each time."""
 TOO_MANY_PAGES: Final = (
-    "the console gives a page a second while others are served, and some wait: ask again later"
+    "the console serves one page per second while the broker serves other clients, and too many wait: "
+    "try again later"
 )
 
 
 class ConnectionRouter:
-    """Takes connections, and sees to each."""
+    """Routes the connections of the HTTP port."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class ConnectionRouter:
         self._rate_limit = rate_limit
 
     async def route(self, stream: trio.SocketStream) -> None:
-        """Have a connection answered."""
+        """Serve a connection, or hand it over to the console."""
         app = self._app
         async with stream:
             if self._console is not None:
@@ -65,13 +66,13 @@ class ConnectionRouter:
 
 
 async def _first_bytes(sock: trio.socket.SocketType) -> bytes:
-    """The first line of what comes, or as much as is looked at; it stays unread. OSError, TooSlowError."""
+    """Peek at the first line, or at as much of it as is needed. OSError, TooSlowError."""
     with trio.fail_after(FIRST_BYTES_SECONDS):
         found = await sock.recv(PEEK_BYTES, socket.MSG_PEEK)
     pause_seconds = PEEK_PAUSE_SECONDS
     with trio.move_on_after(FIRST_BYTES_SECONDS):
         while found and b"\n" not in found and len(found) < PEEK_BYTES:
-            await trio.sleep(pause_seconds)  # the socket can be read already: nothing tells of more
+            await trio.sleep(pause_seconds)  # the socket is readable already, so no event signals more data
             pause_seconds *= 2
             found = await sock.recv(PEEK_BYTES, socket.MSG_PEEK)
     return found

@@ -1,8 +1,7 @@
-"""The way to the console, a process beside the broker (`kwire.console`, docs/decisions/0022).
+"""The console process of a broker (`kwire.console`, docs/decisions/0022).
 
-The first request starts it, and one that has ended is started by the next. Connections are handed over to
-it with nothing of them read, by a socket that has no name. So it answers whoever asked by itself, and is to
-the broker's loop what a client is.
+The first request starts it, and so does a later one if it has exited. Connections are passed to it unread
+over an unnamed socket. The console responds directly, and the broker serves it like any other Kafka client.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from kwire.host.loggers import NodeLogger
 
 CONSOLE: Final = "/console/"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
-NOT_SERVING_YET: Final = "the broker does not serve yet: ask again in a moment"
-OVERLOADED: Final = "the console has too much to do: ask again later"
-CONSOLE_FAILED: Final = "the console has ended as it was started: the broker's output may say why"
+NOT_SERVING_YET: Final = "the broker is still starting: try again in a moment"
+OVERLOADED: Final = "the console is overloaded: try again later"
+CONSOLE_FAILED: Final = "the console failed to start: the broker's output may have the reason"
 START_SECONDS: Final = 3.0
-"""One that has ended sooner is not started again until then."""
+"""A console that exits earlier is not restarted before that."""
 
 
 class ConsoleProcess:
-    """The console of a node, which answers connections that are handed over to it."""
+    """The console process of a node."""
 
     def __init__(
         self,
@@ -47,9 +46,10 @@ class ConsoleProcess:
         writes_as_broker: bool = False,
         only_local_names: bool = True,
     ) -> None:
-        """`may_write`: it changes things as anybody may; `writes_as_broker`: as the broker itself, too.
+        """With `may_write`, the console may change things on a listener without authentication.
 
-        With `only_local_names` requests to another name than a local one are refused.
+        With `writes_as_broker` it may also do so with the broker's credentials. With `only_local_names`,
+        other names in the Host header are rejected.
         """
         self._running = running
         self._may_write = may_write
@@ -60,25 +60,25 @@ class ConsoleProcess:
         self._started_s = -math.inf
 
     def hand_over(self, fd: int) -> str:
-        """Hand a connection over, of which the caller closes its descriptor; or say why that cannot be."""
+        """Pass a connection to the console, and return an error if that fails. The caller closes `fd`."""
         if not self._running.bootstrap:
             return NOT_SERVING_YET
-        for _ in range(2):  # it may have ended since
+        for _ in range(2):  # again, if the process has exited meanwhile
             try:
                 channel = self._ensure_started()
                 if channel is None:
                     break
                 socket.send_fds(channel, [b"."], [fd])
                 return ""
-            except BlockingIOError:  # nobody takes the ones before
+            except BlockingIOError:  # the console has not accepted the previous ones
                 return OVERLOADED
             except OSError as error:
-                self._logger.warning("the console takes no connection: %s", error)
+                self._logger.warning("could not pass a connection to the console: %s", error)
                 self.close()
         return CONSOLE_FAILED
 
     def close(self) -> None:
-        """End the process; it holds nothing that would be lost."""
+        """Kill the process, which has no state."""
         process, self._process = self._process, None
         if self._channel is not None:
             self._channel.close()
@@ -88,11 +88,11 @@ class ConsoleProcess:
             process.wait()
 
     def _ensure_started(self) -> socket.socket | None:
-        """The way to a process, which is started where there is none, but not again at once. OSError."""
+        """Return the socket to the process, and start it if necessary, but not too often. OSError."""
         if self._process is not None:
             if self._process.poll() is None:
                 return self._channel
-            self._logger.warning("the console has ended (%d)", self._process.returncode)
+            self._logger.warning("the console has exited with code %d", self._process.returncode)
         self.close()
         if trio.current_time() - self._started_s < START_SECONDS:
             return None
@@ -116,7 +116,7 @@ class ConsoleProcess:
             if not (self._may_write if credentials is None else self._writes_as_broker):
                 command.append("--read-only")
             environment = dict(os.environ)
-            # The console finds the same modules as this process, installed or not.
+            # The console must find the same modules as this process, even if kwire is not installed.
             environment["PYTHONPATH"] = os.pathsep.join(
                 [str(SOURCE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
             )
@@ -135,7 +135,7 @@ class ConsoleProcess:
         return self._running.loop.logger("kwire.http")
 
     def _connection_settings(self) -> tuple[str, Credentials | None]:
-        """Where the console asks, and as whom: nobody where a listener takes everyone, else the broker."""
+        """Return the console's bootstrap servers and credentials: the broker's if every listener needs some."""
         config, listeners = self._running.node.config, self._running.server.listeners
         listeners = [one for one in listeners if one.role is ListenerRole.BROKER] or listeners
         if open_ := [one for one in listeners if listener_security(config, one.name) is None]:
@@ -147,11 +147,11 @@ class ConsoleProcess:
 
 @contextmanager
 def _pipe_with(text: str) -> Iterator[int]:
-    """A descriptor that gives the text to a child; arguments and the environment are seen by others."""
+    """Open a pipe with the text for a child process. Arguments and environment are visible to other users."""
     reader, writer = os.pipe()
     try:
         with open(writer, "w", encoding="utf-8") as file:
-            file.write(text)  # it fits: a pipe has 64 KiB
+            file.write(text)  # it fits into the pipe's 64 KiB
         yield reader
     finally:
         os.close(reader)

@@ -1,9 +1,8 @@
-"""When pages of the console are read, so that a program that reads on and on is not noticed by others.
+"""A rate limit for console pages, which keeps a program that reads them in a loop from slowing down others.
 
-Each page takes the broker some milliseconds, and so one of a hundred of others' requests would meet one. Who
-reads a page now and then has it as it is asked for. Who asks again as soon as he was
-request_metrics has his first
-ones at once, and then one a second, while others are served.
+A page takes the broker a few milliseconds, which delays requests of other clients. A few pages are served at
+once. A client that keeps requesting pages gets one page per second after that, while the broker serves other
+clients.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ import trio
 from kwire.broker.observe.ports import RunningNode
 
 READER_ID: Final = "kwire-console"
-"""What the console calls itself to the broker."""
+"""The client id of the console."""
 BURST: Final = 10
 SECONDS_PER_PAGE: Final = 1.0
 MAX_WAITING: Final = 10
-"""Pages that wait for their turn, perhaps for a reader who has gone; who asks for more is told."""
+"""The number of waiting requests, whose clients may be gone. Further requests are rejected."""
 RECENT_SECONDS: Final = 1.0
 CHECK_SECONDS: Final = 0.5
-"""How often who waits looks whether there is still somebody to wait for."""
+"""The time after which a waiting request checks again whether the broker serves other clients."""
 
 
 class ConsoleRateLimit:
-    """Whose turn it is to read a page: so many at once, and then one each time that so long has passed."""
+    """A token bucket: a burst of pages, then one page per interval."""
 
     def __init__(self, running: RunningNode) -> None:
         self._running = running
         self._next_s = -math.inf
-        """When the next page would come, were none given in advance."""
+        """When the next page is due without a burst."""
 
     async def acquire(self) -> bool:
-        """Return when one more page may be read; False, at once, where that would be long from now."""
+        """Wait until a page may be served. Return False at once if that would take too long."""
         begins_s = max(self._next_s, trio.current_time() - (BURST - 1) * SECONDS_PER_PAGE)
         if begins_s - trio.current_time() > MAX_WAITING * SECONDS_PER_PAGE and self._serves_others():
             return False
@@ -45,11 +44,11 @@ class ConsoleRateLimit:
             if left_s <= 0:
                 return True
             await trio.sleep(min(left_s, CHECK_SECONDS))
-        # Whom others follow is not to wait for all that was read while there were none.
+        # Pages that were served while there were no other clients do not count.
         self._next_s = min(self._next_s, trio.current_time() + SECONDS_PER_PAGE)
         return True
 
     def _serves_others(self) -> bool:
-        """Whether anybody but the console has asked something lately."""
+        """Return whether any client other than the console has sent a request recently."""
         request_metrics = self._running.server.request_metrics
         return request_metrics.log.has_requests_of_others(READER_ID, request_metrics.clock() - RECENT_SECONDS)

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: its text format, version 0.0.4."""
+"""The text format of Prometheus, version 0.0.4."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class MetricType(Enum):
-    """What a family of series is."""
+    """The type of a metric."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
 
 
 def labels(**values: object) -> str:
-    """The labels of a series, as they stand behind its name."""
+    """Format the labels of a series."""
     if not values:
         return ""
     series_labels = ",".join(f'{name}="{str(value).translate(_ESCAPED)}"' for name, value in values.items())
@@ -25,17 +25,17 @@ def labels(**values: object) -> str:
 
 
 class Exposition:
-    """A page of metrics in the making. The series of a family stand together, in the order they came."""
+    """A page of metrics. The series of a metric are grouped, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._families: dict[str, list[str]] = {}
 
     def gauge(self, name: str, value: float, series_labels: str = "") -> None:
-        """Add a value that goes up and down; `series_labels` are its labels."""
+        """Add the value of a gauge."""
         self._add(name, MetricType.GAUGE, value, series_labels)
 
     def counter(self, name: str, value: float, series_labels: str = "") -> None:
-        """Add a count that only rises, whose name ends as counters' names do."""
+        """Add the value of a counter, whose name must end with `_total` or another counter suffix."""
         self._add(name, MetricType.COUNTER, value, series_labels)
 
     def _add(self, name: str, kind: MetricType, value: float, series_labels: str) -> None:
@@ -45,5 +45,5 @@ class Exposition:
         family.append(f"{name}{series_labels} {value}\n")
 
     def text(self) -> str:
-        """The whole page."""
+        """Return the complete page."""
         return "".join(["".join(family) for family in self._families.values()])

@@ -1,9 +1,8 @@
-"""The flight recorder: what a node was asked last, written where its data is when it comes to a bad end.
+"""The flight recorder: writes the last requests of a node to a log directory when the node fails.
 
-The requests are remembered anyway (`request_log`), in a file that is mapped, for who starts
-after a process that was killed. What is written has JSON lines, one for the end and one for each request,
-those that were under way last: `jq` reads it, and so do people. What is imported here is imported when there
-is something to write.
+`RequestLog` has the requests in a mapped file, so that they survive a killed process. In that case the next
+start writes them. The output is JSON lines: one for the failure and one per request, with pending requests
+last. Imports that only writing needs are inside of the functions.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".jsonl"
 UNFINISHED: Final = ".tmp"
-KILLED: Final = "killed, or without its machine: this was found when it started again"
+KILLED: Final = "the process was killed, or the machine failed; written by the next start"
 KEPT_FILES: Final = 5
-"""Older ones are removed."""
+"""Older files are removed."""
 MAX_UNDER_WAY: Final = 1_000
 
 
 class FlightRecorder:
-    """Writes down what one node was asked last."""
+    """Writes the last requests of one node."""
 
     def __init__(self, running: RunningNode) -> None:
         self._running = running
         self._ring: RingFile | None = None
 
     def begin(self) -> None:
-        """Tell of the process before, if it was killed; from now on keep a ring. Never raises."""
+        """Write the requests of a previous process that was killed, and start a ring file. Never raises."""
         running = self._running
         remove_orphans()
         for directory in running.node.config.log_dirs:
@@ -46,7 +45,7 @@ class FlightRecorder:
                 path = ring_path(directory)
                 if os.path.lexists(path):
                     if not self._report_killed(path):
-                        continue  # until a start that has room for it
+                        continue  # keep it for a later start with enough disk space
                     os.remove(path)
                 if self._ring is None:
                     request_metrics = running.server.request_metrics
@@ -58,25 +57,27 @@ class FlightRecorder:
                         directory=directory,
                     )
             except OSError as error:
-                running.loop.logger("kwire.node").warning("no ring of requests is kept: %s", error)
+                running.loop.logger("kwire.node").warning(
+                    "the flight recorder keeps no ring file in %s: %s", directory, error
+                )
 
     def _report_killed(self, path: str) -> bool:
-        """Whether what is in this ring is written, if anything is. OSError."""
+        """Write the requests of a ring file, and return whether it may be removed. OSError."""
         try:
             requests = _in_order((time_ms, logged, None) for time_ms, logged in read_ring(path))
-        except (ValueError, OverflowError):  # no kwire has written such times
+        except (ValueError, OverflowError):  # the file has timestamps that kwire does not write
             requests = []
-        # An empty file would push out, in the end, one that tells something.
+        # An empty report would eventually push out a useful one.
         return not requests or self._write([*self._head(KILLED), *requests], logging.INFO) is not None
 
     def end(self) -> None:
-        """There is nothing to tell, or it is told."""
+        """Remove the ring file: its requests are written, or the node has not failed."""
         ring, self._ring = self._ring, None
         if ring is not None:
             ring.remove()
 
     def write(self, reason: str, trace: str = "") -> str | None:
-        """Write a file into the first log directory that takes it. Its path, or None. Never raises."""
+        """Write a file to the first writable log directory and return its path, or None. Never raises."""
         now_ms = self._running.clock.now_ms()
         try:
             clock = self._running.server.request_metrics.clock()
@@ -86,10 +87,10 @@ class FlightRecorder:
             )
             path = self._write([*self._head(reason, trace), *requests], logging.CRITICAL)
             if path is None:
-                self._ring = None  # whoever starts next finds it
+                self._ring = None  # the next start writes it
             self.end()
         except Exception:
-            self._running.loop.logger("kwire.node").exception("what was asked last cannot be told")
+            self._running.loop.logger("kwire.node").exception("could not write the flight recorder's file")
             return None
         return path
 
@@ -110,11 +111,11 @@ class FlightRecorder:
                 os.replace(path + UNFINISHED, path)
                 _remove_old(directory)
             except OSError as error:
-                logger.warning("what was asked last cannot be written: %s", error)
+                logger.warning("could not write the last requests: %s", error)
                 with suppress(OSError):
                     os.remove(path + UNFINISHED)
                 continue
-            logger.log(level, "what was asked last is in %s", path)
+            logger.log(level, "wrote the last requests to %s", path)
             return path
         return None
 
@@ -123,13 +124,13 @@ class FlightRecorder:
         return [told | ({"trace": trace} if trace else {})]
 
     def _remembered(self) -> list[LoggedRequest]:
-        """The last ones, and those that have waited for longer than a thousand others took."""
+        """Return the last requests, and pending ones that are no longer in the log."""
         found = self._running.server.request_metrics.log.all()
         known = {(one.request_id, one.received_s) for one in found}
         return [one for one in self._under_way() if (one.request_id, one.received_s) not in known] + found
 
     def _under_way(self) -> Iterator[LoggedRequest]:
-        """Those that had no answer yet; the one that was being handled, if any, is among them."""
+        """Return the pending requests, including one whose handler is running."""
         left = MAX_UNDER_WAY
         for connection in self._running.server.connections.values():
             for context in list(connection.channel.slots)[:left]:
@@ -140,13 +141,13 @@ class FlightRecorder:
 
 
 def _in_order(requests: Iterable[tuple[float, LoggedRequest, float | None]]) -> list[dict[str, Any]]:
-    """A line each, see `_line`: those without an answer last."""
+    """Return the lines of the requests, with pending requests last."""
     told = sorted(requests, key=lambda one: one[1].seconds is None)
     return [_line(time_ms, one, waits_ms=waits_ms) for time_ms, one, waits_ms in told]
 
 
 def _line(time_ms: float, logged: LoggedRequest, *, waits_ms: float | None) -> dict[str, Any]:
-    """A line of a request. `waits_ms`: how long it has waited, where it has no answer and that is known."""
+    """Return the line of a request. `waits_ms` is the age of a pending request, if known."""
     from kwire.broker.observe.slow_requests import api_name
 
     told = {

@@ -1,10 +1,10 @@
-"""The HTTP port of a node, beside its loop in the same trio run. Off unless it is asked for.
+"""The HTTP port of a node, in the same trio run as its loop. It is off by default.
 
     port = HttpPort("8080", read_socket_settings(config))
     async with serve(config, beside=[port.serve]): ...
 
-What it is made of, Hypercorn and Starlette, is the extra `console`, and imported when a port is asked for.
-A scrape shares the loop's thread: it waits for the turn that is under way, and the loop for the answer.
+Hypercorn and Starlette are in the extra `console`, and are imported only with an HTTP port. A scrape runs in
+the loop's thread: it waits for the current turn, and the loop waits for the response.
 """
 
 from __future__ import annotations
@@ -25,36 +25,37 @@ PACKAGES: Final = ("hypercorn", "starlette")
 CONSOLE_PACKAGES: Final = ("jinja2",)
 LOOPBACK: Final = "127.0.0.1"
 OPEN_CONSOLE: Final = (
-    "it asks nobody who he is, and shows records as the broker itself, whose listeners ask everyone: "
-    "have --http on 127.0.0.1, or something in front of it that asks"
+    "it has no authentication, and reads records with the broker's credentials, although every listener "
+    "requires authentication: bind --http to 127.0.0.1, or put an authenticating proxy in front of it"
 )
 BACKLOG: Final = 100
 ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})")
 
 
 class HttpUnavailable(Exception):
-    """What an HTTP port is made of is not installed. The message says what to do."""
+    """A package that the HTTP port needs is not installed. The message says which one."""
 
 
 def http_address(text: str) -> tuple[str, int]:
-    """Host and port of `[HOST:]PORT`; loopback where no host is given. ValueError says what is expected."""
+    """Parse `[HOST:]PORT`; the default host is loopback. ValueError says what is expected."""
     found = ADDRESS.fullmatch(text.strip())
     if found is None:
         raise ValueError(
-            f"--http {text}: expected PORT or HOST:PORT, like --http 8080 or --http 0.0.0.0:8080"
+            f"--http {text}: expected PORT or HOST:PORT, for example --http 8080 or --http 0.0.0.0:8080"
         )
     return (found["host"] or LOOPBACK).strip("[]"), int(found["port"])
 
 
 class HttpPort:
-    """A socket that is bound, and the pages behind it once a node runs."""
+    """A bound socket, which serves the pages once a node runs."""
 
     def __init__(
         self, address: str, settings: SocketSettings, *, console: bool = False, console_writes: bool = False
     ) -> None:
         """Bind to `[HOST:]PORT`. ValueError, BindError, HttpUnavailable.
 
-        `console`: with the console, which changes things on loopback, and elsewhere where `console_writes`.
+        With `console` the console is served too. It may change things on loopback, and elsewhere with
+        `console_writes`.
         """
         made_of = (*PACKAGES, *CONSOLE_PACKAGES) if console else PACKAGES
         missing = [name for name in made_of if find_spec(name) is None]
@@ -71,7 +72,7 @@ class HttpPort:
         self._console_writes = console_writes
 
     async def serve(self, running: RunningNode) -> None:
-        """Answer until cancelled. Gives the socket back at the end."""
+        """Serve until canceled, then close the socket."""
         from kwire.broker.observe.app import pages
         from kwire.broker.observe.connection_router import ConnectionRouter
         from kwire.broker.observe.console import CONSOLE, ConsoleProcess
@@ -80,13 +81,15 @@ class HttpPort:
 
         if running.broker is not None:
             running.broker.has_telemetry_receiver = True
-        # Before anything is waited for, so that who is told where it is can connect.
+        # Listen before anything else, so that a caller who knows the port can connect.
         self._listener.sock.listen(BACKLOG)
-        running.loop.logger("kwire.http").info("answering on %s", self.url)
+        running.loop.logger("kwire.http").info("listening on %s", self.url)
         console = None
         if self.console_url:
             if not self._is_local and requires_authentication(running.node.config):
-                running.loop.logger("kwire.http").warning("%s is open: %s", self.console_url, OPEN_CONSOLE)
+                running.loop.logger("kwire.http").warning(
+                    "%s is open to everyone: %s", self.console_url, OPEN_CONSOLE
+                )
             console = ConsoleProcess(
                 running,
                 may_write=self._console_writes or self._is_local,
@@ -104,5 +107,5 @@ class HttpPort:
                 console.close()
 
     def close(self) -> None:
-        """Give the socket back, if nobody came to serve it."""
+        """Close the socket, if `serve` was not called."""
         self._listener.sock.close()

@@ -1,4 +1,4 @@
-"""Log lines for programs: one JSON object a line."""
+"""Log lines as JSON, one object per line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 
 class JsonFormatter(logging.Formatter):
-    """`time`, `level`, `logger` and `message`; `node`, `request` and `error` where there is one."""
+    """Formats `time`, `level`, `logger` and `message`, and if present `node`, `request` and `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -21,7 +21,7 @@ class JsonFormatter(logging.Formatter):
         node, request = getattr(record, "node", ""), getattr(record, "request", "")
         if node:
             told["node"] = node
-            # Which the text says first, for people.
+            # The message already begins with the node's name.
             told["message"] = told["message"].removeprefix(f"[{node}] ")
         if request:
             told["request"] = request

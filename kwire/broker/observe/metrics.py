@@ -1,12 +1,12 @@
-"""The page of metrics, under the names that Prometheus' JMX exporter gives those of Apache Kafka.
+"""The metrics page, with the names that Prometheus' JMX exporter gives to Apache Kafka's metrics.
 
-The names follow from Kafka's MBeans by the rules that the exporter ships for brokers (kafka-2_0_0.yml), so
-that dashboards and alerts which people have for Kafka find what they look for. A metric whose meaning kwire
-does not have, like the length of a queue that it has not got, is left out and not made up.
+The names follow from Kafka's MBeans and the exporter's rules for brokers (kafka-2_0_0.yml), so existing
+dashboards and alerts for Kafka work. A metric that has no meaning in kwire, for example the size of a request
+queue, is omitted.
 
-Most is read from the node when somebody asks; counted is only what would be lost otherwise
-(`broker.replication.broker_topic_metrics`, `broker.api.answered`). A page on many partitions is long, so it
-is written in slices, between which the loop has its turns: `metrics` yields where one ends.
+Most values are read from the node during a scrape. Only counts are kept in between
+(`broker.replication.broker_topic_metrics`, `broker.api.request.request_metrics`). A page for many partitions
+is long, so `metrics` yields after each slice to let the loop run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError
 
 SLICE: Final = 50
-"""How many partitions are series_labels at once."""
+"""The number of partitions that are written without a pause."""
 
 TRAFFIC: Final = {
     "messagesin": "messages_in",
@@ -52,7 +52,7 @@ GROUP_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "D
 
 
 def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
-    """Write all metrics of a node, and yield where others may go on."""
+    """Write all metrics of a node, and yield regularly so that the loop can run."""
     node = running.node
     process_metrics(out)
     request_metrics(running.server.request_metrics, out)
@@ -76,7 +76,8 @@ def _connections(running: RunningNode, out: Exposition) -> None:
     known = {} if sessions is None else sessions.counts
     prefix, expired = "kafka_server_socket_server_metrics", 0
     for listener, count in counts.items():
-        series_labels = labels(listener=listener, networkProcessor=0)  # Kafka's name of a thread: here is one
+        # networkProcessor is Kafka's number of a network thread; there is only one here.
+        series_labels = labels(listener=listener, networkProcessor=0)
         out.gauge(f"{prefix}_connection_count", count, series_labels)
         of = known.get(listener)
         for name in AUTHENTICATIONS:
@@ -113,7 +114,7 @@ def _groups(node: ObservedBroker, out: Exposition) -> None:
     try:
         listed = node.groups.list_groups((), ())
     except ApiError:
-        return  # not known before all is loaded
+        return  # unknown before the groups are loaded
     states = Counter(group.group_state for group in listed)
     prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
     out.gauge(prefix, len(listed))
@@ -122,7 +123,7 @@ def _groups(node: ObservedBroker, out: Exposition) -> None:
 
 
 class _Counts:
-    """What is counted over all partitions."""
+    """Counts over all partitions."""
 
     def __init__(self) -> None:
         self.roles: Counter[Role] = Counter()
@@ -132,10 +133,11 @@ class _Counts:
 
 
 def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
-    """Tell of every replica of this broker, those among them whose logs could not be opened at the start.
+    """Write the metrics of every replica of this broker, including replicas whose logs could not be opened.
 
-    Apache Kafka 4.3.1 has the latter in PartitionCount, and not in OfflineReplicaCount where the metadata
-    tells their directory: nobody who is alerted by that count wants it to be 0 after a restart.
+    Apache Kafka 4.3.1 counts the latter in PartitionCount but, if the metadata has their directory, not in
+    OfflineReplicaCount. An alert on OfflineReplicaCount should not go silent after a restart, so they are
+    counted here.
     """
     counts, number = _Counts(), 0
     for topic in node.image.topics.values():
@@ -148,7 +150,7 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
                 node.replica_manager.get(topic.name, index),
             )
             counts.roles[role] += role is not Role.ABSENT
-            if partition is not None and role is not Role.OFFLINE:  # of which Kafka tells the number alone
+            if partition is not None and role is not Role.OFFLINE:  # Kafka only counts offline replicas
                 _partition(partition, counts, out)
             if role is Role.LEADER:
                 counts.reassigned += bool(image.adding_replicas or image.removing_replicas)

@@ -1,4 +1,4 @@
-"""What this room reads of the process and of the node that it tells of: of any node, and of a broker."""
+"""Protocols: the node and the process as this package sees them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Quorum(Protocol):
-    """The quorum of the metadata log, as a node knows it."""
+    """The metadata quorum as a node sees it."""
 
     @property
     def log(self) -> MetadataLog: ...
     @property
     def leader_id(self) -> int:
-        """The active controller; -1 where none is known."""
+        """The active controller; -1 if unknown."""
 
     @property
     def epoch(self) -> int: ...
@@ -53,29 +53,29 @@ class ObservedNode(Protocol):
     def log_manager(self) -> LogManager: ...
     @property
     def sessions(self) -> SaslSessions | None:
-        """Of connections on listeners with SASL, once there has been one."""
+        """The SASL sessions, once a client has connected to a SASL listener."""
 
     @property
     def stopping(self) -> bool: ...
 
 
 class BrokerLifecycle(Protocol):
-    """The life of a broker in its cluster."""
+    """The lifecycle of a broker in its cluster."""
 
     @property
     def kafka_state(self) -> int:
-        """The state of the broker, as Apache Kafka numbers it."""
+        """Kafka's number of the broker state."""
 
     @property
     def not_ready_reason(self) -> str:
-        """Why clients should not come to the broker, as far as it knows; empty where they may."""
+        """Why the broker is not unfenced yet; empty if it is."""
 
 
 class ObservedBroker(ObservedNode, Protocol):
     """A broker."""
 
     has_telemetry_receiver: bool
-    """Whether anybody can be shown what clients push of their metrics: who shows it says so."""
+    """Whether pushed client metrics can be read. The HTTP port sets it."""
 
     @property
     def node_id(self) -> int: ...
@@ -96,13 +96,13 @@ class ObservedBroker(ObservedNode, Protocol):
 
 
 class RunningNode(Protocol):
-    """A process of a node that is served, see `broker.net.running_node`."""
+    """A running node in this process, see `broker.net.running_node`."""
 
     @property
     def node(self) -> ObservedNode: ...
     @property
     def broker(self) -> ObservedBroker | None:
-        """The node, where it is a broker."""
+        """The node, if it is a broker."""
 
     @property
     def loop(self) -> Loop: ...
@@ -114,4 +114,4 @@ class RunningNode(Protocol):
     def failure(self) -> FatalFailure: ...
     @property
     def bootstrap(self) -> str:
-        """Where clients connect; empty until they may."""
+        """The bootstrap servers; empty until clients may connect."""

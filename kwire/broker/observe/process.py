@@ -1,4 +1,4 @@
-"""Metrics of the process, under the names that Prometheus' own clients give them."""
+"""Metrics of the process, with the names of Prometheus' client libraries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PROC: Final = Path("/proc/self")
 START_TICKS: Final = 19
 RESIDENT_PAGES: Final = 21
 VIRTUAL_BYTES: Final = 20
-"""Where they stand in /proc/self/stat behind the name, which may have blanks in it. See proc(5)."""
+"""Field positions in /proc/self/stat after the process name, which may contain blanks. See proc(5)."""
 
 
 def process_metrics(out: Exposition) -> None:
-    """What the process takes of the machine. Where there is no /proc, only what is known without it."""
+    """Write the metrics of the process. Without /proc, some are missing."""
     times = os.times()
     out.counter("process_cpu_seconds_total", round(times.user + times.system, 2))
     out.gauge("process_max_fds", resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -1,10 +1,11 @@
-"""The last requests in a file that is mapped into memory, which the kernel keeps when the process is killed.
+"""The ring file: the request log in a mapped file, which the kernel keeps when the process is killed.
 
-It is for the death of a process, not of a machine: who starts next on the same directory reads it. What is
-logged there costs no call of the kernel.
+It is for a killed process, not for a failed machine. The next process on the same data directory reads it.
+Logging a request needs no system call.
 
-So it lies in memory, and not in the data directory. There the kernel writes its pages back with those of the
-logs and has each be faulted in again, which took a fifth of a busy broker's processor time.
+The file is in shared memory and not in the data directory. There the kernel would write its pages to disk
+with those of the logs, and each page would fault in again. That took a fifth of the CPU time of a busy
+broker.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "kwire-flight-"
 MEMORY: Final = "/dev/shm"
-"""A file system of Linux that no disk is behind."""
+"""Linux's in-memory file system."""
 MAGIC: Final = b"kwirering4"
 ANY_MAGIC: Final = MAGIC[:-1]
-"""That of any version; all begin with the same head."""
+"""The magic of any version. The header is the same in all versions."""
 DIRECTORY_BYTES: Final = 512
 _HEAD: Final = Struct(f"<10sqd{DIRECTORY_BYTES}s")
-"""With the data directory, where it fits."""
+"""Magic, wall-clock time, node clock, and the data directory if it fits."""
 _BYTES: Final = _HEAD.size + SLOTS_BYTES
 
 
 def ring_path(directory: str) -> str:
-    """The path of the ring of whoever runs on this data directory. OSError: there is no such directory."""
+    """Return the path of a data directory's ring file. OSError: the directory does not exist."""
     found = os.stat(directory)
     if not os.path.isdir(MEMORY):
         return os.path.join(directory, "kwire-flight.ring")
@@ -47,7 +48,7 @@ def ring_path(directory: str) -> str:
 
 
 def remove_orphans(memory: str = MEMORY) -> None:
-    """Remove the rings of processes that were killed and whose data directories are gone, as in tests."""
+    """Remove ring files of killed processes whose data directories are gone, as happens in tests."""
     with suppress(OSError):
         for name in os.listdir(memory):
             if name.startswith(PREFIX):
@@ -56,7 +57,10 @@ def remove_orphans(memory: str = MEMORY) -> None:
 
 
 def _remove_orphan(path: str) -> None:
-    """OSError, for one that somebody holds as well: what is gone here may be there in another container."""
+    """Remove a ring file whose data directory is gone.
+
+    OSError: the file is locked. A directory that is missing here may exist in another container.
+    """
     with _open_own(path) as file:
         head = file.read(_HEAD.size)
         if len(head) == _HEAD.size and head.startswith(ANY_MAGIC):
@@ -67,43 +71,43 @@ def _remove_orphan(path: str) -> None:
 
 
 class RingFile:
-    """The ring of a node that runs."""
+    """The ring file of a running node."""
 
     def __init__(
         self, path: str, requests: RequestLog, *, now_ms: int, clock: float, directory: str = ""
     ) -> None:
-        """Make the file, and have the requests in it. `clock`: what theirs says at `now_ms`. OSError."""
+        """Create the file and move the request log into it. `clock` is the node's, at `now_ms`. OSError."""
         self.path = path
         self._requests = requests
-        # Where everybody may make files nobody else's is followed or taken over.
+        # The directory is writable for everyone, so do not follow or take over another user's file.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             flock(fd, LOCK_EX | LOCK_NB)
-            # All of it now: where there is no room later, a note would end the process by SIGBUS.
+            # Allocate all of it now: without space later, a write would kill the process with SIGBUS.
             os.posix_fallocate(fd, 0, _BYTES)
             self._map = mmap.mmap(fd, _BYTES)
         except OSError:
             os.unlink(path)
             os.close(fd)
             raise
-        self._fd = fd  # as long as it is open it is locked: somebody lives here
+        self._fd = fd  # open for the life of the node, because it has the lock
         home = os.path.realpath(directory).encode() if directory else b""
         _HEAD.pack_into(self._map, 0, MAGIC, now_ms, clock, home if len(home) <= DIRECTORY_BYTES else b"")
         requests.move_to(self._map, _HEAD.size)
 
     def remove(self) -> None:
-        """The node ends in a way of which it tells itself, or of which there is nothing to tell."""
+        """Remove the file, because the node has reported its end or has not failed."""
         self._requests.move_to_memory()
         self._map.close()
         os.close(self._fd)
-        with suppress(OSError):  # its disk may be why
+        with suppress(OSError):  # the disk may have failed
             Path(self.path).unlink()
 
 
 def read_ring(path: str) -> list[tuple[float, LoggedRequest]]:
-    """What a process that has died logged there, the newest one last, and when in ms of wall-clock time.
+    """Return the requests of a dead process with their wall-clock times in ms, the newest one last.
 
-    Nothing where it is no ring. OSError.
+    It is empty if the file is not a ring file. OSError.
     """
     with _open_own(path) as file:
         content = file.read(_BYTES + 1)
@@ -117,10 +121,10 @@ def read_ring(path: str) -> list[tuple[float, LoggedRequest]]:
 
 @contextmanager
 def _open_own(path: str) -> Iterator[BinaryIO]:
-    """A ring that this user has written. OSError."""
+    """Open a ring file of this user. OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise PermissionError(f"{path} is somebody else's")
+            raise PermissionError(f"{path} belongs to another user")
         yield file

@@ -10,31 +10,31 @@ from kwire.host.loggers import NodeLogger
 from kwire.wire.registry import API_VERSIONS
 
 MAX_PER_SECOND: Final = 10
-"""When everything is slow, a line a request would make it slower."""
+"""More lines would slow the broker down further when everything is slow."""
 
 
 class SlowRequests:
-    """Logs requests that took long, and says how many more there were where there are many."""
+    """Logs slow requests, at most `MAX_PER_SECOND` of them, and how many were not logged."""
 
     def __init__(self, logger: NodeLogger, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds, of whatever beginning."""
+        """`clock` returns seconds since any fixed time."""
         self._logger = logger
         self._clock = clock
         self._second = -1
         self._told = 0
 
     def __call__(self, logged: LoggedRequest) -> None:
-        """A request took long."""
+        """Log a slow request."""
         assert logged.seconds is not None
         second = int(self._clock())
         if second != self._second:
             if self._told > MAX_PER_SECOND:
-                self._logger.warning("%d more requests were slow", self._told - MAX_PER_SECOND)
+                self._logger.warning("%d more slow requests were not logged", self._told - MAX_PER_SECOND)
             self._second, self._told = second, 0
         self._told += 1
         if self._told <= MAX_PER_SECOND:
             self._logger.warning(
-                "slow request: %s version %d of client %s at %s took %.1f ms, %d bytes asked, %d answered",
+                "slow request: %s v%d from client %s at %s took %.1f ms (%d bytes in, %d bytes out)",
                 api_name(logged.api_key),
                 logged.api_version,
                 logged.client_id,
@@ -47,6 +47,6 @@ class SlowRequests:
 
 
 def api_name(key: int) -> str:
-    """Kafka's name of an API, or its key where it is not declared."""
+    """Return Kafka's name of an API, or its key if it is unknown."""
     api = API_VERSIONS.get(key)
     return api.name if api is not None else str(key)

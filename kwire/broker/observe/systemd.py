@@ -1,6 +1,6 @@
-"""What systemd is told of a service of `Type=notify`: that it is ready, lives, and stops. sd_notify(3).
+"""Notifications to systemd for a service of `Type=notify`: ready, watchdog, stopping. sd_notify(3).
 
-It is a datagram to a socket that the environment names, so no library is needed.
+A notification is a datagram to a socket that the environment names, so no library is needed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ WATCHDOG: Final = "WATCHDOG=1"
 
 
 class SystemdNotifier:
-    """The way to systemd, where there is one; else nothing is told to nobody."""
+    """Sends notifications to systemd; does nothing if systemd did not start the process."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """`environ` is that of the process: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID."""
+        """`environ` is the process environment, with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self.watchdog_seconds = 0.0
-        """Within this time systemd wants to hear that the service lives; 0 where it does not want to."""
+        """The watchdog timeout; 0 if the watchdog is off."""
         told = environ.get("WATCHDOG_USEC", "")
         if address and told.isdigit() and environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
             self.watchdog_seconds = int(told) / 1_000_000
 
     def notify(self, *states: str) -> None:
-        """Tell systemd. Never raises: a service that cannot be heard serves all the same."""
+        """Send states to systemd. Never raises, because the service can run without it."""
         if not self._address:
             return
         try:
@@ -45,9 +45,9 @@ class SystemdNotifier:
             pass
 
     async def run_watchdog(self, running: RunningNode) -> None:
-        """Tell that the node lives as long as its loop turns, twice in the time that systemd gives it.
+        """Notify the watchdog twice per timeout, as long as the node's loop runs.
 
-        Where it does not turn systemd ends the process with SIGABRT, and starts it again.
+        Without notifications systemd kills the process with SIGABRT and restarts it.
         """
         if not self.watchdog_seconds:
             return

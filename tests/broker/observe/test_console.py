@@ -258,7 +258,7 @@ async def test_who_would_wait_long_for_his_turn_is_told(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ConsoleRateLimit, "acquire", never)
     async with observed(console=True) as node:
-        assert "ask again later" in await node.text("/console/", 503)
+        assert "try again later" in await node.text("/console/", 503)
         assert not consoles()
         assert "--accent" in await node.text("/console/static/console.css")
 

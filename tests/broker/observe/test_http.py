@@ -65,7 +65,7 @@ async def test_before_a_broker_is_unfenced_and_once_it_leaves_it_is_not_ready() 
         running.node.lifecycle.stage = LifecycleStage.UNFENCED
         assert await node.text("/readyz") == "ok\n"
         running.node.stopping = True
-        assert "stopping" in await node.text("/readyz", 503)
+        assert "shutting down" in await node.text("/readyz", 503)
         running.node.stopping = False
 
 
@@ -119,8 +119,8 @@ async def test_a_port_answers_while_its_broker_waits_for_a_controller() -> None:
 async def test_a_broker_that_has_to_stop_is_neither_alive_nor_ready() -> None:
     async with observed() as node:
         node.running.failure.report("made up")
-        assert await node.text("/healthz", 503) == "the broker has to stop: made up\n"
-        assert await node.text("/readyz", 503) == "the broker has to stop: made up\n"
+        assert await node.text("/healthz", 503) == "the broker is stopping after a failure: made up\n"
+        assert await node.text("/readyz", 503) == "the broker is stopping after a failure: made up\n"
 
 
 async def test_a_loop_that_does_not_turn_is_not_alive(autojump_clock: trio.testing.MockClock) -> None:
@@ -129,7 +129,7 @@ async def test_a_loop_that_does_not_turn_is_not_alive(autojump_clock: trio.testi
             pass
 
     running: Any = type("Running", (), {"loop": Stuck(), "failure": type("Failure", (), {"reason": ""})})
-    assert await why_not_alive(running, 5) == "the loop has not turned in 5 s"
+    assert await why_not_alive(running, 5) == "the loop has not completed a turn in 5 s"
 
 
 async def test_a_controller_alone_is_ready_once_it_knows_who_leads() -> None:
@@ -182,7 +182,7 @@ def test_an_address_is_a_port_with_or_without_a_host(text: str, address: tuple[s
     "text", ["", "x", ":8080", "host:", "::1:80", "80 80", "http://127.0.0.1:80", "123456"]
 )
 def test_what_is_no_address_is_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match="expected PORT or HOST:PORT, like --http 8080"):
+    with pytest.raises(ValueError, match="expected PORT or HOST:PORT, for example --http 8080"):
         http_address(text)
 
 
