@@ -68,7 +68,7 @@ class BrokerLifecycle(Protocol):
 
     @property
     def not_ready_reason(self) -> str:
-        """Why the broker is not unfenced yet; empty if it is."""
+        """Why clients should not use the broker, as far as it knows; empty if they may."""
 
 
 class ObservedBroker(ObservedNode, Protocol):

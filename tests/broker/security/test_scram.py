@@ -205,7 +205,9 @@ def test_an_exchange_takes_one_proof() -> None:
     with pytest.raises(AuthenticationFailed, match="Invalid client credentials"):
         server.evaluate(wrong)
     for guess in (wrong, proof):
-        with pytest.raises(AuthenticationFailed, match="the SCRAM exchange was already complete or had failed"):
+        with pytest.raises(
+            AuthenticationFailed, match="the SCRAM exchange was already complete or had failed"
+        ):
             server.evaluate(guess)
         assert server.outcome is None
 
