@@ -135,7 +135,7 @@ class ConsoleProcess:
         return self._running.loop.logger("kwire.http")
 
     def _connection_settings(self) -> tuple[str, Credentials | None]:
-        """Return the console's bootstrap servers and credentials: the broker's if every listener needs some."""
+        """Return the console's bootstrap servers and credentials: the broker's if all listeners need some."""
         config, listeners = self._running.node.config, self._running.server.listeners
         listeners = [one for one in listeners if one.role is ListenerRole.BROKER] or listeners
         if open_ := [one for one in listeners if listener_security(config, one.name) is None]:
