@@ -125,7 +125,9 @@ def test_lock_files_pin_every_dependency_and_name_no_index() -> None:
 
 
 def test_supported_page_lists_exactly_the_served_apis() -> None:
-    table = (ROOT / "docs" / "supported.md").read_text().partition("| Group | APIs |")[2].partition("\n\n")[0]
+    table = (
+        (ROOT / "docs" / "supported.md").read_text().partition("| Subject | APIs |")[2].partition("\n\n")[0]
+    )
     cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
     named = {re.sub(r"\(.*?\)", "", name).strip() for cell in cells for name in cell.split(",")}
     table = ast.parse((ROOT / "kwire" / "broker" / "api" / "request" / "supported_apis.py").read_text())

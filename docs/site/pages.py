@@ -1,6 +1,6 @@
-"""What the documentation's site has beyond the pages in docs/: those that follow from the code.
+"""Pages of the documentation site that are generated from the code: configuration keys, APIs and KIPs.
 
-MkDocs calls these while it builds (`hooks` in mkdocs.yml); nothing is written into the repository.
+MkDocs calls these hooks while it builds (mkdocs.yml). Nothing is written into the repository.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kwire.broker.config.group_keys import GROUP_KEYS
 from kwire.broker.config.topic_keys import TOPIC_KEYS
 from kwire.wire.registry import API_VERSIONS
 
-WHO = {
+SERVED_BY = {
     HandledBy.BROKER: "broker",
     HandledBy.EACH_NODE: "broker, controller",
     HandledBy.CONTROLLER: "controller; brokers forward it",
@@ -35,37 +35,37 @@ CHANGES = {
     UpdateMode.CLUSTER_WIDE: "cluster-wide",
 }
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?!decisions/)[^)]*\)")
-"""A link to what is in the repository and not in docs/, as pages and decisions have them."""
+"""A link from docs/ to a file of the repository outside docs/."""
 
 KIP = re.compile(r"KIP-(\d+)")
 KIP_WITH_NOTE = re.compile(r"KIP-\d+(?: \([^)]*\))?")
 WITHIN = re.compile(r"(?<!^)(?=[A-Z])")
-"""Where a word begins within a name like FindCoordinator."""
+"""A word boundary inside a name such as FindCoordinator."""
 NOT_SERVED = (
     ("29 to 31", "DescribeAcls, CreateAcls, DeleteAcls", "KIP-140"),
     ("49", "AlterClientQuotas", "KIP-546"),
-    ("76 to 79, 83 to 87, 90 to 92", "those of share groups", "KIP-932"),
-    ("88, 89", "those of streams groups", "KIP-1071"),
+    ("76 to 79, 83 to 87, 90 to 92", "all APIs of share groups", "KIP-932"),
+    ("88, 89", "all APIs of streams groups", "KIP-1071"),
 )
-"""What Apache Kafka 4.3 has beyond that: keys, names, KIPs."""
-WITHOUT = {
-    405: "no; keys of tiered storage are known, and its offsets are asked for in vain",
-    932: "no; records are read, and keys known",
-    939: "no, nor in a version of Apache Kafka's that is stable",
-    1071: "no; records are read, and keys known",
+"""Other APIs of Apache Kafka 4.3: keys, names, KIPs."""
+UNSUPPORTED = {
+    405: "no; the keys are accepted without effect",
+    932: "no; its metadata records and keys are accepted",
+    939: "no; not in a stable release of Apache Kafka either",
+    1071: "no; its metadata records and keys are accepted",
 }
-"""KIPs that the code names and yet does not offer."""
+"""KIPs that the code mentions but does not implement."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that follow from the code."""
+    """Add the generated pages."""
     for name, text in (("keys.md", keys_page()), ("apis.md", apis_page())):
         files.append(File.generated(config, name, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links that lead out of docs/ become their texts: the site is read without the repository."""
+    """Replace links to files outside docs/ with their text, since the site does not contain them."""
 
     def text_of(link: re.Match[str]) -> str:
         target = link[0].rsplit("(", 1)[1]
@@ -76,24 +76,24 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def keys_page() -> str:
-    """Every configuration key, with its type, its default and what it does."""
+    """Return the page with every configuration key: type, default and documentation."""
     return "\n".join(
         [
             "# Every configuration key",
             "",
             "Types, defaults and ranges are those of Apache Kafka 4.3.1.",
-            "[Configurations](configurations.md) tells which of them kwire honours, and why.",
+            "[Configuration](configurations.md) lists the keys that have an effect in kwire.",
             "",
-            "## Of a topic",
+            "## Topic keys",
             *_keys_table(TOPIC_KEYS),
             "",
-            "## Of a group",
+            "## Group keys",
             *_keys_table(GROUP_KEYS),
             "",
-            "## Of a subscription to clients' metrics",
+            "## Client metrics keys",
             *_keys_table(CLIENT_METRICS_KEYS),
             "",
-            "## Of a broker",
+            "## Broker keys",
             *_keys_table(BROKER_KEYS.values(), dynamic=DYNAMIC_KEYS),
             "",
         ]
@@ -102,9 +102,7 @@ def keys_page() -> str:
 
 def _keys_table(keys: Iterable[Key], dynamic: Mapping[str, Key] | None = None) -> Iterator[str]:
     yield ""
-    yield "| Key | Type | Default | What it does |" + (
-        " Changes at run time |" if dynamic is not None else ""
-    )
+    yield "| Key | Type | Default | Description |" + (" Dynamic |" if dynamic is not None else "")
     yield "|---|---|---|---|" + ("---|" if dynamic is not None else "")
     for key in sorted(keys, key=lambda key: key.name):
         if key.internal:
@@ -117,10 +115,10 @@ def _keys_table(keys: Iterable[Key], dynamic: Mapping[str, Key] | None = None) -
 
 
 def apis_page() -> str:
-    """Every API of Kafka's protocol, what kwire has of it, and the KIPs that it goes by."""
+    """Return the page with every API of Kafka's protocol, its versions in kwire and its KIPs."""
     rows = [
         f"| {key} | {api.name} | {_versions(served)} | "
-        f"{WHO[served.handled_by] if served is not None else ''} | {', '.join(_kips_of(api.name))} |"
+        f"{SERVED_BY[served.handled_by] if served is not None else ''} | {', '.join(_kips_of(api.name))} |"
         for key, api in sorted(API_VERSIONS.items())
         for served in [SUPPORTED_APIS.get(key)]
     ]
@@ -129,18 +127,18 @@ def apis_page() -> str:
         [
             "# Every API and KIP",
             "",
-            "What kwire answers of Kafka's protocol, as ApiVersions advertises it. A version is advertised",
-            "only when its whole behaviour is there. KIPs stand with what they changed, and where.",
+            "The APIs of Kafka's protocol and the versions that kwire advertises. A version is advertised",
+            "only when its complete behavior exists. Each KIP is listed with what it changed.",
             "",
-            "| Key | API | Versions | Answered by | KIPs |",
+            "| Key | API | Versions | Served by | KIPs |",
             "|---|---|---|---|---|",
             *rows,
             "",
             "## By KIP",
             "",
-            "Those that the code names, with the APIs that they have changed and the rooms that go by them.",
+            "KIPs that the code mentions, with the APIs that they changed and the packages that implement them.",
             "",
-            "| KIP | Honoured | APIs | Rooms |",
+            "| KIP | Supported | APIs | Packages |",
             "|---|---|---|---|",
             *_kips_table(),
             "",
@@ -149,7 +147,7 @@ def apis_page() -> str:
 
 
 def _kips_of(api: str) -> list[str]:
-    """What has changed an API, as its message says: `KIP-345 (instance id, v3)`."""
+    """Return the KIPs in the docstring of an API's message, such as `KIP-345 (instance id, v3)`."""
     module = importlib.import_module(f"{wire.__name__}.messages.{WITHIN.sub('_', api).lower()}")
     return KIP_WITH_NOTE.findall(" ".join((module.__doc__ or "").split()).replace("- ", "-"))
 
@@ -159,18 +157,18 @@ def _kips_table() -> Iterator[str]:
     for _, api in sorted(API_VERSIONS.items()):
         for number in _numbers(" ".join(_kips_of(api.name))):
             apis.setdefault(number, []).append(api.name)
-    rooms: dict[int, set[str]] = {}
+    packages: dict[int, set[str]] = {}
     package = Path(wire.__path__[0]).parent
     for path in sorted(package.rglob("*.py")):
-        room = path.parent.relative_to(package)
-        if room.parts[:1] not in (("testing",), ("desk",)) and room.parts[:2] != ("wire", "messages"):
+        folder = path.parent.relative_to(package)
+        if folder.parts[:1] not in (("testing",), ("cli",)) and folder.parts[:2] != ("wire", "messages"):
             for number in _numbers(path.read_text(encoding="utf-8")):
-                rooms.setdefault(number, set()).add(str(room))
-    for number in sorted({*apis, *rooms}):
+                packages.setdefault(number, set()).add(str(folder))
+    for number in sorted({*apis, *packages}):
         cells = [
-            WITHOUT.get(number, "yes"),
+            UNSUPPORTED.get(number, "yes"),
             ", ".join(apis.get(number, [])),
-            ", ".join(sorted(rooms.get(number, []))),
+            ", ".join(sorted(packages.get(number, []))),
         ]
         yield f"| KIP-{number} | " + " | ".join(cells) + " |"
 
