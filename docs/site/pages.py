@@ -136,7 +136,7 @@ def apis_page() -> str:
             "",
             "## By KIP",
             "",
-            "KIPs that the code mentions, with the APIs that they changed and the packages that implement them.",
+            "KIPs that the code mentions, with the APIs that they changed and their packages.",
             "",
             "| KIP | Supported | APIs | Packages |",
             "|---|---|---|---|",
