@@ -27,7 +27,7 @@ async def test_configurations_with_source_and_documentation(
     assert "segment.bytes" in page
     only = await console.page("/configs?kind=topic&name=kept&changed=1")
     assert "segment.bytes" not in only
-    assert "cleanup.policy has delete" in only
+    assert "cleanup.policy contains delete" in only
     of_broker = await console.page("/configs?kind=broker&name=1&q=log.dirs")
     assert "log.dirs" in of_broker
     assert "read-only" in of_broker
