@@ -314,7 +314,7 @@ def test_a_file_that_names_nobody_is_left_alone(
     [
         (b"cluster.id=other\n", "belongs to cluster other, not to"),
         (b"broker.id=2\n", "belongs to node 2, and node.id is 1"),
-        (b"directory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "which stands for none"),
+        (b"directory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "which is reserved"),
     ],
 )
 def test_a_file_that_names_half_an_owner_must_not_name_another(

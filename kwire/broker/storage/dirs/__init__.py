@@ -1,1 +1,1 @@
-"""Log directories: which logs lie where, who owns them, and copies that are to take their places."""
+"""Log directories: their owners, the logs in them, and the copying of logs between them."""

@@ -1,10 +1,11 @@
-"""The checkpoint files of a log directory: what they say, and how they come to say something else.
+"""The offset checkpoint files of a log directory, and their replacement without blocking the loop.
 
-    written    the new content lies beside the old, synced      in a worker
-    placed     it has the old one's name                        on the loop
-    named      it has it after a loss of power, too             in a worker
+    write     write the new content to a temporary file and sync it    in a worker
+    rename    rename it to the checkpoint's name                       on the loop
+    sync      sync the directory                                       in a worker
 
-Who cannot go on before it is done writes at once instead. What is under way then is older, and gets no place.
+`write_now` replaces the files on the loop instead. A replacement in progress is then outdated and ends
+without the rename.
 """
 
 from __future__ import annotations
@@ -22,45 +23,45 @@ from kwire.wire.primitives import TopicPartition
 T = TypeVar("T")
 Offsets = Mapping[TopicPartition, int]
 OnWritten = Callable[[StorageError | None], None]
-"""Told that it is done (None), or why not."""
+"""Called with None after a write, or with its error."""
 
 _NEXT_SUFFIX = ".next" + TEMPORARY_SUFFIX
 
 
 class CheckpointFiles:
-    """Some checkpoint files of one directory, each an offset for each of its partitions."""
+    """The checkpoint files of one directory. Each has an offset per partition."""
 
     def __init__(self, disk: Disk, directory: str, wanted: Callable[[str], Mapping[str, Offsets]]) -> None:
-        """`wanted` tells what the files of a directory should say now, by their names."""
+        """`wanted` returns the current content of a directory's files, by file name."""
         self._disk = disk
         self._directory = directory
         self._wanted = wanted
         self._on_disk: dict[str, Offsets] = {}
-        """What a file says, durably; a file of which that is not known is not there."""
+        """The content of each file that is known to be durable."""
         self.checkpointed: set[TopicPartition] = set()
-        """The partitions that a file may tell of, were the broker to die now."""
+        """The partitions that a checkpoint could contain if the broker crashed now."""
         self._is_writing = False
         self._waiting: list[OnWritten] = []
-        """Who wants what is under way to be done once more."""
+        """The callbacks of the next write, which starts when the write in progress ends."""
         self._sync_writes = 0
 
     def read(self, name: str, offsets: Offsets) -> None:
-        """A file was found to say this."""
+        """Record the content of a file that was read at the start."""
         self._on_disk[name] = offsets
         self.checkpointed.update(offsets)
 
     def write_now(self) -> None:
-        """Have the files say what is so, durably, before this returns. StorageError."""
+        """Write the outdated files and sync them before returning. Raises StorageError."""
         self._sync_writes += 1
         wanted = self._wanted(self._directory)
         for name, offsets in self._changed(wanted).items():
-            self._on_disk.pop(name, None)  # nobody knows what a write leaves that fails
+            self._on_disk.pop(name, None)  # unknown if the write fails
             self._disk.replace(join(self._directory, name), encode_offsets(offsets), sync=True)
             self._on_disk[name] = offsets
         self.checkpointed = _partitions(wanted)
 
     def write(self, host: Host, then: OnWritten) -> None:
-        """Have the files say what is so; whoever asks while that is under way has it done once more."""
+        """Write the outdated files. A call during a write requests another write after it."""
         if self._is_writing:
             self._waiting.append(then)
         else:
@@ -117,9 +118,9 @@ class CheckpointFiles:
             self._start(host, again)
 
     def _changed(self, wanted: Mapping[str, Offsets]) -> dict[str, Offsets]:
-        """The files that do not say what they should.
+        """Return the outdated files with their new content.
 
-        The others are looked at: a directory that nobody writes to is found to have gone, all the same.
+        The other files are accessed too, so that a failed disk is noticed even if nothing has to be written.
         """
         return {
             name: offsets
@@ -141,7 +142,7 @@ def write_checkpoint_files(
     written: Callable[[T, StorageError | None], None],
     then: Callable[[], None],
 ) -> None:
-    """Have them all say what is so: `written` is told of each, `then` of the end."""
+    """Write the outdated files of several directories, call `written` for each, and `then` at the end."""
     left = dict(files)
 
     def done(which: T, error: StorageError | None) -> None:
@@ -157,11 +158,11 @@ def write_checkpoint_files(
 
 
 def checkpoint_offsets(logs: Iterable[Log]) -> Mapping[str, Offsets]:
-    """What the files of a directory are to say that has these logs."""
+    """Return the content of the checkpoint files for a directory with these logs."""
     places = {(log.topic, log.partition): log for log in logs}
     return OffsetCheckpoints(
         recovery_points={place: log.recovery_point for place, log in places.items()},
-        # Only where it differs from where the first segment starts, as Kafka does.
+        # As in Kafka, only if it differs from the base offset of the first segment.
         log_start_offsets={
             place: log.log_start_offset
             for place, log in places.items()

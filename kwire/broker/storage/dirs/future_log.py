@@ -1,9 +1,8 @@
-"""A copy of a log in another directory, filled until it can take the log's place.
+"""A future log: a copy of a log in another directory, which replaces the log once it has caught up. KIP-113.
 
-It is filled piece by piece: the caller reads a piece of the source (in a thread, if it likes), and `append`
-appends what is whole of it. So the copy is at every moment a log like any other, and a restart goes on with
-it. What only the source's memory tells, the producers whose batches are gone by now, is handed over in the
-end.
+The caller reads regions of the source log, possibly in a worker thread, and `append` appends their complete
+batches. The copy is a valid log at any time, so that copying continues after a restart. Producer state of
+batches that the source log has deleted exists only in memory, and is transferred at the end.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ _BASE_AND_LENGTH = Struct(">qi")
 _MIN_READ_BYTES = 16 * 1024
 _MAX_READ_BYTES = 1024 * 1024
 _MAX_BATCHES = 256
-"""How many batches are taken at once: each costs the loop some microseconds."""
+"""The maximum number of batches per append: each batch takes the loop some microseconds."""
 
 
 class FutureLog:
-    """The copy of one log. Every method runs on the loop, and may raise StorageError where a disk fails.
+    """The copying of one log. Every method runs on the loop, and raises StorageError if a disk fails.
 
-    ApiError CORRUPT_MESSAGE: the source is damaged, and cannot be copied beyond.
+    ApiError CORRUPT_MESSAGE: the source log is corrupt and cannot be copied beyond that point.
     """
 
     def __init__(self, log_manager: LogManager, source: Log, directory: LogDirectory, now_ms: int) -> None:
-        """Go on with the copy that is there, or begin one."""
+        """Continue an existing copy, or create one."""
         self.source = source
         self.directory = directory
         self._log_manager = log_manager
@@ -42,23 +41,23 @@ class FutureLog:
             self.truncate_to_source(now_ms)
 
     def __repr__(self) -> str:
-        return f"FutureLog({self.source.name} to {self.directory.path}, {self.offset_lag} offsets missing)"
+        return f"FutureLog({self.source.name} to {self.directory.path}, offset lag {self.offset_lag})"
 
     @property
     def offset_lag(self) -> int:
-        """How many offsets it is behind."""
+        """The number of offsets that the copy is behind the source log."""
         return self.source.written_end_offset - self.log.log_end_offset
 
     @property
     def lag_bytes(self) -> int:
-        """How many bytes it is behind."""
+        """The number of bytes that the copy is behind the source log."""
         return self.source.size_between(self.log.log_end_offset, self.source.written_end_offset)
 
     def _create(self, now_ms: int) -> Log:
         return self._log_manager.create_future_log(self.source, self.directory, self._first_offset(), now_ms)
 
     def _first_offset(self) -> int:
-        """Where a copy begins: a batch is copied whole, also where the log begins within it."""
+        """Return the first offset to copy: the base offset of the batch with the log start offset."""
         start_offset = self.source.log_start_offset
         if start_offset >= self.source.written_end_offset:
             return start_offset
@@ -70,10 +69,10 @@ class FutureLog:
         self.log = self._create(now_ms)
 
     def truncate_to_source(self, now_ms: int) -> None:
-        """Where the source was cut, or after a restart: it may have lost what was copied from it.
+        """Truncate the copy to its common part with the source log, after a truncation or a restart.
 
-        It has gone on with something else then. KIP-101: two copies of a log are the same up to where they
-        agree on the leader epochs.
+        The source log may have lost records that were copied, and may have appended others. KIP-101: two logs
+        are equal up to the offset where their leader epochs diverge.
         """
         source, log = self.source, self.log
         same_up_to = 0
@@ -87,16 +86,16 @@ class FutureLog:
         else:
             log.truncate_to(same_up_to)
 
-    # --- filling
+    # --- copying
 
     def next_region(self, now_ms: int) -> FileRegion | None:
-        """What is to be read next of the source; None where it is copied as far as it is written."""
+        """Return the next region of the source log to read; None if the copy has caught up."""
         self._raise_if_failed()
         source = self.source
         if self.log.log_end_offset < source.log_start_offset and (
             self.log.log_end_offset < self._first_offset()
         ):
-            # The source has forgotten what comes next.
+            # Retention has deleted the next records of the source log.
             self._recreate(now_ms)
         if self.offset_lag <= 0:
             self._follow_source()
@@ -114,7 +113,7 @@ class FutureLog:
             raise
 
     def append(self, data: bytes, now_ms: int) -> int:
-        """Append what is whole of the bytes that were read; how many bytes that is."""
+        """Append the complete batches in the bytes of a region, and return their size."""
         self._raise_if_failed()
         view = memoryview(data)
         position = batches = 0
@@ -123,12 +122,12 @@ class FutureLog:
             end = position + _BASE_AND_LENGTH.size + length
             if length <= 0 or end > len(data):
                 break
-            # An entry of the index is for one append, and tells the end and the place of one batch.
+            # Append batches one by one: an index entry has the last offset and the position of one append.
             self.log.append_stored(view[position:end], now_ms=now_ms)
             position = end
             batches += 1
         if not position:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.source.name} holds no whole batch there")
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.source.name} has no complete batch there")
         self.log.commit()
         self._follow_source()
         grown = self._read_bytes * 2 if batches < _MAX_BATCHES // 2 else position
@@ -146,12 +145,13 @@ class FutureLog:
             if log.failure is not None:
                 raise log.failure
 
-    # --- taking the place of the source
+    # --- replacing the source log
 
     def replace_source(self, now_ms: int) -> LogReplacement:
-        """Copy the rest, and let the copy serve as the log from here on; on its way it is told to go.
+        """Copy the remaining records, and let the copy replace the source log.
 
-        Both are in their places, and nothing is staged. A StorageError leaves the source in its place.
+        Both logs must be recoverable, and nothing may be staged. The source log stays in use after a
+        StorageError.
         """
         source = self.source
         while (piece := self.next_region(now_ms)) is not None:
@@ -169,7 +169,7 @@ class FutureLog:
 
 def _transfer_producers(source: Log, log: Log) -> None:
     theirs, ours = source.producers, log.producers
-    # Of an open transaction the copy tells: it begins with the first of its batches that are still there.
+    # In the copy, an open transaction starts with the first of its batches that still exist.
     for producer_id in list(theirs.ongoing):
         first_offset = theirs.producers[producer_id].txn_first_offset = ours.ongoing.get(producer_id)
         if first_offset is None:

@@ -1,7 +1,7 @@
-"""All logs of a broker: found in `log.dirs` at start, created, set aside, checkpointed and closed.
+"""Loading, creating, deleting, checkpointing and closing the logs of a broker. Kafka's LogManager.
 
-Opening trusts a directory that was shut down cleanly, and recovers every log of one that was not, each from
-its recovery point on. Which logs the cluster still knows is for the node to say.
+Logs of a directory with a clean shutdown are loaded without recovery. All others are recovered from their
+recovery points. The node decides which logs are stray, as it knows the cluster metadata.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kwire.host.loggers import NodeLogger
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
 
 _MAX_PREFERENCES = 10_000
-"""For how many partitions it is remembered where they are to lie once they are made."""
+"""The maximum number of partitions whose preferred directory is remembered before they are created."""
 
 
 class LogManager:
@@ -62,12 +62,12 @@ class LogManager:
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         on_directory_failed: Callable[[LogDirectory, StorageError], None] = lambda directory, error: None,
     ) -> None:
-        """`config_for` tells the configuration to open a topic's logs with; `Log.config` may change later.
+        """`config_for` returns the initial configuration of a topic's logs; `Log.config` may change later.
 
         `assigned_directory_id` returns the id of the directory to which the cluster metadata assigns a
         partition, and decides between two. `metadata_dir` is the directory without partitions, if any.
 
-        `on_directory_failed` is called when a directory has gone offline, with all of its logs.
+        `on_directory_failed` is called after a directory and its logs have gone offline.
         """
         self._on_directory_failed = on_directory_failed
         self._disk = disk
@@ -82,20 +82,20 @@ class LogManager:
         ]
         self._logs: dict[TopicPartition, Log] = {}
         self._future_logs: dict[TopicPartition, Log] = {}
-        """Copies in the making, each to take the place of a log in another directory."""
+        """Copies of logs, each to replace a log in another directory."""
         self._preferences: dict[TopicPartition, LogDirectory] = {}
         self._parents: dict[Log, LogDirectory] = {}
         self._replaced_logs: dict[Log, LogDirectory] = {}
-        """Those that have been replaced, until no start finds them any more."""
+        """Logs that were replaced by their future logs, until no start would find them."""
         self._delayed_deletion = DelayedDeletion(disk, logger)
         self._checkpoints = {
             directory.path: CheckpointFiles(disk, directory.path, self._offsets_in)
             for directory in self._directories
         }
-        """By directory: recovery points, log start offsets and high watermarks."""
+        """Recovery points, log start offsets and high watermarks, by directory."""
         self.pending_logs = PendingLogs(self.handle_log_failure, self._write_checkpoints)
         self.high_watermarks: dict[TopicPartition, int] = {}
-        """The high watermarks that the last checkpoint before this start held."""
+        """The high watermarks in the checkpoints that were read at the start."""
         self._is_open = False  # whether the logs of partitions were opened
 
     # --- opening
@@ -106,10 +106,9 @@ class LogManager:
         self.open_logs(now_ms)
 
     def lock(self) -> None:
-        """Take the directories, making those that are not there.
+        """Create missing directories and lock all of them. A directory that fails goes offline.
 
-        StorageError when no directory can be used, or when another process holds one. A directory that fails
-        alone goes offline.
+        Raises StorageError if no directory is usable, or if another process has locked one.
         """
         for directory in self._directories:
             try:
@@ -122,9 +121,9 @@ class LogManager:
         self._check_any_online()
 
     def load_meta_properties(self) -> None:
-        """Learn whose the directories are, by now, and how they were left.
+        """Read the owners of the directories and their clean shutdown markers.
 
-        A directory that fails goes offline; StorageError when none is left.
+        A directory that fails goes offline. Raises StorageError if none is left.
         """
         for directory in self._directories:
             if not directory.offline:
@@ -136,9 +135,9 @@ class LogManager:
         self._check_any_online()
 
     def open_logs(self, now_ms: int) -> None:
-        """Open every log but the metadata log, with the configuration that its topic has by now.
+        """Load every log but the metadata log, with the current configuration of its topic.
 
-        A directory that fails goes offline; StorageError when none is left.
+        A directory that fails goes offline. Raises StorageError if none is left.
         """
         for directory in self._directories:
             if directory.offline:
@@ -162,13 +161,13 @@ class LogManager:
                 self._delayed_deletion.add_directory(where, self._config(found.topic).file_delete_delay_ms)
                 continue
             if found.suffix and found.suffix != FUTURE_SUFFIX:
-                self._logger.warning("%s is set aside: not opened", where)
+                self._logger.warning("Not loading stray log %s. Delete it if it is not needed", where)
                 continue
             if found.topic == METADATA_TOPIC:
                 continue
             place = (found.topic, found.partition)
             if found.suffix and place in self._future_logs:
-                # One copy in the making is enough, and this one holds nothing else.
+                # One future log per partition is enough. It has no records that the current log lacks.
                 self._delayed_deletion.add_directory(where, self._config(found.topic).file_delete_delay_ms)
                 continue
             if not found.suffix and place in self._logs:
@@ -191,18 +190,19 @@ class LogManager:
             )
             opened[place] = log
         if any(log.recovery_point < recovery_points.get(place, 0) for place, log in opened.items()):
-            # What is appended next is not durable, as the checkpoint would have it.
+            # New records after the log end offset are not durable, contrary to the checkpoint.
             self._checkpoints[path].write_now()
         if opened:
-            opening = "opened" if directory.had_clean_shutdown else "opened and recovered"
-            self._logger.info("%s: %d logs %s", path, len(opened), opening)
+            how = "after a clean shutdown" if directory.had_clean_shutdown else "with log recovery"
+            self._logger.info("Log directory %s: loaded %d logs %s", path, len(opened), how)
 
     def _resolve_duplicate(self, directory: LogDirectory, found: PartitionDirectory) -> None:
-        """Set one of two directories of a partition aside, for someone to look at. StorageError.
+        """Mark one of two directories of a partition as stray. Raises StorageError if it is unclear which.
 
-        A move between directories is interrupted between its two renames, or loses the old directory there.
-        What the cluster was told before decides: the new one is whole by then, and may have been written to.
-        One that a full disk kept from being made tells no topic id, and the partition was made elsewhere.
+        There are two if a replacement by a future log was interrupted between its renames, or if the old
+        directory's disk failed then. The directory in the cluster metadata is kept: the future log was
+        complete when the metadata changed, and may have newer records. A directory without a topic id is one
+        whose creation failed on a full disk, and the partition was created elsewhere.
         """
         log = self._logs[found.topic, found.partition]
         other = self._parents[log]
@@ -211,15 +211,20 @@ class LogManager:
         if read_topic_id(self._disk, path) is None or (
             log.topic_id != ZERO_UUID and place is not None and place == other.directory_id
         ):
-            self._logger.warning("%s lies in %s: set aside as stray", path, other.path)
+            self._logger.warning("Marking %s as stray: the log of the partition is in %s", path, other.path)
             stray = suffixed_dir_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
             self._disk.rename(path, join(directory.path, stray))
             self._disk.sync_directory(directory.path)
         elif log.topic_id == ZERO_UUID or (place is not None and place == directory.directory_id):
-            self._logger.warning("%s lies in %s: set aside as stray", log.directory, directory.path)
+            self._logger.warning(
+                "Marking %s as stray: the log of the partition is in %s", log.directory, directory.path
+            )
             self.mark_stray(log)
         else:
-            raise StorageError(f"{path} is a second directory of {log.directory}")
+            raise StorageError(
+                f"{path} and {log.directory} are both directories of partition {log.name}: move one of them "
+                f"out of log.dirs"
+            )
 
     def _config(self, topic: str) -> LogConfig:
         return self._config_for(topic) if self._config_for is not None else LogConfig()
@@ -264,9 +269,9 @@ class LogManager:
         return log
 
     def open_metadata_log(self, config: LogConfig, now_ms: int, *, directory: str | None = None) -> Log:
-        """Open or create `__cluster_metadata-0`, by default in the first log directory. StorageError.
+        """Load or create `__cluster_metadata-0`, by default in the first log directory. Raises StorageError.
 
-        It is always recovered from its beginning, as Kafka does: the quorum must be able to trust it.
+        As in Kafka, log recovery always reads it from the beginning, because the quorum relies on it.
         """
         parent = self._directories[0] if directory is None else self._directory(directory)
         if parent.offline:
@@ -277,59 +282,56 @@ class LogManager:
         )
         if is_new or not log.is_recoverable:
             log.flush()
-            parent.sync()  # before there is a partition: on one without the metadata log no broker starts
+            parent.sync()  # before any partition is created: the broker does not start without this log
         return log
 
-    # --- looking around
+    # --- lookups
 
     @property
     def cluster_id(self) -> str:
-        """The cluster that the directories belong to; empty before they are formatted."""
+        """The cluster id of the directories; empty before they are formatted."""
         for directory in self._directories:
             if directory.properties is not None:
                 return directory.properties.cluster_id
         return ""
 
     def directories(self) -> list[LogDirectory]:
-        """The configured directories, in their order."""
         return list(self._directories)
 
     def _directory(self, path: str) -> LogDirectory:
         found = self.directory(path.rstrip("/"))
         if found is None:
-            raise StorageError(f"{path} is none of log.dirs")
+            raise StorageError(f"{path} is not in log.dirs")
         return found
 
     def directory(self, path: str) -> LogDirectory | None:
-        """The configured directory of exactly this path."""
+        """Return the configured directory with exactly this path."""
         return next((directory for directory in self._directories if directory.path == path), None)
 
     def directory_of_id(self, directory_id: Uuid | None) -> LogDirectory | None:
-        """The directory of this id that takes partitions and can be used."""
+        """Return the online directory with this id, if it may have partitions."""
         usable = (one for one in self._directories if not one.offline and not one.holds_only_metadata)
         return next((one for one in usable if directory_id and one.directory_id == directory_id), None)
 
     def logs(self) -> Iterable[Log]:
-        """Every open log, the metadata log among them once it is open."""
+        """Return every open log, including the metadata log once it is open."""
         return self._logs.values()
 
     def logs_in(self, path: str) -> list[Log]:
-        """The open logs of one directory."""
         return [log for log, parent in self._parents.items() if parent.path == path]
 
     def _logs_on_disk(self, path: str) -> list[Log]:
-        """Those that a start would find."""
+        """Return the logs of a directory that a start would find."""
         return [
             *self.logs_in(path),
             *(log for log, parent in self._replaced_logs.items() if parent.path == path),
         ]
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """The partition's log, if it is open."""
         return self._logs.get((topic, partition))
 
     def future_log(self, topic: str, partition: int) -> Log | None:
-        """The copy that is to take the place of the partition's log, if it is on its way elsewhere."""
+        """Return the future log of the partition, if it is being moved to another directory."""
         return self._future_logs.get((topic, partition))
 
     def future_logs(self) -> list[Log]:
@@ -340,17 +342,16 @@ class LogManager:
         return any(directory.offline for directory in self._directories)
 
     def directory_of(self, log: Log) -> LogDirectory:
-        """Where the log lies."""
         return self._parents.get(log) or self._replaced_logs[log]
 
-    # --- making and setting aside
+    # --- creating, replacing and deleting logs
 
     def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
-        """Make a log where it was asked for, or in the directory that holds the fewest. StorageError."""
+        """Create a log in its preferred directory, else in the one with the fewest logs."""
         place = (topic, partition)
         wanted = self._preferences.pop(place, None)
         if wanted is not None and wanted.offline:
-            raise StorageError(f"{wanted.path}, where the log is to lie, is offline")
+            raise StorageError(f"the preferred log directory {wanted.path} is offline")
         while True:
             directory = wanted or self._next_directory()
             try:
@@ -363,26 +364,25 @@ class LogManager:
                     raise
 
     def _next_directory(self) -> LogDirectory:
-        """The directory for a new partition: online, not cordoned unless all are. StorageError."""
+        """Return the online directory with the fewest logs; cordoned ones only if all are. KIP-1066."""
         online = [known for known in self._directories if not known.offline and not known.holds_only_metadata]
         if not online:
-            raise StorageError("every log directory is offline")
+            raise StorageError("all log directories are offline")
         if len(online) == 1:
             return online[0]
         counts = dict.fromkeys((known.path for known in online), 0)
         for log, parent in self._parents.items():
-            # As Kafka counts: what is on its way into a directory, too, but not the metadata log.
+            # As in Kafka, future logs count, but the metadata log does not.
             if parent.path in counts and log.topic != METADATA_TOPIC:
                 counts[parent.path] += 1
         return min(online, key=lambda known: (known.cordoned, counts[known.path]))
 
     def set_preferred_directory(self, topic: str, partition: int, directory: LogDirectory) -> None:
-        """Make the partition in this directory once it is to be made."""
         if len(self._preferences) < _MAX_PREFERENCES:
             self._preferences[topic, partition] = directory
 
     def create_future_log(self, source: Log, directory: LogDirectory, start_offset: int, now_ms: int) -> Log:
-        """Make an empty copy of a log in another directory, to begin at this offset. StorageError."""
+        """Create an empty future log in another directory, starting at `start_offset`."""
         name = future_dir_name(source.topic, source.partition, self._rng)
         try:
             return self._load(
@@ -401,9 +401,9 @@ class LogManager:
             raise
 
     def replace_current_with_future_log(self, future: Log) -> LogReplacement:
-        """Let a copy that is whole serve as its partition's log, which comes to its place by the arrival.
+        """Let a future log that has caught up serve as the partition's log, and return the replacement.
 
-        StorageError: the copy has failed, and the old log is where it was.
+        Raises StorageError if the future log has failed; the current log is unchanged then.
         """
         place = (future.topic, future.partition)
         directory, source = self._parents[future], self._logs.get(place)
@@ -424,7 +424,7 @@ class LogManager:
         self._logs[place] = future
         if source is not None:
             self._replaced_logs[source] = self._parents.pop(source)
-            source.fail(StorageError(f"{future.directory} takes the place of {source.directory}"))
+            source.fail(StorageError(f"{future.directory} replaces {source.directory}"))
         return replacement
 
     def _on_replaced_log_removed(self, old: ReplacedLog) -> None:
@@ -433,16 +433,16 @@ class LogManager:
             self._delayed_deletion.add_directory(old.deleted_path, old.log.config.file_delete_delay_ms)
 
     def delete(self, log: Log, now_ms: int, *, sync: bool = True) -> None:
-        """Set a log aside; its files are removed when file.delete.delay.ms have passed. StorageError.
+        """Rename a log for deletion. Its files are deleted after file.delete.delay.ms. Raises StorageError.
 
-        Without `sync` the caller sees to `LogDirectory.sync`, once for all logs of a topic.
+        Without `sync`, the caller calls `LogDirectory.sync` once for all logs of a topic.
         """
         renamed = self._rename_aside(log, DELETE_SUFFIX, sync=sync)
         if renamed is not None:
             self._delayed_deletion.add_directory(renamed, log.config.file_delete_delay_ms)
 
     def mark_stray(self, log: Log) -> None:
-        """Set a log aside that the cluster does not know; its files stay to be looked at. StorageError."""
+        """Rename a log that is not in the cluster metadata to a stray log. Its files are kept."""
         self._rename_aside(log, STRAY_SUFFIX, sync=True)
 
     def _renamed_path(self, log: Log, directory: LogDirectory, suffix: str) -> str:
@@ -455,7 +455,7 @@ class LogManager:
             if logs.get((log.topic, log.partition)) is log:
                 del logs[log.topic, log.partition]
         was_offline = log.failure is not None
-        log.fail(StorageError(f"{log.topic}-{log.partition} was set aside"))
+        log.fail(StorageError(f"{log.topic}-{log.partition} was deleted or marked as stray"))
         if directory.offline:
             return None
         is_aside = log.directory.endswith(suffix)
@@ -472,37 +472,35 @@ class LogManager:
         log.directory = path
         return path
 
-    # --- in the course of time
+    # --- periodic work
 
     def set_producer_expiration(self, expiration_ms: int) -> None:
-        """How long a producer may be silent before it is forgotten, from now on."""
         self._producer_id_expiration_ms = expiration_ms
         for log in self._logs.values():
             log.producers.expiration_ms = expiration_ms
 
     def tick(self, now_ms: int) -> bool:
-        """Remove what was set aside long enough. True where more is due: it should be called again soon."""
+        """Delete renamed files and directories that are due; return whether more are due."""
         return self._delayed_deletion.tick(now_ms)
 
     def expire_producers(self, now_ms: int, monotonic_ms: int) -> None:
-        """Forget producers that have been silent for too long."""
         for log in self._logs.values():
             log.producers.expire(now_ms)
             log.producers.verifications.expire(monotonic_ms - self._producer_id_expiration_ms)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention to every log; how many segments went. Logs that fail go offline."""
+        """Apply retention to all logs and return the number of deleted segments. Failed logs go offline."""
         deleted = 0
         for log in list(self._logs.values()):
             if log.failure is None and log.topic != METADATA_TOPIC:
                 try:
                     deleted += log.delete_old_segments(now_ms)
                 except StorageError as error:
-                    self._logger.error("%r: old segments cannot be deleted: %s", log, error)
+                    self._logger.error("Cannot delete old segments of %r: %s", log, error)
         return deleted
 
     def due_for_flush(self, monotonic_ms: int) -> list[Log]:
-        """The logs whose flush.messages or flush.ms asks for a flush now, or that rolled since the last."""
+        """Return the logs with a flush due by flush.messages, flush.ms, or a rolled segment."""
         return [
             log
             for log in self._logs.values()
@@ -510,7 +508,7 @@ class LogManager:
         ]
 
     def write_checkpoints(self) -> None:
-        """Write what the checkpoints of every online directory do not say yet, before this returns."""
+        """Write the outdated checkpoints of all online directories before returning."""
         for directory in self._directories:
             if not directory.offline:
                 try:
@@ -519,7 +517,7 @@ class LogManager:
                     self.handle_log_dir_failure(directory, error)
 
     def checkpoint(self, host: Host) -> None:
-        """The same, waiting for the disks in workers."""
+        """Write the outdated checkpoints of all online directories in workers."""
         self._write_checkpoints(host, self._directories, lambda: None)
 
     def _write_checkpoints(
@@ -531,30 +529,28 @@ class LogManager:
     def _offsets_in(self, path: str) -> Mapping[str, Offsets]:
         return checkpoint_offsets(log for log in self._logs_on_disk(path) if log.topic != METADATA_TOPIC)
 
-    # --- failure and end
+    # --- failures and shutdown
 
     def handle_log_failure(self, log: Log, error: StorageError) -> None:
-        """Take the directory offline that this log lies in."""
         self.handle_log_dir_failure(self.directory_of(log), error)
 
     def handle_sync_result(self, directory: LogDirectory, result: object) -> None:
-        """A worker is done with what it had to sync in the directory, or has failed in it."""
+        """Take a directory offline if a sync in a worker has failed."""
         error = failure_in(result)
         if error is not None:
             self.handle_log_dir_failure(directory, error)
 
     def handle_log_dir_failure(self, directory: LogDirectory, error: StorageError) -> None:
-        """Take a directory offline, with all of its logs."""
         if directory.offline:
             return
-        self._logger.error("%s goes offline: %s", directory.path, error)
+        self._logger.error("Log directory %s has failed, its logs go offline: %s", directory.path, error)
         directory.failure = str(error)
         for log in self.logs_in(directory.path):
             log.fail(error)
         self._on_directory_failed(directory, error)
 
     def check_online(self, path: str) -> None:
-        """StorageError where the directory of this path has failed: without it, the rest is of no use."""
+        """Raise StorageError and release all locks if the directory is offline."""
         directory = self._directory(path)
         if directory.offline:
             self._release()
@@ -563,15 +559,17 @@ class LogManager:
     def _check_any_online(self) -> None:
         if all(directory.offline for directory in self._directories):
             self._release()
-            told = "; ".join(f"{directory.path}: {directory.failure}" for directory in self._directories)
-            raise StartRefused(f"none of the log directories can be used: {told}: name another in log.dirs")
+            failures = "; ".join(f"{directory.path}: {directory.failure}" for directory in self._directories)
+            raise StartRefused(
+                f"none of the log directories can be used: {failures}: choose another directory in log.dirs"
+            )
 
     def _release(self) -> None:
         for directory in self._directories:
             directory.release()
 
     def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
-        """Flush and close every log, checkpoint, and mark each directory that is complete, or still is."""
+        """Close all logs, write the checkpoints, and mark the directories as cleanly shut down."""
         self.pending_logs.finish_replacements()
         for directory in self._directories:
             if directory.offline:
@@ -583,16 +581,16 @@ class LogManager:
                     log.close()
                 except StorageError as error:
                     complete = False
-                    self._logger.error("%r cannot be closed: %s", log, error)
+                    self._logger.error("Cannot close %r, so log recovery will run: %s", log, error)
             try:
-                directory.sync()  # the names of logs that were made in this life
+                directory.sync()  # the names of logs created since the start
                 if complete and self._is_open:
                     self._checkpoints[directory.path].write_now()
                     directory.last_broker_epoch = broker_epoch
                 if complete and (self._is_open or directory.had_clean_shutdown):
                     directory.mark_clean()
             except StorageError as error:
-                self._logger.error("%s cannot be marked as shut down: %s", directory.path, error)
+                self._logger.error("No clean shutdown of %s: %s", directory.path, error)
             directory.release()
         self._logs.clear()
         self._future_logs.clear()

@@ -1,14 +1,19 @@
-"""A copy on its way to the place of its log, for which it serves already. KIP-113.
+"""The replacement of a log by its future log in another directory. KIP-113.
 
-The copy is made durable, the old directory leaves its place, and when that is durable the copy takes it. So
-the partition has two directories in their places at no time, not even after a loss of power: no broker starts
-on these. Of a copy without the old directory, a start makes what was intended.
+The future log serves the partition from the start of the replacement, which has three steps:
 
-Only an old directory that fails just then cannot leave. Should its disk come back, somebody has to say which
-of the two it is, as with Apache Kafka.
+1. Sync the future log.
+2. Rename the old log's directory to a `-delete` name, and sync its parent directory.
+3. Rename the future log's directory to the partition's name, and sync its parent directory.
 
-Whoever dies before the old directory has left for good finds that one, without what was appended meanwhile:
-nobody is told of this before the end (`Log.has_unrecoverable_records`).
+Two directories never have the partition's name, not even after a power loss, because a broker does not start
+then. A start that finds a future log without a current log completes the replacement.
+
+If the old log's disk fails in step 2, its directory keeps the name. When the disk comes back, an operator has
+to move one of the two directories away, as in Kafka.
+
+After a crash before the end of step 2, the broker finds the old log, without the records that were appended
+since. Therefore no record is acknowledged during the replacement (`Log.has_unrecoverable_records`).
 """
 
 from __future__ import annotations
@@ -21,20 +26,20 @@ from kwire.broker.storage.log.log import Log
 from kwire.wire.named_tuple import NamedTuple
 
 Work = Callable[[], None]
-"""What waits for a disk, in any thread. StorageError."""
+"""A step that waits for a disk, to be run in any thread. Raises StorageError."""
 
 
 class ReplacedLog(NamedTuple):
-    """The log that is replaced."""
+    """The log that is being replaced."""
 
     log: Log
     directory: LogDirectory
     deleted_path: str
-    """What its directory is to be called."""
+    """The new path of its directory."""
 
 
 class LogReplacement:
-    """One copy. Everything but the works runs on the loop; nothing raises."""
+    """One replacement. Everything but `work` runs on the loop. No method raises StorageError."""
 
     def __init__(
         self,
@@ -47,9 +52,10 @@ class LogReplacement:
         on_failed: Callable[[LogDirectory, StorageError], None],
         on_old_removed: Callable[[ReplacedLog], None],
     ) -> None:
-        """`place` is the path it is to have. `on_old_removed`: no start finds the old log from here on.
+        """Begin the replacement. `place` is the final path of the future log.
 
-        StorageError: the copy has failed.
+        `on_old_removed` is called when no start would find the old log. Raises StorageError if the future log
+        has failed.
         """
         self.log = log
         self._disk = disk
@@ -63,15 +69,15 @@ class LogReplacement:
         self._work: Work | None = next(self._generator)
 
     def __repr__(self) -> str:
-        return f"Arrival({self.log.directory} at {self._place})"
+        return f"LogReplacement({self.log.directory} to {self._place})"
 
     @property
     def work(self) -> Work | None:
-        """What a disk has to do next; None where it is over, one way or the other."""
+        """The next step that waits for a disk; None after the last one or a failure."""
         return self._work
 
     def done(self, error: StorageError | None) -> None:
-        """The disk has done it, or has failed."""
+        """Continue after `work` has returned, or has raised this error."""
         if self._generator is not None:
             try:
                 self._work = self._generator.send(error)
@@ -79,7 +85,7 @@ class LogReplacement:
                 self._generator = self._work = None
 
     def finish(self) -> None:
-        """Wait for the disks here, for all that is left to do."""
+        """Run all remaining steps on the loop."""
         while (work := self._work) is not None:
             try:
                 work()
@@ -89,7 +95,7 @@ class LogReplacement:
                 self.done(None)
 
     def abandon(self) -> None:
-        """The log is deleted: so is the one that it replaces, if that is there. It goes no further."""
+        """Stop the replacement because the log is deleted, and delete the old log, too."""
         old, self._generator, self._work = self._old, None, None
         if old is not None:
             self._rename_old(old)
@@ -98,10 +104,10 @@ class LogReplacement:
     def _steps(self) -> Generator[Work, StorageError | None]:
         old, log = self._old, self.log
         if self._has_failed(self._directory, (yield self._ticket.work)):
-            return  # the next start finds the old one
+            return  # the next start finds the old log
         if old is not None:
             self._rename_old(old)
-            # A directory that fails is gone, as far as this life can tell.
+            # Continue if the old directory fails: its log is offline.
             self._has_failed(old.directory, (yield old.directory.sync))
         try:
             if log.failure is None:

@@ -1,12 +1,12 @@
-"""Whose a broker's data directories are, and whether it may start on them.
+"""Verification of the log directories before a broker starts on them. Kafka's MetaPropertiesEnsemble.
 
-Each directory says in its `meta.properties` which node of which cluster it belongs to. A directory without it
-is a disk that is not mounted, or one that nobody has formatted: to serve on an empty one in its place would
-hide everything that the other holds. So a broker starts where all of its directories are formatted, where
-they belong together, and where the metadata log lies in the directory that the configuration names; as Apache
-Kafka does (KIP-631, KIP-858). One whose `meta.properties` cannot be read has failed, and is done without.
+The `meta.properties` of a directory has the ids of the node and the cluster that own it. A directory without
+this file may be an unmounted disk, and starting with an empty directory in its place would hide its records.
+So a broker starts only if all directories are formatted, if they belong to the same node and cluster, and if
+the metadata log is in the configured directory. This is what Kafka does (KIP-631, KIP-858). A directory whose
+`meta.properties` cannot be read goes offline.
 
-kwire alone also formats directories by itself on a first start: where no trace of a broker is in any of them.
+Unlike Kafka, kwire formats the directories at the first start, if there is no data of a broker in them.
 """
 
 from __future__ import annotations
@@ -27,33 +27,35 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid, uuid_to_text
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-"""What formatting leaves in the directory of the metadata log, before anything else."""
+"""The file that formatting writes first, in the directory of the metadata log."""
 METADATA_LOG = f"{METADATA_TOPIC}-0"
 FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
-"""What formatting leaves in the metadata log's directory where the quorum is dynamic."""
+"""The metadata snapshot that formatting writes for a dynamic quorum."""
 RESERVED_IDS = 100
-"""So many ids, from zero on, stand for no directory (KIP-858)."""
+"""The number of reserved directory ids, starting at zero (KIP-858)."""
 
 
 class StartRefused(StorageError):
-    """A broker must not start on these directories. The text says why, and what to do."""
+    """A broker must not start on these directories. The message has the reason and what to do."""
 
 
 class MetaPropertiesEnsemble(NamedTuple):
-    """What the directories say of themselves."""
+    """The `meta.properties` of all directories."""
 
     formatted: Mapping[str, MetaProperties]
     unformatted: Sequence[str]
-    """Those without `meta.properties`, be they empty, missing or anything else."""
+    """Directories without `meta.properties`, which may be missing, empty, or have other files."""
     failures: Mapping[str, StorageError]
-    """Those of which it cannot be told."""
+    """Directories whose `meta.properties` could not be read."""
 
 
 def load_meta_properties(
     disk: Disk, directories: Sequence[str], defaults: MetaProperties | None = None
 ) -> MetaPropertiesEnsemble:
-    """What each directory says. Never raises but NoOwner, for a file that names nobody: unless it is told
-    whose such a directory is `defaults`.
+    """Read the `meta.properties` of each directory.
+
+    `defaults` supplies values that a file of version 0 lacks. Without it, such a file raises
+    IncompleteMetaProperties; other failures are part of the result.
     """
     formatted: dict[str, MetaProperties] = {}
     unformatted: list[str] = []
@@ -67,7 +69,7 @@ def load_meta_properties(
             failures[directory] = error
             continue
         if properties is None and disk.exists(directory) and not disk.is_directory(directory):
-            failures[directory] = StorageError(f"{directory} is not a directory: name one in log.dirs")
+            failures[directory] = StorageError(f"{directory} is not a directory: choose another in log.dirs")
         elif properties is None:
             unformatted.append(directory)
         else:
@@ -76,7 +78,7 @@ def load_meta_properties(
 
 
 def find_mismatch(ensemble: MetaPropertiesEnsemble, node_id: int, cluster_id: str | None) -> str | None:
-    """What is wrong with the directories for this node of that cluster (None: the same one for all)."""
+    """Return why the directories do not belong to this node, cluster, or each other; None if they do."""
     seen: dict[Uuid, str] = {}
     for directory, properties in sorted(ensemble.formatted.items()):
         if properties.node_id != node_id:
@@ -94,22 +96,22 @@ def find_mismatch(ensemble: MetaPropertiesEnsemble, node_id: int, cluster_id: st
         if directory_id is None:
             continue
         if int.from_bytes(directory_id) < RESERVED_IDS:
-            return f"{directory} has the directory.id {uuid_to_text(directory_id)}, which stands for none"
+            return f"{directory} has the directory.id {uuid_to_text(directory_id)}, which is reserved"
         other = seen.setdefault(directory_id, directory)
         if other != directory:
             return (
                 f"{other} and {directory} have the same directory.id, {uuid_to_text(directory_id)}: one is a "
-                f"copy of the other, and must be taken out of log.dirs"
+                f"copy of the other; remove the copy from log.dirs"
             )
     return None
 
 
 def needs_format(disk: Disk, ensemble: MetaPropertiesEnsemble, *, metadata_dir: str, node_id: int) -> bool:
-    """Whether the directories are to be formatted first. StartRefused where the broker must not start.
+    """Return whether the directories must be formatted first. Raises StartRefused.
 
-    `metadata_dir` is the one that holds the metadata log.
+    `metadata_dir` is the directory of the metadata log.
     """
-    # The first start may have been cut short in the middle: home gets its meta.properties last.
+    # An interrupted first start is completed: `metadata_dir` gets its meta.properties last.
     is_half_formatted = metadata_dir in ensemble.unformatted and disk.exists(
         join(metadata_dir, BOOTSTRAP_CHECKPOINT)
     )
@@ -119,8 +121,8 @@ def needs_format(disk: Disk, ensemble: MetaPropertiesEnsemble, *, metadata_dir: 
             return True
         if not ensemble.formatted:
             raise StartRefused(
-                f"there is no meta.properties in {', '.join(ensemble.unformatted)}, though {trace} is there: "
-                f"put the file back, or have it written anew with kwire format and the cluster's id"
+                f"there is no meta.properties in {', '.join(ensemble.unformatted)}, but {trace} exists: "
+                f"restore the file, or run kwire format with the cluster's id"
             )
     if not ensemble.formatted:
         raise StartRefused(f"no meta.properties can be read: {next(iter(ensemble.failures.values()))}")
@@ -134,8 +136,8 @@ def needs_format(disk: Disk, ensemble: MetaPropertiesEnsemble, *, metadata_dir: 
     _check_metadata_log_dir(disk, ensemble, metadata_dir)
     if ensemble.unformatted:
         raise StartRefused(
-            f"there is no meta.properties in {', '.join(ensemble.unformatted)}, and the other directories "
-            f"are formatted: mount what belongs there; or, if it is new, format it with "
+            f"there is no meta.properties in {', '.join(ensemble.unformatted)}, but the other directories "
+            f"are formatted: mount the missing disk; or, if the directory is new, format it with "
             f"kwire format --ignore-formatted --cluster-id "
             f"{next(iter(ensemble.formatted.values())).cluster_id}"
         )
@@ -148,27 +150,27 @@ def _check_metadata_log_dir(disk: Disk, ensemble: MetaPropertiesEnsemble, metada
     for directory in _usable(ensemble):
         if directory != metadata_dir and disk.exists(join(directory, METADATA_LOG)):
             raise StartRefused(
-                f"{join(directory, METADATA_LOG)} is a metadata log, and by the configuration that is in "
-                f"{metadata_dir}: set metadata.log.dir={directory}, or let {directory} be the first of "
+                f"{join(directory, METADATA_LOG)} is a metadata log, but the configured directory is "
+                f"{metadata_dir}: set metadata.log.dir={directory}, or make {directory} the first of "
                 f"log.dirs again"
             )
 
 
 def _check_metadata_log_exists(disk: Disk, ensemble: MetaPropertiesEnsemble, metadata_dir: str) -> None:
     if not disk.exists(join(metadata_dir, METADATA_LOG)):
-        # Kafka begins an empty log there, and sets every partition aside as stray.
+        # Kafka creates an empty metadata log there and marks every partition as stray.
         trace = next((found for path in _usable(ensemble) for found in _partition_paths(disk, path)), None)
         if trace is not None:
             raise StartRefused(
-                f"{metadata_dir} holds no metadata log, though {trace} is there: set metadata.log.dir to the "
-                f"directory with {METADATA_LOG}, as it was when that was written"
+                f"{metadata_dir} has no metadata log, but {trace} exists: set metadata.log.dir to the "
+                f"directory that contains {METADATA_LOG}"
             )
 
 
 def _check_no_duplicates(disk: Disk, ensemble: MetaPropertiesEnsemble) -> None:
-    """One partition has one directory, and one copy on its way at most; as Kafka's LogManager.loadLog has it.
+    """Check that no partition has two directories or two future logs, as Kafka's LogManager.loadLog does.
 
-    Of two, either may hold what was written last. Those of another topic that had the name are not meant.
+    Either of the two may have the latest records. Logs of different topics with the same name are allowed.
     """
     seen: dict[tuple[str, int, str], list[str]] = {}
     for directory in ensemble.formatted:
@@ -187,10 +189,10 @@ def _check_no_duplicates(disk: Disk, ensemble: MetaPropertiesEnsemble) -> None:
             topic_id = _topic_id(disk, path)
             other = path if topic_id is None else topics.setdefault(topic_id, path)
             if other != path:
-                what = "are directories" if not suffix else "are copies on their way to another directory"
+                what = "directories" if not suffix else "future logs"
                 raise StartRefused(
-                    f"{other} and {path} both {what} of partition {topic}-{partition}: find out which one "
-                    f"was written to last, and move the other one out of log.dirs"
+                    f"{other} and {path} are both {what} of partition {topic}-{partition}: find out which "
+                    f"one was written to last, and move the other one out of log.dirs"
                 )
 
 
@@ -198,7 +200,7 @@ def _topic_id(disk: Disk, path: str) -> Uuid | None:
     try:
         return read_topic_id(disk, path)
     except StorageError:
-        # Whether the directory can be used at all, opening it will show.
+        # Loading the log will report the error.
         return None
 
 
@@ -207,7 +209,7 @@ def _usable(ensemble: MetaPropertiesEnsemble) -> list[str]:
 
 
 def _partition_paths(disk: Disk, directory: str) -> Iterator[str]:
-    """The partitions in a directory; of the metadata log, more than formatting leaves. StorageError."""
+    """Yield the partition directories, without a metadata log that has only what formatting writes."""
     try:
         names = disk.names(directory)
     except FileMissing:
@@ -223,9 +225,9 @@ def _partition_paths(disk: Disk, directory: str) -> Iterator[str]:
 def assign_directory_ids(
     disk: Disk, ensemble: MetaPropertiesEnsemble, new_id: Callable[[], Uuid], logger: NodeLogger
 ) -> None:
-    """Write a `directory.id` into each `meta.properties` without (KIP-858). StorageError."""
+    """Write a `directory.id` into each `meta.properties` without one (KIP-858). Raises StorageError."""
     for directory, properties in ensemble.formatted.items():
         if properties.directory_id is None:
             given = properties._replace(directory_id=new_id())
-            logger.info("%s gets a directory.id, which it has none of yet", directory)
+            logger.info("Assigned a directory.id to %s", directory)
             write_meta_properties(disk, directory, given)

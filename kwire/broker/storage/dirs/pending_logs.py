@@ -1,10 +1,10 @@
-"""Logs on their way to their places: a start after a crash would not find yet what is in them.
+"""Logs that a start after a crash would not find yet: new logs, and future logs that replace others.
 
-A new log has to tell the id of its topic, which a worker syncs first. Where an earlier topic had its name the
-checkpoints have to forget that one's offsets before: after a crash they would be taken for the new one's.
-Hardly anybody waits for it. Who does has his log named beside the others, which take turns.
+A new log needs a durable `partition.metadata`. If an earlier topic had its name, the offset checkpoints must
+drop that topic's offsets first, or a start after a crash would apply them to the new log. New logs are
+processed in batches. A log that a request waits for is processed at once, beside the batch in progress.
 
-A copy that takes the place of a log (`LogReplacement`) goes there at once.
+A future log that replaces the current log (`LogReplacement`) is processed at once.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from kwire.broker.storage.log.log import Log
 from kwire.host.host import Host
 
 _LOGS_PER_BATCH = 32
-"""So many take a turn: each has a file open meanwhile."""
+"""The number of logs in a batch. Each has an open file during the flush."""
 _URGENT_AT_ONCE = 8
-"""So many that somebody waits for, each in a worker of its own."""
+"""The maximum number of awaited logs at a time. Each takes a worker."""
 
 Callback = Callable[[], None]
 
 
 class PendingLogs:
-    """The logs of a broker that are not in their places yet."""
+    """The logs of a broker that are not recoverable yet."""
 
     def __init__(
         self,
         on_failed: Callable[[Log, StorageError], None],
         checkpoint: Callable[[Host, Iterable[LogDirectory], Callback], None],
     ) -> None:
-        """`checkpoint` writes the checkpoints of directories, and tells when that is done, or has failed."""
+        """`checkpoint` writes the checkpoints of directories and then calls back, even after a failure."""
         self._on_failed = on_failed
         self._checkpoint = checkpoint
         self._new: dict[Log, LogDirectory | None] = {}
-        """In the order in which they were made; with where checkpoints tell of an earlier one of the name."""
+        """New logs, oldest first, each with the directory whose checkpoints have an earlier log's offsets."""
         self._replacements: dict[Log, LogReplacement] = {}
-        """With those that have failed on the way: what they were to replace is still there."""
+        """Replacements in progress, and failed ones whose old log still exists."""
         self._waiting: dict[Log, list[Callback]] = {}
         self._urgent: deque[Log] = deque()
         self._urgent_running = 0
         self._is_flushing = False
 
     def add(self, log: Log, checkpointed_in: LogDirectory | None) -> None:
-        """One was made. `checkpointed_in`: where checkpoints have offsets for its name."""
+        """Add a new log. `checkpointed_in`: the directory whose checkpoints have offsets for its name."""
         self._new[log] = checkpointed_in
 
     def flush_partition_metadata(self, host: Host) -> None:
-        """Have the new ones tell their topics' ids, waiting for the disks in a worker, some at a time."""
+        """Make the `partition.metadata` of the new logs durable in workers, batch by batch."""
         if self._new and not self._is_flushing:
             self._is_flushing = True
             self._flush_logs(host, list(islice(self._new, _LOGS_PER_BATCH)), self._batch_done)
@@ -64,7 +64,7 @@ class PendingLogs:
         self.flush_partition_metadata(host)
 
     def start_replacement(self, replacement: LogReplacement, host: Host) -> None:
-        """Have a copy come to the place of its log."""
+        """Start to replace a log by its future log."""
         log = replacement.log
         self._replacements[log] = replacement
 
@@ -83,22 +83,22 @@ class PendingLogs:
         go_on()
 
     def is_replacing(self, log: Log) -> bool:
-        """Whether it is on its way to the place of another."""
+        """Return whether a log is a future log that is replacing the current one."""
         return log in self._replacements and log.failure is None
 
     def discard(self, log: Log) -> None:
-        """A log is set aside: so is what it was to replace."""
+        """Abandon the replacement by a log that is deleted, and delete the old log, too."""
         replacement = self._replacements.pop(log, None)
         if replacement is not None:
             replacement.abandon()
 
     def finish_replacements(self) -> None:
-        """Have what takes the place of a log come there before this returns: the broker ends."""
+        """Run the replacements to their end on the loop, for a shutdown."""
         for replacement in self._replacements.values():
             replacement.finish()
 
     def when_recoverable(self, log: Log, host: Host, callback: Callback) -> None:
-        """Tell when a log is in its place, or has failed or gone; see to it now."""
+        """Call back when a log is recoverable, has failed or is deleted; process it now."""
         waiting = self._waiting.setdefault(log, [])
         waiting.append(callback)
         if len(waiting) == 1:
@@ -117,7 +117,7 @@ class PendingLogs:
         self._flush_urgent(host)
 
     def _flush_logs(self, host: Host, logs: list[Log], then: Callable[[Host], None]) -> None:
-        """Some may be on their way already, which is no harm."""
+        """Flush some logs. Flushing a log twice at the same time does no harm."""
         checkpointed_in = list(
             dict.fromkeys(directory for log in logs if (directory := self._new[log]) is not None)
         )
@@ -137,7 +137,7 @@ class PendingLogs:
     def _sync(self, host: Host, logs: list[Log], then: Callable[[Host], None]) -> None:
         tickets: list[tuple[Log, FlushTicket]] = []
         for log in logs:
-            with suppress(StorageError):  # of which the log has told
+            with suppress(StorageError):  # which has taken the log offline
                 ticket = log.begin_partition_metadata_flush()
                 if ticket is not None:
                     tickets.append((log, ticket))
@@ -149,7 +149,7 @@ class PendingLogs:
             assert not isinstance(results, BaseException), results
             for (log, ticket), error in zip(tickets, results, strict=True):
                 if log.failure is not None:
-                    continue  # the directory of its name may be another one's by now
+                    continue  # another log may have the directory name already
                 error = error or _failure(ticket.finish)
                 if error is not None:
                     self._on_failed(log, error)

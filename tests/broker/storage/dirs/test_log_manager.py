@@ -511,7 +511,7 @@ def test_with_every_directory_offline_nothing_is_created(disk: MemoryDisk) -> No
     with pytest.raises(StorageError):
         logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
     disk.fails_after = None
-    with pytest.raises(StorageError, match="every log directory"):
+    with pytest.raises(StorageError, match="all log directories"):
         logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)
 
 

@@ -85,7 +85,7 @@ def test_formatted_directories_are_served() -> None:
 )
 def test_without_any_meta_properties_nothing_is_formatted_over(trace: str) -> None:
     found = trace.rpartition("/")[0]
-    assert f"no meta.properties in /a, /b, though {found} is there" in refused(made(trace))
+    assert f"no meta.properties in /a, /b, but {found} exists" in refused(made(trace))
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
@@ -93,7 +93,7 @@ def test_without_any_meta_properties_nothing_is_formatted_over(trace: str) -> No
 def test_one_directory_without_meta_properties_among_formatted_ones(name: str, is_there: bool) -> None:
     """A disk that is not mounted: to serve without it, or on what is under it, would hide its data."""
     disk = made(*([f"/{name}/.lock"] if is_there else []), formatted="ab".replace(name, ""))
-    assert f"no meta.properties in /{name}, and the other directories are formatted" in refused(disk)
+    assert f"no meta.properties in /{name}, but the other directories are formatted" in refused(disk)
     assert not disk.exists(f"/{name}/meta.properties")
 
 
@@ -103,7 +103,7 @@ def test_one_directory_without_meta_properties_among_formatted_ones(name: str, i
 def test_directories_in_another_order_have_the_metadata_log_elsewhere() -> None:
     disk = made("/a/__cluster_metadata-0/x", "/b/t-0/x", formatted="ab")
     told = refused(disk, home="/b", paths=("/b", "/a"))
-    assert "/a/__cluster_metadata-0 is a metadata log, and by the configuration that is in /b" in told
+    assert "/a/__cluster_metadata-0 is a metadata log, but the configured directory is /b" in told
     assert "set metadata.log.dir=/a" in told
 
 
@@ -115,7 +115,7 @@ def test_a_metadata_log_dir_that_is_set_later_has_no_metadata_log() -> None:
 def test_a_metadata_log_dir_that_is_set_no_more_leaves_partitions_without_metadata() -> None:
     """Other than Kafka, which begins an empty metadata log and sets every partition aside."""
     disk = made("/m/__cluster_metadata-0/x", "/b/t-0/x", formatted="abm")
-    assert "/a holds no metadata log, though /b/t-0 is there" in refused(disk)
+    assert "/a has no metadata log, but /b/t-0 exists" in refused(disk)
     assert not is_new(disk, home="/m", paths=("/a", "/b", "/m"))
 
 
@@ -125,11 +125,10 @@ def test_a_metadata_log_dir_that_is_set_no_more_leaves_partitions_without_metada
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (["/a/t-0", "/b/t-0"], "/a/t-0 and /b/t-0 both are directories of partition t-0"),
+        (["/a/t-0", "/b/t-0"], "/a/t-0 and /b/t-0 are both directories of partition t-0"),
         (
             ["/a/t-0", "/b/t-0.01-future", "/b/t-0.02-future"],
-            "/b/t-0.01-future and /b/t-0.02-future both are copies on their way to another directory of "
-            "partition t-0",
+            "/b/t-0.01-future and /b/t-0.02-future are both future logs of partition t-0",
         ),
     ],
     ids=["directories", "copies"],
