@@ -240,8 +240,8 @@ _MIN_RUN = 8
 """The least number of records of equal length for which one comparison is faster than a walk."""
 
 
-def _run_length(payload: Buffer, at: int, stride: int, most: int) -> int:
-    """Count the records from `at` whose length equals that of the record before, up to `most`.
+def _run_length(payload: Buffer, at: int, stride: int, limit: int) -> int:
+    """Count the records from `at` whose length equals that of the record before, up to `limit`.
 
     The result is 0 if they are too few. Each length leads to the next one, so comparing the bytes at
     multiples of `stride` is enough.
@@ -250,16 +250,16 @@ def _run_length(payload: Buffer, at: int, stride: int, most: int) -> int:
     for step in range(_MAX_LENGTH_BYTES):
         first = payload[before + step]
         if (
-            most < _MIN_RUN
+            limit < _MIN_RUN
             or payload[at + step] != first
             or payload[at + 3 * stride + step] != first
             or payload[at + 7 * stride + step] != first
         ):
             return 0
-        column = bytes(payload[at + step : at + step + (most - 1) * stride + 1 : stride])
-        most -= len(column.lstrip(column[:1]))
+        column = bytes(payload[at + step : at + step + (limit - 1) * stride + 1 : stride])
+        limit -= len(column.lstrip(column[:1]))
         if first < 0x80:
-            return most if most >= _MIN_RUN else 0
+            return limit if limit >= _MIN_RUN else 0
     return 0
 
 

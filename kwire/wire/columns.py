@@ -185,7 +185,7 @@ def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> b
     """Fill in the starts of the records. Return False if they do not end at `end`, or if a length is long."""
     strides = _strides()
     done, count = 0, len(starts)
-    most = _FIRST_WALK
+    limit = _FIRST_WALK
     try:
         while done < count:
             stride = strides[data[at]][data[at + 1]]
@@ -194,16 +194,16 @@ def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> b
                 starts[done : done + same] = np.arange(at, at + same * stride, stride)
                 done += same
                 at += same * stride
-                most = _FIRST_WALK
+                limit = _FIRST_WALK
                 continue
             walked: list[int] = []
             add = walked.append
-            for _ in range(min(most, count - done)):
+            for _ in range(min(limit, count - done)):
                 add(at)
                 at += strides[data[at]][data[at + 1]]
             starts[done : done + len(walked)] = walked
             done += len(walked)
-            most *= 2
+            limit *= 2
             if walked[-1] == at:  # a length that is not in the table
                 return False
     except IndexError:
@@ -212,12 +212,12 @@ def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> b
     return at == end
 
 
-def _run_length(raw: Bytes, at: int, stride: int, most: int) -> int:
+def _run_length(raw: Bytes, at: int, stride: int, limit: int) -> int:
     """Count the records from here that have the same length, or return 0 if they are too few."""
-    if most < _MIN_RUN or raw[at] != raw[at + stride] or raw[at] != raw[at + 2 * stride]:
+    if limit < _MIN_RUN or raw[at] != raw[at + stride] or raw[at] != raw[at + 2 * stride]:
         return 0
     # Each length leads to the next one, so comparing the bytes at multiples of `stride` is enough.
-    same = most
+    same = limit
     for step in range(1 if raw[at] < 0x80 else 2):
         differs = raw[at + step : at + step + (same - 1) * stride + 1 : stride] != raw[at + step]
         first = int(differs.argmax())

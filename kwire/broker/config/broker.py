@@ -175,24 +175,26 @@ class BrokerConfig:
     process_roles: list[str]
     inter_broker_listener_name: str
 
-    def __init__(self, given: Mapping[str, str], jaas_file: JaasFile | None = None) -> None:
-        """Read the static settings `given`. ConfigError for an invalid configuration."""
+    def __init__(self, static_settings: Mapping[str, str], jaas_file: JaasFile | None = None) -> None:
+        """Read the static settings. ConfigError for an invalid configuration."""
         self._jaas_file = jaas_file
-        self.given = dict(given)
+        self.static_settings = dict(static_settings)
         """The static settings, as text."""
         for one, other in (("node.id", "broker.id"), ("broker.id", "node.id")):
-            if one in self.given and other not in self.given:
-                BROKER_KEYS[one].parse(self.given[one])  # so that an error names the key that was set
-                self.given[other] = self.given[one]
+            if one in self.static_settings and other not in self.static_settings:
+                BROKER_KEYS[one].parse(
+                    self.static_settings[one]
+                )  # so that an error names the key that was set
+                self.static_settings[other] = self.static_settings[one]
         self.cluster_wide: dict[str, str] = {}
         """The dynamic cluster-wide settings."""
         self.per_broker: dict[str, str] = {}
         """The dynamic settings of this broker."""
         for name, key in BROKER_KEYS.items():
-            if key.default == REQUIRED and name not in self.given:
+            if key.default == REQUIRED and name not in self.static_settings:
                 raise ConfigError(f'Missing required configuration "{name}" which has no default value.')
         self._stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
-        self._state = EffectiveSettings(self.given)
+        self._state = EffectiveSettings(self.static_settings)
         self._set_attributes()
         self.node_name = node_name(self.node_id)
         self.logger = NodeLogger("kwire.config", self.node_name)
@@ -224,8 +226,8 @@ class BrokerConfig:
     def names(self) -> list[str]:
         """Return all keys to describe: Kafka's visible keys, and all others that are set."""
         shown = [name for name, key in BROKER_KEYS.items() if not key.internal]
-        given = dict.fromkeys([*self.given, *self.cluster_wide, *self.per_broker])
-        return shown + [name for name in given if name not in BROKER_KEYS or BROKER_KEYS[name].internal]
+        all_set = dict.fromkeys([*self.static_settings, *self.cluster_wide, *self.per_broker])
+        return shown + [name for name in all_set if name not in BROKER_KEYS or BROKER_KEYS[name].internal]
 
     def listener_endpoints(self) -> list[ListenerEndpoint]:
         """Return the broker listeners in the static configuration."""
@@ -313,9 +315,9 @@ class BrokerConfig:
         settings = without_providers(settings)
         check_settings(settings, per_broker=per_broker)
         layers = (self.cluster_wide, settings) if per_broker else (settings, self.per_broker)
-        state = EffectiveSettings(merge_layers(self.given, *layers))
+        state = EffectiveSettings(merge_layers(self.static_settings, *layers))
         check_values(state)
-        check_change(self._state, state, self.given)
+        check_change(self._state, state, self.static_settings)
         for listener in state.listeners.broker_endpoints():
             if listener.name not in self._active_names():
                 self._listener_security(listener.name, state)
@@ -324,11 +326,11 @@ class BrokerConfig:
         try:
             state = EffectiveSettings(
                 clamp_assignment_intervals(
-                    merge_layers(self.given, self.cluster_wide, self.per_broker), self.logger
+                    merge_layers(self.static_settings, self.cluster_wide, self.per_broker), self.logger
                 )
             )
             check_values(state)
-            check_change(self._state, state, self.given)
+            check_change(self._state, state, self.static_settings)
         except ConfigError as error:
             self.logger.error("dynamic configs of the %s are not applied: %s", where, error)
             return
@@ -391,7 +393,7 @@ class BrokerConfig:
         )
         for name in self.controller_listener_names:
             # KIP-595: an unmapped controller listener is PLAINTEXT, unless the map is set.
-            if "listener.security.protocol.map" not in self.given:
+            if "listener.security.protocol.map" not in self.static_settings:
                 protocols.setdefault(name, "PLAINTEXT")
         self._protocols = protocols
         for listener in listeners:

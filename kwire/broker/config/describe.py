@@ -110,7 +110,7 @@ def _layers(config: BrokerConfig) -> tuple[tuple[Mapping[str, str], ConfigSource
     return (
         (config.per_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
         (config.cluster_wide, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-        (config.given, ConfigSource.STATIC_BROKER_CONFIG),
+        (config.static_settings, ConfigSource.STATIC_BROKER_CONFIG),
     )
 
 

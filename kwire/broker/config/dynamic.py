@@ -358,8 +358,8 @@ class EffectiveSettings:
                     key.parse(text)
 
 
-def check_change(old: EffectiveSettings, new: EffectiveSettings, given: Mapping[str, str]) -> None:
-    """Raise ConfigError if a broker with the static settings `given` cannot change from `old` to `new`."""
+def check_change(old: EffectiveSettings, new: EffectiveSettings, static_settings: Mapping[str, str]) -> None:
+    """Raise ConfigError if a broker with these static settings cannot change from `old` to `new`."""
     listeners = [endpoint.name for endpoint in old.listeners.broker_endpoints()]
     names = {*old.settings, *new.settings}
     changed = {name for name in names if old.settings.get(name) != new.settings.get(name)}
@@ -375,7 +375,7 @@ def check_change(old: EffectiveSettings, new: EffectiveSettings, given: Mapping[
         listener_update_error(
             old.listeners,
             new.listeners,
-            given,
+            static_settings,
             new.settings,
             PER_LISTENER_KEYS | CLUSTER_WIDE_LISTENER_KEYS,
         )

@@ -201,7 +201,7 @@ def _read_escape(text: str, at: int) -> tuple[str, int]:
     if text[at] not in _OCTAL:
         return _ESCAPED.get(text[at], text[at]), at + 1
     end = at + 1
-    most = at + (3 if text[at] <= "3" else 2)
-    while end < min(most, len(text)) and text[end] in _OCTAL:
+    limit = at + (3 if text[at] <= "3" else 2)
+    while end < min(limit, len(text)) and text[end] in _OCTAL:
         end += 1
     return chr(int(text[at:end], 8)), end

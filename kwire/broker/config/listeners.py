@@ -301,14 +301,14 @@ def affects_listeners(changed: Collection[str]) -> bool:
 def listener_update_error(
     old: ListenerSettings,
     new: ListenerSettings,
-    given: Mapping[str, str],
+    static_settings: Mapping[str, str],
     settings: Mapping[str, str],
     dynamic_keys: Collection[str],
 ) -> str | None:
     """Return the reason why a running broker cannot change its listeners from `old` to `new`.
 
-    `given` are the static settings, and `settings` are the new effective ones. `dynamic_keys` are the
-    listener keys that can change while the listener exists.
+    `static_settings` are the static settings, and `settings` are the new effective ones. `dynamic_keys` are
+    the listener keys that can change while the listener exists.
     """
     names = [endpoint.name for endpoint in new.endpoints]
     advertised = old.advertised_broker_names()
@@ -320,7 +320,9 @@ def listener_update_error(
     for name in names:
         if name not in [endpoint.name for endpoint in old.endpoints]:
             continue
-        if _fixed_settings(given, name, dynamic_keys) != _fixed_settings(settings, name, dynamic_keys):
+        if _fixed_settings(static_settings, name, dynamic_keys) != _fixed_settings(
+            settings, name, dynamic_keys
+        ):
             return (
                 f"Configs cannot be updated dynamically for existing listener ListenerName({name}), "
                 "restart broker or create a new listener for update"

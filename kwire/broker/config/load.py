@@ -72,36 +72,36 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
     `properties` is the path of a properties file. ConfigError for an invalid value, or for an unknown key in
     `overrides`. OSError if the file cannot be read.
     """
-    given: dict[str, str] = dict(SINGLE_NODE_DEFAULTS)
+    settings: dict[str, str] = dict(SINGLE_NODE_DEFAULTS)
     warnings: list[str] = []
     if properties is not None:
         # Java reads properties files in this encoding, so the same bytes name the same directories.
         with open(properties, encoding="iso-8859-1") as file:
-            given = parse_properties(file.read())
+            settings = parse_properties(file.read())
         warnings = [
-            f"{basename(properties)}: {fault}" for name in given if (fault := _unknown_key_fault(name))
+            f"{basename(properties)}: {fault}" for name in settings if (fault := _unknown_key_fault(name))
         ]
     for name, (variable, value) in environment_settings(environ).items():
         if name not in BROKER_KEYS and not name.startswith(_PREFIXES):
             warnings.append(f"{variable} is ignored: Kafka has no configuration key {name}")
             continue
-        given[name] = value
+        settings[name] = value
     for name, value in overrides.items():
         if fault := _unknown_key_fault(name):
             raise ConfigError(fault)
-        given[name] = value
+        settings[name] = value
     if properties is None:
-        _name_controller_listener(given, overrides)
-    for name in sorted(given):
+        _name_controller_listener(settings, overrides)
+    for name in sorted(settings):
         if name in REMOVED_KEYS:
             warnings.append(f"{name} is ignored: Kafka 4 removed this key")
         elif name in BROKER_KEYS and name not in SUPPORTED_KEYS and name not in SINGLE_NODE_DEFAULTS:
             warnings.append(f"{name} is set, but has no effect yet")
-    node_id = given.get("node.id") or given.get("broker.id")
+    node_id = settings.get("node.id") or settings.get("broker.id")
     logger = NodeLogger("kwire.config", node_name(node_id) if node_id else "")
     for fault in warnings:
         logger.warning("%s", fault)
-    return BrokerConfig(resolve_placeholders(given, _read, environ, logger), _jaas_file(environ))
+    return BrokerConfig(resolve_placeholders(settings, _read, environ, logger), _jaas_file(environ))
 
 
 def _jaas_file(environ: Mapping[str, str]) -> JaasFile | None:
@@ -122,10 +122,10 @@ def _read(path: str) -> str:
         return file.read()
 
 
-def _name_controller_listener(given: dict[str, str], overrides: Mapping[str, str]) -> None:
+def _name_controller_listener(settings: dict[str, str], overrides: Mapping[str, str]) -> None:
     """Without a file, treat a listener with the name CONTROLLER as the controller listener."""
-    if "controller.listener.names" not in overrides and "CONTROLLER://" in given["listeners"]:
-        given["controller.listener.names"] = "CONTROLLER"
+    if "controller.listener.names" not in overrides and "CONTROLLER://" in settings["listeners"]:
+        settings["controller.listener.names"] = "CONTROLLER"
 
 
 def _unknown_key_fault(name: str) -> str | None:

@@ -45,10 +45,10 @@ def read_socket_settings(config: BrokerConfig) -> SocketSettings:
         max_connections_by_listener=config.connection_limits_per_listener(),
         # Kafka's default of 100 KiB holds a long way back: the system's own applies unless one is given.
         send_buffer_bytes=config.socket_send_buffer_bytes
-        if "socket.send.buffer.bytes" in config.given
+        if "socket.send.buffer.bytes" in config.static_settings
         else SYSTEM_DEFAULT,
         receive_buffer_bytes=config.socket_receive_buffer_bytes
-        if "socket.receive.buffer.bytes" in config.given
+        if "socket.receive.buffer.bytes" in config.static_settings
         else SYSTEM_DEFAULT,
         inter_broker_listener=config.inter_broker_listener_name,
     )

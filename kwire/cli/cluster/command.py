@@ -107,13 +107,17 @@ def _settings_note(
 ) -> str | None:
     """Return advice for `--set` keys that existing nodes do not have."""
     known = [node for node in nodes if node.config_error is None]
-    keys = [key for key in settings if any(node.config.given.get(key) != settings[key] for node in known)]
+    keys = [
+        key
+        for key in settings
+        if any(node.config.static_settings.get(key) != settings[key] for node in known)
+    ]
     if not keys:
         return None
     behind = [
         str(node.node_id)
         for node in known
-        if any(node.config.given.get(key) != settings[key] for key in keys)
+        if any(node.config.static_settings.get(key) != settings[key] for key in keys)
     ]
     return (
         f"existing nodes {', '.join(behind)} keep their own settings of "

@@ -303,7 +303,7 @@ class ClusterDirectory:
         new = {each: f"127.0.0.1:{at[each].controller}" for each in missing if CONTROLLER in missing[each]}
         old = [node for node in nodes if node.is_controller]
         servers = [f"{host}:{port}" for node in old for _, host, port in node.config.controller_endpoints()]
-        static = next((node.config.given.get(VOTERS, "") for node in old), "")
+        static = next((node.config.static_settings.get(VOTERS, "") for node in old), "")
         if static and new:
             raise CommandError(
                 f"the cluster in {self.path} has static controller.quorum.voters, so no controller can be "

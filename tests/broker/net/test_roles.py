@@ -82,7 +82,7 @@ def test_a_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path: Path) -> N
 def test_a_broker_gives_up_that_nobody_registers(tmp_path: Path) -> None:
     async def alone() -> None:
         config = broker_of(tmp_path, "127.0.0.1:1")
-        config = load(None, {}, {**config.given, "initial.broker.registration.timeout.ms": "1"})
+        config = load(None, {}, {**config.static_settings, "initial.broker.registration.timeout.ms": "1"})
         async with serve(config) as node:
             assert "initial.broker.registration.timeout.ms" in node.failure.reason
 
