@@ -33,7 +33,7 @@ def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None
     received = telemetry.pushed_metrics
     out.gauge(f"{PREFIX}_instance_count", len(telemetry.instances))
     out.counter(f"{PREFIX}_dropped_points_total", received.dropped_points)
-    told = 0
+    written = 0
     for instance_id, pushed in list(received.clients.items()):
         identity = _identity(instance_id, pushed)
         client = pushed.client
@@ -51,8 +51,8 @@ def client_metrics(telemetry: ClientTelemetry, out: Exposition) -> Iterator[None
         names: set[str] = set()
         for series, value in pushed.values.items():
             _write(series, value, identity, names, out)
-            told += 1
-            if not told % SLICE:
+            written += 1
+            if not written % SLICE:
                 yield
 
 
@@ -71,13 +71,13 @@ def _write(
     if not name.startswith(OURS):
         name = OTHERS + name
     own = {_label(label): text for label, text in series.labels}
-    told = labels(**{**own, **identity})
+    series_labels = labels(**{**own, **identity})
     if series.is_monotonic:
         name = f"{name.removesuffix('_total')}_total"
-    if name + told in names:
+    if name + series_labels in names:
         return
-    names.add(name + told)
-    (out.counter if series.is_monotonic else out.gauge)(name, value, told)
+    names.add(name + series_labels)
+    (out.counter if series.is_monotonic else out.gauge)(name, value, series_labels)
 
 
 def _label(name: str) -> str:

@@ -52,12 +52,12 @@ class ConnectionRouter:
         async with stream:
             if self._console is not None:
                 try:
-                    asked = CONSOLE_REQUEST.match(await _first_bytes(stream.socket))
+                    match = CONSOLE_REQUEST.match(await _first_bytes(stream.socket))
                 except (OSError, trio.TooSlowError):
                     return
-                if asked is not None:
+                if match is not None:
                     refusal = TOO_MANY_PAGES
-                    if asked["static"] or await self._rate_limit.acquire():
+                    if match["static"] or await self._rate_limit.acquire():
                         refusal = self._console.hand_over(stream.socket.fileno())
                     if not refusal:
                         return

@@ -120,8 +120,8 @@ class FlightRecorder:
         return None
 
     def _head(self, reason: str, trace: str = "") -> list[dict[str, Any]]:
-        told = {"time": _time(self._running.clock.now_ms()), "node": self._running.loop.name, "end": reason}
-        return [told | ({"trace": trace} if trace else {})]
+        line = {"time": _time(self._running.clock.now_ms()), "node": self._running.loop.name, "end": reason}
+        return [line | ({"trace": trace} if trace else {})]
 
     def _remembered(self) -> list[LoggedRequest]:
         """Return the last requests, and pending ones that are no longer in the log."""
@@ -142,15 +142,15 @@ class FlightRecorder:
 
 def _in_order(requests: Iterable[tuple[float, LoggedRequest, float | None]]) -> list[dict[str, Any]]:
     """Return the lines of the requests, with pending requests last."""
-    told = sorted(requests, key=lambda one: one[1].seconds is None)
-    return [_line(time_ms, one, waits_ms=waits_ms) for time_ms, one, waits_ms in told]
+    ordered = sorted(requests, key=lambda one: one[1].seconds is None)
+    return [_line(time_ms, one, waits_ms=waits_ms) for time_ms, one, waits_ms in ordered]
 
 
 def _line(time_ms: float, logged: LoggedRequest, *, waits_ms: float | None) -> dict[str, Any]:
     """Return the line of a request. `waits_ms` is the age of a pending request, if known."""
     from kwire.broker.observe.slow_requests import api_name
 
-    told = {
+    line = {
         "time": _time(int(time_ms)),
         "request": logged.request_id,
         "api": api_name(logged.api_key),
@@ -160,16 +160,16 @@ def _line(time_ms: float, logged: LoggedRequest, *, waits_ms: float | None) -> d
         "bytes": logged.size_bytes,
     }
     if logged.seconds is not None:
-        return told | {"reply_bytes": logged.reply_bytes, "ms": round(1000 * logged.seconds, 3)}
+        return line | {"reply_bytes": logged.reply_bytes, "ms": round(1000 * logged.seconds, 3)}
     waits = {} if waits_ms is None else {"ms": round(waits_ms, 3)}
-    return told | waits | {"under_way": True}
+    return line | waits | {"under_way": True}
 
 
 def _time(time_ms: int) -> str:
     from datetime import UTC, datetime
 
-    told = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return told.replace("+00:00", "Z")
+    text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
 def _remove_old(directory: str) -> None:

@@ -12,7 +12,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        told = {
+        line = {
             "time": time.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
@@ -20,11 +20,11 @@ class JsonFormatter(logging.Formatter):
         }
         node, request = getattr(record, "node", ""), getattr(record, "request", "")
         if node:
-            told["node"] = node
+            line["node"] = node
             # The message already begins with the node's name.
-            told["message"] = told["message"].removeprefix(f"[{node}] ")
+            line["message"] = line["message"].removeprefix(f"[{node}] ")
         if request:
-            told["request"] = request
+            line["request"] = request
         if record.exc_info:
-            told["error"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False)
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)

@@ -43,8 +43,8 @@ def ring_path(directory: str) -> str:
     found = os.stat(directory)
     if not os.path.isdir(MEMORY):
         return os.path.join(directory, "kwire-flight.ring")
-    told = crc32(os.path.realpath(directory).encode())
-    return f"{MEMORY}/{PREFIX}{found.st_dev:x}-{found.st_ino:x}-{told:08x}.ring"
+    path_crc = crc32(os.path.realpath(directory).encode())
+    return f"{MEMORY}/{PREFIX}{found.st_dev:x}-{found.st_ino:x}-{path_crc:08x}.ring"
 
 
 def remove_orphans(memory: str = MEMORY) -> None:

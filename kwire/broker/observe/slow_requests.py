@@ -21,18 +21,18 @@ class SlowRequests:
         self._logger = logger
         self._clock = clock
         self._second = -1
-        self._told = 0
+        self._count = 0
 
     def __call__(self, logged: LoggedRequest) -> None:
         """Log a slow request."""
         assert logged.seconds is not None
         second = int(self._clock())
         if second != self._second:
-            if self._told > MAX_PER_SECOND:
-                self._logger.warning("%d more slow requests were not logged", self._told - MAX_PER_SECOND)
-            self._second, self._told = second, 0
-        self._told += 1
-        if self._told <= MAX_PER_SECOND:
+            if self._count > MAX_PER_SECOND:
+                self._logger.warning("%d more slow requests were not logged", self._count - MAX_PER_SECOND)
+            self._second, self._count = second, 0
+        self._count += 1
+        if self._count <= MAX_PER_SECOND:
             self._logger.warning(
                 "slow request: %s v%d from client %s at %s took %.1f ms (%d bytes in, %d bytes out)",
                 api_name(logged.api_key),

@@ -29,9 +29,13 @@ class SystemdNotifier:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self.watchdog_seconds = 0.0
         """The watchdog timeout; 0 if the watchdog is off."""
-        told = environ.get("WATCHDOG_USEC", "")
-        if address and told.isdigit() and environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
-            self.watchdog_seconds = int(told) / 1_000_000
+        timeout_us = environ.get("WATCHDOG_USEC", "")
+        if (
+            address
+            and timeout_us.isdigit()
+            and environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        ):
+            self.watchdog_seconds = int(timeout_us) / 1_000_000
 
     def notify(self, *states: str) -> None:
         """Send states to systemd. Never raises, because the service can run without it."""

@@ -145,9 +145,9 @@ class ScramServer:
         self._credential = credential
         self._nonce = match["nonce"] + self._own_nonce
         salt = b64encode(credential.salt).decode()
-        answer = f"r={self._nonce},s={salt},i={credential.iterations}"
-        self._first_messages = f"{match['bare']},{answer}"
-        return answer.encode()
+        response_text = f"r={self._nonce},s={salt},i={credential.iterations}"
+        self._first_messages = f"{match['bare']},{response_text}"
+        return response_text.encode()
 
     def _final(self, response: bytes, credential: ScramCredential) -> bytes:
         match = _read(_CLIENT_FINAL, response, "client final")

@@ -68,11 +68,11 @@ def _offered(node: CombinedRole, role: ListenerRole) -> dict[int, tuple[int, int
         for key, served in apis_for(role).items()
         if not served.needs_telemetry_receiver or node.has_telemetry_receiver
     }
-    answers = node.forwarding.versions() if node.forwarding is not None else {}
-    if answers and role is ListenerRole.BROKER:
+    controller_versions = node.forwarding.versions() if node.forwarding is not None else {}
+    if controller_versions and role is ListenerRole.BROKER:
         for key in [key for key in offered if SUPPORTED_APIS[key].handled_by.value.is_forwarded]:
             low, high = offered.pop(key)
-            least, most = answers.get(key, (0, -1))
+            least, most = controller_versions.get(key, (0, -1))
             if max(low, least) <= min(high, most):
                 offered[key] = max(low, least), min(high, most)
     return offered

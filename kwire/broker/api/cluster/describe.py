@@ -33,16 +33,16 @@ def describe_cluster(
     own = CONTROLLERS if context.channel.role is ListenerRole.CONTROLLER else BROKERS
     if own == CONTROLLERS and node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, TOO_EARLY)
-    wanted = request.endpoint_type
-    if wanted != own:
-        if wanted in ENDPOINTS:
+    requested = request.endpoint_type
+    if requested != own:
+        if requested in ENDPOINTS:
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
             text = (
                 f"The request was sent to an endpoint of type {ENDPOINTS[own]}, "
-                f"but we wanted an endpoint of type {ENDPOINTS[wanted]}"
+                f"but we wanted an endpoint of type {ENDPOINTS[requested]}"
             )
         else:
-            code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {wanted}"
+            code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {requested}"
         if context.api_version < FIRST_WITH_ENDPOINTS:
             code = ErrorCode.INVALID_REQUEST
         return DescribeClusterResponse(error_code=code, error_message=text)

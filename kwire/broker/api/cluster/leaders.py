@@ -57,8 +57,8 @@ def elect_leaders(
             context.complete(ElectLeadersResponse(replica_election_results=reply))
 
     topics = request.topic_partitions
-    asked = None if topics is None else [(topic.topic, topic.partitions) for topic in topics]
-    node.own_controller.submit(ElectLeaders(election, asked), done)
+    requested = None if topics is None else [(topic.topic, topic.partitions) for topic in topics]
+    node.own_controller.submit(ElectLeaders(election, requested), done)
     return DELAYED
 
 
@@ -66,7 +66,7 @@ def alter_partition_reassignments(
     node: ControllerRole, context: ControllerRequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse | Delayed:
     """Respond with one result per partition, in the order of the request."""
-    asked = [
+    requested = [
         (topic.name, partition.partition_index, partition.replicas)
         for topic in request.topics
         for partition in topic.partitions
@@ -85,7 +85,7 @@ def alter_partition_reassignments(
         context.complete(response)
 
     node.own_controller.submit(
-        AlterPartitionReassignments(asked, request.allow_replication_factor_change), done
+        AlterPartitionReassignments(requested, request.allow_replication_factor_change), done
     )
     return DELAYED
 
@@ -118,13 +118,13 @@ def list_partition_reassignments(
 ) -> ListPartitionReassignmentsResponse:
     """Respond with the ongoing reassignments of the requested partitions; a null list means all."""
     image = node.image
-    asked: Iterable[tuple[str, Iterable[int]]]
+    requested: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:
-        asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+        requested = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
     else:
-        asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
+        requested = [(topic.name, topic.partition_indexes) for topic in request.topics]
     topics: list[OngoingTopicReassignment] = []
-    for name, indexes in asked:
+    for name, indexes in requested:
         moving = [
             OngoingPartitionReassignment(
                 partition_index=index,

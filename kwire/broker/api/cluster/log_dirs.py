@@ -39,9 +39,9 @@ def describe_log_dirs(
     node: BrokerRole, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Respond with the sizes of the requested partitions by directory; a null list of topics means all."""
-    wanted = None
+    requested = None
     if request.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        requested = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     results: list[DescribeLogDirsResult] = []
     for directory in node.log_manager.directories():
         if directory.holds_only_metadata:
@@ -55,7 +55,7 @@ def describe_log_dirs(
         for log in node.log_manager.logs_in(directory.path):
             if log.topic == METADATA_TOPIC:  # not a topic for clients
                 continue
-            if wanted is not None and (log.topic, log.partition) not in wanted:
+            if requested is not None and (log.topic, log.partition) not in requested:
                 continue
             topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic, partitions=[]))
             topic.partitions.append(
@@ -97,14 +97,14 @@ def alter_replica_log_dirs(
     node: BrokerRole, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     """Start to move the replicas. DescribeLogDirs shows the progress of the moves."""
-    wanted = {
+    requested = {
         (topic.name, index): directory.path
         for directory in request.dirs
         for topic in directory.topics
         for index in topic.partitions
     }
     results: dict[str, AlterReplicaLogDirTopicResult] = {}
-    for (name, index), path in wanted.items():
+    for (name, index), path in requested.items():
         error = ErrorCode.NONE
         try:
             node.log_dirs.move(name, index, path)

@@ -39,12 +39,12 @@ def describe_client_quotas(
     node: BrokerRole, _context: ControllerRequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
     """Respond with every entity that has all requested types and, if `strict`, no other type."""
-    wanted: dict[str, ComponentData] = {}
+    requested: dict[str, ComponentData] = {}
     for component in request.components:
         kind = component.entity_type
-        _check(component, is_second=kind in wanted)
-        wanted[kind] = component
-    if IP in wanted and len(wanted) > 1:
+        _check(component, is_second=kind in requested)
+        requested[kind] = component
+    if IP in requested and len(requested) > 1:
         raise _invalid(
             "Invalid entity filter component combination. "
             "IP filter component should not be used with user or clientId filter component."
@@ -56,7 +56,7 @@ def describe_client_quotas(
                 values=[ValueData(key=key, value=value) for key, value in quotas.items()],
             )
             for entity, quotas in node.image.quotas.items()
-            if _matches(entity, wanted, is_strict=request.strict)
+            if _matches(entity, requested, is_strict=request.strict)
         ],
     )
 
@@ -80,13 +80,13 @@ def _check(component: ComponentData, *, is_second: bool) -> None:
         raise _invalid(f"Unknown match type {how}")
 
 
-def _matches(entity: QuotaEntity, wanted: dict[str, ComponentData], *, is_strict: bool) -> bool:
-    if is_strict and len(entity) != len(wanted):
+def _matches(entity: QuotaEntity, requested: dict[str, ComponentData], *, is_strict: bool) -> bool:
+    if is_strict and len(entity) != len(requested):
         return False
     names = dict(entity)
     return all(
         kind in names and (component.match_type == Match.ANY or names[kind] == component.match)
-        for kind, component in wanted.items()
+        for kind, component in requested.items()
     )
 
 

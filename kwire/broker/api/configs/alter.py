@@ -61,14 +61,14 @@ def alter_configs(
     rest = type(request)(validate_only=request.validate_only)
     rest.resources = [request.resources[at] for at in left]  # type: ignore[assignment]
 
-    def answered(response: Response) -> None:
-        told = {(one.resource_type, one.resource_name): one for one in response.responses}
+    def on_response(response: Response) -> None:
+        results = {(one.resource_type, one.resource_name): one for one in response.responses}
         for at in left:
-            one = told[changes[at].resource_type, changes[at].resource_name]
+            one = results[changes[at].resource_type, changes[at].resource_name]
             own[at] = Fault(ErrorCode(one.error_code), one.error_message) if one.error_code else None
         context.complete(_response(request, [own[at] for at in range(len(changes))]))
 
-    return forward(PartialRequest(context, rest, answered), rest)
+    return forward(PartialRequest(context, rest, on_response), rest)
 
 
 def alter_configs_on_controller(

@@ -70,12 +70,12 @@ class Dispatcher:
         repeated = channel.repeated_request
         # Not with pending requests: their responses come first, and this request must end a long poll.
         if repeated is not None and not channel.slots:
-            answer = repeated.respond(frame)
-            if answer:
+            response = repeated.respond(frame)
+            if response:
                 header = repeated.header_of(frame)
-                channel.open_slot(header, now_ms, len(frame)).complete_encoded([answer])
+                channel.open_slot(header, now_ms, len(frame)).complete_encoded([response])
                 return
-            if answer is not None:
+            if response is not None:
                 # Its fast path keeps coordinator state alive that may be gone. The next one is cached again.
                 channel.repeated_request = None
         header, position = decode_request_header(frame)

@@ -76,8 +76,8 @@ def consumer_group_describe(
                 for group_id in request.group_ids
             ]
         )
-    asked = request.group_ids
-    if not asked:
+    group_ids = request.group_ids
+    if not group_ids:
         return ConsumerGroupDescribeResponse()
     found: dict[int, DescribedConsumerGroup] = {}
 
@@ -85,10 +85,12 @@ def consumer_group_describe(
         if request.include_authorized_operations and not group.error_code:
             group.authorized_operations = GROUP_OPERATIONS
         found[at] = group
-        if len(found) == len(asked):
-            context.complete(ConsumerGroupDescribeResponse(groups=[found[at] for at in range(len(asked))]))
+        if len(found) == len(group_ids):
+            context.complete(
+                ConsumerGroupDescribeResponse(groups=[found[at] for at in range(len(group_ids))])
+            )
 
-    for at, group_id in enumerate(asked):
+    for at, group_id in enumerate(group_ids):
         node.groups.describe_consumer_group(group_id, lambda group, at=at: described(at, group))  # type: ignore[misc]
     return DELAYED
 

@@ -145,11 +145,11 @@ def _until_reconfigured(node: BrokerRole, fast_path: FastPath) -> FastPath:
     image = node.image
     configs, features = image.configs, image.features
 
-    def so_far() -> bool:
+    def checked() -> bool:
         image = node.image
         return image.configs is configs and image.features is features and fast_path()
 
-    return so_far
+    return checked
 
 
 def consumer_groups_enabled(node: BrokerRole) -> bool:

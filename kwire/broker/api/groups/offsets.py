@@ -65,27 +65,27 @@ def offset_commit(
     version = context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     response = OffsetCommitResponse()
-    asked: list[OffsetCommitResponsePartition] = []
+    existing: list[OffsetCommitResponsePartition] = []
     """The partitions that exist. With any, the coordinator checks the member, even if `commits` is empty."""
     commits: list[PartitionCommit] = []
     for topic in request.topics:
         name = node.image.name_of(topic.topic_id) if by_id else topic.name
-        told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
-        response.topics.append(told)
+        topic_response = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+        response.topics.append(topic_response)
         for partition in topic.partitions:
             index = partition.partition_index
-            answer = OffsetCommitResponsePartition(partition_index=index)
-            told.partitions.append(answer)
+            partition_response = OffsetCommitResponsePartition(partition_index=index)
+            topic_response.partitions.append(partition_response)
             if name is None:
-                answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                partition_response.error_code = ErrorCode.UNKNOWN_TOPIC_ID
                 continue
             if not node.partition_exists(name, index):
-                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                partition_response.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
-            asked.append(answer)
+            existing.append(partition_response)
             metadata = partition.committed_metadata or ""
             if utf16_length(metadata) > node.config.offset_metadata_max_bytes:
-                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                partition_response.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             commits.append(
                 PartitionCommit(
@@ -97,7 +97,7 @@ def offset_commit(
                     node.image.topics[name].topic_id,
                 )
             )
-    if not asked:
+    if not existing:
         return response
     retention_ms = None
     if version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms != DEFAULT_RETENTION:
@@ -105,8 +105,8 @@ def offset_commit(
 
     def done(code: ErrorCode) -> None:
         if code:
-            for partition_answer in asked:
-                partition_answer.error_code = code
+            for partition_response in existing:
+                partition_response.error_code = code
         context.complete(response)
 
     commit = OffsetCommit(
@@ -142,14 +142,14 @@ def offset_fetch(
         return response
     left = len(request.groups)
 
-    def answered() -> None:
+    def group_done() -> None:
         nonlocal left
         left -= 1
         if not left:
             context.complete(response)
 
     for group in request.groups:
-        _GroupOffsets(node, context, group, response, answered, require_stable=request.require_stable)
+        _GroupOffsets(node, context, group, response, group_done, require_stable=request.require_stable)
     return DELAYED
 
 
@@ -162,7 +162,7 @@ class _GroupOffsets:
         context: RequestContext,
         group: OffsetFetchRequestGroup,
         response: OffsetFetchResponse,
-        answered: Callable[[], None],
+        group_done: Callable[[], None],
         *,
         require_stable: bool,
     ) -> None:
@@ -170,9 +170,9 @@ class _GroupOffsets:
         self._by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
         self._group = group
         self._require_stable = require_stable
-        self._answer = OffsetFetchResponseGroup(group_id=group.group_id, topics=[])
-        self._answered = answered
-        response.groups.append(self._answer)
+        self._response = OffsetFetchResponseGroup(group_id=group.group_id, topics=[])
+        self._group_done = group_done
+        response.groups.append(self._response)
         node.groups.fetch_offsets(
             group.group_id,
             self._read,
@@ -183,28 +183,28 @@ class _GroupOffsets:
         )
 
     def _read(self, stored: Stored) -> list[OffsetFetchResponseTopics]:
-        answers: list[OffsetFetchResponseTopics] = []
+        topics_response: list[OffsetFetchResponseTopics] = []
         unstable = _unstable(self._node, self._group.group_id, self._require_stable)
-        for wanted in self._wanted(stored):
+        for requested in self._requested_topics(stored):
             partitions = []
-            for index, committed, code in _offsets(stored, wanted, unstable):
+            for index, committed, code in _offsets(stored, requested, unstable):
                 partitions.append(
                     OffsetFetchResponsePartitions(
                         partition_index=index,
                         committed_offset=committed.offset,
                         committed_leader_epoch=committed.leader_epoch,
                         metadata=committed.metadata,
-                        error_code=ErrorCode.UNKNOWN_TOPIC_ID if wanted.name is None else code,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_ID if requested.name is None else code,
                     )
                 )
-            answers.append(
+            topics_response.append(
                 OffsetFetchResponseTopics(
-                    name=wanted.name or "", topic_id=wanted.topic_id, partitions=partitions
+                    name=requested.name or "", topic_id=requested.topic_id, partitions=partitions
                 )
             )
-        return answers
+        return topics_response
 
-    def _wanted(self, stored: Stored) -> Iterable[_RequestedTopic]:
+    def _requested_topics(self, stored: Stored) -> Iterable[_RequestedTopic]:
         topics = self._node.image.topics
         if self._group.topics is None:
             for name, partitions in stored.items():
@@ -216,24 +216,24 @@ class _GroupOffsets:
                     )
             return
         name_of = self._node.image.name_of
-        for asked in self._group.topics:
-            asked_name = name_of(asked.topic_id) if self._by_id else asked.name
-            yield _RequestedTopic(asked_name, asked.topic_id, asked.partition_indexes)
+        for requested in self._group.topics:
+            requested_name = name_of(requested.topic_id) if self._by_id else requested.name
+            yield _RequestedTopic(requested_name, requested.topic_id, requested.partition_indexes)
 
     def _done(self, code: ErrorCode, topics: list[OffsetFetchResponseTopics] | None) -> None:
-        self._answer.error_code = code
-        self._answer.topics = topics or []
-        self._answered()
+        self._response.error_code = code
+        self._response.topics = topics or []
+        self._group_done()
 
 
 def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRequest) -> None:
     def read(stored: Stored) -> list[OffsetFetchResponseTopic]:
         if request.topics is None:
-            wanted = [
+            requested = [
                 _RequestedTopic(name, ZERO_UUID, list(partitions)) for name, partitions in stored.items()
             ]
         else:
-            wanted = [
+            requested = [
                 _RequestedTopic(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics
             ]
         unstable = _unstable(node, request.group_id, request.require_stable)
@@ -251,7 +251,7 @@ def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRe
                     for index, committed, code in _offsets(stored, one, unstable)
                 ],
             )
-            for one in wanted
+            for one in requested
         ]
 
     def done(code: ErrorCode, topics: list[OffsetFetchResponseTopic] | None) -> None:
@@ -267,11 +267,11 @@ def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRe
 
 
 def _offsets(
-    stored: Stored, wanted: _RequestedTopic, unstable: Collection[TopicPartition]
+    stored: Stored, requested: _RequestedTopic, unstable: Collection[TopicPartition]
 ) -> Iterable[tuple[int, CommittedOffset, ErrorCode]]:
-    of_topic = stored.get(wanted.name, {}) if wanted.name is not None else {}
-    for index in wanted.partitions:
-        if wanted.name is not None and (wanted.name, index) in unstable:
+    of_topic = stored.get(requested.name, {}) if requested.name is not None else {}
+    for index in requested.partitions:
+        if requested.name is not None and (requested.name, index) in unstable:
             yield index, NOTHING_COMMITTED, ErrorCode.UNSTABLE_OFFSET_COMMIT
         else:
             yield index, of_topic.get(index, NOTHING_COMMITTED), ErrorCode.NONE

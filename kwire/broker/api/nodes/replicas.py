@@ -128,11 +128,13 @@ def assign_replicas_to_dirs(
         ]
         context.complete(AssignReplicasToDirsResponse(directories=directories))
 
-    places = {
+    directory_ids = {
         (topic.topic_id, partition.partition_index): directory.id
         for directory in request.directories
         for topic in directory.topics
         for partition in topic.partitions
     }
-    node.own_controller.submit(AssignReplicasToDirs(request.broker_id, request.broker_epoch, places), done)
+    node.own_controller.submit(
+        AssignReplicasToDirs(request.broker_id, request.broker_epoch, directory_ids), done
+    )
     return DELAYED

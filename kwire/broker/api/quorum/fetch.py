@@ -48,14 +48,14 @@ def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) 
 def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Delayed:
     if request.cluster_id not in (None, node.cluster_id):
         return FetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
-    asked = _partition(request)
-    if asked is None:
+    requested = _partition(request)
+    if requested is None:
         return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
-    fetching = _Fetch(node, context, request, asked)
+    fetching = _Fetch(node, context, request, requested)
     if (
         request.max_wait_ms < 0
-        or asked.fetch_offset < 0
-        or not 0 <= asked.last_fetched_epoch <= asked.current_leader_epoch
+        or requested.fetch_offset < 0
+        or not 0 <= requested.last_fetched_epoch <= requested.current_leader_epoch
     ):
         return fetching.refusal(ErrorCode.INVALID_REQUEST)
     response, is_enough = fetching.read()
@@ -77,39 +77,39 @@ class _Fetch:
     """One Fetch request."""
 
     def __init__(
-        self, node: ControllerRole, context: RequestContext, request: FetchRequest, asked: FetchPartition
+        self, node: ControllerRole, context: RequestContext, request: FetchRequest, requested: FetchPartition
     ) -> None:
         self._node = node
         self._context = context
         self._request = request
-        self._asked = asked
+        self._requested = requested
         self._timer: Timer | None = None
         self._is_voter = False
 
     def read(self) -> tuple[FetchResponse, bool]:
         """Return the response for the current log, and whether to send it at once."""
-        quorum, asked, log = self._node.quorum, self._asked, self._node.quorum.log
-        code = leader_error(quorum, asked.current_leader_epoch)
+        quorum, requested, log = self._node.quorum, self._requested, self._node.quorum.log
+        code = leader_error(quorum, requested.current_leader_epoch)
         if code != ErrorCode.NONE:
             return self.refusal(code), True
-        other = answer_to_fetch(log, asked.fetch_offset, asked.last_fetched_epoch)
+        other = answer_to_fetch(log, requested.fetch_offset, requested.last_fetched_epoch)
         if other is None:
             request = self._request
             version, state = self._context.api_version, request.replica_state
             replica_id = state.replica_id if version >= FIRST_WITH_REPLICA_STATE else request.replica_id
             if replica_id == self._node.node_id:
                 return self.refusal(ErrorCode.UNKNOWN_SERVER_ERROR), True
-            key = ReplicaKey(replica_id, asked.replica_directory_id)
+            key = ReplicaKey(replica_id, requested.replica_directory_id)
             self._is_voter = quorum.is_voter(key)
             # The fetch offset may advance the high watermark, which this response already includes.
             if replica_id >= 0:
-                quorum.is_fetched(key, asked.fetch_offset)
-                if leader_error(quorum, asked.current_leader_epoch) != ErrorCode.NONE:
+                quorum.is_fetched(key, requested.fetch_offset)
+                if leader_error(quorum, requested.current_leader_epoch) != ErrorCode.NONE:
                     return self.read()
             data = self._data(quorum.high_watermark)
             try:
                 region = log.log.read(
-                    asked.fetch_offset,
+                    requested.fetch_offset,
                     max_bytes=min(max(request.max_bytes, 0), MAX_BYTES),
                     up_to_offset=log.written_end_offset if self._is_voter else log.high_watermark,
                 )
@@ -123,7 +123,7 @@ class _Fetch:
                 data.diverging_epoch = EpochEndOffset(epoch=other.epoch, end_offset=other.end_offset)
             else:
                 data.snapshot_id = SnapshotId(end_offset=other.end_offset, epoch=other.epoch)
-        is_news = data.high_watermark > asked.high_watermark
+        is_news = data.high_watermark > requested.high_watermark
         return self._response(data), other is not None or bool(data.records) or is_news
 
     def _data(self, high_watermark: int) -> PartitionData:

@@ -48,17 +48,17 @@ def _fetch_snapshot(
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         return FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
     [topic] = request.topics
-    [asked] = topic.partitions
+    [requested] = topic.partitions
     data = ResponsePartitionSnapshot(
-        index=asked.partition,
+        index=requested.partition,
         snapshot_id=SnapshotId(end_offset=0, epoch=0),
         unaligned_records=b"",
     )
-    if (topic.name, asked.partition) == (METADATA_TOPIC, 0):
+    if (topic.name, requested.partition) == (METADATA_TOPIC, 0):
         data.current_leader = LeaderIdAndEpoch(
             leader_id=node.quorum.told_leader_id, leader_epoch=node.quorum.epoch
         )
-        data.error_code = _fill(node, request, asked, data)
+        data.error_code = _fill(node, request, requested, data)
     else:
         data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     response = FetchSnapshotResponse(topics=[ResponseTopicSnapshot(name=topic.name, partitions=[data])])
@@ -72,23 +72,23 @@ def _fetch_snapshot(
 def _fill(
     node: ControllerRole,
     request: FetchSnapshotRequest,
-    asked: RequestPartitionSnapshot,
+    requested: RequestPartitionSnapshot,
     data: ResponsePartitionSnapshot,
 ) -> ErrorCode:
     """Add the requested bytes to the response, and return the error if there are none."""
-    code = leader_error(node.quorum, asked.current_leader_epoch)
+    code = leader_error(node.quorum, requested.current_leader_epoch)
     if code != ErrorCode.NONE:
         return code
     snapshots = node.quorum.log.snapshots
-    snapshot = Snapshot(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+    snapshot = Snapshot(requested.snapshot_id.end_offset, requested.snapshot_id.epoch)
     if snapshot not in snapshots.known or snapshot.end_offset == 0:
         return ErrorCode.SNAPSHOT_NOT_FOUND
     size_bytes = snapshots.size(snapshot)
-    if not 0 <= asked.position < size_bytes:
+    if not 0 <= requested.position < size_bytes:
         return ErrorCode.POSITION_OUT_OF_RANGE
     data.snapshot_id = SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch)
-    data.size, data.position = size_bytes, asked.position
+    data.size, data.position = size_bytes, requested.position
     max_bytes = min(max(request.max_bytes, 0), MAX_BYTES)
-    data.unaligned_records = snapshots.piece(snapshot, asked.position, max_bytes)
-    node.quorum.is_loaded(ReplicaKey(request.replica_id, asked.replica_directory_id))
+    data.unaligned_records = snapshots.piece(snapshot, requested.position, max_bytes)
+    node.quorum.is_loaded(ReplicaKey(request.replica_id, requested.replica_directory_id))
     return ErrorCode.NONE

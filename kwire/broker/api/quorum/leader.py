@@ -27,20 +27,20 @@ def leader_error(quorum: QuorumPort, epoch: int) -> ErrorCode:
 
 
 def respond_when_durable(
-    node: ControllerRole, context: ControllerRequestContext, answer: Callable[[], Message | Delayed]
+    node: ControllerRole, context: ControllerRequestContext, respond: Callable[[], Message | Delayed]
 ) -> Message | Delayed:
-    """Respond with the result of `answer` once all state that this node has promised is durable."""
+    """Respond with the result of `respond` once all state that this node has promised is durable."""
 
     def later() -> None:
         try:
-            reply = answer()
+            reply = respond()
         except ApiError as error:
             context.refuse(error)
         else:
             if not isinstance(reply, Delayed):
                 context.complete(reply)
 
-    return answer() if node.quorum.when_kept(later) else DELAYED
+    return respond() if node.quorum.when_kept(later) else DELAYED
 
 
 def leader_endpoint(node: ControllerRole, listener: str) -> tuple[int, PeerAddress] | None:

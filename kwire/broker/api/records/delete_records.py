@@ -33,22 +33,24 @@ def handle(
 ) -> DeleteRecordsResponse | Delayed:
     """Delete the records before each offset, and respond once all live replicas have, or at the timeout."""
     # If a partition occurs twice, the last offset wins. A topic without partitions gets no result.
-    asked = {
+    offsets = {
         (topic.name, partition.partition_index): partition.offset
         for topic in request.topics
         for partition in topic.partitions
     }
     deletion = _DelayedDeleteRecords(node, context)
     topics: dict[str, DeleteRecordsTopicResult] = {}
-    for (name, index), offset in asked.items():
-        answer = DeleteRecordsPartitionResult(partition_index=index, low_watermark=INVALID_LOW_WATERMARK)
+    for (name, index), offset in offsets.items():
+        partition_result = DeleteRecordsPartitionResult(
+            partition_index=index, low_watermark=INVALID_LOW_WATERMARK
+        )
         try:
             partition = _to_delete_from(node, name, index)
-            deletion.delete(partition, offset, answer)
+            deletion.delete(partition, offset, partition_result)
         except ApiError as error:
-            answer.error_code = error.code
+            partition_result.error_code = error.code
         result = topics.setdefault(name, DeleteRecordsTopicResult(name=name, partitions=[]))
-        result.partitions.append(answer)
+        result.partitions.append(partition_result)
     response = DeleteRecordsResponse(topics=list(topics.values()))
     return response if deletion.is_over else deletion.wait(response, request.timeout_ms)
 
@@ -69,7 +71,9 @@ class _DelayedDeleteRecords:
         """Whether no follower has to be waited for."""
         return not self._deleted
 
-    def delete(self, partition: Partition, offset: int, answer: DeleteRecordsPartitionResult) -> None:
+    def delete(
+        self, partition: Partition, offset: int, partition_result: DeleteRecordsPartitionResult
+    ) -> None:
         """Delete the records of this replica. ApiError."""
         log = partition.log
         if offset == UP_TO_HIGH_WATERMARK:
@@ -82,9 +86,9 @@ class _DelayedDeleteRecords:
             log.delete_records_before(offset)
             partition.log_start_offset_moved()
             partition.wake()
-        answer.low_watermark = partition.low_watermark
-        if answer.low_watermark < offset and partition.remote_replicas is not None:
-            self._deleted.append((partition, partition.remote_replicas, offset, answer))
+        partition_result.low_watermark = partition.low_watermark
+        if partition_result.low_watermark < offset and partition.remote_replicas is not None:
+            self._deleted.append((partition, partition.remote_replicas, offset, partition_result))
 
     def wait(self, response: DeleteRecordsResponse, timeout_ms: int) -> Delayed:
         """Wait for the followers, up to `timeout_ms`."""
@@ -99,14 +103,14 @@ class _DelayedDeleteRecords:
         if self._response is None:
             return
         left: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
-        for partition, led, offset, answer in self._deleted:
+        for partition, led, offset, partition_result in self._deleted:
             if partition.remote_replicas is not led:
-                answer.error_code = partition.not_leader_error().code
-                answer.low_watermark = INVALID_LOW_WATERMARK
+                partition_result.error_code = partition.not_leader_error().code
+                partition_result.low_watermark = INVALID_LOW_WATERMARK
             elif partition.low_watermark >= offset:
-                answer.low_watermark = partition.low_watermark
+                partition_result.low_watermark = partition.low_watermark
             else:
-                left.append((partition, led, offset, answer))
+                left.append((partition, led, offset, partition_result))
                 continue
             led.low_watermark_listeners.pop(self._check, None)
         self._deleted = left
@@ -114,9 +118,9 @@ class _DelayedDeleteRecords:
             self._complete()
 
     def _timed_out(self) -> None:
-        for _, led, _, answer in self._deleted:
+        for _, led, _, partition_result in self._deleted:
             led.low_watermark_listeners.pop(self._check, None)
-            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+            partition_result.error_code = ErrorCode.REQUEST_TIMED_OUT
         self._complete()
 
     def _complete(self) -> None:

@@ -285,13 +285,13 @@ class _Fetch:
                     self._positions.append(None)
                     continue
                 log, offset = partition.log, target.fetch_offset
-                place = log.known_position(region, offset)
-                if place is None:
+                position = log.known_position(region, offset)
+                if position is None:
                     known = False
-                    place = log.find_position(offset)
+                    position = log.find_position(offset)
                 elif offset > self._end_offset(log):
                     return True
-                self._positions.append(place)
+                self._positions.append(position)
         except ApiError:
             return True
         return not known and self._has_enough()
@@ -311,7 +311,7 @@ class _Fetch:
     def _has_enough(self) -> bool:
         """Return whether to respond: also if a partition has an error or continues in the next segment."""
         total_bytes = 0
-        for (partition, target, _), place in zip(self._watched, self._positions, strict=True):
+        for (partition, target, _), position in zip(self._watched, self._positions, strict=True):
             role = partition.role
             if role is not LEADER and (self._from_leader or role is not Role.FOLLOWER):
                 return True
@@ -325,7 +325,7 @@ class _Fetch:
                     return True
                 if offset < end_offset:
                     available_bytes = log.bytes_from_position(
-                        *(place or log.find_position(offset)), end_offset
+                        *(position or log.find_position(offset)), end_offset
                     )
                     if available_bytes is None:
                         return True

@@ -110,13 +110,13 @@ def build_response(
 
     ApiError INVALID_FETCH_SESSION_EPOCH: another request has advanced the session meanwhile.
     """
-    session_id, told = session.trim(fetched, node.host.monotonic_ms())
+    session_id, sent = session.trim(fetched, node.host.monotonic_ms())
     topics: list[FetchableTopicResponse] = []
     current: FetchableTopicResponse | None = None
     traffic: BrokerTopicMetrics | None = None
     leaders: set[int] = set()
     to_follower = session.follower is not None
-    for target, data in told:
+    for target, data in sent:
         topic_name = target.topic or ""
         if current is None or current.topic != topic_name or current.topic_id != target.topic_id:
             current = FetchableTopicResponse(topic=topic_name, topic_id=target.topic_id, partitions=[])
@@ -131,10 +131,10 @@ def build_response(
                 traffic.bytes_out += size_of(data.records)
         if data.current_leader.leader_id >= 0:
             leaders.add(data.current_leader.leader_id)
-    answer = FetchResponse(session_id=session_id, responses=topics)
+    fetch_response = FetchResponse(session_id=session_id, responses=topics)
     if leaders and not to_follower:
-        answer.node_endpoints = [
+        fetch_response.node_endpoints = [
             NodeEndpoint(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
             for endpoint in node.endpoints(leaders, context.channel.listener)
         ]
-    return answer
+    return fetch_response

@@ -217,11 +217,11 @@ class FetchContext:
         if session is not None:
             if session.epoch != self._epoch:
                 raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-            told = [pair for pair in fetched if _update_sent(*pair)]
-            for target, data in told:
+            changed = [pair for pair in fetched if _update_sent(*pair)]
+            for target, data in changed:
                 if data.records is not None and size_of(data.records):
                     session.record_read(target)
-            return session.id, told
+            return session.id, changed
         if self._creates is None:
             return INVALID_SESSION_ID, fetched
         # The session's order is that of this response, with unknown topics and partitions last.
@@ -281,19 +281,19 @@ def _read_targets(
     for topic in request.topics:
         name = name_of(topic.topic_id) if by_id else topic.topic
         topic_id = topic.topic_id if by_id else ZERO_UUID
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             target: FetchTarget
             if follower is None:
-                target = FetchTarget(name, topic_id, asked.partition)
+                target = FetchTarget(name, topic_id, requested.partition)
             else:
-                target = FollowerTarget(name, topic_id, asked.partition, follower)
-                target.log_start_offset = asked.log_start_offset
-            target.fetch_offset = asked.fetch_offset
-            target.max_bytes = asked.partition_max_bytes
-            if asked.current_leader_epoch >= 0:
-                target.current_leader_epoch = asked.current_leader_epoch
-            target.last_fetched_epoch = asked.last_fetched_epoch
-            yield (topic_id if by_id else topic.topic, asked.partition), target
+                target = FollowerTarget(name, topic_id, requested.partition, follower)
+                target.log_start_offset = requested.log_start_offset
+            target.fetch_offset = requested.fetch_offset
+            target.max_bytes = requested.partition_max_bytes
+            if requested.current_leader_epoch >= 0:
+                target.current_leader_epoch = requested.current_leader_epoch
+            target.last_fetched_epoch = requested.last_fetched_epoch
+            yield (topic_id if by_id else topic.topic, requested.partition), target
 
 
 def replica_id_of(request: FetchRequest, version: int) -> int:
@@ -335,11 +335,11 @@ class FetchSessionCache:
             follower = None
             if replica_id_of(request, version) >= 0:
                 follower = FollowerSession(uses_topic_ids=by_id, now_ms=now_ms)
-            asked = OrderedDict(_read_targets(request, by_id, name_of, follower))
+            requested = OrderedDict(_read_targets(request, by_id, name_of, follower))
             if follower is not None:
-                follower.begin(asked)
+                follower.begin(requested)
             return FetchContext(
-                asked,
+                requested,
                 cache=self if epoch == INITIAL_EPOCH else None,
                 uses_topic_ids=by_id,
                 follower=follower,
@@ -352,16 +352,16 @@ class FetchSessionCache:
         if session.uses_topic_ids != by_id:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         follower = session if isinstance(session, FollowerSession) else None
-        asked = OrderedDict(_read_targets(request, by_id, name_of, follower))
-        self._update(session, asked, request, by_id, name_of)
+        requested = OrderedDict(_read_targets(request, by_id, name_of, follower))
+        self._update(session, requested, request, by_id, name_of)
         if not session.targets:
             # The session is empty, so close it. This request still gets its response. A delayed fetch of the
             # session gets INVALID_FETCH_SESSION_EPOCH.
             del self._sessions[session.id]
             session.epoch = FINAL_EPOCH
             if follower is not None:
-                follower.begin(asked)
-            return FetchContext(asked, follower=follower)
+                follower.begin(requested)
+            return FetchContext(requested, follower=follower)
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.id)
         session.epoch = next_epoch(session.epoch)
@@ -370,7 +370,7 @@ class FetchSessionCache:
     def _update(
         self,
         session: FetchSession,
-        asked: OrderedDict[TargetKey, FetchTarget],
+        requested: OrderedDict[TargetKey, FetchTarget],
         request: FetchRequest,
         by_id: bool,
         name_of: NameOf,
@@ -381,20 +381,20 @@ class FetchSessionCache:
                 if target.topic is None:
                     target.topic = name_of(target.topic_id)
             session.has_unknown_topics = _has_unknown_topics(targets)
-        session.has_unknown_topics |= _has_unknown_topics(asked)
-        for key, wanted in asked.items():
+        session.has_unknown_topics |= _has_unknown_topics(requested)
+        for key, new in requested.items():
             known = targets.get(key)
             if known is None:
-                known = targets[key] = wanted
+                known = targets[key] = new
             else:
-                known.fetch_offset = wanted.fetch_offset
-                known.max_bytes = wanted.max_bytes
-                known.current_leader_epoch = wanted.current_leader_epoch
-                known.last_fetched_epoch = wanted.last_fetched_epoch
+                known.fetch_offset = new.fetch_offset
+                known.max_bytes = new.max_bytes
+                known.current_leader_epoch = new.current_leader_epoch
+                known.last_fetched_epoch = new.last_fetched_epoch
             if isinstance(session, FollowerSession):
                 assert isinstance(known, FollowerTarget)
-                assert isinstance(wanted, FollowerTarget)
-                known.log_start_offset = wanted.log_start_offset
+                assert isinstance(new, FollowerTarget)
+                known.log_start_offset = new.log_start_offset
                 session.maybe_changed.setdefault(key, known)
         for forgotten in request.forgotten_topics_data:
             topic: str | Uuid = forgotten.topic_id if by_id else forgotten.topic

@@ -192,7 +192,7 @@ class _FollowerFetch:
     def response(self, fetched: FetchedPartitions) -> FetchResponse:
         """Return the response, with only what the session has not sent."""
         try:
-            answer = build_response(self._node, self._context, self._session, fetched)
+            response = build_response(self._node, self._context, self._session, fetched)
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
         session = self._session.follower
@@ -208,7 +208,7 @@ class _FollowerFetch:
             partition = self._node.partition(target.topic, target.index)
             if partition is not None and partition.is_quiet_for(self._broker_id, target.fetch_offset, target):
                 session.mark_quiet(target)
-        return answer
+        return response
 
     def wait(self) -> None:
         """Wait for the partitions to grow, up to max_wait_ms."""
@@ -236,16 +236,16 @@ class _FollowerFetch:
     def _finish(self, *, only_with_enough: bool) -> None:
         channel = self._context.channel
         try:
-            answer: Message | None = None
+            response: Message | None = None
             if not channel.closed and not self._context.completed:
                 fetched, enough = self.read()
                 if only_with_enough and not enough:
                     return
-                answer = self.response(fetched)
+                response = self.response(fetched)
         except Exception:
             # Without a response here the request would never be completed.
             self._node.host.logger("kwire.dispatch").exception("could not respond to a delayed fetch")
-            answer = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         session = self._session.follower
         assert session is not None
         if session.waiting_fetch is self:
@@ -254,5 +254,5 @@ class _FollowerFetch:
             self._timer.cancel()
         if channel.interrupt == self.complete:
             channel.interrupt = None
-        if answer is not None:
-            self._context.complete(answer)
+        if response is not None:
+            self._context.complete(response)

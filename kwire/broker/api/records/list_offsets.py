@@ -52,19 +52,19 @@ def handle(node: BrokerRole, context: RequestContext, request: ListOffsetsReques
     """
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ApiError(ErrorCode.INVALID_REQUEST)
-    asked = Counter(
+    counts = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
-    answers: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}
+    results: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}
     for topic in request.topics:
         for partition in topic.partitions:
-            place = (topic.name, partition.partition_index)
-            if place in answers:
+            key = (topic.name, partition.partition_index)
+            if key in results:
                 continue
             try:
-                if asked[place] > 1:
+                if counts[key] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                answers[place] = _look_up(node, context.api_version, request, topic.name, partition)
+                results[key] = _find_offset(node, context.api_version, request, topic.name, partition)
             except ApiError as error:
                 code = error.code
                 if (
@@ -72,12 +72,12 @@ def handle(node: BrokerRole, context: RequestContext, request: ListOffsetsReques
                     and context.api_version < FIRST_VERSION_WITH_NOT_AVAILABLE
                 ):
                     code = ErrorCode.LEADER_NOT_AVAILABLE
-                answers[place] = ListOffsetsPartitionResponse(
+                results[key] = ListOffsetsPartitionResponse(
                     partition_index=partition.partition_index, error_code=code, timestamp=-1, offset=-1
                 )
     by_topic: dict[str, list[ListOffsetsPartitionResponse]] = {}
-    for (name, _), answer in answers.items():
-        by_topic.setdefault(name, []).append(answer)
+    for (name, _), result in results.items():
+        by_topic.setdefault(name, []).append(result)
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(name=name, partitions=partitions)
@@ -86,17 +86,17 @@ def handle(node: BrokerRole, context: RequestContext, request: ListOffsetsReques
     )
 
 
-def _look_up(
-    node: BrokerRole, version: int, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+def _find_offset(
+    node: BrokerRole, version: int, request: ListOffsetsRequest, topic: str, requested: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    timestamp = asked.timestamp
+    timestamp = requested.timestamp
     if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     partition = find_replica(
         node,
         topic,
-        asked.partition_index,
-        asked.current_leader_epoch,
+        requested.partition_index,
+        requested.current_leader_epoch,
         from_leader=request.replica_id != DEBUGGING_REPLICA_ID,
     )
     log = partition.log
@@ -110,29 +110,29 @@ def _look_up(
     else:
         end_offset = log.high_watermark
 
-    answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, timestamp=-1, offset=-1)
+    result = ListOffsetsPartitionResponse(partition_index=requested.partition_index, timestamp=-1, offset=-1)
     if timestamp == LATEST:
         if is_behind:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
-        answer.offset = end_offset
-        answer.leader_epoch = partition.leader_epoch
+        result.offset = end_offset
+        result.leader_epoch = partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
-        answer.offset = log.log_start_offset
+        result.offset = log.log_start_offset
         epoch = log.epoch_at_start()
         if epoch is not None:
-            answer.leader_epoch = epoch
+            result.leader_epoch = epoch
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         # There is no tiered storage, so these offsets do not exist: offset -1, leader epoch -1.
         pass
     else:
         found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
         if found is not None and found.offset < end_offset:
-            answer.timestamp = found.timestamp
-            answer.offset = found.offset
+            result.timestamp = found.timestamp
+            result.offset = found.offset
             if found.leader_epoch >= 0:
-                answer.leader_epoch = found.leader_epoch
+                result.leader_epoch = found.leader_epoch
         elif is_behind:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     if version < FIRST_VERSION_WITH_LEADER_EPOCH:
-        answer.leader_epoch = -1
-    return answer
+        result.leader_epoch = -1
+    return result

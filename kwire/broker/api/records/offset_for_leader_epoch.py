@@ -27,17 +27,17 @@ def handle(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_look_up(node, topic.topic, asked) for asked in topic.partitions],
+                partitions=[_end_offset(node, topic.topic, requested) for requested in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _look_up(node: BrokerRole, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end_offset(node: BrokerRole, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = find_replica(node, topic, asked.partition, asked.current_leader_epoch)
+        partition = find_replica(node, topic, requested.partition, requested.current_leader_epoch)
     except ApiError as error:
-        return EpochEndOffset(partition=asked.partition, error_code=error.code)
-    epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
-    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+        return EpochEndOffset(partition=requested.partition, error_code=error.code)
+    epoch, end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)
+    return EpochEndOffset(partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)

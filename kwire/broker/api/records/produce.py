@@ -109,11 +109,11 @@ class _Produce:
             if self._version >= FIRST_VERSION_WITH_TOPIC_IDS:
                 topic_id = topic.topic_id
                 name = node.image.name_of(topic_id)
-            answer = TopicProduceResponse(name=name or "", topic_id=topic_id, partition_responses=[])
-            self._response.responses.append(answer)
+            topic_response = TopicProduceResponse(name=name or "", topic_id=topic_id, partition_responses=[])
+            self._response.responses.append(topic_response)
             for data in topic.partition_data:
-                partition_answer = PartitionProduceResponse(index=data.index, base_offset=-1)
-                answer.partition_responses.append(partition_answer)
+                partition_response = PartitionProduceResponse(index=data.index, base_offset=-1)
+                topic_response.partition_responses.append(partition_response)
                 header = next(read)
                 try:
                     if name is None:
@@ -123,9 +123,9 @@ class _Produce:
                         partition = node.missing_partition_error(name, data.index)
                         if partition.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                             raise partition
-                    self._append(name, partition, data, header, partition_answer)
+                    self._append(name, partition, data, header, partition_response)
                 except ApiError as error:
-                    self._fail_partition(name or "", partition_answer, error)
+                    self._fail_partition(name or "", partition_response, error)
         self.all_sent = True
         self.maybe_finish()
 
@@ -159,7 +159,7 @@ class _Produce:
         partition: Partition | ApiError,
         data: PartitionProduceData,
         header: BatchHeader | None,
-        answer: PartitionProduceResponse,
+        response: PartitionProduceResponse,
     ) -> None:
         """Append the batch of one partition, or raise its error. ApiError."""
         records = data.records
@@ -177,7 +177,7 @@ class _Produce:
             raise partition
         if not header.is_transactional or not header.has_producer_id:
             # Without a producer id it is in no transaction, even if its attributes say so.
-            self._append_to_log(topic, partition, records, header, answer)
+            self._append_to_log(topic, partition, records, header, response)
             return
         self._waiting += 1
         topic_id = partition.topic_id
@@ -186,13 +186,13 @@ class _Produce:
             try:
                 if error is not None:
                     raise error
-                led = self._node.led_partition(topic, answer.index)
+                led = self._node.led_partition(topic, response.index)
                 if led.topic_id != topic_id:
                     # The topic was deleted and created again meanwhile, and the new one was not verified.
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-                self._append_to_log(topic, led, records, header, answer)
+                self._append_to_log(topic, led, records, header, response)
             except ApiError as refused:
-                self._fail_partition(topic, answer, refused)
+                self._fail_partition(topic, response, refused)
             self._waiting -= 1
             self.maybe_finish()
 
@@ -213,16 +213,16 @@ class _Produce:
         partition: Partition,
         records: memoryview,
         header: BatchHeader,
-        answer: PartitionProduceResponse,
+        response: PartitionProduceResponse,
     ) -> None:
         """Append one batch that may be written. ApiError."""
 
         def done(error: ApiError | None) -> None:
             if error is not None:
-                appended_at = answer.base_offset, answer.log_append_time_ms
-                self._fail_partition(topic, answer, error)
+                appended_at = response.base_offset, response.log_append_time_ms
+                self._fail_partition(topic, response, error)
                 if error.code in _AFTER_APPEND:
-                    answer.base_offset, answer.log_append_time_ms = appended_at
+                    response.base_offset, response.log_append_time_ms = appended_at
             self._waiting -= 1
             self.maybe_finish()
 
@@ -240,25 +240,25 @@ class _Produce:
         except ApiError as error:
             self._waiting -= 1
             if error.code not in _WITHOUT_LOG_START:
-                answer.log_start_offset = partition.log.log_start_offset
+                response.log_start_offset = partition.log.log_start_offset
             raise
-        answer.base_offset = appended.first_offset
-        answer.log_append_time_ms = appended.log_append_time_ms
-        answer.log_start_offset = appended.log_start_offset
+        response.base_offset = appended.first_offset
+        response.log_append_time_ms = appended.log_append_time_ms
+        response.log_start_offset = appended.log_start_offset
 
-    def _fail_partition(self, topic: str, answer: PartitionProduceResponse, error: ApiError) -> None:
+    def _fail_partition(self, topic: str, response: PartitionProduceResponse, error: ApiError) -> None:
         if self._request.acks == 0:
             # The connection is closed after this request, so later requests must not be handled.
             self._context.channel.ending = True
-        answer.error_code = error.code
-        answer.base_offset = -1
-        answer.log_append_time_ms = -1
+        response.error_code = error.code
+        response.base_offset = -1
+        response.log_append_time_ms = -1
         if isinstance(error, ErrorWithMessage):
-            answer.error_message = error.message
+            response.error_message = error.message
         if isinstance(error, RecordErrors):
             # Kafka sends a message only if single records are invalid (KIP-467).
-            answer.error_message = error.message
-            answer.record_errors = [
+            response.error_message = error.message
+            response.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                 for index, message in error.records
             ]
@@ -266,15 +266,15 @@ class _Produce:
             error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             and self._version >= FIRST_VERSION_WITH_CURRENT_LEADER
         ):
-            leader_id, leader_epoch = self._node.current_leader(topic, answer.index)
-            answer.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+            leader_id, leader_epoch = self._node.current_leader(topic, response.index)
+            response.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
             self._add_node_endpoint(leader_id)
 
     def _add_node_endpoint(self, leader_id: int) -> None:
         """Add the address of the leader to the response, once. KIP-951."""
-        told = self._response.node_endpoints
-        if all(endpoint.node_id != leader_id for endpoint in told):
-            told += [
+        endpoints = self._response.node_endpoints
+        if all(endpoint.node_id != leader_id for endpoint in endpoints):
+            endpoints += [
                 NodeEndpoint(
                     node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
                 )
@@ -289,10 +289,10 @@ class _Produce:
             self._context.complete(self._response)
             return
         failed = [
-            f"{topic.name}-{answer.index} {ErrorCode(answer.error_code).name}"
+            f"{topic.name}-{response.index} {ErrorCode(response.error_code).name}"
             for topic in self._response.responses
-            for answer in topic.partition_responses
-            if answer.error_code
+            for response in topic.partition_responses
+            if response.error_code
         ]
         if failed:
             # acks=0 has no response for the error. A closed connection makes the producer refresh its

@@ -157,21 +157,25 @@ def error_response(api_key: int, version: int, request: Any, error: ApiError) ->
     return response
 
 
-def _set_error(place: Message, code: ErrorCode, message: str | None) -> None:
+def _set_error(message_or_item: Message, code: ErrorCode, message: str | None) -> None:
     """Set the error fields that `place` declares."""
-    fields = place.declared_fields
+    fields = message_or_item.declared_fields
     for name, value in (("error_code", code), ("partition_error_code", code), ("error_message", message)):
         if name in fields:
-            setattr(place, name, value)
+            setattr(message_or_item, name, value)
 
 
 def _fill(
-    response: Message, items: ItemErrors, asked: Iterable[Any] | None, code: ErrorCode, message: str | None
+    response: Message,
+    items: ItemErrors,
+    requested: Iterable[Any] | None,
+    code: ErrorCode,
+    message: str | None,
 ) -> None:
     (entry_class,) = (one.message for one in fields_of(type(response)) if one.name == items.response_field)
     assert entry_class is not None
     entries = getattr(response, items.response_field)
-    for one in asked or ():
+    for one in requested or ():
         entry = entry_class(**items.other_fields)
         for name in items.key_fields:
             target, _, source = name.partition("=")

@@ -185,8 +185,8 @@ class SaslServerAuthenticator:
             raise WireError(f"API {header.api_key} is not expected in a SASL handshake ({self.state.value})")
         if header.api_key == ApiKey.API_VERSIONS:
             is_supported = header.api_version in ApiVersionsRequest.VERSIONS
-            asked = decode_request(header, frame, position) if is_supported else ApiVersionsRequest()
-            return HandleApiVersions(header, asked, is_supported)
+            request = decode_request(header, frame, position) if is_supported else ApiVersionsRequest()
+            return HandleApiVersions(header, request, is_supported)
         return self._handshake(header, _request(header, frame, position))
 
     def _handshake(self, header: RequestHeader, request: SaslHandshakeRequest) -> Step:

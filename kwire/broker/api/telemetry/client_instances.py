@@ -149,9 +149,9 @@ class ClientInstances:
             return
         self._version += 1
 
-    def get(self, asked: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
+    def get(self, instance_id: Uuid, client: ClientMetadata, now_ms: int) -> ClientInstance:
         """Return the instance with its subscription. ApiError: THROTTLING_QUOTA_EXCEEDED."""
-        instance = self._instance(self._new_id() if asked == ZERO_UUID else asked, client, now_ms)
+        instance = self._instance(self._new_id() if instance_id == ZERO_UUID else instance_id, client, now_ms)
         if not instance.record_get(now_ms):
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         instance.last_error = ErrorCode.NONE
@@ -159,7 +159,7 @@ class ClientInstances:
 
     def push(
         self,
-        asked: Uuid,
+        instance_id: Uuid,
         client: ClientMetadata,
         now_ms: int,
         *,
@@ -173,9 +173,9 @@ class ClientInstances:
         ApiError: INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID,
         UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE.
         """
-        if asked in (ZERO_UUID, ONE_UUID):
+        if instance_id in (ZERO_UUID, ONE_UUID):
             raise ApiError(ErrorCode.INVALID_REQUEST)
-        instance = self._instance(asked, client, now_ms)
+        instance = self._instance(instance_id, client, now_ms)
         try:
             if instance.is_terminating:
                 raise ApiError(ErrorCode.INVALID_REQUEST)

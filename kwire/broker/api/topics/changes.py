@@ -50,9 +50,9 @@ def create_topics(
 ) -> CreateTopicsResponse | Delayed:
     """Respond with one result per topic name, or with an error for the whole request."""
     times = Counter(topic.name for topic in request.topics)
-    asked = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
+    topics = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
 
-    if asked and request.timeout_ms <= 0:
+    if topics and request.timeout_ms <= 0:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     def done(reply: list[CreatableTopicResult] | ApiError) -> None:
@@ -61,7 +61,7 @@ def create_topics(
             return
         results = reply
         if context.api_version >= CONFIGS_SINCE:
-            _add_configs(node, asked, results)
+            _add_configs(node, topics, results)
         duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results.extend(_refused(name, duplicate) for name, count in times.items() if count > 1)
         if times[METADATA_TOPIC] == 1:
@@ -76,7 +76,7 @@ def create_topics(
             )
         context.complete(CreateTopicsResponse(topics=results))
 
-    node.own_controller.submit(CreateTopics(asked, request.validate_only), done)
+    node.own_controller.submit(CreateTopics(topics, request.validate_only), done)
     return DELAYED
 
 
@@ -85,10 +85,10 @@ def _refused(name: str, error: ApiError) -> CreatableTopicResult:
 
 
 def _add_configs(
-    node: ControllerRole, asked: list[CreatableTopic], results: list[CreatableTopicResult]
+    node: ControllerRole, topics: list[CreatableTopic], results: list[CreatableTopicResult]
 ) -> None:
     """Add the effective configuration of the created topics to their results. KIP-525."""
-    overrides = {topic.name: {config.name: config.value for config in topic.configs} for topic in asked}
+    overrides = {topic.name: {config.name: config.value for config in topic.configs} for topic in topics}
     for result in results:
         if result.error_code != ErrorCode.NONE:
             continue
@@ -113,19 +113,19 @@ def delete_topics(
     """Respond with one result per topic. ApiError if delete.topic.enable is false, or without a timeout."""
     version = context.api_version
     if version >= FIRST_WITH_IDS:
-        asked = [
+        topics = [
             TopicToDelete(topic.name, None if topic.topic_id == ZERO_UUID else topic.topic_id)
             for topic in request.topics
         ]
     else:
-        asked = [TopicToDelete(name, None) for name in request.topic_names]
+        topics = [TopicToDelete(name, None) for name in request.topic_names]
     if not node.config.delete_topic_enable:
         raise ApiError(
             ErrorCode.TOPIC_DELETION_DISABLED
             if version >= FIRST_WITH_DISABLED_CODE
             else ErrorCode.INVALID_REQUEST
         )
-    times = Counter(asked)
+    times = Counter(topics)
     if request.timeout_ms <= 0 and any(count == 1 and topic != NO_TOPIC for topic, count in times.items()):
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
@@ -135,7 +135,7 @@ def delete_topics(
         else:
             context.complete(_response(reply))
 
-    node.own_controller.submit(DeleteTopics(asked), done)
+    node.own_controller.submit(DeleteTopics(topics), done)
     return DELAYED
 
 
@@ -158,11 +158,11 @@ def create_partitions(
 ) -> CreatePartitionsResponse | Delayed:
     """Respond with one result per topic name, or with an error for the whole request."""
     times = Counter(topic.name for topic in request.topics)
-    asked = [topic for topic in request.topics if times[topic.name] == 1]
+    topics = [topic for topic in request.topics if times[topic.name] == 1]
     duplicate = Fault(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     results = [_result(name, duplicate) for name, count in times.items() if count > 1]
 
-    if asked and request.timeout_ms <= 0:
+    if topics and request.timeout_ms <= 0:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
     def done(reply: list[tuple[str, Fault | None]] | ApiError) -> None:
@@ -172,7 +172,7 @@ def create_partitions(
         results.extend(_result(name, fault) for name, fault in reply)
         context.complete(CreatePartitionsResponse(results=results))
 
-    node.own_controller.submit(CreatePartitions(asked, request.validate_only), done)
+    node.own_controller.submit(CreatePartitions(topics, request.validate_only), done)
     return DELAYED
 
 

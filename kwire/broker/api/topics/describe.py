@@ -33,8 +33,8 @@ def describe_topic_partitions(
     everything = not request.topics
     cursor = request.cursor
     first = cursor.topic_name if cursor is not None else ""
-    asked = image.topics if everything else {topic.name for topic in request.topics}
-    names = sorted(name for name in asked if name >= first)
+    requested = image.topics if everything else {topic.name for topic in request.topics}
+    names = sorted(name for name in requested if name >= first)
     if cursor is not None and (
         cursor.partition_index < 0 or (not everything and cursor.topic_name not in names)
     ):

@@ -43,11 +43,11 @@ def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest
     image = node.image
     listener = context.channel.listener
     _check(request, version)
-    asked = request.topics
-    by_id = [topic.topic_id for topic in asked or () if topic.topic_id != ZERO_UUID]
+    requested = request.topics
+    by_id = [topic.topic_id for topic in requested or () if topic.topic_id != ZERO_UUID]
     describe = _Describer(image, listener, version)
     topics: list[MetadataResponseTopic] = []
-    if asked is None or (version == 0 and not asked):
+    if requested is None or (version == 0 and not requested):
         topics = [describe.topic(topic) for topic in image.topics.values()]
     elif by_id:
         for topic_id in dict.fromkeys(by_id):
@@ -60,7 +60,7 @@ def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest
                 )
     else:
         missing: list[str] = []
-        for name in dict.fromkeys(topic.name for topic in asked):
+        for name in dict.fromkeys(topic.name for topic in requested):
             assert name is not None
             known = image.topics.get(name)
             if known is not None:
@@ -106,10 +106,10 @@ def controller_id(node: BrokerRole, image: MetadataImage) -> int:
 
 def _check(request: MetadataRequest, version: int) -> None:
     """Check that each topic has a name or an id that the version allows. ApiError INVALID_REQUEST."""
-    asked = request.topics or ()
-    by_id = [topic for topic in asked if topic.topic_id != ZERO_UUID]
+    requested = request.topics or ()
+    by_id = [topic for topic in requested if topic.topic_id != ZERO_UUID]
     if (by_id and version < FIRST_WITH_IDS_IN_REQUESTS) or (
-        not by_id and any(topic.name is None for topic in asked)
+        not by_id and any(topic.name is None for topic in requested)
     ):
         raise ApiError(ErrorCode.INVALID_REQUEST)
 
@@ -117,17 +117,17 @@ def _check(request: MetadataRequest, version: int) -> None:
 def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[MetadataResponseTopic]:
     """Return the results of topics that do not exist, and create those that may be auto-created."""
     out: list[MetadataResponseTopic] = []
-    wanted: list[str] = []
+    to_create: list[str] = []
     for name in names:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
         if topic_name_fault(name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if name != METADATA_TOPIC:  # its log exists, but it is not a topic for clients
-                wanted.append(name)
+                to_create.append(name)
         out.append(MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name)))
-    if wanted and allow_creation and node.config.auto_create_topics_enable:
+    if to_create and allow_creation and node.config.auto_create_topics_enable:
         node.controller.submit(
-            CreateTopics([creatable_topic(name, node.config) for name in wanted]),
+            CreateTopics([creatable_topic(name, node.config) for name in to_create]),
             partial(_log_refusals, node.host.logger("kwire.metadata")),
         )
     return out

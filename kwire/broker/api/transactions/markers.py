@@ -34,7 +34,7 @@ def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteT
     results: Results = {}
     left = 1
 
-    def answered() -> None:
+    def marker_done() -> None:
         nonlocal left
         left -= 1
         if not left:
@@ -70,10 +70,10 @@ def write_txn_markers(node: BrokerRole, context: RequestContext, request: WriteT
                 partition: TopicPartition = partition,
             ) -> None:
                 codes[partition] = ErrorCode.NONE if error is None else error.code
-                answered()
+                marker_done()
 
             node.write_marker(partition, txn_marker, marker.coordinator_epoch, written)
-    answered()
+    marker_done()
     return DELAYED
 
 

@@ -36,28 +36,28 @@ def txn_offset_commit(
 ) -> TxnOffsetCommitResponse | Delayed:
     """Respond for each partition once the offsets are written."""
     response = TxnOffsetCommitResponse()
-    asked: list[TxnOffsetCommitResponsePartition] = []
+    existing: list[TxnOffsetCommitResponsePartition] = []
     """The partitions that exist. With any, the coordinator checks the member, even if `commits` is empty."""
     commits: list[PartitionCommit] = []
     for topic in request.topics:
-        told = TxnOffsetCommitResponseTopic(name=topic.name)
-        response.topics.append(told)
+        topic_response = TxnOffsetCommitResponseTopic(name=topic.name)
+        response.topics.append(topic_response)
         for partition in topic.partitions:
             index = partition.partition_index
-            answer = TxnOffsetCommitResponsePartition(partition_index=index)
-            told.partitions.append(answer)
+            partition_response = TxnOffsetCommitResponsePartition(partition_index=index)
+            topic_response.partitions.append(partition_response)
             if not node.partition_exists(topic.name, index):
-                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                partition_response.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
-            asked.append(answer)
+            existing.append(partition_response)
             metadata = partition.committed_metadata or ""
             if utf16_length(metadata) > node.config.offset_metadata_max_bytes:
-                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                partition_response.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             # Kafka stores the topic id only with offsets that are committed without a transaction.
             offset, epoch = partition.committed_offset, partition.committed_leader_epoch
             commits.append(PartitionCommit(topic.name, index, offset, epoch, metadata))
-    if not asked:
+    if not existing:
         return response
 
     def done(code: ErrorCode) -> None:
@@ -67,8 +67,8 @@ def txn_offset_commit(
         ):
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if code:
-            for partition_answer in asked:
-                partition_answer.error_code = code
+            for partition_response in existing:
+                partition_response.error_code = code
         context.complete(response)
 
     def checked(error: ApiError | None) -> None:

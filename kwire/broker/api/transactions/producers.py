@@ -89,12 +89,12 @@ def add_partitions_to_txn(
     """Respond when the partitions of every transaction are committed."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
 
-        def answer(results: list[AddPartitionsToTxnTopicResult]) -> None:
+        def respond(results: list[AddPartitionsToTxnTopicResult]) -> None:
             context.complete(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
         refused = _refused(node, request.v3_and_below_topics, of_client=True)
         if refused is not None:
-            answer(refused)
+            respond(refused)
             return DELAYED
         producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         _add(
@@ -103,7 +103,7 @@ def add_partitions_to_txn(
             producer,
             request.v3_and_below_topics,
             CLIENT_VERSION,
-            lambda results: answer(_for_version(results, context.api_version)),
+            lambda results: respond(_for_version(results, context.api_version)),
         )
         return DELAYED
     response = AddPartitionsToTxnResponse()
@@ -115,7 +115,7 @@ def add_partitions_to_txn(
         result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
         response.results_by_transaction.append(result)
 
-        def answered(
+        def on_results(
             results: list[AddPartitionsToTxnTopicResult], result: AddPartitionsToTxnResult = result
         ) -> None:
             nonlocal left
@@ -127,11 +127,11 @@ def add_partitions_to_txn(
         producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
         refused = _refused(node, topics, of_client=False)
         if refused is not None:
-            answered(refused)
+            on_results(refused)
         elif transaction.verify_only:
-            _verify(node, transaction.transactional_id, producer, topics, answered)
+            _verify(node, transaction.transactional_id, producer, topics, on_results)
         else:
-            _add(node, transaction.transactional_id, producer, topics, BROKER_VERSION, answered)
+            _add(node, transaction.transactional_id, producer, topics, BROKER_VERSION, on_results)
     return DELAYED
 
 
@@ -141,10 +141,10 @@ def _add(
     producer: ProducerIdAndEpoch,
     topics: Sequence[AddPartitionsToTxnTopic],
     client_version: int,
-    answered: OnTopicResults,
+    on_results: OnTopicResults,
 ) -> None:
     def done(code: ErrorCode) -> None:
-        answered(_all_with(topics, code))
+        on_results(_all_with(topics, code))
 
     node.transactions.add_partitions(transactional_id, producer, _partitions(topics), client_version, done)
 
@@ -154,14 +154,14 @@ def _verify(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     topics: Sequence[AddPartitionsToTxnTopic],
-    answered: OnTopicResults,
+    on_results: OnTopicResults,
 ) -> None:
     partitions = _partitions(topics)
 
     def done(codes: Mapping[TopicPartition, ErrorCode] | ApiError) -> None:
         if isinstance(codes, ApiError):
             codes = dict.fromkeys(partitions, ErrorCode(codes.code))
-        answered(_by_topic(codes))
+        on_results(_by_topic(codes))
 
     node.transactions.verify_partitions(transactional_id, producer, partitions, done)
 

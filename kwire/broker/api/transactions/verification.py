@@ -67,7 +67,7 @@ def verify_transaction(
         done(None)
         return
 
-    def over(error: ApiError | None) -> None:
+    def finish(error: ApiError | None) -> None:
         try:
             done(error)
         finally:  # otherwise a bug in `done` would block the producer on this partition forever
@@ -75,7 +75,7 @@ def verify_transaction(
 
     def check() -> None:
         if producers.has_open_transaction(*producer):
-            over(None)
+            finish(None)
             return
         sequence = NO_SEQUENCE if header is None else header.base_sequence
         began_ms = host.monotonic_ms()
@@ -84,31 +84,35 @@ def verify_transaction(
                 *producer, sequence, supports_epoch_bump=adds, began_ms=began_ms
             )
         except ApiError as error:
-            over(error)
+            finish(error)
             return
         until_ms = host.internode_clock.monotonic_ms() + config.add_partitions_to_txn_retry_backoff_max_ms
 
-        def answered(code: ErrorCode) -> None:
+        def coordinator_responded(code: ErrorCode) -> None:
             if code is ErrorCode.CONCURRENT_TRANSACTIONS and adds and header is not None:
                 if host.internode_clock.monotonic_ms() < until_ms:
-                    host.internode_clock.schedule(config.add_partitions_to_txn_retry_backoff_ms, ask)
+                    host.internode_clock.schedule(
+                        config.add_partitions_to_txn_retry_backoff_ms, call_coordinator
+                    )
                     return
             elif code is ErrorCode.NONE and not (
                 turns.is_current(producer.producer_id, begun) or producers.has_open_transaction(*producer)
             ):
-                over(_too_late(node, partition))
+                finish(_too_late(node, partition))
                 return
             is_good = code is ErrorCode.NONE
-            over(None if is_good else _refusal(code, adds=adds, supports_abortable=supports_abortable))
+            finish(None if is_good else _refusal(code, adds=adds, supports_abortable=supports_abortable))
 
-        def ask() -> None:
-            node.add_or_verify_partition(transactional_id, producer, partition, adds=adds, callback=answered)
+        def call_coordinator() -> None:
+            node.add_or_verify_partition(
+                transactional_id, producer, partition, adds=adds, callback=coordinator_responded
+            )
 
         # The coordinator is called only for writes that the log would accept.
         if TRANSACTION_STATE_TOPIC in node.image.topics:
-            ask()
+            call_coordinator()
         else:
-            answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            coordinator_responded(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     # Later requests of the producer wait in turn, even if they need no verification once this one is written.
     turns.run_in_turn(producer.producer_id, check)
