@@ -307,8 +307,8 @@ def listener_update_error(
 ) -> str | None:
     """Return the reason why a running broker cannot change its listeners from `old` to `new`.
 
-    `static_settings` are the static settings, and `settings` are the new effective ones. `dynamic_keys` are
-    the listener keys that can change while the listener exists.
+    `settings` are the new effective settings. `dynamic_keys` are the listener keys that can change while the
+    listener exists.
     """
     names = [endpoint.name for endpoint in new.endpoints]
     advertised = old.advertised_broker_names()
