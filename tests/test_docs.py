@@ -55,7 +55,7 @@ OF_INTERNAL_TOPICS = (
     "transaction.state.log.min.isr",
 )
 EARLY = "            consumer.commit()\n"
-LATE = "            history.polled("
+LATE = "            history.on_poll("
 PLANTED = next(name for name, code in EXAMPLES.items() if EARLY in code)
 """It shows a bug, which its test is to find."""
 
@@ -122,7 +122,7 @@ def test_a_suite_moves_by_the_line_that_is_shown() -> None:
     before, after = CONTAINER
     page = (DOCS / "moving.md").read_text()
     assert f"-{before}\n+{after}\n" in page
-    assert page.count(before) == 2, "in the suite as it is, and in the change"
+    assert page.count(before) == 2, "in the suite before, and in the change"
 
 
 def test_a_planted_bug_is_found_in_the_words_that_are_shown(tmp_path: Path) -> None:
