@@ -1,7 +1,7 @@
 """Fetch v4–18 of followers. KIP-227 (sessions), KIP-595 (divergence), KIP-903 (broker epochs).
 
-A follower reads up to the end of the log. Its fetch offset shows that it has all earlier records.
-This may advance the high watermark, and may expand the ISR.
+A follower reads up to the end of the log. Its fetch offset shows that it has all earlier records. This may
+advance the high watermark, and may expand the ISR.
 
 In a session, a fetch reads only the partitions that the request names or that have changed. A delayed fetch
 is woken by the first partition that grows. It responds at the end of the loop's turn, for all partitions that

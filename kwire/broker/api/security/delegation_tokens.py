@@ -1,10 +1,10 @@
 """Create- v1–3, Renew- v1–2, Expire- v1–2 and DescribeDelegationToken v1–3. KIP-48, KIP-373.
 
-Order of checks: whether the client may request tokens, for a new token whether its renewers
-are users, then those of the controller (`broker.controller.delegation_tokens`). A client must not request
-tokens on a listener without authentication, or if it authenticated with a token. The controller does not
-repeat the listener check for a forwarded request, because the Envelope may have arrived on a listener of
-another security protocol.
+Order of checks: whether the client may request tokens, for a new token whether its renewers are users, then
+those of the controller (`broker.controller.delegation_tokens`). A client must not request tokens on a
+listener without authentication, or if it authenticated with a token. The controller does not repeat the
+listener check for a forwarded request, because the Envelope may have arrived on a listener of another
+security protocol.
 
 There is no authorizer, so every token may be described.
 """
