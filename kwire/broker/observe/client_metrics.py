@@ -23,7 +23,7 @@ PREFIX: Final = "kafka_server_client_metrics"
 OURS: Final = "org_apache_kafka_"
 OTHERS: Final = "client_"
 LONGEST_TEXT: Final = 256
-"""The longest part of a client's own names. Its client id is in each of its series, and may have 32 KiB."""
+"""Names that a client chooses are truncated to it. Each series has the client id, which may have 32 KiB."""
 NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
 RESERVED: Final = re.compile("^__+")
 

@@ -76,7 +76,7 @@ class RingFile:
     def __init__(
         self, path: str, requests: RequestLog, *, now_ms: int, clock: float, directory: str = ""
     ) -> None:
-        """Create the file and move the request log into it. `clock` is the node's, at `now_ms`. OSError."""
+        """Create the file and move the log into it. `clock` is the node's clock at `now_ms`. OSError."""
         self.path = path
         self._requests = requests
         # The directory is writable for everyone, so do not follow or take over another user's file.

@@ -75,7 +75,7 @@ def broker_registration(
         _features(request),
         request.rack,
         request.log_dirs,
-        # Before version 3 it is the default, -1, so that the broker's replicas may have lost records.
+        # Before version 3 it is the default, -1, which means that the broker may have lost records.
         request.previous_broker_epoch,
         request.is_migrating_zk_broker,
         node.quorum.kraft_version,

@@ -49,7 +49,7 @@ class ClientMetadata(NamedTuple):
     connection: int
 
     def selectors(self, instance_id: Uuid) -> Mapping[str, str]:
-        """Return the values that match patterns of subscriptions are compared with."""
+        """Return the values that the match patterns of subscriptions are tested against."""
         return {
             "client_instance_id": uuid_to_text(instance_id),
             "client_id": self.client_id,
