@@ -1,8 +1,8 @@
 """Client instances that get telemetry subscriptions and push metrics. KIP-714.
 
 A state machine without I/O. It is called with subscriptions, requests and closed connections, and with the
-time. Its decisions are those of Apache Kafka's `ClientMetricsManager`. A client instance gets its id once and
-keeps it on other brokers, so its state here may be dropped: when its connection is closed, when it expires,
+time. Its decisions are those of Apache Kafka's `ClientMetricsManager`. A client instance keeps its id when it
+connects to another broker. So its state here may be dropped: when its connection is closed, when it expires,
 or when there are too many.
 
 A client may push to another broker than the one it got the subscription from. So the subscription id must be

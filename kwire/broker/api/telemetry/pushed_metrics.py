@@ -1,7 +1,7 @@
 """The metrics that clients have pushed, as a scrape reads them. KIP-714.
 
 The values are those of the last push of each client instance. Delta counts are added to the previous value.
-Clients push all their metrics each time, so a series that the last push does not have is removed; for
+Clients push all their metrics each time, so a series that the last push does not have is removed. For
 example, all labels change when a consumer joins a group as another member.
 
 The metrics of a terminated client are kept for a minute, so that its last push can be scraped. The metrics of
