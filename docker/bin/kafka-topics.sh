@@ -1,6 +1,6 @@
 #!/bin/sh
-# `kwire topics` with the options of Apache Kafka's tool, for compose files whose checks of health and first steps call
-# that: --list, --describe, --create, --alter and --delete.
+# `kwire topics` with options of Apache Kafka's tool, for compose files that use it in health checks and setup steps:
+# --list, --describe, --create, --alter and --delete.
 count=$# action='' topic='' hidden=''
 while [ "$count" -gt 0 ]; do
     count=$((count - 1))
@@ -18,7 +18,7 @@ if [ -z "$action" ]; then
     echo 'kafka-topics.sh: give one of --list, --describe, --create, --alter, --delete' >&2
     exit 1
 fi
-if [ "$action" = list ]; then  # scripts look for a name in a line of its own
+if [ "$action" = list ]; then  # scripts expect one name per line
     set -- --names "$@"
     [ "$hidden" ] || set -- --internal "$@"
 fi
