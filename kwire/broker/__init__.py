@@ -1,1 +1,1 @@
-"""The broker: storage, metadata, replication, request handlers, and the shell that runs them."""
+"""The broker: storage, metadata, replication, request handlers, and the network layer that runs them."""

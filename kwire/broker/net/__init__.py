@@ -1,1 +1,1 @@
-"""The shell: sockets, threads, signals and real time. The only home of async."""
+"""The I/O shell: sockets, threads, signals and real time. Only this package uses async."""

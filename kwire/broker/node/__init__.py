@@ -1,1 +1,1 @@
-"""A node: the list of its parts, what they are to each other, and its life."""
+"""A node, which is a broker, a controller or both: its parts, their wiring, and its life cycle."""

@@ -1,1 +1,1 @@
-"""The roles of a partition: leader, follower, in-sync replicas, high watermark."""
+"""Replication: leaders and followers of partitions, the ISR, the high watermark, and replica moves."""

@@ -1,8 +1,8 @@
-"""How the ISR of led partitions changes: the leader asks, the controller decides. KIP-497, KIP-841, KIP-903.
+"""ISR changes: the leader of a partition proposes them with AlterPartition, and the controller decides.
 
-One request is on its way at a time, with all that partitions want by then. A request that was not answered,
-or was refused as a whole, is sent again after a while, with what else is wanted meanwhile. For each partition
-the answer tells what has become of its change, and nobody assumes anything before.
+KIP-497, KIP-841, KIP-903. One request is in flight at a time, with all pending changes of the broker. If a
+request fails as a whole, it is sent again after a pause, together with new changes. The response carries a
+result for each partition, and the leader assumes nothing before it arrives.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 RETRY_MS = 50
+"""The wait before a failed request is sent again."""
 
 
 class IsrChange(NamedTuple):
-    """What the leader of a partition wants its ISR to be, and on top of what."""
+    """The ISR that the leader of a partition proposes, and the state that the proposal is based on."""
 
     topic_id: Uuid
     partition_index: int
     leader_epoch: int
     partition_epoch: int
     new_isr: tuple[tuple[int, int], ...]
-    """Broker ids, each with the broker epoch that it fetches with; -1 where that is not known."""
+    """Broker ids, each with the broker epoch of its last Fetch; -1 if that is unknown."""
     leader_recovery_state: int = RECOVERED
 
 
 class IsrChangeResult(NamedTuple):
-    """What has become of it: the partition as the controller has it, or an error."""
+    """The result of an ISR change: the partition's state in the metadata, or an error."""
 
     error: ErrorCode
     leader_id: int = -1
@@ -44,19 +45,19 @@ class IsrChangeResult(NamedTuple):
 
 
 TopicIdPartition = tuple[Uuid, int]
-"""A partition, by topic id and index."""
+"""A partition as topic id and partition index."""
 OnIsrChanged = Callable[[IsrChangeResult], None]
 
 
 class IsrController(Protocol):
-    """The active controller, as leaders of partitions need it."""
+    """The active controller, as leaders of partitions use it."""
 
     def alter_isr(
         self,
         changes: Sequence[IsrChange],
         done: Callable[[Mapping[TopicIdPartition, IsrChangeResult] | ApiError], None],
     ) -> None:
-        """Ask for changes; `done` is called once, not before this returns."""
+        """Submit the changes; `done` is called once, and never before this returns."""
 
 
 STAYS_PENDING: Final = frozenset(
@@ -69,14 +70,14 @@ STAYS_PENDING: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""What the controller knows is newer than what the leader knows, which the metadata will tell it."""
+"""The controller has newer state than the leader, which the leader will receive with the metadata."""
 
 NOT_APPLIED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-"""What the leader knows is right, and the change was not made, and never will be: the ISR is what it was."""
+"""The leader's state is current, but the controller did not and will not apply the change."""
 
 
 class AlterPartitionManager:
-    """The changes that the partitions of one broker want."""
+    """The pending ISR changes of all partitions that one broker leads."""
 
     def __init__(self, host: Host, controller: IsrController) -> None:
         self._host = host
@@ -85,9 +86,9 @@ class AlterPartitionManager:
         self._in_flight = False
 
     def submit(self, change: IsrChange, on_changed: OnIsrChanged) -> None:
-        """Have a change made; `told` is called once, not before this returns.
+        """Submit a change; `on_changed` is called once, and never before this returns.
 
-        OPERATION_NOT_ATTEMPTED: another one for the partition is on its way.
+        OPERATION_NOT_ATTEMPTED: another change of the partition is pending.
         """
         key = change.topic_id, change.partition_index
         if key in self._pending:
@@ -95,7 +96,7 @@ class AlterPartitionManager:
             return
         self._pending[key] = change, on_changed
         if not self._in_flight:
-            # What the same turn wants for other partitions goes with it.
+            # Changes of other partitions in this turn go into the same request.
             self._in_flight = True
             self._host.call_soon(self._send)
 
@@ -115,7 +116,7 @@ class AlterPartitionManager:
             if found is None:
                 missing = True
                 continue
-            # First, so that who is told may want something else at once.
+            # First, so that the callback may submit the next change.
             del self._pending[key]
             on_changed(found)
         if missing:

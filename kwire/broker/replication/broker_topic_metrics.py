@@ -1,7 +1,8 @@
-"""What has come in and gone out, a topic: counts that only rise, for as long as the topic is there.
+"""Traffic counters per topic, as in Kafka's BrokerTopicMetrics: they only rise while the topic exists.
 
-They are kept a topic and not a partition, so that none falls when a partition moves to another broker: who
-takes rates of them would see a fall as a new start. Each costs one addition where the bytes pass by anyway.
+They are kept per topic and not per partition, so that no counter falls when a partition moves to another
+broker: a monitoring system would take that for a restart. A counter costs one addition where the bytes are
+handled anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NOT_COUNTED: Final = frozenset(
         ErrorCode.RECORD_LIST_TOO_LARGE,
     }
 )
-"""Refusals that Apache Kafka does not count as failed appends."""
+"""Errors that Apache Kafka does not count as failed appends."""
 
 COUNTS: Final = (
     "bytes_in",
@@ -33,54 +34,54 @@ COUNTS: Final = (
 
 
 class BrokerTopicMetrics:
-    """The counts of one topic on this broker since it started."""
+    """The counters of one topic on this broker since its start."""
 
     __slots__ = COUNTS
 
     def __init__(self) -> None:
         self.bytes_in = 0
-        """Of what was appended by clients and coordinators."""
+        """Bytes appended by clients and coordinators."""
         self.bytes_out = 0
-        """Of what was sent to consumers."""
+        """Bytes sent to consumers."""
         self.appends = 0
-        """Of batches to a partition, the refused ones among them."""
+        """Batches to append, including rejected ones."""
         self.failed_appends = 0
         self.reads = 0
-        """Answers to a fetch, a partition, of consumers and followers."""
+        """Partitions in Fetch responses to consumers and followers."""
         self.messages_in = 0
         self.replication_bytes_in = 0
-        """Of what was fetched from leaders."""
+        """Bytes fetched from leaders."""
         self.replication_bytes_out = 0
-        """Of what was sent to followers."""
+        """Bytes sent to followers."""
 
     def add(self, other: BrokerTopicMetrics) -> None:
-        """Count what another has counted, too."""
+        """Add the counts of `other` to these."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class BrokerTopicStats:
-    """The counts of all topics of a broker, those of deleted ones in one sum."""
+    """The counters of all topics of a broker, with one sum for deleted topics."""
 
     def __init__(self) -> None:
         self.topics: dict[str, BrokerTopicMetrics] = {}
         self._deleted = BrokerTopicMetrics()
 
     def for_topic(self, topic: str) -> BrokerTopicMetrics:
-        """The counts of a topic, from zero where there was no such topic."""
+        """Return the counters of a topic, creating them if necessary."""
         known = self.topics.get(topic)
         if known is None:
             known = self.topics[topic] = BrokerTopicMetrics()
         return known
 
     def remove(self, topic: str) -> None:
-        """The topic is deleted. What it has had still counts in the total."""
+        """Remove a deleted topic. Its counts remain in the total."""
         known = self.topics.pop(topic, None)
         if known is not None:
             self._deleted.add(known)
 
     def total(self) -> BrokerTopicMetrics:
-        """The sum over all topics that were ever there."""
+        """Return the sum over all topics since the start, including deleted ones."""
         total = BrokerTopicMetrics()
         for known in (self._deleted, *self.topics.values()):
             total.add(known)

@@ -1,4 +1,4 @@
-"""What a partition has promised to whom appends to it."""
+"""Acknowledgements that a partition owes to its producers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from kwire.host.host import Timer
 from kwire.wire.errors import ApiError
 
 AppendCallback = Callable[[ApiError | None], None]
-"""AppendCallback once what was promised of an append is so (None), or that it failed."""
+"""A callback for an append: called once, with None or with the error."""
 
 NO_REPLICATION = 0
-"""As an offset that has to be replicated: none."""
+"""The required offset of an append that need not be replicated."""
 
 PendingAcknowledgement = tuple[int, AppendCallback, int | None]
-"""Whom to tell of an append once it is written and the high watermark is there; how long to wait for that."""
+"""The high watermark that an append requires, its callback, and the timeout for replication in ms."""
 
 
 class DelayedProduce:
-    """A promise of what is written, and waits for other replicas."""
+    """An append in purgatory: it is written, and waits until other replicas have it."""
 
     __slots__ = ("callback", "required_offset", "timer")
 

@@ -1,10 +1,11 @@
-"""Partitions on their way from one log directory to another, while they are written to. KIP-113, KIP-858.
+"""Moves of replicas between log directories, while they are written to. KIP-113, KIP-858.
 
-Each goes through the same steps: its copy is filled, piece by piece, each read in a thread and appended in a
-turn of the loop; rolled segments are synced on the way. Once it has caught up the cluster is told where the
-partition will be, and when that is committed the copy gets what has come since, and serves in the log's place
-from the next turn on, while it is on its way there (`LogReplacement`). Whoever dies before that
-finds both, and the copy goes on being filled.
+Kafka's ReplicaAlterLogDirsThread does the same. A future log in the other directory is filled region by
+region: a thread reads a region, and a turn of the loop appends it. Rolled segments are synced on the way.
+Once the future log has nearly caught up, the broker reports the new directory to the controller. After the
+controller has committed that, the loop copies the rest, and the future log replaces the current log from the
+next turn on, while its directory is being renamed. If the broker dies before that, it finds both logs at
+start, and the move continues.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from kwire.host.host import Host, T
 from kwire.wire.errors import ApiError, ErrorCode
 
 _PAUSE_MS = 200
-"""How long a move waits that may not go on now."""
+"""The wait of a move that is not allowed to copy now."""
 _MAX_WAIT_MS = 1000
-"""After how long at most a limit is looked at again: it may have been raised."""
+"""The longest wait before the rate limit is checked again: it may have been raised."""
 _FINAL_COPY_BYTES = 256 * 1024
-"""How much may be missing of a copy that takes the place of its log: the loop copies it."""
+"""The future log may lag this far behind when it replaces the log: the loop copies the rest."""
 _MAX_CONCURRENT = 4
-"""How many partitions move at a time; the others wait for their turn."""
+"""The number of moves that copy at a time. The others wait."""
 
 OnAssigned = Callable[[ApiError | None], None]
 
@@ -47,11 +48,11 @@ class DirectoryMoves:
         bytes_per_second: Callable[[], int | None],
         on_moved: Callable[[Log, Log], None],
     ) -> None:
-        """`assign` tells the cluster in which directory a log lies, and calls back when that is committed.
+        """`assign` reports the directory of a log to the controller, and calls back when it is committed.
 
-        `is_cleaned`: whether a log is being compacted; it does not begin once a copy is there.
-        `bytes_per_second`: how fast all moves together may copy, now; None for as fast as they can.
-        `on_moved` is called with the old log and the new.
+        `is_cleaned` returns whether a log is being compacted; the cleaner skips logs that have a future log.
+        `bytes_per_second` returns the current limit of all moves together, or None.
+        `on_moved` is called with the old log and the new log.
         """
         self.log_manager = log_manager
         self.host = host
@@ -62,17 +63,16 @@ class DirectoryMoves:
         self._bytes_per_second = bytes_per_second
         self._moves: dict[Partition, _Move] = {}
         self._queued: dict[Partition, LogDirectory] = {}
-        """Where those are to move next that have not come to their places yet."""
-
+        """The next move of logs that are still being replaced after their last one."""
         self._excess_bytes = 0
-        """What was copied beyond the limit."""
+        """Copied bytes beyond the rate limit."""
         self._excess_updated_ms = 0
 
     def start(self, partition: Partition, directory: LogDirectory) -> None:
-        """Move a partition; nothing happens where it lies there, or is on its way there already.
+        """Start to move a partition, unless it is in the directory or moving there already.
 
-        Its copy is there when this returns, unless it has just moved: it comes to its place first, so that
-        a start never finds two copies. StorageError, ApiError: KAFKA_STORAGE_ERROR.
+        The future log exists when this returns. If the last move still replaces the log, the new move waits
+        for that, so that a start never finds two future logs. StorageError; ApiError KAFKA_STORAGE_ERROR.
         """
         log, pending_logs = partition.log, self.log_manager.pending_logs
         self._queued.pop(partition, None)
@@ -84,22 +84,22 @@ class DirectoryMoves:
             return
         existing = self.log_manager.future_log(partition.topic, partition.index)
         if existing is None and self.log_manager.any_offline:
-            # As Kafka: a copy may be there already, where nobody can see it.
+            # As in Kafka: the offline directory may hold a future log already.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         if partition in self._moves:
             return
         move = self._moves[partition] = _Move(self, partition, directory)
-        self.logger.info("%s moves to %s", partition.log.name, directory.path)
+        self.logger.info("Moving %s to log directory %s", partition.log.name, directory.path)
         self.host.call_soon(move.advance)
 
     def _start_queued(self, partition: Partition) -> None:
-        """It has come to its place, or has failed on the way."""
+        """Start a queued move: the log has been replaced, or the replacement has failed."""
         directory = self._queued.pop(partition, None)
         if directory is not None and partition.log.failure is None:
             self._try_start(partition, directory)
 
     def cancel(self, partition: Partition) -> None:
-        """Throw away the copy of a partition, if it is on its way. StorageError."""
+        """Cancel the move of a partition, if there is one, and delete its future log. StorageError."""
         self._queued.pop(partition, None)
         move = self._moves.pop(partition, None)
         if move is not None:
@@ -107,21 +107,21 @@ class DirectoryMoves:
         future = self.log_manager.future_log(partition.topic, partition.index)
         if future is not None:
             self.logger.info(
-                "%s stays where it is, the copy in %s goes", partition.log.name, future.directory
+                "Canceled moving %s: deleting future log %s", partition.log.name, future.directory
             )
             directory = self.log_manager.directory_of(future)
             self.log_manager.delete(future, self.host.now_ms(), sync=False)
-            # In vain after a loss of power: then the copy is there again, and goes on where it was.
+            # If a power loss undoes the deletion, the future log is there again, and the move continues.
             self.host.run_in_worker(directory.sync, partial(self.log_manager.handle_sync_result, directory))
 
     def source_truncated(self, partition: Partition) -> None:
-        """The log of a follower was cut, or has started anew: so is the copy, if it is on its way."""
+        """Truncate the future log, if there is one: the follower's log was truncated or has started over."""
         move = self._moves.get(partition)
         if move is not None:
             move.source_truncated()
 
     def resume(self, partition: Partition) -> None:
-        """Go on with what a restart has interrupted, if there is anything. Never raises."""
+        """Resume the move that a restart has interrupted, if there is one. Never raises."""
         future = self.log_manager.future_log(partition.topic, partition.index)
         if future is None or future.topic_id != partition.topic_id:
             return
@@ -131,10 +131,10 @@ class DirectoryMoves:
         try:
             self.start(partition, directory)
         except (StorageError, ApiError) as error:
-            self.logger.error("%s cannot go on moving: %s", partition.log.name, error)
+            self.logger.error("Cannot resume moving %s: %s", partition.log.name, error)
 
     def stop(self) -> None:
-        """Do nothing more: the broker ends. What was copied stays for the next start."""
+        """Stop all moves: the broker is shutting down. The next start resumes them."""
         for move in self._moves.values():
             move.is_ended = True
         self._moves.clear()
@@ -143,12 +143,12 @@ class DirectoryMoves:
     # --- for the moves
 
     def move_ended(self, move: _Move) -> None:
-        """A move is over, one way or the other."""
+        """Forget a move that has finished or failed."""
         if self._moves.get(move.partition) is move:
             del self._moves[move.partition]
 
     def delay_ms(self, move: _Move) -> int:
-        """How long a move has to wait before it may copy more; 0 for not at all."""
+        """Return how long a move has to wait before it may copy more; 0 if it need not wait."""
         running = list(self._moves.values())[:_MAX_CONCURRENT]
         if move not in running or self.is_cleaned(move.partition.log):
             return _PAUSE_MS
@@ -163,12 +163,12 @@ class DirectoryMoves:
         return min(_MAX_WAIT_MS, -(-self._excess_bytes * 1000 // max(1, limit)))
 
     def record_copied(self, size_bytes: int) -> None:
-        """Count what was copied."""
+        """Count copied bytes against the rate limit."""
         self._excess_bytes += size_bytes
 
 
 class _Move:
-    """One partition on its way. `go_on` decides each time anew what comes next."""
+    """The move of one partition. Each `advance` decides on the next step."""
 
     def __init__(self, moves: DirectoryMoves, partition: Partition, directory: LogDirectory) -> None:
         self.partition = partition
@@ -184,18 +184,18 @@ class _Move:
         self._truncations = 0
 
     def source_truncated(self) -> None:
-        """What was read of the log before may not be in it any more."""
+        """Truncate the future log, and drop a read that is in progress: its records may be gone."""
         self._truncations += 1
         self._guarded(lambda: self._copy.truncate_to_source(self._moves.host.now_ms()))
 
     def cancel(self) -> None:
-        """Go no further, and let the cluster know where the partition stays."""
+        """Stop the move, and report the old directory if the new one was reported."""
         self.is_ended = True
         if self._assigning or self._is_assigned:
             self._moves.assign(self.partition.log, self._source_directory, lambda error: None)
 
     def advance(self) -> None:
-        """The next step."""
+        """Do the next step, or wait."""
         if self.is_ended:
             return
         moves, copy = self._moves, self._copy
@@ -248,7 +248,7 @@ class _Move:
             return
         if error is not None:
             self._moves.logger.warning(
-                "%s: the cluster cannot be told of its move: %s", self.partition.log.name, error
+                "Cannot report the new log directory of %s, will retry: %s", self.partition.log.name, error
             )
             self._moves.host.schedule(_MAX_WAIT_MS, self.advance)
             return
@@ -265,7 +265,7 @@ class _Move:
         moves.move_ended(self)
         moves.on_moved(old, replacement.log)
         moves.log_manager.pending_logs.start_replacement(replacement, moves.host)
-        self._moves.logger.info("%s has moved to %s", replacement.log.name, self._directory.path)
+        self._moves.logger.info("Moved %s to log directory %s", replacement.log.name, self._directory.path)
 
     def _in_worker(
         self, work: Callable[[], T], then: Callable[[T], None], concerned: Log | None = None
@@ -290,11 +290,11 @@ class _Move:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """It cannot go on; the copy stays, for a restart or for another attempt."""
+        """End the move with an error. The future log stays for a restart or another attempt."""
         if self.is_ended:
             return
         self._moves.logger.error(
-            "%s cannot move to %s: %s", self.partition.log.name, self._directory.path, error
+            "Cannot move %s to log directory %s: %s", self.partition.log.name, self._directory.path, error
         )
         self.cancel()
         self._moves.move_ended(self)

@@ -1,10 +1,10 @@
-"""What a follower asks of one leader, request after request: KIP-227, as the one that fetches.
+"""The follower's side of an incremental fetch session with one leader. KIP-227.
 
-The leader remembers what was asked, so that a request carries only what has changed since, and its answer
-only what is new. A session that the leader does not know, or that has gone wrong, is begun anew with all
-there is; so it is when it is not known whether a request has arrived.
+The leader remembers the partitions of the session. A request carries only positions that have changed, and
+a response only partitions with news. The handler starts a new session with all partitions if the leader does
+not know the session, or if a request failed and may not have arrived.
 
-    follow, forget -> request -> answered | failed -> request -> ...
+    add, remove -> build_request -> handle_response | reset -> build_request -> ...
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ INITIAL_EPOCH: Final = 0
 MAX_EPOCH: Final = 0x7FFFFFFF
 
 TopicIdPartition = tuple[Uuid, int]
-"""A partition: the id of its topic, and its number."""
+"""A partition as topic id and partition index."""
 
 
 class FetchPosition(NamedTuple):
-    """What the leader is asked for of one partition: where the follower's log ends, and in which epochs."""
+    """The position to fetch a partition from: the end of the follower's log, and its epochs."""
 
     offset: int
     leader_epoch: int
@@ -42,65 +42,65 @@ class FetchPosition(NamedTuple):
 
 
 class FetchSessionHandler:
-    """One session, with at most one request under way."""
+    """One fetch session, with at most one request in flight."""
 
     __slots__ = ("_session_id", "_session_partitions", "_to_forget", "_to_send", "epoch")
 
     def __init__(self) -> None:
         self._session_id = INVALID_SESSION_ID
         self.epoch = INITIAL_EPOCH
-        """That of the next request."""
+        """The session epoch of the next request."""
         self._session_partitions: dict[TopicIdPartition, FetchPosition] = {}
-        """What the leader knows, or will when the request has arrived that is under way."""
+        """The positions that the leader knows, or will know once the request in flight has arrived."""
         self._to_send: dict[TopicIdPartition, FetchPosition] = {}
-        """What it is to be told."""
+        """New and changed positions for the next request."""
         self._to_forget: dict[TopicIdPartition, None] = {}
 
     def __len__(self) -> int:
-        """How many partitions are followed."""
+        """Return the number of partitions to fetch."""
         return len(self._session_partitions) + sum(
             key not in self._session_partitions for key in self._to_send
         )
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to ask, nor to take back."""
+        """Whether there is no partition to fetch or to forget."""
         return not (self._session_partitions or self._to_send or self._to_forget)
 
-    # --- what is followed
+    # --- partitions
 
-    def add(self, key: TopicIdPartition, asked: FetchPosition) -> None:
-        """Fetch a partition from here on, whether it was fetched before or not."""
+    def add(self, key: TopicIdPartition, position: FetchPosition) -> None:
+        """Fetch a partition from this position on, whether or not it is in the session."""
         self._to_forget.pop(key, None)
-        if self._session_partitions.get(key) == asked:
+        if self._session_partitions.get(key) == position:
             self._to_send.pop(key, None)
         else:
-            self._to_send[key] = asked
+            self._to_send[key] = position
 
     def remove(self, key: TopicIdPartition) -> None:
-        """Do not fetch a partition, until it is to be followed again. What is answered of it is stale."""
+        """Stop fetching a partition. Data for it in a response that is still to come is ignored."""
         self._to_send.pop(key, None)
         if self._session_partitions.pop(key, None) is not None:
             self._to_forget[key] = None
 
-    # --- requests and answers
+    # --- requests and responses
 
     def build_request(self, max_bytes: int) -> FetchRequest:
-        """The next request; the session has moved on to it. At most `max_bytes` of each partition.
+        """Build the next request, with at most `max_bytes` per partition, and advance the session.
 
-        Who asks, and how long the leader may wait, is for the caller to fill in.
+        The caller fills in the replica id and how long the leader may wait.
         """
         known, changed = self._session_partitions, self._to_send
         known.update(changed)
         forgotten, self._to_forget = self._to_forget, {}
         self._to_send = {}
-        asked, to_forget = (known, ()) if self.epoch == INITIAL_EPOCH else (changed, forgotten)
+        positions, to_forget = (known, ()) if self.epoch == INITIAL_EPOCH else (changed, forgotten)
         return FetchRequest(
             session_id=self._session_id,
             session_epoch=self.epoch,
             topics=[
                 FetchTopic(topic_id=topic_id, partitions=partitions)
-                for topic_id, partitions in _by_topic(asked, max_bytes).items()
+                for topic_id, partitions in _by_topic(positions, max_bytes).items()
             ],
             forgotten_topics_data=[
                 ForgottenTopic(topic_id=topic_id, partitions=indexes)
@@ -109,13 +109,13 @@ class FetchSessionHandler:
         )
 
     def handle_response(self, response: FetchResponse) -> str | None:
-        """Move on with the session; why this answer is of no use, or None where `fresh` tells what it has."""
+        """Advance the session; return why the response cannot be used, or None if it can."""
         if response.error_code:
-            self.reset(forgotten=response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            self.reset(session_lost=response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return ErrorCode(response.error_code).name
         if self.epoch != INITIAL_EPOCH:
             if response.session_id == INVALID_SESSION_ID:
-                self.reset(forgotten=True)  # the leader has ended it, with this answer
+                self.reset(session_lost=True)  # the leader has closed the session with this response
             else:
                 self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
             return None
@@ -125,7 +125,7 @@ class FetchSessionHandler:
             for data in topic.partitions
         }
         if not returned and response.throttle_time_ms:
-            return f"the leader wants it to wait {response.throttle_time_ms} ms"  # KIP-219
+            return f"the leader throttles this broker for {response.throttle_time_ms} ms"  # KIP-219
         if not returned >= self._session_partitions.keys():
             self.reset()
             missing = self._session_partitions.keys() - returned
@@ -137,31 +137,31 @@ class FetchSessionHandler:
     def fetched_partitions(
         self, response: FetchResponse
     ) -> Iterator[tuple[TopicIdPartition, FetchPosition, PartitionData]]:
-        """What an answer tells of partitions that are still to be fetched where they were when it was asked.
+        """Yield the data for partitions whose position has not changed since the request.
 
-        Anything else is stale: since then the partition was forgotten, cut, or has another leader.
+        Other data is stale: the partition was removed or truncated, or its leader has changed.
         """
         known, changed = self._session_partitions, self._to_send
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
-                asked = known.get(key)
-                if asked is not None and key not in changed:
-                    yield key, asked, data
+                position = known.get(key)
+                if position is not None and key not in changed:
+                    yield key, position, data
 
-    def reset(self, *, forgotten: bool = False) -> None:
-        """Begin anew: the request was not answered, or the leader has forgotten the session."""
-        if forgotten:
+    def reset(self, *, session_lost: bool = False) -> None:
+        """Start a new session: the request failed, or the leader has lost the session."""
+        if session_lost:
             self._session_id = INVALID_SESSION_ID
-        # A new session ends the one that its first request names.
+        # The first request of a new session names the old one, which closes it on the leader.
         self.epoch = INITIAL_EPOCH
 
 
 def _by_topic(
-    asked: dict[TopicIdPartition, FetchPosition], max_bytes: int
+    positions: dict[TopicIdPartition, FetchPosition], max_bytes: int
 ) -> dict[Uuid, list[FetchPartition]]:
     found: dict[Uuid, list[FetchPartition]] = {}
-    for (topic_id, index), position in asked.items():
+    for (topic_id, index), position in positions.items():
         found.setdefault(topic_id, []).append(
             FetchPartition(
                 partition=index,

@@ -1,4 +1,4 @@
-"""What followers and the rest of their broker ask of each other."""
+"""Protocols between the fetchers of a broker and its other parts."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from kwire.host.host import Host, PeerAddress
 
 
 class FetcherManager(Protocol):
-    """Whoever fetches from leaders what this broker's followers have not got yet."""
+    """The component that fetches from leaders for the followers of this broker."""
 
     def add_fetcher(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
-        """The partition is led by this broker, in this epoch; -1 where nobody leads it, or it is not known.
+        """Fetch for a partition from this leader in this epoch; -1 if the leader is unknown or there is none.
 
-        Told of every change of the partition that the metadata has, be it one of the leader or not.
+        Called for every change of the partition in the metadata, also if its leader stays the same.
         """
 
     def remove_fetcher(self, partition: Partition) -> None:
-        """It is a follower no more: it leads, its log has failed, or it is none of this broker's.
+        """Stop fetching: the partition became leader, is offline or was removed.
 
-        A broker that is about to end (KIP-841) forgets what it is not in sync with any more, too.
+        Also called during a controlled shutdown for partitions that have left the ISR (KIP-841).
         """
 
 
 class StagedAppends(Protocol):
-    """Something that has staged appends, and writes them when the turn ends."""
+    """A component with staged appends, which it writes when the turn ends."""
 
     def commit(self) -> None:
-        """Write them, and tell who waits for that. Never raises."""
+        """Write the staged appends and acknowledge them. Never raises."""
 
 
 class FetcherPorts(Protocol):
-    """What a fetcher is told by the rest of its broker."""
+    """The parts of the broker that a fetcher uses."""
 
     @property
     def config(self) -> BrokerConfig: ...
@@ -51,7 +51,7 @@ class FetcherPorts(Protocol):
     @property
     def quota(self) -> ReplicationQuota: ...
     def address_of(self, broker_id: int) -> PeerAddress | None:
-        """Where other brokers reach this one; None while it is not registered."""
+        """Return the address of a broker, or None if the broker is not registered."""
 
     def stage(self, appended: StagedAppends) -> None:
-        """Have it committed when the turn ends."""
+        """Have `appended.commit` called when the turn ends."""

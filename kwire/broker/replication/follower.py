@@ -1,8 +1,10 @@
-"""What a follower does to its log: it appends what the leader has, cuts what the leader has not, and starts
-anew where the leader's log has gone on without it.
+"""The log of a follower of one leader.
 
-KIP-101, KIP-279: two logs are the same up to where they agree on the leader epochs. The leader compares what
-the follower's Fetch says of its end (KIP-595), and tells where to look for the common end.
+A follower appends the leader's records, truncates its log where it diverges from the leader's, and starts
+over if the leader's log starts after the end of its own.
+
+KIP-101, KIP-279: two logs are identical up to the last leader epoch that both have. The leader compares the
+last fetched epoch in a Fetch with its own epochs, and returns the epoch from which on they diverge (KIP-595).
 """
 
 from __future__ import annotations
@@ -22,24 +24,24 @@ from kwire.wire.messages.fetch import PartitionData
 
 
 class FetchState(Enum):
-    """What a follower waits for."""
+    """The state of a follower: what it waits for."""
 
     FETCHING = auto()
-    """The leader's records."""
+    """Waits for the leader's records."""
     SYNCING = auto()
-    """Its own disk: it was cut, or flush.messages asks for it."""
+    """Waits for its disk, after a truncation or because of flush.messages."""
     LISTING_OFFSETS = auto()
-    """The leader's word of where its log begins and ends."""
+    """Waits for the leader's log start offset and log end offset."""
     BACKING_OFF = auto()
-    """The leader could not answer for this partition: it is asked again a little later."""
+    """The leader returned an error for this partition; the next attempt follows shortly."""
     FAILED = auto()
-    """The metadata: this leader has nothing for it."""
+    """Waits for the metadata to name another leader or a later leader epoch."""
     ENDED = auto()
-    """Nothing: it follows this leader in this epoch no more."""
+    """The follower no longer fetches from this leader in this epoch."""
 
 
 class FetchEvent(Enum):
-    """What changes that."""
+    """An event that changes the state of a follower."""
 
     MUST_SYNC = auto()
     SYNCED = auto()
@@ -80,11 +82,11 @@ TRANSITIONS: Final = MappingProxyType(
         FetchState.ENDED: {},
     }
 )
-"""Every legal move; any other is this program's own fault."""
+"""Every legal transition; any other is a bug of kwire."""
 
 
 class Follower:
-    """One partition that follows a leader, in one epoch."""
+    """One partition that follows a leader in one leader epoch."""
 
     __slots__ = (
         "_held_data",
@@ -103,33 +105,33 @@ class Follower:
     def __init__(
         self, partition: Partition, leader_epoch: int, host: Host, on_truncated: Callable[[Partition], None]
     ) -> None:
-        """`on_cut` is called when its log was cut, or has started anew."""
+        """`on_truncated` is called after the log was truncated or has started over at another offset."""
         self.partition = partition
         self.key: TopicIdPartition = (partition.topic_id, partition.index)
         self.leader_epoch = leader_epoch
         self.state = FetchState.FETCHING
         self.has_staged = True
-        """Whether `commit` has something to write, or to take over; at first, whether it finds it synced."""
+        """Whether `commit` has something to do: records, leader offsets, or at first the check for a sync."""
         self.is_caught_up = False
-        """Whether it had, at its last answer, all that is replicated."""
+        """Whether the log had everything up to the leader's high watermark after the last response."""
         self._held_data: PartitionData | None = None
-        """An answer whose first batch the log is to begin with."""
+        """A response with the batch at which the log starts over, until the restart is synced."""
         self._host = host
         self._on_truncated = on_truncated
         self._high_watermark = self._log_start_offset = -1
 
     def __repr__(self) -> str:
-        return f"{self.partition.topic}-{self.partition.index} ({self.state.name} in {self.leader_epoch})"
+        return f"{self.partition.log.name} ({self.state.name}, leader epoch {self.leader_epoch})"
 
     def transition(self, event: FetchEvent) -> None:
-        """Something has happened to it. AssertionError where that cannot be."""
-        following = TRANSITIONS[self.state].get(event)
-        assert following is not None, f"{event.name} comes to {self!r}"
-        self.state = following
+        """Change the state. AssertionError: the event is not legal in the current state."""
+        next_state = TRANSITIONS[self.state].get(event)
+        assert next_state is not None, f"event {event.name} for {self!r}"
+        self.state = next_state
 
     @property
     def fetch_position(self) -> FetchPosition:
-        """What to ask the leader for."""
+        """The position for the next Fetch."""
         log = self.partition.log
         epoch = log.latest_epoch
         return FetchPosition(
@@ -140,9 +142,9 @@ class Follower:
         )
 
     def start(self) -> bool:
-        """Start to follow. StorageError.
+        """Prepare the log for fetching. StorageError.
 
-        Where no epoch tells what the log has in common with the leader's, that is what was committed.
+        A log without leader epochs is truncated to its high watermark: no epoch shows where it diverges.
         """
         log = self.partition.log
         if log.latest_epoch is None and log.high_watermark < log.log_end_offset:
@@ -151,23 +153,23 @@ class Follower:
 
     @property
     def lag(self) -> int:
-        """How many records it lacks of those that are committed, as far as it has heard."""
+        """The number of committed records that the log lacks, by the leader's last high watermark."""
         return max(0, self._high_watermark - self.partition.log.log_end_offset)
 
-    # --- what the leader says
+    # --- fetched records
 
     def stage_fetched(self, data: PartitionData) -> int:
-        """Stage the batches of an answer, which `commit` writes; how many bytes they are.
+        """Stage the fetched batches for `commit`; return their size in bytes.
 
-        ApiError: CORRUPT_MESSAGE, which may be another time; KAFKA_STORAGE_ERROR; OFFSET_OUT_OF_RANGE for
-        batches that do not follow its end. StorageError.
+        ApiError: CORRUPT_MESSAGE (a retry may succeed), KAFKA_STORAGE_ERROR, or OFFSET_OUT_OF_RANGE if the
+        batches do not continue the log. StorageError.
         """
         log = self.partition.log
         assert isinstance(data.records, bytes | bytearray | memoryview) or data.records is None
         records = memoryview(data.records or b"")
         if records:
             if self._begins_in_batch(records):
-                data.records = bytes(records)  # the answer's buffer is the next one's, too
+                data.records = bytes(records)  # the receive buffer is reused for the next response
                 self._held_data = data
                 return 0
             self.partition.topic_metrics.replication_bytes_in += len(records)
@@ -177,7 +179,7 @@ class Follower:
         return len(records)
 
     def stage_held(self) -> bool:
-        """Stage what came before the log could begin anew, if it can. ApiError, StorageError as of `take`."""
+        """Stage the response that had to wait until the log started over. Errors as in `stage_fetched`."""
         held = self._held_data
         if held is not None and not self.partition.log.awaits_sync:
             self._held_data = None
@@ -190,9 +192,10 @@ class Follower:
         self.has_staged = True
 
     def _begins_in_batch(self, records: memoryview) -> bool:
-        """Whether the leader's log begins within a batch, after DeleteRecords: an empty one has it whole.
+        """Whether an empty log must start over because the leader's log starts within a batch.
 
-        It begins anew there, and takes the batch once that is on the disk.
+        DeleteRecords can move the leader's log start into a batch. The log starts over at the base offset of
+        the batch, and appends the batch once the restart is synced.
         """
         log = self.partition.log
         if log.log_start_offset < log.log_end_offset or len(records) < HEADER_BYTES:
@@ -204,9 +207,9 @@ class Follower:
         return True
 
     def commit(self) -> bool:
-        """Write what is staged, and take over what the leader has told. Never raises.
+        """Write what is staged and apply the leader's offsets. Never raises.
 
-        Whether the disk is to be waited for before the leader is told that the log is so long.
+        Return whether the log must be synced before the leader may learn its new end.
         """
         self.has_staged = False
         partition = self.partition
@@ -218,7 +221,7 @@ class Follower:
         except (StorageError, ApiError) as error:
             failure = log.failure or StorageError(str(error))
         except Exception as error:
-            # Ours: what the log holds now is in doubt, so it is of no use any more.
+            # A bug of kwire: the log may be inconsistent, so it is taken offline.
             self._host.logger("kwire.partition").exception("%r cannot be written", self)
             failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
@@ -226,9 +229,9 @@ class Follower:
         return False
 
     def _apply_leader_offsets(self) -> None:
-        """The leader's high watermark and log start, as far as this log reaches."""
+        """Apply the leader's high watermark and log start offset, as far as this log reaches."""
         log = self.partition.log
-        # What was committed stays so: a new leader hears of the high watermark later than others may have.
+        # The high watermark never goes back: a new leader learns it later than this replica may have.
         committed = min(self._high_watermark, log.log_end_offset)
         has_risen = committed > log.high_watermark
         if has_risen:
@@ -238,21 +241,21 @@ class Follower:
         if has_risen and self.partition.delayed_fetches:
             self.partition.wake()
 
-    # --- where the leader's log differs
+    # --- divergence from the leader
 
     def truncate_to_leader(self, data: PartitionData) -> bool:
-        """Cut the log to where it may be the same as the leader's. False where that leaves it as it was.
+        """Truncate the log to where it may match the leader's; return False if nothing has changed.
 
-        The diverging epoch is the leader's last one up to that of the follower's end, with where that ended.
-        Where the follower does not know it, its own last one before is asked about next. Else the logs are
-        the same from here on, and what the answer tells beside it can be taken over: the leader may not tell
-        it again. StorageError.
+        The response names the leader's largest epoch up to the follower's last fetched epoch, and the end
+        offset of that epoch. If this log lacks the epoch, it is truncated to the end of its own largest epoch
+        before, and the next Fetch repeats the comparison. Otherwise the logs match after the truncation, and
+        the high watermark in the response is valid: the leader may not send it again. StorageError.
         """
         before, diverging = self.fetch_position, data.diverging_epoch
         log = self.partition.log
         epoch, end_offset = log.end_offset_for_epoch(diverging.epoch)
         if epoch < 0:
-            common = diverging.end_offset  # all epochs of this log are later than any that both have
+            common = diverging.end_offset  # this log has only later epochs
         elif epoch == diverging.epoch:
             common = min(end_offset, diverging.end_offset)
             self._record_leader_offsets(data)
@@ -262,21 +265,28 @@ class Follower:
         return self.fetch_position != before
 
     def truncate_to(self, offset: int) -> None:
-        """Forget what the leader does not have. StorageError."""
+        """Truncate the log and log it. StorageError."""
         log = self.partition.log
         logger = self._host.logger("kwire.partition")
         if offset < log.high_watermark:
-            logger.warning("%r is cut to %d, below its high watermark %d", self, offset, log.high_watermark)
+            logger.warning(
+                "Truncating %s to offset %d, below its high watermark %d: committed records may be lost",
+                log.name, offset, log.high_watermark,
+            )  # fmt: skip
         elif offset < log.log_end_offset:
-            logger.info("%r is cut from %d to %d", self, log.log_end_offset, offset)
+            logger.info(
+                "Truncating %s to offset %d from log end offset %d, to match the leader of leader epoch %d",
+                log.name, offset, log.log_end_offset, self.leader_epoch,
+            )  # fmt: skip
         if log.truncate_to(offset):
             self._on_truncated(self.partition)
 
     def resolve_out_of_range(self, leader_start_offset: int, leader_end_offset: int) -> None:
-        """Go to where the leader's log is, whose epochs say nothing about this one. StorageError.
+        """Truncate or restart the log after OFFSET_OUT_OF_RANGE from the leader. StorageError.
 
-        It ends before this one does, after an unclean election; or it begins after this one ends, for a
-        replica that was away for long. Where neither is so any more, the log goes on as it is.
+        The leader's log ends before this one after an unclean leader election: truncate. The leader's log
+        starts after the end of this one if the replica was down for long: start over at the leader's log
+        start offset. If neither holds any more, the log stays as it is.
         """
         log = self.partition.log
         end_offset = log.log_end_offset
@@ -284,8 +294,8 @@ class Follower:
             self.truncate_to(leader_end_offset)
         elif leader_start_offset > end_offset:
             self._host.logger("kwire.partition").warning(
-                "%r ends at %d and starts anew at %d, where its leader begins",
-                self, end_offset, leader_start_offset,
+                "%s starts over at offset %d, the leader's log start offset: its log end offset %d is lower",
+                log.name, leader_start_offset, end_offset,
             )  # fmt: skip
             self._restart_at(leader_start_offset)
 

@@ -1,11 +1,12 @@
-"""What a leader knows of one follower, which is what that has told with its fetches.
+"""The state of one follower, as the leader knows it from the follower's fetches.
 
-A fetch from an offset says that the follower has all before it. It is caught up when it fetches from where
-the leader's log ends; or, where appends come faster than fetches, from where that ended at the fetch before.
+A Fetch from an offset acknowledges everything before it. A follower is caught up if it fetches from the
+leader's log end offset. If appends come faster than fetches, the log end offset at its previous Fetch is
+sufficient.
 
-A follower at the end of the log does not name the partition again in its fetch session while nothing is
-appended, and nothing is done here then. Each fetch of that session says that it still is caught up: the time
-of the last one is taken over when the log grows.
+A follower at the log end does not name the partition again in its fetch session until the log grows, and the
+leader does no work for it. Each Fetch of the session still shows that the follower is caught up: the time of
+the last Fetch is used when the log grows.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ NEVER_MS: Final = -(1 << 62)
 
 
 class FetchSessionPartition(Protocol):
-    """A follower's place in its fetch session."""
+    """A partition in a follower's fetch session."""
 
     @property
     def fetched_ms(self) -> int:
-        """When the session was last used."""
+        """The time of the session's last Fetch."""
 
     def changed(self, *, wake: bool) -> None:
-        """There may be news of the partition; with `wake` a fetch that waits is to look now."""
+        """Mark the partition as changed; `wake` has a waiting Fetch check it now."""
 
 
 class FollowerState:
-    """How far one follower of a led partition is. Times are monotonic."""
+    """The progress of one follower of a partition that this broker leads. Times are monotonic."""
 
     __slots__ = (
         "_caught_up_ms",
@@ -45,13 +46,13 @@ class FollowerState:
     )
 
     def __init__(self, broker_id: int) -> None:
-        """Of a follower of which nothing is known."""
+        """Create the state of a follower that has not fetched yet."""
         self.broker_id = broker_id
         self.is_in_sync = False
-        """Whether the leader waits for it: it is in the ISR, or about to be."""
+        """Whether the leader waits for this follower: it is in the ISR, or in the ISR that is pending."""
         self.session_partition: FetchSessionPartition | None = None
         self.broker_epoch: int | None = None
-        """None before its first fetch."""
+        """The broker epoch of its last Fetch; None before the first."""
         self.end_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self._leader_end_offset = NO_OFFSET
@@ -60,7 +61,7 @@ class FollowerState:
         self._is_at_end = False
 
     def reset_for_epoch(self, leader_end_offset: int, now_ms: int, *, in_isr: bool) -> None:
-        """The leader leads in a new epoch: who is in the ISR has time to fetch, who is not has to anew."""
+        """Start a new leader epoch. A follower in the ISR counts as caught up now, another one as never."""
         self._is_at_end = False
         self._leader_end_offset = leader_end_offset
         self._fetched_ms = self._caught_up_ms = now_ms if in_isr else NEVER_MS
@@ -75,7 +76,7 @@ class FollowerState:
         now_ms: int,
         session_partition: FetchSessionPartition | None,
     ) -> None:
-        """It has fetched, when the leader's log ended at `leader_end_offset`."""
+        """Record a Fetch from `end_offset`, received when the leader's log end was `leader_end_offset`."""
         self._update_times()
         if end_offset >= leader_end_offset:
             self._caught_up_ms = now_ms
@@ -93,7 +94,7 @@ class FollowerState:
                 old.changed(wake=False)
 
     def leader_grew(self) -> None:
-        """The leader's log has more than before."""
+        """Record that the leader's log has grown."""
         self._update_times()
         self._is_at_end = False
 
@@ -102,10 +103,10 @@ class FollowerState:
             self._fetched_ms = self._caught_up_ms = max(self._caught_up_ms, self.session_partition.fetched_ms)
 
     def caught_up_ms(self) -> int:
-        """When it was last known to be caught up."""
+        """Return the last time at which the follower was known to be caught up."""
         self._update_times()
         return self._caught_up_ms
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
-        """Whether it has all of the log, or had not long ago."""
+        """Whether the follower is at the log end, or was caught up within the last `max_lag_ms`."""
         return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms() <= max_lag_ms

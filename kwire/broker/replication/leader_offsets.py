@@ -1,4 +1,4 @@
-"""Where a leader's log begins and ends, asked where its epochs do not help: it has none of the follower's."""
+"""The leader's log start and log end offset, requested when leader epochs cannot locate the divergence."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kwire.wire.messages.list_offsets import (
 from kwire.wire.schema import Message
 
 LeaderOffsetsResult = ErrorCode | tuple[int, int]
-"""The first offset and the end of a leader's log, or why they are not known."""
+"""The leader's log start offset and log end offset, or an error."""
 OffsetsByPartition = dict[tuple[str, int], tuple[int, int]]
-"""Error code and offset, by topic and index."""
+"""Error code and offset by partition."""
 
 
 class LeaderOffsets:
-    """Asks one leader."""
+    """ListOffsets requests to one leader."""
 
     def __init__(self, ports: FetcherPorts, address: Callable[[], PeerAddress | None], purpose: str) -> None:
         self._ports = ports
@@ -35,9 +35,9 @@ class LeaderOffsets:
     def find(
         self, followers: Sequence[Follower], on_found: Callable[[Follower, LeaderOffsetsResult], None]
     ) -> None:
-        """Have `on_found` called for each of them, not within this call.
+        """Request the offsets for each follower; `on_found` is called later, once per follower.
 
-        The end is asked for first, as Kafka does: a leader that has grown meanwhile has not lost anything.
+        The log end is requested first, as in Kafka: growth between the requests then looks like no loss.
         """
         ends: OffsetsByPartition = {}
 
@@ -47,9 +47,9 @@ class LeaderOffsets:
         def take_starts(starts: OffsetsByPartition) -> None:
             nothing = (ErrorCode.NETWORK_EXCEPTION, -1)
             for follower in followers:
-                place = (follower.partition.topic, follower.partition.index)
+                key = (follower.partition.topic, follower.partition.index)
                 (end_error, end_offset), (start_error, start_offset) = (
-                    results.get(place, nothing) for results in (ends, starts)
+                    results.get(key, nothing) for results in (ends, starts)
                 )
                 error = end_error or start_error
                 on_found(follower, ErrorCode(error) if error else (start_offset, end_offset))

@@ -1,7 +1,7 @@
-"""What a broker does with its log directories: moves between them, those that fail, those that are cordoned.
+"""The log directories of a broker: moves between them, failed directories and cordoned directories.
 
-What the cluster must know of it is handed on: where a replica lies (KIP-858), which directories
-have failed, and which take no new partitions (KIP-1066).
+The controller gets the directory of each replica (KIP-858), the failed directories, and the directories that
+take no new partitions (KIP-1066).
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
 MOVE_RATE_KEY = "replica.alter.log.dirs.io.max.bytes.per.second"
-"""No key of server.properties: it can be set on a running broker alone."""
+"""A dynamic broker config, which server.properties cannot set."""
 EVERY_DIRECTORY = "*"
 
 
 DirectoryAssignments = Mapping[tuple[Uuid, int], Uuid]
-"""Partitions, by topic id and index, and the directories that they lie in."""
+"""The directory ids of replicas, by topic id and partition index."""
 
 
 class AssignmentsManager(Protocol):
-    """How the cluster is told of log directories."""
+    """The reports about log directories to the controller."""
 
-    def assign(self, places: DirectoryAssignments, done: OnAssigned) -> None:
-        """Tell in which directories replicas lie."""
+    def assign(self, directory_ids: DirectoryAssignments, done: OnAssigned) -> None:
+        """Report the directories of replicas with AssignReplicasToDirs."""
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
-        """Tell which directories have failed, and which take nothing new, until that is known."""
+        """Report failed and cordoned directories, until the controller has acknowledged them."""
 
 
 class LogDirsNode(Protocol):
-    """What they need of the node whose directories they are."""
+    """The node, as far as its log directories need it."""
 
     node_id: int
     config: BrokerConfig
@@ -56,7 +56,7 @@ class LogDirsNode(Protocol):
 
     @property
     def assignments(self) -> AssignmentsManager:
-        """How the cluster is told."""
+        """The reports to the controller."""
 
     @property
     def image(self) -> MetadataImage:
@@ -64,15 +64,15 @@ class LogDirsNode(Protocol):
 
     @property
     def partition(self) -> Callable[[str, int], Partition | None]:
-        """The partition, if this broker holds it."""
+        """The partition, if this broker has a replica of it."""
 
     @property
     def led_partition(self) -> Callable[[str, int], Partition]:
-        """The partition, led by this broker and online. ApiError."""
+        """The partition, if this broker is its leader and it is online. ApiError otherwise."""
 
 
 class LogDirs:
-    """What one broker does with its log directories."""
+    """The log directories of one broker."""
 
     def __init__(self, node: LogDirsNode) -> None:
         self._node = node
@@ -88,10 +88,10 @@ class LogDirs:
             on_moved=node.cleaner.handle_log_replaced,
         )
 
-    # --- life
+    # --- life cycle
 
     def recover_abandoned_future_logs(self) -> None:
-        """At start, when the logs are open: take copies that a move has left behind for what they are."""
+        """Promote future logs whose current log is gone, and mark unknown ones as stray. Called at start."""
         image = self._node.image
         for future in self._log_manager.future_logs():
             topic = image.topics.get(future.topic)
@@ -101,29 +101,29 @@ class LogDirs:
                     or topic.topic_id != future.topic_id
                     or not self._is_partition(image, future)
                 ):
-                    self._logger.warning("%s is not in the metadata: set aside as stray", future.directory)
+                    self._logger.warning("%s is not in the metadata: marked as stray", future.directory)
                     self._log_manager.mark_stray(future)
                 elif self._log_manager.get(future.topic, future.partition) is None:
                     self._recover(image, future)
             except StorageError as error:
-                self._logger.error("%s cannot be put in its place: %s", future.directory, error)
+                self._logger.error("Cannot recover future log %s: %s", future.directory, error)
 
     def _is_partition(self, image: MetadataImage, log: Log) -> bool:
         return log.partition < len(image.topics[log.topic].partitions)
 
     def _recover(self, image: MetadataImage, future: Log) -> None:
-        """A copy without its log: it was to take its place, unless the log is only out of reach."""
+        """Promote a future log without a current log, unless the current log is only offline."""
         directory = self._log_manager.directory_of(future)
-        place = self.assigned_directory(future.topic, future.partition)
-        is_told = image.metadata_version >= DIRECTORIES_LEVEL
-        if place != directory.directory_id if is_told else self._log_manager.any_offline:
+        assigned = self.assigned_directory(future.topic, future.partition)
+        has_assignments = image.metadata_version >= DIRECTORIES_LEVEL
+        if assigned != directory.directory_id if has_assignments else self._log_manager.any_offline:
             return
-        self._logger.warning("%s takes the place of its log, which is gone", future.directory)
+        self._logger.warning("Promoting future log %s: its current log is gone", future.directory)
         future.flush()
         self._log_manager.replace_current_with_future_log(future).finish()
 
     def start(self) -> None:
-        """When every partition is taken up: go on with what moves, and tell what is not known yet."""
+        """Resume interrupted moves and report the directories, once every replica has its role."""
         self._is_started = True
         for future in self._log_manager.future_logs():
             partition = self._node.partition(future.topic, future.partition)
@@ -132,13 +132,13 @@ class LogDirs:
         self._report_directories()
 
     def stop(self) -> None:
-        """The broker ends: nothing moves any more."""
+        """Stop all moves: the broker is shutting down."""
         self.moves.stop()
 
-    # --- where things are
+    # --- assignments
 
     def assigned_directory(self, topic: str, partition: int) -> Uuid | None:
-        """The id of the directory where the cluster believes the partition to be."""
+        """Return the id of the directory that the metadata has for this broker's replica, if any."""
         known = self._node.image.topics.get(topic)
         if known is None or partition >= len(known.partitions):
             return None
@@ -151,14 +151,14 @@ class LogDirs:
             return
         self._node.assignments.assign({(log.topic_id, log.partition): directory_id}, done)
 
-    # --- moving
+    # --- moves
 
     def _move_rate(self) -> int | None:
-        """How many bytes a second may move, where that is limited."""
+        """Return the limit for all moves in bytes per second; None for no limit."""
         return configured_rate(self._node.image, self._node.node_id, MOVE_RATE_KEY)
 
     def move(self, topic: str, index: int, path: str) -> None:
-        """Have a partition move. It is on its way when this returns, or is there already.
+        """Start to move a replica to the log directory `path`, if it is not there already.
 
         ApiError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE,
         INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION.
@@ -189,29 +189,29 @@ class LogDirs:
         except ApiError as error:
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
-            # Asked before it is there: it will be made in this directory.
+            # The partition does not exist yet. It will be created in this directory.
             self._log_manager.set_preferred_directory(topic, index, directory)
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                # The code that clients of this API have always got.
+                # Apache Kafka's code for clients of AlterReplicaLogDirs.
                 raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE) from error
             raise
 
     def partition_removed(self, partition: Partition) -> None:
-        """A partition is deleted: so is the copy of it, if it was on its way."""
+        """Delete the future log of a partition that this broker no longer has."""
         try:
             self.moves.cancel(partition)
         except StorageError as error:
-            self._logger.error("the copy of %s-%d stays: %s", partition.topic, partition.index, error)
+            self._logger.error("Cannot delete future log of %s: %s", partition.log.name, error)
 
-    # --- failing and cordoned directories
+    # --- failed and cordoned directories
 
     def directory_failed(self) -> None:
-        """A directory has gone offline."""
+        """Report that a directory has gone offline."""
         if self._is_started and not self._node.stopping:
             self._node.host.call_soon(self._report_directories)
 
     def apply_cordoned(self) -> None:
-        """Which directories are cordoned, by the configuration as it is now."""
+        """Apply and report cordoned.log.dirs."""
         named = self._node.config.cordoned_log_dirs
         for directory in self._log_manager.directories():
             directory.cordoned = EVERY_DIRECTORY in named or directory.path in named

@@ -214,7 +214,7 @@ class Partition:
         return start_offset if remote is None else remote.low_watermark(start_offset)
 
     def log_start_offset_moved(self) -> None:
-        """Tell followers the new log start offset with their next fetch."""
+        """Send followers the new log start offset with their next fetch."""
         if self.remote_replicas is not None:
             self.remote_replicas.notify_sessions(wake=False)
 
@@ -286,7 +286,7 @@ class Partition:
 
     @property
     def delayed_produce_count(self) -> int:
-        """How many appends wait in purgatory for other replicas."""
+        """The number of appends in purgatory, which wait for other replicas."""
         return len(self._delayed_produces or ())
 
     def when_committed(self, callback: AppendCallback) -> None:

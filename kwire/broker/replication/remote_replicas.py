@@ -1,12 +1,13 @@
-"""The replicas of a partition that this broker leads, where there are others beside its own.
+"""Followers and ISR of the partitions that this broker leads.
 
-The high watermark is the least of the ends of all replicas that the leader waits for, its own among them:
-those of the ISR; of an ISR that the controller has been asked to expand, the larger one (KIP-497), since the
-smaller may be void already; and those that are caught up and may join, so that it does not run away from who
-is about to. It does not rise while fewer than min.insync.replicas are in the ISR (KIP-966).
+The high watermark is the lowest log end offset of all replicas that the leader waits for. These are the
+leader itself, the ISR, a follower that a pending AlterPartition adds to the ISR (KIP-497: the controller may
+have added it already), and followers that are caught up and eligible for the ISR, so that the high watermark
+does not outrun a follower that is about to join. The high watermark does not rise while the ISR is smaller
+than min.insync.replicas (KIP-966).
 
-Apache Kafka's leaders wait for who is caught up in a directory that has failed, too, and look again only when
-something is written. Here it is not waited for.
+Difference from Apache Kafka: its leaders also wait for a caught-up follower whose log directory has failed,
+and check again only after the next append. This leader does not wait for such a follower.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 
 MAX_LOGGED = 5
-"""Of how many partitions the log tells at one time."""
+"""The number of ISR changes that are logged one by one per turn."""
 
 
 class LeaderConfig(Protocol):
-    """What it goes by, of the broker's settings."""
+    """The broker configuration that leaders use."""
 
     replica_lag_time_max_ms: int
     replica_selector_class: str | None
 
 
 class LeaderPartition(Protocol):
-    """A partition with followers that this broker leads."""
+    """A partition that this broker leads and that has followers."""
 
     def maybe_shrink_isr(self) -> None:
-        """See whether some have fallen behind."""
+        """Remove followers that lag behind from the ISR."""
 
     def log_start_offset_moved(self) -> None:
-        """Its log may begin later than it did."""
+        """Notify followers: the log start offset may have moved."""
 
 
 class LeaderPartitions:
-    """What the partitions that a broker leads have in common."""
+    """The state shared by all partitions that a broker leads."""
 
     def __init__(
         self,
@@ -64,23 +65,23 @@ class LeaderPartitions:
         broker_epoch: Callable[[], int],
         controller: IsrController,
     ) -> None:
-        """`image` gives the metadata as it is now, `broker_epoch` the epoch of this broker."""
+        """`image` returns the current metadata, `broker_epoch` the epoch of this broker."""
         self.host = host
         self.node_id = node_id
         self.config = config
         self.broker_epoch = broker_epoch
         self.alter_partition = AlterPartitionManager(host, controller)
         self.partitions: dict[LeaderPartition, None] = {}
-        """Those with followers."""
+        """Partitions with followers."""
         self.topic_stats = BrokerTopicStats()
-        """What has come in and gone out, of all partitions of this broker."""
+        """Counts of all partitions of this broker, also of followers."""
         self.isr_shrinks = 0
         self.isr_expands = 0
         self._image = image
         self._isr_log_lines: list[str] = []
 
     def log_isr_change(self, line: str) -> None:
-        """Log what has become of an ISR; of hundreds at once only a few."""
+        """Log an ISR change; of many changes in one turn, only the first are logged one by one."""
         if not self._isr_log_lines:
             self.host.call_soon(self._log_isr_changes)
         self._isr_log_lines.append(line)
@@ -91,15 +92,15 @@ class LeaderPartitions:
         for line in lines[:MAX_LOGGED]:
             logger.info("%s", line)
         if len(lines) > MAX_LOGGED:
-            logger.info("and so on, of %d partitions more", len(lines) - MAX_LOGGED)
+            logger.info("%d more partitions had ISR changes", len(lines) - MAX_LOGGED)
 
     def maybe_shrink_isr(self) -> None:
-        """To be called every half of replica.lag.time.max.ms."""
+        """Check all partitions for lagging followers; called every replica.lag.time.max.ms / 2."""
         for partition in list(self.partitions):
             partition.maybe_shrink_isr()
 
     def log_start_offsets_moved(self) -> None:
-        """Retention has been applied."""
+        """Notify the followers of all partitions after retention has run."""
         for partition in self.partitions:
             partition.log_start_offset_moved()
 
@@ -109,32 +110,32 @@ class LeaderPartitions:
         return known is not None and not known.fenced
 
     def has_stale_epoch(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a follower that fetches with this epoch is an earlier life of that broker. KIP-903."""
+        """Whether a Fetch with this broker epoch is from before the broker's last registration. KIP-903."""
         known = self._image().brokers.get(broker_id)
         return known is not None and not known.fenced and -1 < broker_epoch < known.broker_epoch
 
     def is_eligible_for_isr(self, state: FollowerState) -> bool:
-        """Whether the controller would take a follower into the ISR. KIP-841, KIP-903."""
+        """Whether the controller would accept the follower in the ISR. KIP-841, KIP-903."""
         known = self._image().brokers.get(state.broker_id)
         return known is not None and known.is_active and state.broker_epoch in (-1, known.broker_epoch)
 
     def is_replica_offline(self, image: PartitionImage, broker_id: int) -> bool:
-        """Whether a replica is in a directory that has failed, of a broker that lives on without it."""
+        """Whether the replica is in a failed log directory of a broker that is otherwise online."""
         known, directory = self._image().brokers.get(broker_id), image.directory_of(broker_id)
         return known is not None and directory is not None and not known.has_online_directory(directory)
 
 
 class PendingIsr(NamedTuple):
-    """An ISR that the controller has been asked for."""
+    """An ISR that was proposed to the controller."""
 
     change: IsrChange
     isr: tuple[int, ...]
     new_member: int | None
-    """Who is new in it; None where it is smaller."""
+    """The follower that the proposal adds; None if it shrinks the ISR."""
 
 
 class RemoteReplicas:
-    """Followers and ISR of one partition; pure but for the image, of which brokers live."""
+    """Followers and ISR of one partition. Pure, except that it reads brokers from the metadata."""
 
     __slots__ = (
         "_image",
@@ -153,19 +154,20 @@ class RemoteReplicas:
         self._image = PartitionImage((), ())
         self.followers: dict[int, FollowerState] = {}
         self.isr: tuple[int, ...] = ()
-        """As committed by the controller."""
+        """The ISR that the controller has committed."""
         self.pending: PendingIsr | None = None
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.epoch_start_offset = NO_OFFSET
-        """Where the leader's log ended when it began to lead in this epoch."""
+        """The log end offset of the leader at the start of this leader epoch."""
         self.low_watermark_listeners: dict[Callable[[], None], None] = {}
-        """Who is called when the low watermark may have moved."""
+        """Callbacks for a possible change of the low watermark."""
 
     def update(self, image: PartitionImage, end_offset: int, now_ms: int) -> None:
-        """Those that the metadata has, led by this broker, whose log ends there.
+        """Apply the metadata of the partition; `end_offset` is the leader's log end offset.
 
-        What the controller has told already, in its answer, is newer than an image of a lower epoch.
+        An AlterPartition response may be newer than the image: an image with a lower partition epoch is
+        ignored.
         """
         self._image = image
         if image.partition_epoch < self.partition_epoch:
@@ -195,36 +197,35 @@ class RemoteReplicas:
         for broker_id, state in self.followers.items():
             was_in_sync, state.is_in_sync = state.is_in_sync, broker_id in isr or broker_id == new_member
             if was_in_sync and not state.is_in_sync and state.session_partition is not None:
-                state.session_partition.changed(
-                    wake=False
-                )  # its fetches, which had become quiet, are to be seen again
+                # From now on each of its fetches must be recorded again, also at the log end.
+                state.session_partition.changed(wake=False)
 
     def notify_sessions(self, *, wake: bool) -> None:
-        """Followers have something new to be told; with `wake` at once."""
+        """Mark the partition as changed in all fetch sessions; `wake` completes waiting fetches at once."""
         for state in self.followers.values():
             if state.session_partition is not None:
                 state.session_partition.changed(wake=wake)
 
     def log_grew(self) -> None:
-        """The leader's log has grown: followers that wait for that have something to fetch."""
+        """Wake followers that wait for the log to grow."""
         for state in self.followers.values():
             state.leader_grew()
             if state.session_partition is not None:
                 state.session_partition.changed(wake=True)
 
-    # --- the high watermark
+    # --- high watermark
 
     def is_under_min_isr(self, min_insync_replicas: int) -> bool:
-        """Whether fewer are in the ISR than the topic asks for; it cannot ask for more than it has."""
+        """Whether the ISR is smaller than min.insync.replicas, capped at the number of replicas."""
         return len(self.isr) < min_insync_replicas and len(self.isr) <= len(self.followers)
 
     def is_maximal_isr_under_min(self, min_insync_replicas: int) -> bool:
-        """The same of those that were waited for."""
+        """Whether this is true of the maximal ISR, which includes a follower that is being added."""
         size = len(self.isr) + (self.pending is not None and self.pending.new_member is not None)
         return size < min_insync_replicas and size <= len(self.followers)
 
     def high_watermark(self, written_offset: int, end_offset: int, min_insync_replicas: int) -> int:
-        """Up to where all that are waited for have it, whose leader has written so far; -1 for not known."""
+        """Return the high watermark if the leader has written up to `written_offset`; -1 if unknown."""
         if self.is_under_min_isr(min_insync_replicas):
             return NO_OFFSET
         offset = written_offset
@@ -242,15 +243,15 @@ class RemoteReplicas:
             and not leader_partitions.is_replica_offline(self._image, state.broker_id)
         )
 
-    # --- the ISR
+    # --- ISR
 
     def prepare_expand(
         self, key: tuple[Uuid, int], state: FollowerState, high_watermark: int
     ) -> PendingIsr | None:
-        """What to ask the controller for if this follower, which has just fetched, is to join; else None.
+        """Return the proposal to add this follower to the ISR, or None if it cannot be added now.
 
-        It must have what was committed, and all that the leader had when it began to lead: of that, too, some
-        may have been committed, though the leader does not know it yet.
+        The follower must have everything up to the high watermark, and everything that the leader had at the
+        start of its epoch: some of that may be committed although the leader does not know it yet.
         """
         if (
             self.pending is not None
@@ -262,7 +263,7 @@ class RemoteReplicas:
         return self._set_pending(key, (*self.isr, state.broker_id), state.broker_id)
 
     def prepare_shrink(self, key: tuple[Uuid, int], end_offset: int, now_ms: int) -> PendingIsr | None:
-        """What to ask the controller for if some are to leave; else None."""
+        """Return the proposal to remove lagging followers from the ISR, or None if there are none."""
         if self.pending is not None:
             return None
         lag_ms = self._leader_partitions.config.replica_lag_time_max_ms
@@ -279,7 +280,7 @@ class RemoteReplicas:
         return None if isr == self.isr else self._set_pending(key, isr, None)
 
     def _set_pending(self, key: tuple[Uuid, int], isr: tuple[int, ...], new_member: int | None) -> PendingIsr:
-        isr = tuple(sorted(isr))  # as Apache Kafka's leaders send it: tools show the order
+        isr = tuple(sorted(isr))  # in the order that Apache Kafka's leaders send, which its tools show
         new_isr = tuple((broker_id, self._broker_epoch(broker_id)) for broker_id in isr)
         change = IsrChange(*key, self.leader_epoch, self.partition_epoch, new_isr)
         self.pending = PendingIsr(change, isr, new_member)
@@ -293,9 +294,9 @@ class RemoteReplicas:
         return -1 if state is None or state.broker_epoch is None else state.broker_epoch
 
     def handle_alter_partition(self, pending: PendingIsr, result: IsrChangeResult) -> bool:
-        """The controller has answered. Whether it is to be asked the same again."""
+        """Apply the controller's result. Return whether to send the same proposal again."""
         if self.pending is not pending:
-            return False  # the metadata has overtaken it
+            return False  # newer metadata has replaced the proposal
         if result.error in NOT_APPLIED:
             self.pending = None
             self._set_isr(self.isr)
@@ -308,12 +309,12 @@ class RemoteReplicas:
         return False
 
     def notify_low_watermark(self) -> None:
-        """A follower's log begins elsewhere, or followers are not known any more."""
+        """Call the listeners: a follower's log start offset has changed, or the followers were dropped."""
         for callback in list(self.low_watermark_listeners):
             callback()
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Where the log begins on every replica that lives (KIP-107), the leader's beginning there."""
+        """Return the lowest log start offset of all live replicas (KIP-107), given the leader's."""
         leader_partitions = self._leader_partitions
         return min(
             [

@@ -1,11 +1,11 @@
-"""Fetches from one leader for those partitions that follow it: one request at a time, in one session.
+"""The fetcher of followers from one leader: one Fetch at a time, in one incremental fetch session.
 
-An answer is taken within the turn that it comes in: batches are staged, logs cut, partitions held back. When
-the turn ends, all is written, and only then the next request tells the leader how long the logs are.
+A response is processed in the turn in which it arrives: batches are staged and logs truncated. The end of the
+turn writes them, and only then does the next Fetch report the new log ends to the leader.
 
-What concerns one partition holds up no other: it is left out of the session until its disk is done, its back-
-off is over, or the leader has said where its log begins and ends. A leader that is not reached is left alone
-for `replica.fetch.backoff.ms`.
+A partition never blocks the others. It leaves the session while its log is synced, while it backs off, or
+while the leader's offsets are requested. A leader that is unreachable is tried again after
+`replica.fetch.backoff.ms`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ TRANSIENT: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
-"""What a leader answers that has not heard of its leadership yet, or has heard of another's."""
+"""Errors of a leader whose metadata is older or newer than this broker's."""
 
 SESSION_LOST: Final = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-"""What a leader answers that can serve, and does not know the session, or knows it otherwise."""
+"""Errors that only concern the fetch session: the leader is able to serve."""
 
 
 class ReplicaFetcher:
-    """The fetcher of one leader; a leader may have several, each with a share of the partitions."""
+    """A fetcher of one leader. A leader may have several, each with a share of the partitions."""
 
     def __init__(self, leader_id: int, number: int, ports: FetcherPorts) -> None:
         self.leader_id = leader_id
@@ -56,32 +56,31 @@ class ReplicaFetcher:
         self._followers: dict[TopicIdPartition, Follower] = {}
         self._offsets = LeaderOffsets(ports, self._address, self.purpose)
         self._touched: dict[Follower, None] = {}
-        """Those that the end of this turn is to look at."""
+        """Followers that `commit` processes at the end of this turn."""
         self._throttled: dict[Follower, None] = {}
-        """Those that wait until others have been copied for long enough."""
+        """Followers that wait because the replication quota is exceeded."""
         self._is_staged = False
         self._in_flight = False
         self._backoff: Timer | None = None
         self._is_stopped = False
         self._is_unreachable_logged = False
-        """Whether that was told already."""
 
     def __repr__(self) -> str:
-        return f"{self.purpose} from broker {self.leader_id}"
+        return f"Replica fetcher {self.purpose} from leader {self.leader_id}"
 
     def __len__(self) -> int:
         return len(self._followers)
 
-    # --- who follows
+    # --- followers
 
     def add(self, follower: Follower) -> None:
-        """Fetch for it, too."""
+        """Start to fetch for a follower."""
         self._followers[follower.key] = follower
         to_retry: list[Follower] = []
         self._guarded(follower, follower.start, to_retry)
 
     def remove(self, follower: Follower) -> None:
-        """Fetch for it no more."""
+        """Stop fetching for a follower."""
         follower.transition(FetchEvent.ENDED)
         if self._followers.get(follower.key) is follower:
             del self._followers[follower.key]
@@ -89,7 +88,7 @@ class ReplicaFetcher:
             self._session.remove(follower.key)
 
     def stop(self) -> None:
-        """Ask for nothing any more: the broker ends."""
+        """Send no more requests: the broker is shutting down."""
         self._is_stopped = True
         if self._backoff is not None:
             self._backoff.cancel()
@@ -106,7 +105,7 @@ class ReplicaFetcher:
             self._ports.stage(self)
 
     def commit(self) -> None:
-        """The turn ends: write what was fetched, then ask for more."""
+        """Write what was fetched in this turn, then send the next Fetch."""
         self._is_staged = False
         touched, self._touched = self._touched, {}
         for follower in touched:
@@ -147,14 +146,14 @@ class ReplicaFetcher:
                 self._touch(follower)
 
     def _synced(self, follower: Follower, error: ApiError | None) -> None:
-        # Also told so where the role has changed meanwhile, and the sync is still under way.
+        # A change of role also ends the wait with an error, while the sync may still be running.
         if follower.state is FetchState.SYNCING:
             follower.transition(FetchEvent.SYNCED)
             to_retry: list[Follower] = []
             self._guarded(follower, follower.stage_held, to_retry)
             self._schedule_retry(to_retry)
 
-    # --- asking
+    # --- requests
 
     def _address(self) -> PeerAddress | None:
         return self._ports.address_of(self.leader_id)
@@ -164,7 +163,7 @@ class ReplicaFetcher:
             return
         address = self._address()
         if address is None:
-            self._leader_unreachable("it is not registered")
+            self._leader_unreachable(f"broker {self.leader_id} is not registered")
             return
         config, ports = self._ports.config, self._ports
         request = self._session.build_request(config.replica_fetch_max_bytes)
@@ -197,7 +196,7 @@ class ReplicaFetcher:
         self._is_unreachable_logged = False
         problem = self._session.handle_response(response)
         if problem is not None:
-            self._logger.info("%r begins a new session: %s", self, problem)
+            self._logger.info("%r starts a new fetch session: %s", self, problem)
             if response.error_code not in SESSION_LOST:
                 self._back_off()
         else:
@@ -207,7 +206,7 @@ class ReplicaFetcher:
     def _leader_unreachable(self, reason: str) -> None:
         if not self._is_unreachable_logged:
             self._is_unreachable_logged = True
-            self._logger.warning("%r: the leader is not reached: %s", self, reason)
+            self._logger.warning("%r cannot reach it: %s", self, reason)
         self._back_off()
 
     def _back_off(self) -> None:
@@ -219,17 +218,14 @@ class ReplicaFetcher:
         self._backoff = None
         self._stage()
 
-    # --- taking an answer
+    # --- responses
 
     def _process_response(self, response: FetchResponse) -> None:
         out_of_range: list[Follower] = []
         to_retry: list[Follower] = []
-        for key, fetch_position, data in self._session.fetched_partitions(response):
+        for key, position, data in self._session.fetched_partitions(response):
             follower = self._followers[key]
-            if (
-                fetch_position.leader_epoch != follower.leader_epoch
-                or follower.state is not FetchState.FETCHING
-            ):
+            if position.leader_epoch != follower.leader_epoch or follower.state is not FetchState.FETCHING:
                 continue
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 follower.transition(FetchEvent.OUT_OF_RANGE)
@@ -254,28 +250,28 @@ class ReplicaFetcher:
         return diverging.end_offset >= 0 and follower.truncate_to_leader(data)
 
     def _guarded(self, follower: Follower, work: Callable[[], bool], to_retry: list[Follower]) -> None:
-        """Do something to a log; `work` says whether there is any use in going on at once."""
+        """Run `work` on a log and handle its errors. `work` returns whether to fetch again at once."""
         try:
             if not work():
                 self._retry_later(follower, ErrorCode.NONE, to_retry)
         except StorageError:
-            pass  # its log is offline by now, and follows no more
+            pass  # the log is offline already, and its follower was removed
         except ApiError as error:
             if error.code == ErrorCode.CORRUPT_MESSAGE:
-                # It may have been read while the leader was cut: Kafka, too, just fetches it again.
+                # The leader may have been truncated during the read. As Kafka does, fetch again.
                 self._logger.error("%r: %s", follower, error)
                 self._retry_later(follower, ErrorCode.NONE, to_retry)
             elif error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                 self._await_metadata(follower, str(error))
         except Exception:
-            self._logger.exception("%r: the leader's answer cannot be taken", follower)
-            self._await_metadata(follower, "an unexpected failure")
+            self._logger.exception("%r: unexpected failure while processing the leader's response", follower)
+            self._await_metadata(follower, "unexpected failure")
         else:
             if follower.state is FetchState.FETCHING:
                 self._touch(follower)
 
     def _offsets_listed(self, follower: Follower, result: ErrorCode | tuple[int, int]) -> None:
-        """The leader has said where its log begins and ends, or why it cannot say it."""
+        """Continue with the leader's log start and log end offset, or with an error."""
         if follower.state is not FetchState.LISTING_OFFSETS or self._is_stopped:
             return
         to_retry: list[Follower] = []
@@ -290,16 +286,16 @@ class ReplicaFetcher:
         follower.resolve_out_of_range(start_offset, end_offset)
         return True
 
-    # --- those that cannot go on
+    # --- errors
 
     def _retry_later(self, follower: Follower, code: int, to_retry: list[Follower]) -> None:
-        """The leader cannot answer for it now."""
+        """Back off after an error of the leader for this partition; NONE is an error without a code."""
         if code == ErrorCode.FENCED_LEADER_EPOCH:
-            # The epoch is the follower's own, or the answer would be stale: the metadata gets a newer one.
-            self._await_metadata(follower, "there is a later leader")
+            # The response is for the follower's current epoch, so newer metadata is on its way.
+            self._await_metadata(follower, "the leader has a later leader epoch")
             return
         if code and code not in TRANSIENT:
-            self._logger.error("%r: broker %d answers %s", follower, self.leader_id, ErrorCode(code).name)
+            self._logger.error("%r: broker %d returned %s", follower, self.leader_id, ErrorCode(code).name)
         follower.transition(FetchEvent.LEADER_ERROR)
         self._session.remove(follower.key)
         to_retry.append(follower)
@@ -316,8 +312,8 @@ class ReplicaFetcher:
                 self._touch(follower)
 
     def _await_metadata(self, follower: Follower, reason: str) -> None:
-        """There is nothing for it until the metadata has another leader, or epoch."""
-        self._logger.info("%r waits for the metadata: %s", follower, reason)
+        """Stop fetching until the metadata names another leader or leader epoch."""
+        self._logger.info("%r stops fetching until the metadata changes: %s", follower, reason)
         if follower.state is not FetchState.ENDED:
             follower.transition(FetchEvent.FAILED)
             self._session.remove(follower.key)

@@ -1,4 +1,4 @@
-"""Which fetcher follows which partition: a leader has `num.replica.fetchers`, each with a share of them."""
+"""The fetchers of a broker: each leader has `num.replica.fetchers`, with a share of the followers each."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 FETCH_VERSIONS: Final = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14), (0, 13))
 LIST_OFFSETS_VERSIONS: Final = ((29, 11), (25, 10), (21, 9), (9, 8), (0, 7))
-"""From which metadata.version on brokers speak which version of an API to each other, as Kafka has it."""
+"""The version of an API between brokers, by the metadata.version from which on it is used, as in Kafka."""
 
 
 class ReplicaFetcherManager:
-    """The fetchers of one broker. `Following` for its replicas, and `Around` for each of them."""
+    """The fetchers of one broker. Implements `FetcherManager` and `FetcherPorts`."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class ReplicaFetcherManager:
         stage: Callable[[StagedAppends], None],
         on_truncated: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
-        """`image` tells the metadata of now; `stage` has something committed when the turn ends.
+        """`image` returns the current metadata; `stage` has appends committed when the turn ends.
 
-        `on_cut` is called when the log of a follower was cut, or has started anew.
+        `on_truncated` is called after a follower's log was truncated or has started over.
         """
         self.config = config
         self.host = host
@@ -46,15 +46,15 @@ class ReplicaFetcherManager:
         self._broker_epoch = broker_epoch
         self._on_truncated = on_truncated
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        """By leader and number."""
+        """By leader id and fetcher number."""
         self._followers: dict[Partition, tuple[ReplicaFetcher, Follower]] = {}
         self._size = config.num_replica_fetchers
         self._is_stopped = False
 
-    # --- who follows
+    # --- followers
 
     def add_fetcher(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
-        """See `Following`."""
+        """See `FetcherManager`."""
         known = self._followers.get(partition)
         if known is not None:
             fetcher, follower = known
@@ -65,7 +65,7 @@ class ReplicaFetcherManager:
             self._add(partition, leader_id, leader_epoch)
 
     def _add(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
-        # Imported here: a broker that is alone starts without them.
+        # Imported here to shorten the start of a single broker, which does not need them.
         from kwire.broker.replication.follower import Follower
         from kwire.broker.replication.replica_fetcher import ReplicaFetcher
 
@@ -78,14 +78,14 @@ class ReplicaFetcherManager:
         fetcher.add(follower)
 
     def remove_fetcher(self, partition: Partition) -> None:
-        """See `Following`."""
+        """See `FetcherManager`."""
         known = self._followers.pop(partition, None)
         if known is not None:
             fetcher, follower = known
             fetcher.remove(follower)
 
     def config_changed(self) -> None:
-        """Settings of the broker have changed: perhaps there are more fetchers now, or fewer."""
+        """Redistribute the followers if num.replica.fetchers has changed."""
         if self.config.num_replica_fetchers == self._size:
             return
         self._size = self.config.num_replica_fetchers
@@ -94,13 +94,13 @@ class ReplicaFetcherManager:
             self._add(partition, fetcher.leader_id, follower.leader_epoch)
 
     def stop(self) -> None:
-        """Fetch nothing any more: the broker ends."""
+        """Stop all fetchers: the broker is shutting down."""
         self._is_stopped = True
         for fetcher in self._fetchers.values():
             fetcher.stop()
 
     def followers(self) -> list[tuple[ReplicaFetcher, Follower]]:
-        """All followers, each with who fetches for it."""
+        """Return all followers, each with its fetcher."""
         return list(self._followers.values())
 
     # --- for the fetchers
@@ -122,7 +122,7 @@ class ReplicaFetcherManager:
         return next(version for since, version in versions if level >= since)
 
     def address_of(self, broker_id: int) -> PeerAddress | None:
-        """See `Around`."""
+        """See `FetcherPorts`."""
         broker = self._image().brokers.get(broker_id)
         endpoint = broker and broker.endpoints.get(self.config.inter_broker_listener_name)
         return None if endpoint is None else PeerAddress(endpoint.host, endpoint.port)

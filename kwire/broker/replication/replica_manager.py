@@ -1,11 +1,11 @@
-"""The replicas of this broker: taken up, led, followed and given up as the cluster's metadata says.
+"""The replicas of this broker, which become leader or follower, or are removed, as the metadata says.
 
-Whoever needs a partition asks here. Appends of one turn of the loop are written at its end, all of a
-partition's with one call.
+Appends of one loop turn are written when the turn ends, with one call per partition.
 
-Making the log of a new replica takes a millisecond and more, and a topic may have thousands: they are made
-in slices, between which requests are served and heartbeats sent. Until its turn comes a replica is not there,
-as in Apache Kafka, whose brokers do not lead yet what they have not taken up.
+Creating the log of a new replica takes a millisecond or more, and a topic may have thousands of partitions.
+So new replicas are created in slices, and requests and heartbeats are handled between the slices. Until a
+replica is created, it is absent, as in Apache Kafka, whose brokers do not lead a partition before they have
+applied its metadata.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
 
 MAX_LOGGED = 20
-"""How many partitions a line of the log names."""
+"""The number of partitions that a log line names."""
 MAX_SHARED_CONFIGS = 1_000
 FIRST_SLICE = 16
-"""So many new replicas are taken up within the turn, as most topics are: nobody finds them missing."""
+"""The number of new replicas that the current turn always creates. Most topics have no more partitions."""
 SLICE_MS = 5
-"""How long further ones are taken up before everything else has its turn."""
+"""The time per turn for creating further new replicas."""
 UNASSIGNED = (None, DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED)
-"""What the metadata has for the directory of a replica that has not been anywhere yet."""
+"""The directory ids of replicas that have not been created yet."""
 
 
 class ElectionListener(Protocol):
-    """A coordinator: each partition of its topic makes the broker that leads it one of its groups or ids."""
+    """A coordinator that runs on the leaders of the partitions of its topic."""
 
     def elected(self, index: int, leader_epoch: int) -> None:
-        """This broker leads the partition from now on, in this epoch."""
+        """Load the partition: this broker became its leader in this epoch."""
 
     def resigned(self, index: int, leader_epoch: int) -> None:
-        """It does not any more, as it did in this epoch."""
+        """Unload the partition: this broker is no longer its leader, as it was in this epoch."""
 
 
 class ReplicaManager:
@@ -79,11 +79,10 @@ class ReplicaManager:
         on_removed: Callable[[Partition], None],
         on_deleted: Callable[[], None],
     ) -> None:
-        """`image` gives the metadata as it is now. `coordinators`: by the topic that makes somebody one.
+        """`image` returns the current metadata; `coordinators` are given by topic.
 
-        `placement` tells the cluster where replicas lie, `following` is told of followers, `leading` is
-        what leaders have in common. `on_left` is called with each partition that is given up, before its
-        log goes, `on_deleted` when all logs of a change are gone.
+        `on_removed` is called with each partition that is removed, before its log is deleted, and
+        `on_deleted` after all logs of a metadata change were deleted.
         """
         self._config = config
         self._node_id = config.node_id
@@ -99,10 +98,10 @@ class ReplicaManager:
         self._topic_stats = leader_partitions.topic_stats
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._new: OrderedDict[tuple[str, int], None] = OrderedDict()
-        """ReplicaManager that are still to be taken up, whose logs have to be made."""
+        """New replicas whose logs are still to be created."""
         self._is_creating = False
         self._unassigned_topics: dict[str, None] = {}
-        """Topics of which some were made since it was told where logs lie."""
+        """Topics with replicas whose directories may not have been reported to the controller yet."""
         self._new_partition = partial(
             Partition,
             host=host,
@@ -111,37 +110,37 @@ class ReplicaManager:
             on_offline=self._partition_offline,
             leader_partitions=leader_partitions,
         )
-        """Makes one of a log; with one pair of methods for all, since there are many."""
+        """Create a partition for a log. All partitions share one pair of bound methods, to save memory."""
         self._staged: list[StagedAppends] = []
         self._log_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
-        """What the logs of topics with these overrides go by, until the broker's own settings change."""
+        """The configurations of logs by topic overrides, until the broker's own settings change."""
 
-    # --- who has what
+    # --- lookups
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """The replica of this broker, whatever its role; None without one whose log could be opened."""
+        """Return this broker's replica in any role; None if there is none or its log could not be opened."""
         return self._partitions.get((topic, index))
 
     def all(self) -> list[Partition]:
-        """Those whose logs could be opened, whatever their roles."""
+        """Return all replicas whose logs could be opened, in any role."""
         return list(self._partitions.values())
 
     def role(self, topic: str, index: int) -> Role:
-        """What the replica is to this broker."""
+        """Return the role of this broker's replica."""
         partition = self._partitions.get((topic, index))
         if partition is not None:
             return partition.role
         image = self._image().partition(topic, index)
         if image is None or self._node_id not in image.replicas or (topic, index) in self._new:
             return Role.ABSENT
-        return Role.OFFLINE  # it is this broker's, and has no log that can be used
+        return Role.OFFLINE  # this broker should have the replica, but its log cannot be used
 
     def exists(self, topic: str, index: int) -> bool:
-        """Whether the cluster has such a partition, be it here or elsewhere."""
+        """Whether the partition exists in the cluster, on this broker or elsewhere."""
         return (topic, index) in self._partitions or self._image().partition(topic, index) is not None
 
     def led_partition(self, topic: str, index: int) -> Partition:
-        """The partition, led by this broker and online.
+        """Return the partition if this broker is its leader and it is online.
 
         ApiError: KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
         """
@@ -153,22 +152,22 @@ class ReplicaManager:
         )
 
     def missing_partition_error(self, topic: str, index: int) -> ApiError:
-        """Why this broker has none of a partition, as `get` says, in the words of `led`."""
+        """Return the error for a partition for which `get` returns None."""
         image = self._image().partition(topic, index)
         if image is None:
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        # What this broker leads and could not take up has no log that can be used.
+        # If this broker is the leader and has tried to open the log, the log cannot be used.
         leads = image.leader == self._node_id and (topic, index) not in self._new
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int]:
-        """The leader's id and epoch as the metadata has them; -1, -1 where there is none."""
+        """Return the leader's id and leader epoch in the metadata; -1, -1 if there is none."""
         partition = self._image().partition(topic, index)
         none = NO_LEADER, NO_LEADER_EPOCH
         return none if partition is None else (partition.leader, partition.leader_epoch)
 
     def log_offline_partitions(self) -> None:
-        """Log, after a start, what of the data nobody can read."""
+        """Log, after a start, which partitions are offline."""
         names = sorted(
             f"{topic.name}-{index}"
             for topic in self._image().topics.values()
@@ -184,10 +183,10 @@ class ReplicaManager:
     # --- the turn
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
-        """Write what this turn appended, acknowledge it, and wake who waits for it.
+        """Write what this turn appended, acknowledge it, and complete delayed requests.
 
-        What is written may have more to be written, as the end of a transaction has its markers. `answer` is
-        called before that: whoever was acknowledged does not wait for it.
+        A write may stage further appends, as the end of a transaction stages its markers. `send_responses` is
+        called before those are written, so that acknowledged clients do not wait for them.
         """
         while self._staged:
             staged, self._staged = self._staged, []
@@ -197,31 +196,31 @@ class ReplicaManager:
                 send_responses()
 
     def stage(self, appended: StagedAppends) -> None:
-        """Have this committed when the turn ends."""
+        """Have `appended.commit` called when the turn ends."""
         self._staged.append(appended)
 
     def flush_due_logs(self) -> None:
-        """flush.ms, and segments that rolled since the last flush, are due without an append, too."""
+        """Sync logs for which flush.ms has passed, or that have rolled segments, without an append."""
         for log in self._log_manager.due_for_flush(self._host.monotonic_ms()):
             partition = self._partitions.get((log.topic, log.partition))
             if partition is not None and partition.role is not Role.OFFLINE:
                 partition.sync(lambda error: None)
 
     def complete_delayed_fetches(self) -> None:
-        """Have every long poll answered with what there is; the broker ends."""
+        """Complete every delayed fetch: the broker is shutting down."""
         self._new.clear()
         for partition in self._partitions.values():
             partition.complete_delayed_fetches()
 
-    # --- following the metadata
+    # --- metadata
 
     def start(self) -> None:
-        """Take up the partitions of the image, create what is missing, set strays aside."""
+        """Open the replicas of the image, create missing ones, and mark unknown logs as stray."""
         topics = self._image().topics
         for log in list(self._log_manager.logs()):
             if log.topic != METADATA_TOPIC:
                 self._check_stray(log)
-        # What is in none of the directories has to be made, and of a directory that was emptied that is all.
+        # A replica without a log must be created. In a directory that was emptied, that is all of them.
         can_be_made = not self._log_manager.any_offline
         for topic in topics.values():
             for index, partition in enumerate(topic.partitions):
@@ -238,8 +237,8 @@ class ReplicaManager:
         image = self._image()
         topic = image.topics.get(log.topic)
         if topic is not None and topic.topic_id != log.topic_id and log.topic_id in image.topics_by_id:
-            # As Kafka: a directory that somebody has copied or renamed stays as it is, and is not served.
-            log.fail(StorageError(f"{log.directory} has the id of another topic"))
+            # As in Kafka: a directory that was copied or renamed by hand stays as it is, and is not served.
+            log.fail(StorageError(f"{log.directory} has the topic id of another topic"))
             return
         known = image.partition(log.topic, log.partition)
         if (
@@ -248,11 +247,11 @@ class ReplicaManager:
             or known is None
             or self._node_id not in known.replicas
         ):
-            self._logger.warning("%s-%d is not in the metadata: set aside as stray", log.topic, log.partition)
+            self._logger.warning("%s-%d is not in the metadata: marked as stray", log.topic, log.partition)
             self._log_manager.mark_stray(log)
 
     def apply_delta(self, delta: MetadataDelta) -> None:
-        """The metadata has changed so."""
+        """Apply a metadata change: remove, create and change replicas."""
         gone = [
             (topic.name, index) for topic in delta.deleted_topics for index in range(len(topic.partitions))
         ]
@@ -282,7 +281,7 @@ class ReplicaManager:
             for index, now in enumerate(change.after.partitions):
                 before = change.before.partitions[index : index + 1]
                 if before and before[0] is now:
-                    continue  # of a thousand partitions one may have changed
+                    continue  # a delta of a large topic often changes a single partition
                 key = change.after.name, index
                 if key in self._new or not before or self._node_id not in before[0].replicas:
                     self._new[key] = None
@@ -294,7 +293,7 @@ class ReplicaManager:
         self._apply_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
 
     def _create_new(self, at_least: int = 1) -> None:
-        """Take up new replicas until the slice is over, and the rest in the next one."""
+        """Create new replicas for one slice, and the rest in further turns."""
         self._is_creating = False
         until_ms = self._host.monotonic_ms() + SLICE_MS
         topics = self._image().topics
@@ -313,11 +312,11 @@ class ReplicaManager:
             self._host.call_soon(self._create_new)
         else:
             self._log_manager.pending_logs.flush_partition_metadata(self._host)
-            told, self._unassigned_topics = self._unassigned_topics, {}
-            self._assign_directories(topics[name] for name in told if name in topics)
+            names, self._unassigned_topics = self._unassigned_topics, {}
+            self._assign_directories(topics[name] for name in names if name in topics)
 
     def _apply_role(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
-        """Take up the role that the image has for this broker."""
+        """Make the replica leader or follower, as the image says."""
         image = topic.partitions[index]
         if self._node_id not in image.replicas:
             return
@@ -352,7 +351,7 @@ class ReplicaManager:
             coordinator.elected(index, partition.leader_epoch)
 
     def _lead_after_sync(self, partition: Partition) -> None:
-        """What was cut of a follower's log is gone for good, or its role has changed meanwhile."""
+        """Become leader after a follower's truncation was synced, unless its role has changed."""
         key = partition.topic, partition.index
         image = self._image().partition(*key)
         if (
@@ -364,26 +363,25 @@ class ReplicaManager:
             self._apply_role(self._image().topics[partition.topic], partition.index)
 
     def _is_out_of_isr_at_shutdown(self, image: PartitionImage) -> bool:
-        """Whether the broker is about to end, and the others have gone on without this replica."""
+        """Whether this broker is in controlled shutdown and the replica has left the ISR."""
         if self._node_id in image.isr:
             return False
         own = self._image().brokers.get(self._node_id)
         return own is not None and own.in_controlled_shutdown
 
     def _open_partition(self, topic: TopicImage, index: int, *, is_new: bool) -> Partition:
-        """A replica with its log, which is created where there is none yet. StorageError.
+        """Open the replica's log, or create it if the replica is new. StorageError.
 
-        A log that should be there may lie in a directory that cannot be used now: a second, empty one in
-        its place would hide what was acknowledged.
+        A missing log may be in an offline directory: a second, empty log would hide acknowledged records.
         """
         log = self._log_manager.get(topic.name, index)
         if log is None:
-            place = topic.partitions[index].directory_of(self._node_id)
-            directory = self._log_manager.directory_of_id(place)
+            directory_id = topic.partitions[index].directory_of(self._node_id)
+            directory = self._log_manager.directory_of_id(directory_id)
             if directory is not None:
                 self._log_manager.set_preferred_directory(topic.name, index, directory)
-            elif self._log_manager.any_offline and not (is_new and place in UNASSIGNED):
-                raise StorageError("its log may be in a directory that is offline")
+            elif self._log_manager.any_offline and not (is_new and directory_id in UNASSIGNED):
+                raise StorageError("its log may be in an offline log directory")
             log = self._log_manager.create(
                 topic.name, index, topic.topic_id, self.log_config(topic.name), self._host.now_ms()
             )
@@ -407,10 +405,10 @@ class ReplicaManager:
         try:
             self._log_manager.delete(partition.log, self._host.now_ms(), sync=False)
         except StorageError as error:
-            self._logger.error("%s-%d cannot be set aside: %s", topic, index, error)
+            self._logger.error("Cannot delete the log of %s-%d: %s", topic, index, error)
 
     def _sync_directories(self) -> None:
-        """Make the names of what was set aside durable. After a loss of power, what comes back is a stray."""
+        """Sync the renames of deleted logs. A log that a power loss brings back is a stray log."""
         for directory in self._log_manager.directories():
             if not directory.offline:
                 self._host.run_in_worker(
@@ -418,13 +416,13 @@ class ReplicaManager:
                 )
 
     def _assign_directories(self, topics: Iterable[TopicImage]) -> None:
-        """Tell the controller where logs lie, if it does not know: with several directories it cannot."""
+        """Report the directories of logs that the controller does not know."""
         found: dict[tuple[Uuid, int], Uuid] = {}
         first, *more = self._log_manager.directories()
         for topic in topics:
             for index, image in enumerate(topic.partitions):
                 if not more and image.directory_of(self._node_id) == first.directory_id:
-                    continue  # with one it does, as a rule
+                    continue  # the controller assigns the only directory of a broker without a report
                 partition = self._partitions.get((topic.name, index))
                 if (
                     partition is None
@@ -433,7 +431,7 @@ class ReplicaManager:
                 ):
                     continue
                 if self._log_manager.future_log(topic.name, index) is not None:
-                    continue  # it is moving, and what is known of it is the move's affair
+                    continue  # the move reports the directory
                 properties = self._log_manager.directory_of(partition.log).properties
                 directory_id = properties and properties.directory_id
                 if directory_id and image.directory_of(self._node_id) != directory_id:
@@ -444,7 +442,7 @@ class ReplicaManager:
     # --- configurations
 
     def log_config(self, topic: str) -> LogConfig:
-        """What the logs of a topic go by, now. Topics of the same overrides share it."""
+        """Return the log configuration of a topic. Topics with equal overrides share one object."""
         overrides = self._image().config(RESOURCE_TOPIC, topic)
         key = tuple(sorted(overrides.items()))
         config = self._log_configs.get(key)
@@ -455,7 +453,7 @@ class ReplicaManager:
         return config
 
     def broker_config_changed(self) -> None:
-        """The broker's own settings have changed, which are the defaults of topics."""
+        """Apply the broker's settings, which are the defaults of topics, after a change."""
         self._log_configs.clear()
         self._apply_configs(self._image().topics.keys())
 
@@ -469,7 +467,7 @@ class ReplicaManager:
     # --- failures
 
     def directory_failed(self, error: StorageError) -> None:
-        """A log directory has failed: every replica in it goes offline at once."""
+        """Take all replicas in a failed log directory offline."""
         for partition in list(self._partitions.values()):
             if partition.log.failure is not None:
                 partition.fail(error)
@@ -479,14 +477,14 @@ class ReplicaManager:
         coordinator = self._coordinators.get(partition.topic)
         if coordinator is not None:
             coordinator.resigned(partition.index, partition.leader_epoch)
-        if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not given up
-            self._logger.error("%s-%d is offline: %s", partition.topic, partition.index, error)
+        if self._partitions.get((partition.topic, partition.index)) is partition:  # it was not removed
+            self._logger.error("%s is offline: %s", partition.log.name, error)
             if not isinstance(error, InternalFailure):
-                # A sync that failed is the disk's failure, too: nothing in its directory can be relied upon.
+                # A failed sync is a failure of the disk: the whole log directory goes offline.
                 self._log_manager.handle_log_failure(partition.log, error)
 
 
 def _is_truncation_durable(log: Log) -> bool:
-    """Write what was fetched. Whether what was cut is gone for good: before, nothing may be appended."""
+    """Write what was fetched, and return whether truncations are synced. Appends must wait for that."""
     log.commit()
     return not log.awaits_sync

@@ -1,9 +1,10 @@
-"""How fast replicas are copied to other brokers, where somebody has limited that. KIP-73.
+"""Replication quotas: limits for the traffic of replicas that are catching up. KIP-73.
 
-A broker gives to followers what `leader.replication.throttled.rate` allows, and takes from leaders what
-`follower.replication.throttled.rate` does, of those replicas that their topics list. The rate is that of the
-last few windows: `replication.quota.window.num` of them. Who is in sync already is not held back, so that no
-ISR shrinks for this.
+`leader.replication.throttled.rate` limits the bytes that a broker sends to followers, and
+`follower.replication.throttled.rate` those that it fetches from leaders. Both apply only to the replicas
+listed in `*.replication.throttled.replicas` of their topics. The rate is measured over the last
+`replication.quota.window.num` windows. In-sync replicas are never throttled, so that no ISR shrinks because
+of it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_PARSED: Final = 1_000
 
 
 def configured_rate(image: MetadataImage, node_id: int, name: str) -> int | None:
-    """Bytes a second that are set for this running broker or for all of them; None for no limit."""
+    """Return the dynamic limit in bytes per second, for this broker or all brokers; None for no limit."""
     for resource in (str(node_id), ""):
         text = image.config(RESOURCE_BROKER, resource).get(name, "")
         if text.isdigit():
@@ -33,23 +34,23 @@ def configured_rate(image: MetadataImage, node_id: int, name: str) -> int | None
 
 
 class ReplicationQuota:
-    """The limit of one side."""
+    """The replication quota of one side."""
 
     def __init__(
         self, side: str, config: BrokerConfig, host: Host, image: Callable[[], MetadataImage]
     ) -> None:
-        """`side` is LEADER_SIDE or FOLLOWER_SIDE; `image` tells the metadata of now."""
+        """`side` is LEADER_SIDE or FOLLOWER_SIDE; `image` returns the current metadata."""
         self._rate = f"{side}.replication.throttled.rate"
         self._replicas = f"{side}.replication.throttled.replicas"
         self._config = config
         self._host = host
         self._image = image
         self._windows: deque[list[int]] = deque()
-        """When each began, and the bytes that it saw."""
+        """The start of each window in ms, and its bytes."""
         self._parsed: dict[str, frozenset[int]] = {}
 
     def is_throttled(self, topic: str, index: int) -> bool:
-        """Whether this broker's replica is one of those that are limited."""
+        """Whether this broker's replica of the partition is throttled."""
         listed = self._image().config(RESOURCE_TOPIC, topic).get(self._replicas, "")
         if listed in NO_REPLICA:
             return False
@@ -68,7 +69,7 @@ class ReplicationQuota:
         return found
 
     def record(self, size_bytes: int) -> None:
-        """So much of the replicas that are limited was copied now."""
+        """Record replication traffic of throttled replicas."""
         now_ms, windows = self._host.internode_clock.monotonic_ms(), self._windows
         if not windows or now_ms - windows[-1][0] >= self._window_ms:
             windows.append([now_ms, 0])
@@ -76,7 +77,7 @@ class ReplicationQuota:
 
     @property
     def is_quota_exceeded(self) -> bool:
-        """Whether those that are limited have to wait now."""
+        """Whether throttled replicas have to wait now."""
         rate = configured_rate(self._image(), self._config.node_id, self._rate)
         if rate is None:
             return False

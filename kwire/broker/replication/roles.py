@@ -1,8 +1,8 @@
-"""What a replica is to this broker, and how that may change.
+"""The roles of a replica on this broker, and the legal changes between them.
 
-The cluster's metadata says which brokers hold a partition and which of them leads it; each change of that is
-a move, and so is the failure of the log. No role is taken up otherwise. A log that has failed stays out of
-service until the broker starts anew, and recovery has looked at it, as with Apache Kafka.
+A role changes only when the metadata changes the replicas or the leader of the partition, or when the log
+fails. As in Apache Kafka, a replica whose log has failed stays offline until the broker restarts and recovers
+the log.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from typing import Final
 
 
 class Role(Enum):
-    """What a replica is to this broker."""
+    """The role of a replica on this broker."""
 
-    __hash__ = object.__hash__  # that of Enum is a call in Python, and there are thousands of replicas
+    __hash__ = object.__hash__  # Enum's is a Python call, and a broker may have thousands of replicas
 
     ABSENT = "absent"
-    """Nothing: it is none of this broker's, not yet or not any more."""
+    """This broker has no replica of the partition, or has not opened it yet."""
     LEADER = "leader"
-    """Clients write to it and read from it here."""
+    """Clients write to and read from this replica."""
     FOLLOWER = "follower"
-    """Another broker leads it, or nobody does: its log is kept, and clients are sent away."""
+    """Another broker is the leader, or none is. Clients get NOT_LEADER_OR_FOLLOWER."""
     OFFLINE = "offline"
-    """Its log cannot be used."""
+    """The log cannot be used."""
 
 
 LEADER: Final = Role.LEADER
-"""For what each request asks: a member of an enumeration takes six times as long to look up."""
+"""A global for hot paths: looking up a member of an Enum takes six times as long."""
 
 
 class RoleChange(Enum):
-    """What becomes of a replica."""
+    """A change of the role of a replica."""
 
     __hash__ = object.__hash__
 
-    BECOME_LEADER = "lead"
-    """This broker leads, in a new epoch perhaps."""
-    BECOME_FOLLOWER = "follow"
-    """This broker has a replica, and does not lead."""
-    REMOVE = "leave"
-    """This broker has no replica of it: the topic is gone, or the replica is elsewhere."""
+    BECOME_LEADER = "become leader"
+    """This broker is the leader, possibly in a new leader epoch."""
+    BECOME_FOLLOWER = "become follower"
+    """This broker has a replica and is not the leader."""
+    REMOVE = "be removed"
+    """The topic was deleted, or the replica was reassigned to another broker."""
     FAIL = "fail"
-    """Its log has failed."""
+    """The log has failed."""
 
 
 TRANSITIONS: Final = MappingProxyType(
@@ -73,10 +73,10 @@ TRANSITIONS: Final = MappingProxyType(
         },
     }
 )
-"""Every legal move; any other is this program's own fault."""
+"""Every legal change; any other is a bug of kwire."""
 
 
 def role_after(role: Role, change: RoleChange) -> Role:
-    """The role after a move. AssertionError: it is not legal."""
+    """Return the role after a change. AssertionError: the change is not legal."""
     assert change in TRANSITIONS[role], f"a replica that is {role.value} cannot {change.value}"
     return TRANSITIONS[role][change]

@@ -83,4 +83,4 @@ def test_of_hundreds_of_changes_the_log_tells_a_few(caplog: pytest.LogCaptureFix
         rig.cluster.host.run_pending()
     told = [record.getMessage() for record in caplog.records]
     assert [told[0], len(told)] == ["t-0: the ISR is (1,)", 6]
-    assert told[-1].endswith("of 295 partitions more")
+    assert told[-1].endswith("295 more partitions had ISR changes")

@@ -9,10 +9,10 @@ import pytest
 from kwire.broker.replication.roles import TRANSITIONS, Role, RoleChange, role_after
 
 LEGAL = """
-absent    lead leader    follow follower    fail offline
-leader    lead leader    follow follower    fail offline    leave absent
-follower  lead leader    follow follower    fail offline    leave absent
-offline   lead offline   follow offline     fail offline    leave absent
+absent    BECOME_LEADER leader    BECOME_FOLLOWER follower    FAIL offline
+leader    BECOME_LEADER leader    BECOME_FOLLOWER follower    FAIL offline    REMOVE absent
+follower  BECOME_LEADER leader    BECOME_FOLLOWER follower    FAIL offline    REMOVE absent
+offline   BECOME_LEADER offline   BECOME_FOLLOWER offline     FAIL offline    REMOVE absent
 """
 
 
@@ -21,7 +21,7 @@ def legal() -> dict[tuple[Role, RoleChange], Role]:
     for line in LEGAL.strip().splitlines():
         role, *moves = line.split()
         for move, then in zip(moves[::2], moves[1::2], strict=True):
-            found[Role(role), RoleChange(move)] = Role(then)
+            found[Role(role), RoleChange[move]] = Role(then)
     return found
 
 
