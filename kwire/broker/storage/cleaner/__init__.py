@@ -1,20 +1,23 @@
-"""Compaction: of all records with a key, the last one stays. KIP-58, KIP-354, KIP-534.
+"""Log compaction: only the last record of each key is kept. KIP-58, KIP-354, KIP-534.
 
-The broker chooses a log and how much of it may be cleaned (`candidates`), hands that to a worker as a line of
-JSON, and puts what the worker has written in place (`cleaner`, `swap`). The worker (`worker`, a process of
-its own, because a busy Python thread would hold every client up) reads the keys of the dirty part of the log,
-from its end into a set (`newest_keys`) or, where that cannot be, from its beginning into a map of keys and
-batches (`offset_map`), and copies the log, group of segments by group, without the batches and records that
-are superseded (`rewriting`, `filtering`, `rebatching`). Records keep their offsets: what is gone leaves a
-gap, and a batch keeps its first and last offset whatever is left of it.
+The broker chooses a log and the part to clean (`log_to_clean`). It sends the job to a worker as a line of
+JSON, and replaces the segments by those that the worker has written (`log_cleaner`, `segment_swap`). A worker
+is a separate process (`worker`), because a busy Python thread would delay every client.
 
-What stays although a later record has its key:
-- a producer's last batch, emptied, so that its sequence can go on after the producers are read from the log;
-- the last batch of what was cleaned, emptied, so that the log's offsets do not seem to end earlier;
-- a tombstone, for delete.retention.ms after the first cleaning that met it. That cleaning writes the time
-  into the batch: base timestamp becomes the delete horizon, and bit 6 of the attributes says so;
-- a transaction's marker, until a cleaning has found none of its records, and then as long as a tombstone.
+The worker reads the keys of the dirty part of the log. It scans the part backward and collects a set of keys
+(`backward_key_scan`). If that is not possible, it scans forward and builds a map from keys to batches
+(`offset_map`). Then it copies the log, one group of segments at a time, without superseded batches and
+records (`log_rewriter`, `batch_filter`, `batch_rebuild`). Records keep their offsets, so that removed records
+leave gaps. A batch keeps its first and last offset when records are removed from it.
 
-Files of a segment in the making end in `.cleaned`; complete and synced, in `.swap`. While a `.swap` log is
-there, recovery finishes the exchange; as long as a `.cleaned` file is, it throws the new segment away.
+Kept although a later record has the same key:
+- the last batch of a producer, without records, so that its sequence is known when producer state is rebuilt;
+- the last batch of the cleaned part, without records, so that the log end offset does not go back;
+- a tombstone, for delete.retention.ms after the first cleaning that read it. That cleaning stores the delete
+  horizon in the base timestamp of the batch and sets bit 6 of the attributes;
+- a transaction marker, until a cleaning has found no records of the transaction, and then as long as a
+  tombstone.
+
+Files of an incomplete segment have the suffix `.cleaned`, and those of a complete and synced one `.swap`. Log
+recovery completes a swap if there is a `.swap` log file, and deletes `.cleaned` files.
 """

@@ -1,9 +1,9 @@
-"""The dirty part of a log read from its end: a record whose key was not met yet is the last one with it.
+"""A backward scan of a log's dirty part: a record is the last one of its key if the key was not read before.
 
-A set of the keys says it all, which takes less than half the time of a map from each key to its last batch.
-No key is read again when the log is copied: what stays of a batch, and where it lies, is known from when it
-was met. All keys have to fit into memory: where they do not, it is the oldest part of a log that can be
-cleaned without the rest. And transactions are told by what came before them. `OffsetMap` is for those.
+A set of the keys is sufficient, which takes less than half the time of a map from each key to its last batch.
+The copy of the log does not read the keys again: the scan remembers which records of a batch are kept and
+where they are. All keys must fit into memory, because only the oldest part of a log can be cleaned without
+the rest. Transactions require a forward scan. In these two cases the cleaner uses `OffsetMap`.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from kwire.broker.storage.cleaner.offset_map import ENTRY_BYTES
 from kwire.wire.batch import BatchHeader
 
 KEPT_BYTES: Final = 200
-"""What it costs to know that something of a batch stays: an entry in a dictionary, and an array."""
+"""The memory for a batch of which some records are kept: a dictionary entry and an array."""
 PLACE_BYTES: Final = 8
 TAKEN_BYTES: Final = 9
 TOMBSTONE_BYTES: Final = 100
 
 Kept = tuple[int, "array[int] | None"]
-"""How many records of a batch stay, and where: begin, end, begin, end, from the first one on; None: all."""
+"""The number of kept records, and the begin and end of each run of them; None if all are kept."""
 
 
 class BackwardKeyScan:
-    """What stays of the batches of the dirty part, which are taken in from the last one to the first."""
+    """The kept records of the dirty part. Its batches are added from the last one to the first."""
 
     def __init__(self, size_bytes: int) -> None:
         self.keys: set[bytes | None] = set()
-        """Those that were met, or what is `hash_key` for them. None is not among them."""
+        """The keys read so far, long ones by their `hash_key`. None is not included."""
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
         self._size_bytes = size_bytes
         self._more_bytes = 0
-        """What it takes beside the keys."""
+        """The memory used besides the keys."""
         self._taken = array("q")
-        """The base offsets of all the batches, the greatest first."""
+        """The base offsets of all batches, in descending order."""
         self._kept: dict[int, Kept] = {}
         self._keys_of = KeyReader().keys_of
 
     @property
     def is_too_large(self) -> bool:
-        """Whether it takes more memory than it may."""
+        """Whether the memory limit is exceeded."""
         return len(self.keys) * ENTRY_BYTES + self._more_bytes > self._size_bytes
 
     def add_previous_batch(self, data: bytes, at: int, header: BatchHeader) -> None:
-        """Take in the batch that lies before all the others. CorruptBatch."""
+        """Add the batch before all batches added so far. Raises CorruptBatch."""
         payload, start, end = decompressed_records(data, at, header)
         records = self._keys_of(payload, start, end, header.records_count)
         self._taken.append(header.base_offset)
@@ -83,19 +83,19 @@ class BackwardKeyScan:
         self._kept[header.base_offset] = len(chosen), places
 
     def was_read(self, base_offset: int) -> bool:
-        """Whether this batch was taken in. To be asked for one after the other, the oldest first."""
+        """Return whether a batch was added. Must be called in ascending order."""
         taken = self._taken
         while taken and taken[-1] < base_offset:
             taken.pop()
         return bool(taken) and taken[-1] == base_offset
 
     def kept_of(self, base_offset: int) -> Kept | None:
-        """What stays of a batch that was taken in; None: nothing."""
+        """Return the kept records of a batch that was added; None if no record is kept."""
         return self._kept.get(base_offset)
 
 
 class BackwardScanFilter(BatchFilter):
-    """Goes by such keys."""
+    """A batch filter with the keys of a backward scan."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class BackwardScanFilter(BatchFilter):
         rules: CleaningRules,
         transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
-        """The whole dirty part has to be taken in."""
+        """`key_scan` must have read the complete dirty part."""
         super().__init__(rules, transactions_of_log)
         self._key_scan = key_scan
 
@@ -119,7 +119,7 @@ class BackwardScanFilter(BatchFilter):
                 payload, records, self._without_old_tombstones(records, chosen, header), header
             )
         if not key_scan.was_read(base_offset):
-            # Whatever that is, nothing is known of it.
+            # The scan did not read this batch, so keep it.
             self.records_kept += count
             return None
         kept = key_scan.kept_of(base_offset)
@@ -145,7 +145,7 @@ class BackwardScanFilter(BatchFilter):
 
 
 def _within(places: array[int], starts: list[int], start: int) -> list[int]:
-    """The indexes of the records that lie in these places."""
+    """Return the indexes of the records at these positions."""
     chosen: list[int] = []
     for begin, end in zip(places[::2], places[1::2], strict=True):
         chosen += range(bisect_left(starts, start + begin), bisect_left(starts, start + end))

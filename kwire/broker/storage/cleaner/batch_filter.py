@@ -1,7 +1,7 @@
-"""Which batches of a log stay when it is cleaned, in the order in which they lie.
+"""Filtering the batches of a log in offset order: which of them a cleaning keeps, changes or removes.
 
-Here is what holds for all of them: transactions, batches that stay without records, tombstones. Which records
-are the last of their key is for those to say who have read the keys: `offset_map` or `newest_keys`.
+This module has the rules for transactions, empty batches and tombstones. Its subclasses in `offset_map` and
+`backward_key_scan` decide which records are the last ones with their keys.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class LastRecord(NamedTuple):
-    """What a log remembers of a producer that is still active."""
+    """The last data of an active producer. Kafka's LastRecord."""
 
     last_offset: int | None
-    """Where its last data ends; None when only a marker of it is remembered."""
+    """The last offset of its data; None if only a marker of the producer is known."""
     epoch: int
 
 
 class CleaningRules(NamedTuple):
-    """What one cleaning goes by, beside the keys."""
+    """The parameters of one cleaning, except for the keys."""
 
     now_ms: int
     delete_retention_ms: int
@@ -45,14 +45,14 @@ class CleaningRules(NamedTuple):
 
 
 class BatchFilter(ABC):
-    """Says of each batch of a log, in order, what stays of it."""
+    """Decides for each batch of a log, in offset order, what is kept of it."""
 
     def __init__(
         self,
         rules: CleaningRules,
         transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
-        """`transactions_of_log` is asked, at most once, when the first transactional batch is met."""
+        """`transactions_of_log` is called once, at the first transactional or control batch."""
         self._rules = rules
         self._horizon_ms = rules.now_ms + rules.delete_retention_ms
         self._transactions_of_log = transactions_of_log
@@ -62,7 +62,7 @@ class BatchFilter(ABC):
         self.records_kept = 0
 
     def filter_batch(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
-        """None: the batch stays as it is. Otherwise what takes its place: GONE, or a batch. CorruptBatch."""
+        """Return None to keep the batch, REMOVED, or the batch that replaces it. Raises CorruptBatch."""
         count = header.records_count
         self.records_read += count
         if header.attributes & TRANSACTIONAL_OR_CONTROL:
@@ -72,7 +72,7 @@ class BatchFilter(ABC):
         return self._filter_data(data, at, header)
 
     def take_kept_transactions(self) -> list[AbortedTxn]:
-        """The aborted transactions whose markers were kept since the last call, for a transaction index."""
+        """Return the aborted transactions whose markers were kept since the last call."""
         if self._transactions is None:
             return []
         kept, self._transactions.kept = self._transactions.kept, []
@@ -107,7 +107,7 @@ class BatchFilter(ABC):
         return None
 
     def _retains_empty(self, header: BatchHeader) -> bool:
-        """Whether a batch is kept though none of its records is."""
+        """Return whether a batch is kept without records."""
         if header.next_offset == self._rules.upper_bound_offset:
             return True
         if not header.has_producer_id:
@@ -119,11 +119,11 @@ class BatchFilter(ABC):
             return header.last_offset == last.last_offset
         return header.is_control and header.producer_epoch == last.epoch
 
-    # --- data
+    # --- data batches
 
     @abstractmethod
     def _filter_data(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
-        """What stays of a batch with records that were not aborted. As `filter_batch`."""
+        """Filter a batch with records that were not aborted. Returns the same as `filter_batch`."""
 
     def _emptied_or_removed(self, header: BatchHeader) -> bytes | bytearray:
         return empty_batch(header) if self._retains_empty(header) else REMOVED
@@ -131,7 +131,7 @@ class BatchFilter(ABC):
     def _without_old_tombstones(
         self, records: RecordKeys, chosen: list[int], header: BatchHeader
     ) -> list[int]:
-        """Those of the chosen records whose time is not over."""
+        """Remove tombstones after their delete horizon from the chosen record indexes."""
         if records.tombstones and header.has_delete_horizon and header.base_timestamp <= self._rules.now_ms:
             tombstones = set(records.tombstones)
             return [index for index in chosen if index not in tombstones]
@@ -140,7 +140,7 @@ class BatchFilter(ABC):
     def _with_chosen(
         self, payload: bytes, records: RecordKeys, chosen: list[int], header: BatchHeader
     ) -> bytes | bytearray | None:
-        """The batch with the chosen records, which are given by their indexes."""
+        """Return the batch with the records at the chosen indexes."""
         if not chosen:
             return self._emptied_or_removed(header)
         kept = len(chosen)

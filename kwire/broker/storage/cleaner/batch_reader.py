@@ -1,4 +1,4 @@
-"""Reading a segment batch by batch, from its beginning or, piece by piece, from its end."""
+"""Reading the batches of a segment forward or backward."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from kwire.wire.batch import (
 from kwire.wire.named_tuple import NamedTuple
 
 Throttle = Callable[[int], None]
-"""Told of every byte read or written; it waits where that was too fast."""
+"""Called with the size of every read and write. It sleeps to keep within a rate."""
 ReadBatch = tuple[bytes, int, BatchHeader]
-"""Bytes that were read, where in them a batch begins, its header."""
+"""The bytes of a read, the position of a batch in them, and the header of the batch."""
 FileRange = tuple[int, int]
-"""Neighbouring batches in a file: where the first one begins, and where the last one ends."""
+"""The begin and the end of adjacent batches in a file."""
 
 TRANSACTIONAL_OR_CONTROL: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 
 _HEADERS_BYTES: Final = 4096
-"""What is read for the sake of headers at once: one of a large batch, or those of many small ones."""
+"""The size of a read for headers: it has one large batch or many small ones."""
 _HEAD = Struct(">qi4xb4xhi30xi")
-"""Of a batch's header: base offset, length, magic, attributes, last offset delta, count of records."""
+"""Base offset, length, magic, attributes, last offset delta and record count of a batch header."""
 _LENGTH = Struct(">i")
 
 
 def no_throttle(size_bytes: int) -> None:
-    """A throttle that never waits."""
+    """Do not throttle."""
 
 
 def batches_in(
     file: DiskFile, end: int, read_bytes: int, throttle: Throttle = no_throttle
 ) -> Iterator[ReadBatch]:
-    """The batches of a segment. CorruptBatch for what is not a whole batch of format 2."""
+    """Yield the batches of a segment. Raises CorruptBatch for an incomplete one, or another magic."""
     position = 0
     chunk_bytes = read_bytes
     while position < end:
@@ -51,7 +51,7 @@ def batches_in(
         data = file.read_at(position, wanted_bytes)
         throttle(len(data))
         if len(data) < wanted_bytes:
-            raise CorruptBatch(f"the file ends at byte {position + len(data)}, and not at {end}")
+            raise CorruptBatch(f"the file ends at byte {position + len(data)}, expected {end}")
         chunk_bytes = read_bytes
         at, size = 0, len(data)
         while at + HEADER_BYTES <= size:
@@ -59,18 +59,18 @@ def batches_in(
             size_bytes = _size_of(header, position + at)
             if at + size_bytes > size:
                 if position + at + size_bytes > end:
-                    raise CorruptBatch(f"the batch at byte {position + at} is cut short")
+                    raise CorruptBatch(f"the batch at byte {position + at} is truncated")
                 chunk_bytes = max(read_bytes, size_bytes)
                 break
             yield data, at, header
             at += size_bytes
         if not at and (size < HEADER_BYTES or chunk_bytes <= size):
-            raise CorruptBatch(f"the batch at byte {position} is cut short")
+            raise CorruptBatch(f"the batch at byte {position} is truncated")
         position += at
 
 
 class PlainRanges(NamedTuple):
-    """A segment's batches from some offset on, in pieces that are to be read at once."""
+    """The batches of a segment from an offset on, as ranges that are read at once."""
 
     file_ranges: list[FileRange]
     batches: int
@@ -87,10 +87,10 @@ def plain_ranges(
     first_offset: int,
     throttle: Throttle = no_throttle,
 ) -> PlainRanges | None:
-    """Divide what a segment, of this base, has from `first_offset` on; hardly more than headers is read.
+    """Divide the batches of a segment from `first_offset` on into ranges, reading little more than headers.
 
-    None where a batch is part of a transaction or ends one, lies on both sides of that offset, or does not
-    follow the one before. CorruptBatch.
+    Returns None if a batch is transactional or a control batch, contains `first_offset` in its middle, or
+    does not follow the previous batch. Raises CorruptBatch.
     """
     file_ranges: list[FileRange] = []
     begin = position = 0
@@ -103,11 +103,11 @@ def plain_ranges(
             data, data_at, at = file.read_at(position, min(_HEADERS_BYTES, end - position)), position, 0
             throttle(len(data))
             if len(data) < HEADER_BYTES:
-                raise CorruptBatch(f"the batch at byte {position} is cut short")
+                raise CorruptBatch(f"the batch at byte {position} is truncated")
         offset, length, magic, attributes, delta, count = _HEAD.unpack_from(data, at)
         after = position + LOG_OVERHEAD_BYTES + length
         if magic != MAGIC or length < HEADER_BYTES - LOG_OVERHEAD_BYTES or after > end:
-            raise CorruptBatch(f"no whole batch of format {MAGIC} at byte {position}")
+            raise CorruptBatch(f"no complete batch with magic {MAGIC} at byte {position}")
         if offset < next_offset or delta < 0:
             return None
         next_offset = offset + delta + 1
@@ -128,7 +128,7 @@ def plain_ranges(
 
 
 def batches_backward(file: DiskFile, file_range: FileRange) -> Iterator[ReadBatch]:
-    """The batches of a piece, the last one first. CorruptBatch."""
+    """Yield the batches of a range from the last one to the first. Raises CorruptBatch."""
     begin, end = file_range
     data = file.read_at(begin, end - begin)
     places: list[int] = []
@@ -137,7 +137,7 @@ def batches_backward(file: DiskFile, file_range: FileRange) -> Iterator[ReadBatc
         places.append(at)
         at += LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(data, at + LENGTH_AT)[0]
     if at != end - begin or len(data) != at:
-        raise CorruptBatch(f"what lies from byte {begin} to {end} are not whole batches")
+        raise CorruptBatch(f"incomplete batches from byte {begin} to {end}")
     for place in reversed(places):
         yield data, place, read_header(data, place)
 
@@ -145,5 +145,5 @@ def batches_backward(file: DiskFile, file_range: FileRange) -> Iterator[ReadBatc
 def _size_of(header: BatchHeader, position: int) -> int:
     size_bytes = LOG_OVERHEAD_BYTES + header.batch_length
     if header.magic != MAGIC or size_bytes < HEADER_BYTES:
-        raise CorruptBatch(f"no batch of format {MAGIC} at byte {position}")
+        raise CorruptBatch(f"no batch with magic {MAGIC} at byte {position}")
     return size_bytes

@@ -1,9 +1,8 @@
-"""What a batch becomes that loses some of its records.
+"""Rebuilding a batch without some of its records.
 
-A batch that keeps its offsets, whatever is lost of it, is what clients and followers can go by: first offset,
-last offset, producer, sequence, leader epoch and codec are those it was appended with. Records are copied as
-they are. Only a batch that gets a delete horizon has its records written anew, since their timestamps count
-from the base timestamp, whose place the horizon takes (KIP-534).
+The batch keeps its first and last offset, producer, sequence, leader epoch and codec, because clients and
+followers rely on them. Records are copied unchanged, except in a batch that gets a delete horizon: the
+horizon replaces the base timestamp, so that all timestamp deltas have to be written again (KIP-534).
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from kwire.wire.batch import (
 from kwire.wire.compression import Codec, CompressionError, compress, decompress
 
 Range = tuple[int, int]
-"""Records after each other: where the first one begins, and where the last one ends."""
+"""The begin and the end of adjacent records."""
 
 MAX_BATCH_BYTES: Final = 0x7FFFFFFF
 
 REMOVED: Final = b""
-"""Nothing stays of a batch."""
+"""The result for a batch that is removed."""
 
 
 def decompressed_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int]:
-    """Where the records of a batch lie, not compressed: the bytes, start and end. CorruptBatch."""
+    """Return the uncompressed records of a batch: bytes, begin and end. Raises CorruptBatch."""
     end = at + header.size_bytes
     if not crc_is_valid(data, at, header):
         raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
@@ -51,12 +50,12 @@ def decompressed_records(data: bytes, at: int, header: BatchHeader) -> tuple[byt
             header.codec, memoryview(data)[at + HEADER_BYTES : end], max_bytes=MAX_BATCH_BYTES
         )
     except CompressionError as error:
-        raise CorruptBatch(f"the batch at offset {header.base_offset} does not decompress") from error
+        raise CorruptBatch(f"the batch at offset {header.base_offset} cannot be decompressed") from error
     return payload, 0, len(payload)
 
 
 def last_index_of_each(keys: Sequence[bytes | None], wanted: set[bytes | None]) -> list[int]:
-    """The last index of each key that is wanted, in order."""
+    """Return the last index of each wanted key, in ascending order."""
     found = [index for index, key in enumerate(keys) if key in wanted]
     if len(found) > len(wanted):
         found = sorted({keys[index]: index for index in found}.values())
@@ -64,7 +63,7 @@ def last_index_of_each(keys: Sequence[bytes | None], wanted: set[bytes | None]) 
 
 
 def ranges_of(starts: list[int], chosen: list[int]) -> list[Range]:
-    """Where the chosen records lie, neighbours as one."""
+    """Return the ranges of the chosen records, with adjacent records joined."""
     ranges: list[Range] = []
     run_start = run_end = -1
     for index in chosen:
@@ -94,7 +93,7 @@ def _encoded(value: int) -> bytes:
 
 
 def _max_timestamp(data: bytes, ranges: list[Range], header: BatchHeader) -> int:
-    """The greatest timestamp of the records in the ranges."""
+    """Return the greatest timestamp of the records in the ranges."""
     if header.has_log_append_time:
         return header.max_timestamp
     greatest = None
@@ -125,7 +124,7 @@ def _max_timestamp(data: bytes, ranges: list[Range], header: BatchHeader) -> int
 
 
 def with_records(body: bytes, header: BatchHeader, count: int) -> bytearray:
-    """The batch with fewer records."""
+    """Return the batch with these records."""
     max_timestamp = _max_timestamp(body, [(0, len(body))], header)
     return _batch(body, header._replace(max_timestamp=max_timestamp), count)
 
@@ -143,7 +142,7 @@ def _batch(body: bytes, header: BatchHeader, count: int) -> bytearray:
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """The batch without any record: its offsets, its producer and its greatest timestamp stay."""
+    """Return the batch without records. It keeps its offsets, its producer and its greatest timestamp."""
     return _batch(
         b"",
         header._replace(
@@ -157,7 +156,7 @@ def empty_batch(header: BatchHeader) -> bytearray:
 def with_delete_horizon(
     data: bytes, ranges: list[Range], header: BatchHeader, count: int, horizon_ms: int
 ) -> bytearray:
-    """The batch with what stays of it, and the time from which on its tombstones may go."""
+    """Return the batch with the records in `ranges` and a delete horizon."""
     horizon_ms = min(horizon_ms, LONG_MAX)
     body = bytearray()
     for start, end in ranges:

@@ -1,7 +1,7 @@
-"""Which transactions in a log were aborted, and which markers nobody needs any more. KIP-98, KIP-534.
+"""Aborted transactions in a log, and the markers that a cleaning can remove. KIP-98, KIP-534.
 
-What was aborted is told by the log's transaction indexes, as Apache Kafka's cleaner is told. An entry goes
-from index to index as it is: to say it anew from what is left would make it begin later each time.
+The log's transaction indexes show what was aborted, as for Kafka's cleaner. Index entries are copied
+unchanged. Computing them from the remaining records would raise their first offsets with each cleaning.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kwire.wire.batch import ABORT, COMMIT, BatchHeader, control_type, records
 
 
 def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:
-    """ABORT or COMMIT; None for a control batch that was emptied, or is about something else."""
+    """Return ABORT or COMMIT; None for an empty control batch or another kind of control record."""
     for record in records(data, at, header):
         _, kind = control_type(record)
         return kind if kind in (ABORT, COMMIT) else None
@@ -21,29 +21,30 @@ def marker_kind(data: bytes, at: int, header: BatchHeader) -> int | None:
 
 
 class CleanedTransactionMetadata:
-    """Follows the transactions of a log from batch to batch, and says what may be discarded.
+    """The transactions of a log, followed batch by batch, to decide which batches and markers to remove.
 
-    It goes by Apache Kafka's rules also where these are peculiar, so that both leave the same to whoever
-    reads: a commit marker stays after data that an abort marker ended before the log start, and an abort
-    marker that is not met, for reading began behind it, has the producer's next transaction taken for
-    aborted. Only an abort marker whose data stays, because nothing tells that it was aborted, stays here as
-    well. Without it the transaction would be open for ever once the state of producers is made anew.
+    Kafka's rules apply even where they are peculiar, so that consumers read the same records:
+    - A commit marker is kept after data that an abort marker ended before the log start offset.
+    - If reading starts after an abort marker, the producer's next transaction counts as aborted.
+
+    One rule is added: an abort marker is kept if its data is kept because no index entry shows that it was
+    aborted. Without the marker, the transaction would be open forever once producer state is rebuilt.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn], log_start_offset: int) -> None:
-        """`aborted`: what the indexes tell. Transactions that ended before the log start are no more."""
+        """Start with index entries. Transactions that ended before the log start offset are ignored."""
         self._log_start_offset = log_start_offset
         known = (entry for entry in aborted if entry.last_offset >= log_start_offset)
         self._aborted = sorted(known, key=lambda entry: entry.first_offset, reverse=True)
-        """Those that did not begin yet, the next one last."""
+        """Transactions that have not started yet, the next one last."""
         self._ongoing_aborted: dict[int, AbortedTxn] = {}
         self._seen_aborted: set[int] = set()
-        """Producers whose ongoing transaction is aborted, and has left data."""
+        """Producers with an aborted transaction of which data was read."""
         self._ongoing_committed: set[int] = set()
         self._unended: dict[int, int] = {}
-        """Where data that is not known to be aborted, and that no marker followed, ends; by its producer."""
+        """By producer id: the last offset of data that is not known to be aborted and has no marker yet."""
         self.kept: list[AbortedTxn] = []
-        """The aborted transactions whose marker stays because data was met, for the transaction index."""
+        """The aborted transactions whose markers are kept because data was read, for the index."""
 
     def _start_transactions(self, offset: int) -> None:
         while self._aborted and self._aborted[-1].first_offset <= offset:
@@ -51,7 +52,7 @@ class CleanedTransactionMetadata:
             self._ongoing_aborted.setdefault(entry.producer_id, entry)
 
     def on_batch_read(self, header: BatchHeader) -> bool:
-        """A transactional batch of data: whether it was aborted."""
+        """Process a transactional data batch and return whether it was aborted."""
         self._start_transactions(header.last_offset)
         producer_id = header.producer_id
         if producer_id in self._ongoing_aborted:
@@ -62,7 +63,7 @@ class CleanedTransactionMetadata:
         return False
 
     def on_control_batch_read(self, header: BatchHeader, kind: int | None) -> bool:
-        """A control batch: whether nothing is left that it says anything about."""
+        """Process a control batch and return whether it is no longer needed."""
         self._start_transactions(header.last_offset)
         if kind not in (ABORT, COMMIT):
             return not header.records_count
@@ -80,6 +81,6 @@ class CleanedTransactionMetadata:
             return False
         if data_offset is None:
             return True
-        # Behind the log start, what lies before it is of another transaction, whose marker is gone already.
+        # Data before the log start offset belongs to an earlier transaction, whose marker is gone.
         start = self._log_start_offset
         return data_offset < start <= header.last_offset

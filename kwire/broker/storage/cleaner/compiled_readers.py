@@ -1,9 +1,9 @@
-"""Runs of records that begin alike and differ in length: for each layout of their heads one flat loop.
+"""Compiled loops that read runs of records with the same record head and different lengths.
 
-A record up to its value becomes one struct call, whose bytes say at once whether it has the layout; a table
-says from its length where the next one begins. A layout is how many bytes each varint has: it changes a few
-times in a batch. The loops are written as source, compiled when they are first wanted, and registered with
-linecache, so that a traceback shows the line that failed.
+One struct call reads a record up to its value, and shows whether the record has the expected head. A table
+maps the record's length to the position of the next record. A head is the number of bytes of each varint,
+which changes a few times in a batch. Each loop is generated as source code for its head and compiled at the
+first use. The source is registered with linecache, so that a traceback shows the failing line.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from struct import error as StructError
 from typing import Any, Final, TypeAlias
 
 _FAR: Final = 1 << 62
-"""A step beyond all bytes."""
+"""A step beyond the end of any batch."""
 _MIN_OF_TWO_BYTES: Final = 0x40
-"""A record that is shorter tells its length by one byte."""
+"""The minimum record length with a two-byte varint."""
 _MAX_TIMESTAMP_BYTES: Final = 10
 _MAX_DELTA_BYTES: Final = 5
 
 RunReader: TypeAlias = Callable[[bytes, int, int, int, list[int], list[bytes | None], list[int]], int]
-"""(data, where the first record begins, where the last one ends, how many at most, starts, keys, tombstones):
-records are added to the lists as long as they have the layout. Where the first one begins that has not.
+"""Arguments: data, begin of the first record, end of the last one, maximum number, starts, keys, tombstones.
+
+Records with the expected head are added to the lists. The result is the position of the first other record.
 """
 
 
 RecordHead: TypeAlias = tuple[int, int, int, int]
-"""How a record begins: how many bytes its length has, its timestamp delta and its offset delta, and the first
-byte of the size of its key."""
+"""The number of bytes of a record's length, timestamp delta and offset delta, and the first byte of its key
+size."""
 
 
 def head_of(data: bytes, start: int) -> RecordHead:
-    """How the record at `start` begins. IndexError where the data end."""
+    """Return the head of the record at `start`. Raises IndexError at the end of the data."""
     at = start
     while data[at] > 0x7F:
         at += 1
@@ -51,9 +52,9 @@ def head_of(data: bytes, start: int) -> RecordHead:
 
 @lru_cache(maxsize=1024)
 def run_reader(head: RecordHead, longest_size: int, *, one_size: bool) -> RunReader | None:
-    """What reads records that begin like that. None if there is no such loop, or none would be right.
+    """Return a loop for records with this head; None if a loop is not possible.
 
-    With `one_size` all keys have the size that is in `head`, else any up to `longest_size`, of one byte.
+    With `one_size` all keys have the size in `head`, otherwise any size up to `longest_size`.
     """
     length_bytes, timestamp_bytes, delta_bytes, size = head
     if (
@@ -69,7 +70,7 @@ def run_reader(head: RecordHead, longest_size: int, *, one_size: bool) -> RunRea
     form = f"<{'BH'[length_bytes - 1]}x{varint_bytes}BB"
     least = 0
     if one_size:
-        # What is shorter is cut in its key, or before its value.
+        # A shorter record would end in its key or before its value.
         least = 1 + varint_bytes + 1 + (size >> 1) + 1
         assert least <= _MIN_OF_TWO_BYTES
         form += f"{size >> 1}sB"
@@ -79,13 +80,13 @@ def run_reader(head: RecordHead, longest_size: int, *, one_size: bool) -> RunRea
 
 
 def _steps_of_one_byte(least: int) -> list[int]:
-    """How far it is to the next record, by a length of one byte; _FAR if it is longer, or below `least`."""
+    """Return the step to the next record for each one-byte length; _FAR if it is invalid or below `least`."""
     return [1 + (byte >> 1) if byte < 0x80 and byte >> 1 >= least else _FAR for byte in range(0x100)]
 
 
 @cache
 def _steps_of_two_bytes() -> list[int]:
-    """The same by a length of two bytes, read as one number, which is none below _LEAST_OF_TWO_BYTES."""
+    """Return the step for each two-byte length, read as a number, that is at least _MIN_OF_TWO_BYTES."""
     steps = list(range(2, 2 + (1 << 13)))
     return [
         steps[first >> 1 & 0x3F | second << 6] if first > 0x7F and second else _FAR
@@ -110,9 +111,9 @@ def bind(fetch, steps, of_size):
                 keys.append(key)
                 at = after
         except (StructError, IndexError):
-            pass  # What is at `at` is of another layout, if it is a record.
+            pass  # the record at `at` has another head, or there is none
         if at > end and at != first:
-            # The last one's length was: it leads nowhere.
+            # The length of the last record was wrong.
             at = starts.pop()
             keys.pop()
             if tombstones and tombstones[-1] == len(keys):

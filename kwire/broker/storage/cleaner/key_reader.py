@@ -1,8 +1,9 @@
-"""Batches that are laid out like one before: their keys are taken in by what is known of that one.
+"""Reading the keys of batches that have the layout of an earlier batch.
 
-A client whose records have one size fills batch after batch with as many of them, and then all that tells
-where a key lies is at the same places: the lengths, how many bytes each varint has, the sizes of the keys.
-These are compared column by column, each a slice with a stride; whatever differs is read record by record.
+A client whose records have one size sends batch after batch with the same number of records. In these batches
+everything that determines the position of a key is equal: the lengths, the number of bytes of each varint,
+and the key sizes. A remembered layout compares these bytes by slices with a stride. If a byte differs, the
+records are read one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kwire.broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY, RecordKe
 from kwire.wire.named_tuple import NamedTuple
 
 _HIGH_BYTES: Final = bytes(range(0x80, 0x100))
-"""With what a varint goes on."""
+"""The bytes after which a varint continues."""
 _MIN_RECORDS: Final = 6
 _MAX_RUNS: Final = 4
 _MAX_LAYOUTS: Final = 64
@@ -25,23 +26,23 @@ _PRICE: Final = 8
 
 
 class _Run(NamedTuple):
-    """Neighbours of one length whose varints have as many bytes each."""
+    """Adjacent records of the same length whose varints have the same numbers of bytes."""
 
     start: int
-    """Where the first one begins, counted from the first record of the batch."""
+    """The begin of the first record, relative to the first record of the batch."""
     stop: int
     stride: int
     fixed: tuple[tuple[int, bytes], ...]
-    """Places in a record, and the bytes that all the records have there, one after the other."""
+    """Positions in a record, each with the bytes that all records must have there."""
     ends: tuple[int, ...]
-    """Where a timestamp or offset delta ends."""
+    """The positions of the last byte of a timestamp or offset delta."""
     inner: tuple[int, ...]
-    """Where one goes on."""
+    """The positions of the other bytes of a timestamp or offset delta."""
     value_at: int
     keys: Struct
 
     def read_keys(self, data: bytes, at: int) -> tuple[bytes, ...] | None:
-        """The keys of such records in a batch whose first one is at `at`. None if they are others."""
+        """Return the keys of the run in a batch whose records start at `at`; None if the layout differs."""
         start, stop, stride = at + self.start, at + self.stop, self.stride
         for place, same in self.fixed:
             if data[start + place : stop : stride] != same:
@@ -58,12 +59,12 @@ class _Run(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """How the records of a batch lie."""
+    """The layout of the records of a batch."""
 
     runs: tuple[_Run, ...]
 
     def read_keys(self, data: bytes, at: int) -> list[bytes | None] | None:
-        """The keys of a batch like that, whose first record is at `at`. None if it is another."""
+        """Return the keys of a batch whose records start at `at`; None if the layout differs."""
         keys: list[bytes | None] = []
         for run in self.runs:
             found = run.read_keys(data, at)
@@ -73,7 +74,7 @@ class _Layout(NamedTuple):
         return keys
 
     def starts(self, at: int) -> list[int]:
-        """Where its records begin, and behind them where the last one ends."""
+        """Return the begin of each record, followed by the end of the last one."""
         starts: list[int] = []
         for run in self.runs:
             starts += range(at + run.start, at + run.stop, run.stride)
@@ -82,17 +83,17 @@ class _Layout(NamedTuple):
 
 
 class KeyReader:
-    """Reads the keys of batch after batch, and remembers how those before were laid out."""
+    """A reader of keys that remembers the layouts of earlier batches."""
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[int, int], _Layout] = {}
-        """By how many bytes the records of a batch take, and how many there are."""
+        """By the size and the number of the records in a batch."""
         self._before = 0, 0
         self._credit = _MAX_CREDIT
-        """Layouts that do not come again are not worth finding out: each use earns a part of the price."""
+        """Finding a layout costs _PRICE, and each use earns 1, so that unused layouts are not looked for."""
 
     def keys_of(self, data: bytes, at: int, end: int, count: int) -> RecordKeys:
-        """Read the `count` records that lie, not compressed, from `at` to `end`. CorruptBatch."""
+        """Read the keys of `count` uncompressed records from `at` to `end`. Raises CorruptBatch."""
         shape = end - at, count
         layout = self._layouts.get(shape)
         if layout is not None:
@@ -102,7 +103,7 @@ class KeyReader:
                     self._credit += 1
                 return RecordKeys(keys, lambda: layout.starts(at))
         records = keys_of(data, at, end, count)
-        # The sizes of unlike records add up to the same sum only by chance.
+        # Two batches of the same size and count most likely have the same layout.
         if shape == self._before and self._credit >= _PRICE:
             self._credit -= _PRICE
             self._learn(shape, data, at, records)
@@ -111,7 +112,7 @@ class KeyReader:
 
     def _learn(self, shape: tuple[int, int], data: bytes, at: int, records: RecordKeys) -> None:
         layout = _layout_of(data, at, records)
-        # What it is to be right about in other batches, it has to be right about in its own.
+        # Use the layout only if it is right for its own batch.
         if layout is not None and layout.read_keys(data, at) == records.keys:
             if len(self._layouts) == _MAX_LAYOUTS:
                 self._layouts.clear()
@@ -119,7 +120,7 @@ class KeyReader:
 
 
 def _layout_of(data: bytes, at: int, records: RecordKeys) -> _Layout | None:
-    """How the records lie that begin at `at`; None if it would be of no use."""
+    """Return the layout of the records that start at `at`; None if it would not be useful."""
     if records.has_null or records.tombstones or len(records.keys) < _MIN_RECORDS:
         return None
     runs: list[_Run] = []
@@ -132,7 +133,7 @@ def _layout_of(data: bytes, at: int, records: RecordKeys) -> _Layout | None:
 
 
 def _strides(starts: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Where records of one length after each other begin and end, and their length."""
+    """Yield begin, end and record length of each run of records with the same length."""
     first = before = starts[0]
     stride = starts[1] - first
     for start in starts[1:]:

@@ -1,6 +1,6 @@
-"""Has logs cleaned in the course of time: chooses them, starts workers, swaps in what these have written.
+"""The log cleaner of a broker: it chooses logs, starts workers, and swaps in the cleaned segments.
 
-All of this is on the loop and short, but for waiting on workers and for syncs, which are done in threads.
+It runs on the loop. Waiting for workers and syncing files is done in threads.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kwire.wire.primitives import TopicPartition
 
 _MIN_READ_BYTES = 64 * 1024
 _FORWARD_SCANS = 7
-"""For so many cleanings a log is read from its beginning that could not be read from its end."""
+"""The number of forward scans of a log after a backward scan was not possible."""
 _RETRY_MS = 60_000
-"""When a log is tried again that could not be cleaned, for lack of a process say."""
+"""The time after which a failed cleaning is retried, for example if no process could be started."""
 
 
 class CleanerSettings(Protocol):
-    """What a broker's configuration says of cleaning; read anew for each log."""
+    """The cleaner's configuration, read again for each log."""
 
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
@@ -43,7 +43,7 @@ class CleanerSettings(Protocol):
 
 
 class LogCleaner:
-    """The cleaner of a broker."""
+    """The log cleaner of a broker. Kafka's LogCleaner."""
 
     def __init__(
         self,
@@ -64,28 +64,28 @@ class LogCleaner:
         self._running: dict[Log, _CleaningTask] = {}
         self._cleaned_offsets: dict[Log, int] = {}
         self._has_read_checkpoints = False
-        """Whether it is known what the checkpoints say."""
+        """Whether the cleaner checkpoints were read."""
         self._files: dict[str, CheckpointFiles] = {}
-        """How far logs are clean, on the disk: by directory."""
+        """The cleaner checkpoint of each log directory."""
         self._uncleanable: dict[Log, int | None] = {}
-        """Logs that could not be cleaned, and when to try again; None for never."""
+        """Logs that could not be cleaned, and the time of the next attempt; None for no attempt."""
         self._forward_scans_left: dict[Log, int] = {}
-        """Logs that could not be read from their ends, and how often that is not to be tried now."""
+        """Logs that could not be scanned backward, and the forward scans left until the next attempt."""
         self._timer: Timer | None = None
         self.completed_cleanings = 0
-        """How many logs were cleaned, as far as they were to be."""
+        """The number of completed cleanings."""
 
-    # --- life
+    # --- start and stop
 
     def start(self) -> None:
-        """Begin, when all logs are open. What may be dynamic in the configuration may change later."""
+        """Start the periodic cleaning, after all logs were loaded."""
         if not self.config.log_cleaner_enable:
             return
         self._read_checkpoints()
         self._timer = self.host.schedule_check(self.config.log_cleaner_backoff_ms, self._tick)
 
     def stop(self) -> None:
-        """End every worker, before the logs are closed. What was not put in place is done again some day."""
+        """Kill all workers, before the logs are closed. Unfinished cleanings start again later."""
         self.stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -104,7 +104,7 @@ class LogCleaner:
         self._apply_retention()
 
     def start_due_cleanings(self) -> None:
-        """Start cleaning what is due, as far as there are threads."""
+        """Start to clean the logs that are due, up to log.cleaner.threads."""
         while not self.stopped and len(self._running) < self.config.log_cleaner_threads:
             log_to_clean = self._dirtiest()
             if log_to_clean is None:
@@ -117,11 +117,11 @@ class LogCleaner:
         """The logs that are being cleaned."""
         return list(self._running)
 
-    # --- choosing
+    # --- choosing logs
 
     def _compacted(self) -> list[Log]:
-        # What is being copied to another directory must not change meanwhile: a tombstone that goes before it
-        # is copied would leave what it deletes in the copy.
+        # Logs that are copied to another directory are not cleaned: if a tombstone were removed before it is
+        # copied, the records that it deletes would remain in the copy.
         return [
             log
             for log in self.log_manager.logs()
@@ -159,27 +159,30 @@ class LogCleaner:
 
     def _mark_uncleanable(self, log: Log, reason: str, *, is_permanent: bool) -> None:
         self.logger.warning(
-            "%s cannot be cleaned%s: %s", log.name, " until a restart" if is_permanent else " for now", reason
+            "Cannot clean %s, it is uncleanable %s: %s",
+            log.name,
+            "until a restart" if is_permanent else "for now",
+            reason,
         )
         self._uncleanable[log] = None if is_permanent else self.host.monotonic_ms() + _RETRY_MS
 
     def _apply_retention(self) -> None:
-        """What lies before the start of a compacted log, and is too old where it is also to be deleted."""
+        """Apply retention to compacted logs: by log start offset, and for compact,delete by time and size."""
         for log in self._compacted():
             if log not in self._running:
                 try:
                     log.delete_old_segments(self.host.now_ms())
                 except StorageError as error:
-                    self.logger.error("%r: old segments cannot be deleted: %s", log, error)
+                    self.logger.error("Cannot delete old segments of %r: %s", log, error)
 
-    # --- how far logs are clean
+    # --- cleaner checkpoints
 
     def cleaned_offset(self, log: Log) -> int | None:
-        """Everything before it was cleaned; None for a log that never was."""
+        """Return the end of the cleaned part of a log; None if it was never cleaned."""
         return self._cleaned_offsets.get(log)
 
     def handle_log_replaced(self, old: Log, new: Log) -> None:
-        """A log goes on as another one, in another directory, and is as clean as it was."""
+        """Transfer the cleaned offset to a log that has replaced another one in a different directory."""
         offset = self._cleaned_offsets.pop(old, None)
         if offset is None:
             return
@@ -190,16 +193,16 @@ class LogCleaner:
                 self._cleaned_offsets.setdefault(new, offset)
                 self._write_checkpoint(directory)
 
-        # Kafka's cleaner dies of an entry that two directories have: the old one goes first.
+        # Remove the old entry first: Kafka's cleaner fails if two directories have an entry for a partition.
         self._write_checkpoint(self.log_manager.directory_of(old), gone)
 
     def handle_logs_deleted(self) -> None:
-        """Logs were set aside for good: nothing is said of them from now on, should the broker end next."""
+        """Remove the checkpoint entries of deleted logs."""
         if self._has_read_checkpoints:
             self._forget_logs()
 
     def _read_checkpoints(self) -> None:
-        """Learn how far logs are clean; what is said of a log that is not in that directory goes."""
+        """Read the cleaner checkpoints, and drop entries of logs that are not in the directory."""
         self._has_read_checkpoints = True
         for directory in self.log_manager.directories():
             if directory.offline or directory.holds_only_metadata:
@@ -211,14 +214,14 @@ class LogCleaner:
             offsets: dict[TopicPartition, int] = {}
             try:
                 if not self.disk.exists(path):
-                    # As Kafka: it is there from the start.
+                    # As in Kafka, the file exists from the start.
                     self.disk.write(path, b"", sync=False)
                 offsets = read_offsets(self.disk, path)
                 files.read(CLEANED_OFFSETS, offsets)
             except CorruptCheckpoint as error:
-                self.logger.warning("%s; it is taken as empty", error)
+                self.logger.warning("%s. Treating the cleaner checkpoint as empty", error)
             except StorageError as error:
-                self.logger.warning("%s; it is taken as empty", error)
+                self.logger.warning("%s. Treating the cleaner checkpoint as empty", error)
                 continue
             for log in self.log_manager.logs_in(directory.path):
                 offset = offsets.get((log.topic, log.partition))
@@ -230,7 +233,7 @@ class LogCleaner:
                 self._handle_write_failure(directory, error)
 
     def _write_checkpoint(self, directory: LogDirectory, then: OnWritten = lambda error: None) -> None:
-        """Have a directory's file tell what is known of its logs, where it does not. Never raises."""
+        """Write the cleaner checkpoint of a directory, if it is outdated, and call `then` with the result."""
 
         def written(error: StorageError | None) -> None:
             if error is not None:
@@ -243,7 +246,7 @@ class LogCleaner:
             self._files[directory.path].write(self.host, written)
 
     def _handle_write_failure(self, directory: LogDirectory, error: StorageError) -> None:
-        self.logger.error("%s of %s cannot be written: %s", CLEANED_OFFSETS, directory.path, error)
+        self.logger.error("Cannot write %s of log directory %s: %s", CLEANED_OFFSETS, directory.path, error)
         self.log_manager.handle_log_dir_failure(directory, error)
 
     def _cleaned_offsets_in(self, path: str) -> Mapping[str, Offsets]:
@@ -255,7 +258,7 @@ class LogCleaner:
         return {CLEANED_OFFSETS: offsets}
 
     def _forget_logs(self) -> None:
-        """Drop what is remembered of logs that are gone, before another of that name is taken for them."""
+        """Forget logs that no longer exist, before a new log with the same name is created."""
         present = set(self.log_manager.logs())
         gone = [log for log in self._cleaned_offsets if log not in present]
         for log in gone:
@@ -269,13 +272,13 @@ class LogCleaner:
                 self._write_checkpoint(directory)
 
     def scans_backward(self, log: Log) -> bool:
-        """Whether that is worth trying with its keys."""
+        """Return whether to try a backward scan of the log."""
         return not self._forward_scans_left.get(log)
 
-    # --- the end of a cleaning
+    # --- results
 
     def handle_finished(self, log: Log, outcome: Done | Failed | None) -> None:
-        """A cleaning has ended; None where it was given up because the log has changed under it."""
+        """Record the result of a cleaning; None if it was abandoned because the log has changed."""
         self._running.pop(log, None)
         if isinstance(outcome, Done):
             self._cleaned_offsets[log] = outcome.end_offset
@@ -287,7 +290,7 @@ class LogCleaner:
             else:
                 self._forward_scans_left[log] = _FORWARD_SCANS
             self.logger.info(
-                "%s is clean up to offset %d: %d of %d bytes and %d of %d records stay, %d keys",
+                "Cleaned %s up to offset %d: kept %d of %d bytes and %d of %d records, %d keys",
                 log.name,
                 outcome.end_offset,
                 outcome.bytes_kept,
@@ -304,7 +307,7 @@ class LogCleaner:
 
 
 class _CleaningTask:
-    """One log on its way through a worker."""
+    """The cleaning of one log by a worker."""
 
     def __init__(self, cleaner: LogCleaner, log_to_clean: LogToClean) -> None:
         self._cleaner = cleaner
@@ -319,7 +322,7 @@ class _CleaningTask:
         self._job = self._job_for(log_to_clean)
         self._worker: Worker | None = None
         self._swap: SegmentSwap | None = None
-        """What was prepared, and is not settled yet."""
+        """A swap that was prepared and is not complete."""
         self._ended = False
 
     def _job_for(self, log_to_clean: LogToClean) -> Job:
@@ -353,7 +356,7 @@ class _CleaningTask:
         self._in_thread(lambda: self._cleaner.workers.start(self._job), self._started)
 
     def stop(self) -> None:
-        """End at once. A swap that readers see already is completed; any other is forgotten."""
+        """Stop at once. A swap is completed if its new segment is in use, otherwise it is abandoned."""
         self._ended = True
         if self._worker is not None:
             self._worker.kill()
@@ -364,7 +367,7 @@ class _CleaningTask:
                 self._cleaner.log_manager.handle_log_failure(self._log, error)
 
     def _in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Go on with what `work` gives; what it raises ends the cleaning."""
+        """Run `work` in a thread and call `then` with its result. An exception ends the cleaning."""
 
         def done(result: T | BaseException) -> None:
             if isinstance(result, StorageError):
@@ -383,11 +386,11 @@ class _CleaningTask:
             self._handle_disk_failure(error)
 
     def _handle_disk_failure(self, error: StorageError) -> None:
-        """The disk failed: who knows what is there now."""
+        """Take the log directory offline and end the cleaning."""
         self._cleaner.log_manager.handle_log_failure(self._log, error)
         self._end(None)
 
-    # --- step by step
+    # --- steps
 
     def _started(self, worker: Worker) -> None:
         if self._ended:
@@ -400,8 +403,8 @@ class _CleaningTask:
         if self._ended:
             return
         if isinstance(report, Failed) and report.is_disk_error and self._log.failure is None:
-            # As any other write that fails, and as in Kafka: nothing in that directory is served any more.
-            self._handle_disk_failure(StorageError(f"{self._log.name} cannot be cleaned: {report.reason}"))
+            # As in Kafka, a failed write takes the log directory offline.
+            self._handle_disk_failure(StorageError(f"cannot clean {self._log.name}: {report.reason}"))
             return
         if not isinstance(report, Cleaned):
             self._end(report)
@@ -448,13 +451,13 @@ class _CleaningTask:
             self._remove_leftovers()
             self._cleaner.handle_finished(self._log, outcome if self._log.failure is None else None)
 
-        # Only a worker that is dead writes no more.
+        # Remove files only after the worker has exited and cannot write more.
         self._cleaner.host.run_in_worker(
             self._worker.kill if self._worker is not None else lambda: None, dead
         )
 
     def _remove_leftovers(self) -> None:
-        """What the worker left in the making. Not where the directory is not the log's any more."""
+        """Remove the worker's `.cleaned` files, unless the log was deleted or moved."""
         if self._log.failure is not None or self._log.directory != self._directory:
             return
         try:
@@ -462,4 +465,4 @@ class _CleaningTask:
                 if name.endswith(CLEANED_SUFFIX):
                     self._disk.remove(join(self._directory, name))
         except StorageError as error:
-            self._cleaner.logger.warning("%s: what was left of a cleaning stays: %s", self._log.name, error)
+            self._cleaner.logger.warning("Cannot remove .cleaned files of %s: %s", self._log.name, error)

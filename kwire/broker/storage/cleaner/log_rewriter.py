@@ -1,6 +1,6 @@
-"""Cleaning one log: its dirty part goes into the map, then each group of segments becomes one `.cleaned` one.
+"""Cleaning a log: reading the keys of its dirty part, and writing each group of segments as one new segment.
 
-Nothing here changes a file of the log. What is written is synced before it is reported.
+This module changes no file of the log. New files are synced before they are reported.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from kwire.wire.batch import BatchHeader, CorruptBatch, crc_is_valid, read_heade
 from kwire.wire.primitives import Buffer
 
 Sync = Callable[[Sequence[DiskFile]], Callable[[], None]]
-"""Begins to make files durable; what it gives waits for that. StorageError there or here."""
+"""Begins to sync files. The result waits until they are durable. Both may raise StorageError."""
 Source = tuple[int, int]
-"""A segment of the log: base offset and size."""
+"""The base offset and the size of a segment."""
 
 MIN_RECORDS_PER_BATCH: Final = 4
-"""From so many records a batch, on average, reading from the end is faster."""
+"""The average number of records per batch from which a backward scan is faster."""
 PIECE_BYTES: Final = 200
-"""What it costs to know where neighbouring batches lie."""
+"""The memory for the position of adjacent batches."""
 
 
 def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
-    """Nothing to wait for afterwards."""
+    """Sync files before returning."""
     for file in files:
         file.sync()
     return lambda: None
 
 
 class LogRewriter:
-    """One job, from beginning to end."""
+    """The work of one cleaning job."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LogRewriter:
         set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
         sync: Sync = sync_at_once,
     ) -> None:
-        """`set_modified` sets the time of a file's last change, by which segments without timestamps age."""
+        """`set_modified` sets a file's modification time, which is the age of segments without timestamps."""
         self._job = job
         self._disk = disk
         self._throttle = throttle
@@ -80,12 +80,12 @@ class LogRewriter:
         self._sync = sync
         self._config = LogConfig(index_interval_bytes=job.index_interval_bytes)
         self._indexes: dict[int, list[AbortedTxn]] = {}
-        """What transaction indexes tell, by the base offsets of their segments."""
+        """The transaction indexes that were read, by base offset."""
         self.bytes_before = 0
         self.bytes_kept = 0
 
     def run(self) -> Iterator[Cleaned | Done]:
-        """Clean. What is given is complete on the disk. StorageError, CorruptBatch."""
+        """Clean the log, yielding each segment once it is durable. Raises StorageError, CorruptBatch."""
         job = self._job
         rules = CleaningRules(
             job.now_ms,
@@ -137,7 +137,7 @@ class LogRewriter:
 
     @cached_property
     def _next_base(self) -> dict[int, int]:
-        """For each segment, by its base offset, what all of its offsets lie below."""
+        """For each base offset, the end of the segment's offset range."""
         bases = [base_offset for base_offset, _ in self._cleanable]
         return dict(zip(bases, [*bases[1:], self._job.upper_bound_offset], strict=True))
 
@@ -145,11 +145,11 @@ class LogRewriter:
         return f"{self._job.directory}/{base_offset:020d}{suffix}"
 
     def _batches(self, source: Source) -> Iterator[ReadBatch]:
-        """The batches of a segment. CorruptBatch where one's offsets are not those that lie there.
+        """Yield the batches of a segment. Raises CorruptBatch if the offsets of a batch are out of range.
 
-        No checksum covers the base offset. One that is wrong would have other batches taken for superseded,
-        or other transactions for aborted, and that in segments before it, too: so whoever reads looks here.
-        So are checksums of what may go without its records being read: markers, aborted data, empty batches.
+        No CRC covers the base offset. A wrong one could mark other batches as superseded, or other
+        transactions as aborted, even in earlier segments. CRCs are checked here only for batches whose
+        records may not be read later: markers, transactional data and empty batches.
         """
         base_offset, size_bytes = source
         file = self._disk.open(self._path(base_offset, LOG_SUFFIX))
@@ -158,8 +158,8 @@ class LogRewriter:
         for data, at, header in batches_in(file, size_bytes, self._job.read_bytes, self._throttle):
             if not next_offset <= header.base_offset <= header.last_offset <= greatest_offset:
                 raise CorruptBatch(
-                    f"a batch from {header.base_offset} to {header.last_offset}, where what comes lies "
-                    f"from {next_offset} to {greatest_offset}"
+                    f"a batch with offsets {header.base_offset} to {header.last_offset}, expected "
+                    f"{next_offset} to {greatest_offset}"
                 )
             unread = header.attributes & TRANSACTIONAL_OR_CONTROL or not header.records_count
             if unread and not crc_is_valid(data, at, header):
@@ -167,7 +167,7 @@ class LogRewriter:
             next_offset = header.next_offset
             yield data, at, header
 
-    # --- the keys
+    # --- keys
 
     @property
     def _dirty(self) -> list[Source]:
@@ -177,7 +177,7 @@ class LogRewriter:
         ]
 
     def _scan_backward(self) -> BackwardKeyScan | None:
-        """The keys, read from the end; None where the log has to be read from its beginning."""
+        """Read the keys of the dirty part backward; None if a forward scan is necessary."""
         job = self._job
         if not job.scan_backward:
             return None
@@ -199,7 +199,7 @@ class LogRewriter:
                 return None
             return self._scan_ranges(found)
         except CorruptBatch:
-            # It may lie where the map would be full before.
+            # The corrupt batch may be beyond the part that fits into an offset map.
             return None
 
     def _scan_ranges(self, found: list[tuple[str, FileRange]]) -> BackwardKeyScan | None:
@@ -213,7 +213,7 @@ class LogRewriter:
         return key_scan
 
     def _build_offset_map(self, offset_map: OffsetMap) -> None:
-        """Take in the dirty part, as far as there is room."""
+        """Add the keys of the dirty part, until the map is full."""
         job = self._job
         start = job.first_dirty_offset
         transactions: CleanedTransactionMetadata | None = None
@@ -224,12 +224,12 @@ class LogRewriter:
             for data, at, header in self._batches(source):
                 end += header.size_bytes
                 is_dirty = header.last_offset >= start
-                # What lies before the dirty part tells of transactions, from where its index is entered.
+                # Earlier batches matter only for transactions, and only after the indexed position.
                 if not is_dirty and end <= entered_at:
                     continue
                 if header.attributes & TRANSACTIONAL_OR_CONTROL and transactions is None:
                     transactions = self._transactions(sources[0][0])
-                    # A marker before the place where reading begins is not met, but its transaction is.
+                    # The markers of these transactions may be before the indexed position.
                     offset_map.uncertain_producers = {
                         entry.producer_id
                         for entry in self._aborted(sources[0][0])
@@ -243,7 +243,7 @@ class LogRewriter:
                     and header.is_transactional
                     and transactions.on_batch_read(header)
                 ):
-                    pass  # It was aborted, and supersedes nothing.
+                    pass  # aborted data supersedes nothing
                 elif is_dirty:
                     payload, begin, after = decompressed_records(data, at, header)
                     offset_map.add(payload, begin, after, header.base_offset, header.records_count, start)
@@ -251,11 +251,11 @@ class LogRewriter:
                         return
                 if is_dirty:
                     offset_map.latest_offset = header.last_offset
-            # Offsets at the end of a segment may be gaps.
+            # The segment may end with a gap in the offsets.
             offset_map.latest_offset = self._next_base[source[0]] - 1
 
     def _position_of(self, source: Source, offset: int) -> int:
-        """Where a reader who wants a segment from `offset` on begins; 0 without an index that tells."""
+        """Return the position at which a read of `offset` starts; 0 without a usable index."""
         try:
             return OffsetIndex(self._disk, self._path(source[0], INDEX_SUFFIX), source[0]).lookup(offset)
         except (FileMissing, CorruptIndex):
@@ -264,17 +264,17 @@ class LogRewriter:
     # --- transactions
 
     def _transactions(self, base_offset: int = 0) -> CleanedTransactionMetadata:
-        """The transactions of the log, as the indexes from that of the segment of this base on know them.
+        """Return the transactions in the indexes of the segments from `base_offset` on.
 
-        Those of segments that stay as they are are among them. What is cleaned has no open transaction; but
-        when others were open meanwhile, its markers may be anywhere behind it.
+        Transactions that start in the cleaned part are complete, but their markers may be in later segments,
+        so that the indexes of those are read too.
         """
         bases = (base for base, _ in self._job.segments if base >= base_offset)
         known = chain.from_iterable(map(self._aborted, bases))
         return CleanedTransactionMetadata(known, self._job.log_start_offset)
 
     def _aborted(self, base_offset: int) -> list[AbortedTxn]:
-        """What the transaction index of a segment tells, which is read once. StorageError."""
+        """Return the transaction index of a segment, which is read once. Raises StorageError."""
         known = self._indexes.get(base_offset)
         if known is None:
             known = read_aborted_txns(self._disk, self._path(base_offset, TRANSACTION_INDEX_SUFFIX))
@@ -284,7 +284,7 @@ class LogRewriter:
     # --- segments
 
     def _group_segments_by_size(self, sources: list[Source]) -> Iterator[list[Source]]:
-        """Neighbours that fit into one segment together, by their sizes before and those of their indexes."""
+        """Yield groups of adjacent segments whose files, with their current sizes, fit into one segment."""
         job = self._job
         group: list[Source] = []
         used = [0, 0, 0]
@@ -318,9 +318,9 @@ class LogRewriter:
     def _clean_group(
         self, group: list[Source], batches: BatchFilter
     ) -> tuple[Cleaned, Callable[[], None]] | None:
-        """Write what stays of a group's segments, as one; None where nothing would change.
+        """Write the remaining batches of a group to one segment; None if nothing would change.
 
-        What is given as well waits until it is durable.
+        The second result waits until the files are durable.
         """
         target = _CleanedSegment(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
         changed = len(group) > 1
@@ -348,7 +348,7 @@ class LogRewriter:
             target.copy(chunk, begin, end)
             target.write()
         target.transactions = batches.take_kept_transactions()
-        # An entry may go while its marker stays: of what ended before the log start, the index tells nothing.
+        # An index entry may be dropped while its marker stays, if the transaction ended before the log start.
         changed = changed or target.transactions != self._aborted(group[0][0])
         self.bytes_before += sum(size_bytes for _, size_bytes in group)
         self.bytes_kept += target.segment.size_bytes
@@ -371,7 +371,7 @@ class LogRewriter:
 
 
 class _CleanedSegment:
-    """A `.cleaned` segment in the making."""
+    """A `.cleaned` segment that is being written."""
 
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, config: LogConfig, throttle: Throttle
@@ -401,7 +401,7 @@ class _CleanedSegment:
         return self.segment.paths[-1]
 
     def add(self, header: BatchHeader, size_bytes: int, max_timestamp: int) -> None:
-        """A batch that `copy` or `add_rewritten` brings, for the indexes."""
+        """Add a batch to the indexes. `copy` or `add_rewritten` adds its bytes."""
         self._indexes.add(
             BatchLocation(
                 self._position,
@@ -415,18 +415,18 @@ class _CleanedSegment:
         self._position += size_bytes
 
     def copy(self, data: bytes, begin: int, end: int) -> None:
-        """Bytes that stay as they are."""
+        """Add unchanged bytes."""
         if begin < end:
             self._buffers.append(memoryview(data)[begin:end])
 
     def add_rewritten(self, batch: Buffer) -> None:
-        """A batch that was made anew."""
+        """Add a rebuilt batch."""
         header = read_header(batch)
         self.add(header, len(batch), header.max_timestamp)
         self._buffers.append(batch)
 
     def write(self) -> None:
-        """Put what was gathered into the file."""
+        """Write the collected bytes to the file."""
         if not self._buffers:
             return
         size_bytes = sum(map(len, self._buffers))
@@ -436,7 +436,7 @@ class _CleanedSegment:
         self._throttle(size_bytes)
 
     def finish(self) -> list[DiskFile]:
-        """Complete the files. Those that are to be synced."""
+        """Complete the files, and return those to sync."""
         assert self._position == self.segment.size_bytes
         self._indexes.finish()
         files = [self._file, *self.segment.index_files()]
@@ -446,6 +446,6 @@ class _CleanedSegment:
         return files
 
     def remove(self) -> None:
-        """Throw the files away."""
+        """Delete the files."""
         for path in self.segment.paths:
             self._disk.remove(path)

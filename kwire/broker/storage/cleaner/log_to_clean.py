@@ -1,4 +1,4 @@
-"""Which log is to be cleaned next, from where, and up to where. KIP-58, KIP-354."""
+"""The choice of the next log to clean, and of its cleanable offsets. KIP-58, KIP-354."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _NEVER: Final = (1 << 63) - 1
 
 
 class LogToClean(NamedTuple):
-    """A log with something to clean."""
+    """A log with cleanable segments. Kafka's class of the same name."""
 
     log: Log
     first_dirty_offset: int
     upper_bound_offset: int
-    """Where the first segment starts that must not be cleaned yet."""
+    """The base offset of the first segment that must not be cleaned yet."""
     cleanable_bytes: int
     dirty_ratio: float
-    """How much of what could be cleaned has not been since it was written."""
+    """The share of the cleanable bytes that were written since the last cleaning."""
     is_overdue: bool
-    """Whether max.compaction.lag.ms asks for it, whatever the ratio."""
+    """Whether max.compaction.lag.ms requires a cleaning, whatever the ratio."""
 
     @property
     def is_due(self) -> bool:
@@ -32,9 +32,9 @@ class LogToClean(NamedTuple):
 
 
 def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> LogToClean | None:
-    """What there is to clean of a log that was cleaned up to an offset; None for nothing at all.
+    """Return the cleanable part of a log that was cleaned up to `cleaned_offset`; None if there is none.
 
-    StorageError, Invalid: its segments cannot be read.
+    Raises StorageError, InvalidBatch.
     """
     segments = log.segments
     rolled = segments[:-1]
@@ -42,11 +42,11 @@ def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> LogToClean | No
         return None
     first_dirty = log.log_start_offset if cleaned_offset is None else cleaned_offset
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
-        # The log was cut since, at one of its ends.
+        # The log was truncated, or its log start offset was raised.
         first_dirty = log.log_start_offset
     dirty = _from(rolled, first_dirty)
     uncleanable = max(first_dirty, _first_uncleanable(log, segments, dirty, now_ms))
-    # Whole segments only.
+    # Clean complete segments only.
     upper_bound = max(
         (segment.base_offset for segment in segments if segment.base_offset <= uncleanable),
         default=segments[0].base_offset,
@@ -71,7 +71,7 @@ def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> LogToClean | No
 
 
 def _from(segments: list[LogSegment], offset: int) -> list[LogSegment]:
-    """The segments that hold anything from `offset` on, or may do so."""
+    """Return the segments that may have records at or after `offset`."""
     first = 0
     for number, segment in enumerate(segments):
         if segment.base_offset <= offset:
@@ -80,7 +80,7 @@ def _from(segments: list[LogSegment], offset: int) -> list[LogSegment]:
 
 
 def _first_uncleanable(log: Log, segments: list[LogSegment], dirty: list[LogSegment], now_ms: int) -> int:
-    """Nothing from here on may be cleaned: the active segment, what is not stable, what is too young."""
+    """Return the first offset that is active, unstable, or within min.compaction.lag.ms."""
     bounds = [log.last_stable_offset, segments[-1].base_offset]
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
@@ -91,7 +91,7 @@ def _first_uncleanable(log: Log, segments: list[LogSegment], dirty: list[LogSegm
 
 
 def _is_overdue(log: Log, dirty: list[LogSegment], now_ms: int) -> bool:
-    """Whether the oldest dirty record waits for longer than max.compaction.lag.ms."""
+    """Return whether the oldest dirty record is older than max.compaction.lag.ms."""
     lag_ms = log.config.max_compaction_lag_ms
     if lag_ms >= _NEVER:
         return False

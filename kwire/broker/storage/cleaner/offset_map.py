@@ -1,13 +1,12 @@
-"""Where the last record of each key in the dirty part of a log is, within a bound of memory.
+"""A map from each key in the dirty part of a log to its last batch, within a memory limit. Kafka's OffsetMap.
 
-Short keys are kept as they are. Of others there is a hash, one byte longer than the longest key that is kept
-itself, so that no key can be mistaken for another's hash. A dictionary of Python's needs some 160 bytes an
-entry, where Kafka's table needs 24: with the same buffer fewer keys fit, and a log with very many of them
-takes more rounds. What it is about is that the buffer's size is what it says.
+Short keys are stored unchanged. Others are stored as hashes, one byte longer than the longest unchanged key,
+so that a key never equals the hash of another key. An entry takes about 160 bytes in a Python dictionary, but
+24 bytes in Kafka's table. With the same log.cleaner.dedupe.buffer.size fewer keys fit, so that a log with
+very many keys needs more cleanings.
 
-The map knows a key's last batch, not its last offset. A number that all keys of a batch share is written at
-half the price of one for each; and which of a key's records within its batch is the last one is seen easily,
-when the batch is read again.
+The map has a key's last batch and not its last offset. Storing one number for all keys of a batch costs half
+as much as a number per key. The last record of a key within its batch is found when the batch is read again.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from kwire.broker.storage.cleaner.record_keys import RecordKeys, record_offsets
 from kwire.wire.batch import BatchHeader
 
 ENTRY_BYTES: Final = 160
-"""What an entry costs: the key as an object, and its place in a dictionary that grows by doubling."""
+"""The memory for an entry: the key object and its share of a dictionary that grows by doubling."""
 
 
 class OffsetMap:
-    """Keys and their last batches, filled from the first dirty offset on until it is full."""
+    """The last batch of each key, added from the first dirty offset on until the map is full."""
 
     def __init__(self, size_bytes: int) -> None:
         self.capacity = max(1, size_bytes // ENTRY_BYTES)
         self.latest: dict[bytes | None, int] = {}
-        """The base offset of the last batch with a key. There is no entry for None."""
+        """The base offset of the last batch with a key. None is not included."""
         self.latest_offset = -1
-        """What was taken in ends here: records beyond it stay."""
+        """The last offset in the map. Records after it are kept."""
         self.is_full = False
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
         self.uncertain_producers: set[int] = set()
-        """Those whose batches of transactions may have been left out though they were not aborted."""
+        """Producers whose committed transactional batches may be missing in the map."""
         self._keys_of = KeyReader().keys_of
 
     def add(self, data: bytes, at: int, end: int, base_offset: int, count: int, from_offset: int) -> None:
-        """Take in the records of a batch, which lie, not compressed, from `at` to `end`.
+        """Add the uncompressed records of a batch, from `at` to `end`, without those before `from_offset`.
 
-        Records before `from_offset` do not count. CorruptBatch. When the map becomes `full`, `latest_offset`
-        is that of the last record that went in.
+        If the map becomes full, `latest_offset` is the offset of the last record that was added. Raises
+        CorruptBatch.
         """
         records = self._keys_of(data, at, end, count)
         if records.tombstones:
@@ -63,7 +62,7 @@ class OffsetMap:
         for key, offset in zip(records.keys, offsets, strict=True):
             if key is None or offset < from_offset:
                 continue
-            if len(latest) >= self.capacity:  # what is not new would have no place either
+            if len(latest) >= self.capacity:  # even for a known key, because offsets must be complete
                 self.is_full = True
                 self.latest_offset = last
                 return
@@ -71,21 +70,21 @@ class OffsetMap:
             last = offset
 
     def survivors(self) -> Survivors:
-        """What stays of the batches that were taken in. To be asked for when the map is complete."""
+        """Return the keys to keep of each batch. The map must be complete."""
         return Survivors(self.latest)
 
 
 class Survivors:
-    """The keys that stay, batch by batch. It is asked for one batch after the other."""
+    """The keys to keep, by batch. Batches must be looked up in offset order."""
 
     def __init__(self, latest: Mapping[bytes | None, int]) -> None:
         self._keys = sorted(latest, key=latest.__getitem__)
-        # In the order of the keys, and without a look-up for each.
+        # In the order of the keys, without a lookup for each key.
         self._bases = array("q", sorted(latest.values()))
         self._cursor = 0
 
     def of(self, base_offset: int, count: int) -> Sequence[bytes | None]:
-        """The keys whose last record is in this batch of `count` records."""
+        """Return the keys whose last record is in this batch of `count` records."""
         bases, low = self._bases, self._cursor
         if low < len(bases) and bases[low] < base_offset:
             low = bisect_left(bases, base_offset, low)
@@ -94,7 +93,7 @@ class Survivors:
 
 
 class OffsetMapFilter(BatchFilter):
-    """Goes by a map."""
+    """A batch filter with an offset map."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class OffsetMapFilter(BatchFilter):
         rules: CleaningRules,
         transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
-        """The map has to be complete."""
+        """`offset_map` must be complete."""
         super().__init__(rules, transactions_of_log)
         self._map = offset_map
         self._survivors = offset_map.survivors()
@@ -116,7 +115,7 @@ class OffsetMapFilter(BatchFilter):
             and base_offset not in offset_map.with_tombstones
             and header.producer_id not in offset_map.uncertain_producers
         ):
-            # The map has read this batch already: how many of its records survive says enough, mostly.
+            # The map has read this batch: mostly, the number of its last keys shows what to keep.
             survivors = self._survivors.of(base_offset, count)
             if len(survivors) == count:
                 self.records_kept += count
@@ -133,7 +132,7 @@ class OffsetMapFilter(BatchFilter):
         return self._with_chosen(payload, records, chosen, header)
 
     def _chosen(self, data: bytes, records: RecordKeys, header: BatchHeader) -> list[int]:
-        """Which records stay, by their indexes."""
+        """Return the indexes of the records to keep."""
         get = self._map.latest.get
         latest_offset = self._map.latest_offset
         base_offset = header.base_offset
@@ -143,7 +142,7 @@ class OffsetMapFilter(BatchFilter):
         else:
             beyond = len(records.keys)
         known = records.keys[:beyond]
-        # The map says nothing of a record without a key, which goes, nor of one whose key was not seen since.
+        # Without an entry in the map, a record is kept if it has a key, and removed otherwise.
         chosen = [
             index
             for index, latest in enumerate(map(get, known))

@@ -1,4 +1,4 @@
-"""The keys of a batch's records, read as fast as the interpreter allows: the cleaner's inner loop."""
+"""Reading the keys of a batch's records, optimized for the interpreter: the cleaner's inner loop."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kwire.wire.batch import CorruptBatch
 LONGEST_PLAIN_KEY: Final = 46
 _HASH_BYTES: Final = LONGEST_PLAIN_KEY + 1
 _LONGEST_PLAIN_SIZE: Final = LONGEST_PLAIN_KEY << 1
-"""The varint that tells its size, which is one byte."""
+"""The one-byte varint of the longest plain key's size."""
 _LAST_BYTES: Final = bytes(range(0x80))
-"""What a varint may end with."""
+"""The bytes that may end a varint."""
 _MIN_ALIKE: Final = 6
 _MAX_ALIKE: Final = 128
-"""At most so many records of one layout are looked for at once: offset deltas grow by a byte now and then."""
+"""The maximum number of records in a run of one layout: offset deltas grow by a byte now and then."""
 _WORTH_A_LAYOUT: Final = 24
-"""From so many records on their keys are unpacked by one layout, whose making has to pay."""
+"""The number of records from which one struct for all keys of a run is faster to create and use."""
 _MIN_MIXED: Final = 8
 _MAX_MIXED: Final = 256
-"""After so many records of unlike lengths it is looked whether they are alike now."""
+"""The number of records of different lengths after which the lengths are compared again."""
 
 
 def hash_key(key: bytes) -> bytes:
-    """What stands for a key that is longer than LONGEST_PLAIN_KEY: no plain key can be mistaken for it."""
+    """Return the hash that represents a key longer than LONGEST_PLAIN_KEY. It never equals a plain key."""
     return blake2b(key, digest_size=_HASH_BYTES).digest()
 
 
 def varint_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint, whose first byte says that there is more; and where it ends."""
+    """Decode an unsigned varint after its first byte, which is not the last. Return the value and the end."""
     value, shift = first & 0x7F, 7
     while True:
         byte = data[at]
@@ -44,11 +44,11 @@ def varint_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > 63:
-            raise CorruptBatch("a varint of more than 64 bits")
+            raise CorruptBatch("a varint has more than 64 bits")
 
 
 class RecordKeys:
-    """What the cleaner wants to know of the records of one batch, in their order."""
+    """The keys of one batch's records, in order."""
 
     __slots__ = ("_starts", "_starts_of", "has_null", "keys", "tombstones")
 
@@ -56,17 +56,17 @@ class RecordKeys:
         self, keys: list[bytes | None] | None = None, starts_of: Callable[[], list[int]] = list
     ) -> None:
         self.keys: list[bytes | None] = [] if keys is None else keys
-        """Each key, or what is `hash_key` for it."""
+        """The keys, with long ones replaced by their `hash_key`."""
         self._starts_of: Callable[[], list[int]] = starts_of
         self._starts: list[int] | None = None
         self.tombstones: list[int] = []
         """The indexes of the records without a value."""
         self.has_null = False
-        """Whether some record has no key."""
+        """Whether a record has no key."""
 
     @property
     def starts(self) -> list[int]:
-        """Where each record begins, and behind them where the last one ends."""
+        """The begin of each record, followed by the end of the last one."""
         if self._starts is None:
             self._starts = self._starts_of()
         return self._starts
@@ -85,10 +85,11 @@ def _many_keys(begin: int, size: int, stride: int, count: int) -> Struct:
 def _count_alike(
     data: bytes, start: int, stride: int, end: int, marks: tuple[int, int, int, int], most: int
 ) -> int:
-    """How many records from `start` on are laid out like the one there, of `most`; 0 if it is not worth it.
+    """Count the records from `start` on with the layout of the first one, up to `most`; 0 for too few.
 
-    `marks` are where, in a record, begin the timestamp delta, the offset delta, the size of the key, the key.
-    Records of one length have each byte of their heads at a distance of it, and may be taken in at once.
+    `marks` are the positions of timestamp delta, offset delta, key size and key in a record. In records of
+    the same length, each byte of the record heads is at a constant distance, so that a slice with a stride
+    reads it from all records.
     """
     timestamp_at, delta_at, size_at, key_at = marks
     most = min(most, (end - start) // stride, _MAX_ALIKE)
@@ -98,7 +99,7 @@ def _count_alike(
         if most < _MIN_ALIKE:
             return 0
     stop = start + most * stride
-    # An offset delta of as many bytes; it becomes longer within a run at most twice in a batch.
+    # The offset deltas have the same number of bytes: in a batch it grows at most twice.
     column = data[start + size_at - 1 : stop : stride]
     if not column.isascii():
         most = len(column) - len(column.lstrip(_LAST_BYTES))
@@ -118,12 +119,12 @@ def _count_alike(
 
 
 def keys_of(data: bytes, at: int, end: int, count: int) -> RecordKeys:
-    """Read the `count` records that lie, not compressed, from `at` to `end`. CorruptBatch."""
+    """Read the keys of `count` uncompressed records from `at` to `end`. Raises CorruptBatch."""
     found = RecordKeys()
     try:
         _read(found, data, at, end, count)
     except IndexError:
-        raise CorruptBatch("records are cut short") from None
+        raise CorruptBatch("records are truncated") from None
     return found
 
 
@@ -190,7 +191,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
                 mixed = _read_mixed(found, data, stop, end, left)
                 left -= mixed
                 if mixed < _MIN_MIXED:
-                    # Layouts that keep changing are read one by one, for longer and longer.
+                    # If layouts keep changing, read more and more records one by one.
                     mixed_again = left - wait
                     wait *= 2
                 if mixed:
@@ -207,7 +208,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
 def _read_alike(
     found: RecordKeys, data: bytes, key_at: int, key_end: int, stop: int, end: int, left: int
 ) -> int:
-    """Take in the records after the last one, as far as they are laid out as it is: how many."""
+    """Read the records after the last one that have its layout, and return their number."""
     start = found.starts[-1]
     stride = stop - start
     length_bytes, timestamp_bytes, delta_bytes, _ = head_of(data, start)
@@ -234,9 +235,9 @@ def _read_alike(
 
 
 def _read_mixed(found: RecordKeys, data: bytes, at: int, end: int, left: int) -> int:
-    """Take in records of any lengths from `at` on, as long as many after each other begin alike: how many.
+    """Read records of any lengths from `at` on in runs with the same record head, and return their number.
 
-    If there are any, the place where the last of them ends is added to the starts as well.
+    If it is not 0, the end of the last record is added to `found.starts` too.
     """
     starts, keys, tombstones = found.starts, found.keys, found.tombstones
     before = len(keys)
@@ -245,7 +246,7 @@ def _read_mixed(found: RecordKeys, data: bytes, at: int, end: int, left: int) ->
     while left >= _MIN_ALIKE and at < end:
         head = head_of(data, at)
         if one_size and last is not None and head != last and head[:-1] == last[:-1]:
-            one_size = False  # It was the size of the key that ended the run.
+            one_size = False  # another key size has ended the run
         elif taken < _MIN_MIXED:
             break
         read = run_reader(head, _LONGEST_PLAIN_SIZE, one_size=one_size)
@@ -265,12 +266,12 @@ def _read_mixed(found: RecordKeys, data: bytes, at: int, end: int, left: int) ->
 
 
 def _is_mixed(starts: list[int], end: int) -> bool:
-    """Whether the last two records, at least one of which was taken in with others, have unlike lengths."""
+    """Return whether the last two records, at least one of them read in a run, have different lengths."""
     return end - starts[-1] != starts[-1] - starts[-2]
 
 
 def record_offsets(data: bytes, starts: list[int], base_offset: int) -> list[int]:
-    """The offsets of the records that begin there; the last of `starts` is where they end. CorruptBatch."""
+    """Return the offsets of records. The last entry of `starts` is their end. Raises CorruptBatch."""
     offsets = []
     for at in starts[:-1]:
         while data[at] > 0x7F:  # length

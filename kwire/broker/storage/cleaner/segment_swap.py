@@ -1,13 +1,13 @@
-"""A compacted segment takes the place of those it was made from, so that a crash leaves the old or the new.
+"""The replacement of segments by a compacted one, so that a crash leaves either the old or the new segments.
 
-    prepare   .cleaned becomes .swap          until then recovery throws the new segment away
-    sync      the names are durable           from here on recovery finishes what is begun
-    install   the log reads the new segment; the old files are set aside, to be removed later
-    sync      none of the old comes back      were one to lie beside the new, offsets would be there twice
-    settle    .swap goes, the log's own last
+    prepare    rename .cleaned to .swap
+    sync       until here log recovery deletes the new segment; afterwards it completes the swap
+    install    use the new segment in the log, rename the old files to .deleted
+    sync       an old segment beside the new one would duplicate offsets after a crash
+    complete   remove the .swap suffix, from the log file last
 
-The files were synced by the worker. What waits for the disk is the two syncs, and these may be done in a
-thread; whoever reads in between finds the segment under the names that it has at the time.
+The worker has synced the new files. The two syncs of the directory may run in a thread. Readers meanwhile
+open the new segment under its current name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kwire.broker.storage.log.segment import CLEANED_SUFFIX, SUFFIXES, SWAP_SUFF
 
 
 class SegmentSwap:
-    """One exchange. Every step runs on the loop, but for `sync`; each may raise StorageError."""
+    """One replacement. All methods may raise StorageError, and all but `sync` must run on the loop."""
 
     def __init__(self, disk: Disk, log: Log, old: list[LogSegment], cleaned: Cleaned, now_ms: int) -> None:
         self._disk = disk
@@ -33,7 +33,7 @@ class SegmentSwap:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the log is still there, and has the segments unchanged that were read."""
+        """Whether the log still exists and its segments are those that the worker has read."""
         log = self._log
         if log.failure is not None or log.directory != self._directory:
             return False
@@ -44,7 +44,7 @@ class SegmentSwap:
         )
 
     def prepare(self) -> None:
-        """Say that the new segment is complete. The log's name comes last, as in every step."""
+        """Rename the files to `.swap`, the log file last as in every step."""
         prefix = f"{self._directory}/{self._cleaned.base_offset:020d}"
         for suffix in reversed(SUFFIXES):
             try:
@@ -53,11 +53,11 @@ class SegmentSwap:
                 continue
 
     def sync(self) -> None:
-        """Make the names durable. In any thread."""
+        """Make the names durable. May run in any thread."""
         self._disk.sync_directory(self._directory)
 
     def install(self) -> None:
-        """Let the log read the new segment, and none of the old."""
+        """Replace the old segments by the new one in the log."""
         cleaned = self._cleaned
         segment = LogSegment(
             self._disk,
@@ -74,7 +74,7 @@ class SegmentSwap:
         self._installed = segment
 
     def complete(self) -> None:
-        """Give the new segment its final names, unless the log has dropped it by now."""
+        """Remove the `.swap` suffix, unless the log has deleted the segment meanwhile."""
         segment = self._installed
         if segment is None or self._log.failure is not None:
             return
@@ -83,7 +83,7 @@ class SegmentSwap:
             segment.remove_suffix()
 
     def undo(self) -> None:
-        """Throw the new segment's files away; not after `install`."""
+        """Delete the new segment's files. Must not be called after `install`."""
         prefix = f"{self._directory}/{self._cleaned.base_offset:020d}"
         for file_suffix in (CLEANED_SUFFIX, SWAP_SUFFIX):
             for suffix in SUFFIXES:

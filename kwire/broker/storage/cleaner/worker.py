@@ -1,7 +1,7 @@
-"""The process that cleans logs: `python -m kwire.broker.storage.cleaner.worker`, its jobs on standard input.
+"""The worker process of the log cleaner: `python -m kwire.broker.storage.cleaner.worker`.
 
-It prints a line for each segment that is complete, and one at the end of each job, and lives no longer than
-whoever holds the other end of its input: the broker, which may have been killed.
+It reads jobs from standard input. It writes a line for each complete segment and one at the end of a job. The
+process exits when the broker closes its standard input or dies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kwire.broker.storage.disk import Disk, DiskFile, FileMissing, RealDisk, Sto
 from kwire.wire.batch import CorruptBatch
 
 NICENESS = 10
-"""How far this process stands back behind a broker that has much to do, whose clients wait."""
+"""The niceness of the process after the broker was busy."""
 BUSY = 0.3
-"""The part of a core that such a broker uses."""
+"""The share of a core above which the broker counts as busy."""
 CHECK_INTERVAL_SECONDS = 0.1
 IDLE_SECONDS = 30.0
-"""How long it waits for another job."""
+"""The time after which an idle process exits."""
 
 
 def reports(
@@ -38,11 +38,11 @@ def reports(
     set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
     sync: Sync = sync_at_once,
 ) -> Iterator[Report]:
-    """Clean, and say what came of it: the last report is Done or Failed."""
+    """Clean a log and yield the reports. The last one is Done or Failed."""
     try:
         yield from LogRewriter(job, disk, throttle=throttle, set_modified=set_modified, sync=sync).run()
     except FileMissing as error:
-        # Retention, or the deletion of the topic, was faster.
+        # Retention or a topic deletion has deleted a file.
         yield Failed(str(error), is_permanent=False)
     except StorageError as error:
         yield Failed(str(error), is_permanent=False, is_disk_error=True)
@@ -51,7 +51,7 @@ def reports(
 
 
 class Throttler:
-    """Sleeps where more than so many bytes a second are read and written."""
+    """A limit for the bytes read and written per second: sleeps when they exceed it."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
@@ -59,23 +59,23 @@ class Throttler:
 
     def __call__(self, size_bytes: int) -> None:
         now = time.monotonic()
-        # What was not used a while ago cannot be caught up on.
+        # Unused capacity of the past must not allow a long burst.
         self._due = max(self._due, now - 0.3) + size_bytes / self._bytes_per_second
         if self._due > now:
             time.sleep(self._due - now)
 
 
 class PriorityControl:
-    """Lets the broker go first as soon as it has much to do, and from then on.
+    """Lowers the process's priority once the broker is busy.
 
-    Standing back from the start would leave the cleaning to the end of whatever else the machine does, though
-    the broker itself may be idle. An ordinary process cannot take its niceness back.
+    A low priority from the start would delay the cleaning behind other processes even if the broker is idle.
+    A process without privileges cannot raise its priority again.
     """
 
     def __init__(
         self, busy_seconds: Callable[[], float | None], lower_priority: Callable[[], object]
     ) -> None:
-        """`busy_seconds` is the broker's processor time so far, None if that cannot be known."""
+        """`busy_seconds` returns the CPU time of the broker so far, or None if it is unknown."""
         self._busy_seconds = busy_seconds
         self._lower_priority = lower_priority
         self._checked = time.monotonic()
@@ -85,11 +85,11 @@ class PriorityControl:
             lower_priority()
 
     def reset(self) -> None:
-        """What the broker did until now does not count."""
+        """Start to measure the broker's CPU time again."""
         self._checked, self._used = time.monotonic(), self._busy_seconds()
 
     def check(self) -> None:
-        """To be called often."""
+        """Lower the priority if the broker is busy. To be called often."""
         now = time.monotonic()
         if self.is_lowered or now < self._checked + CHECK_INTERVAL_SECONDS:
             return
@@ -110,21 +110,21 @@ def _busy_seconds_of_the_broker() -> float | None:
 
 
 class _Jobs:
-    """The jobs that the broker hands over, one a line. When it is gone, so is this process."""
+    """The jobs from the broker, one per line. The process exits when the broker is gone."""
 
     def __init__(self) -> None:
         self._lines: SimpleQueue[bytes] = SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def next(self) -> Job | None:
-        """Wait for a job; None if there was none for long."""
+        """Wait for a job; None after IDLE_SECONDS without one."""
         try:
             return Job.from_line(self._lines.get(timeout=IDLE_SECONDS).decode())
         except Empty:
             return None
 
     def _listen(self) -> None:
-        # Not by way of sys.stdin, whose buffer would be locked by the thread that waits on.
+        # Not sys.stdin: the waiting thread would hold the lock of its buffer.
         rest = b""
         while more := os.read(sys.stdin.fileno(), 1 << 20):
             *lines, rest = (rest + more).split(b"\n")
@@ -134,7 +134,7 @@ class _Jobs:
 
 
 class _SyncingAhead:
-    """Syncs files in a thread, while the next segment is being written."""
+    """Syncs files in a thread while the next segment is written."""
 
     def __call__(self, files: Sequence[DiskFile]) -> Callable[[], None]:
         failed: list[StorageError] = []
@@ -162,15 +162,15 @@ def _set_modified(path: str, modified_ms: int) -> None:
 
 
 def main() -> int:
-    """Do one job after the other, until there is none for a while."""
-    # Lists of keys come and go by the thousand, none of them in a cycle, and looking for cycles takes time.
+    """Run jobs until there is none for a while."""
+    # There are no cycles in the thousands of short-lived key lists, and looking for cycles takes time.
     gc.disable()
     if hasattr(os, "SCHED_BATCH"):
-        with suppress(OSError):  # Never takes the processor from a broker that wakes up.
+        with suppress(OSError):  # SCHED_BATCH never preempts a broker that wakes up
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     courtesy = PriorityControl(_busy_seconds_of_the_broker, lambda: os.nice(NICENESS))
     jobs = _Jobs()
-    # What stands back once does so for good: the next job deserves a process that need not.
+    # A process with lowered priority exits after its job: the next job gets a new process.
     while not courtesy.is_lowered and (job := jobs.next()):
         _do(job, courtesy)
         gc.collect()

@@ -1,4 +1,4 @@
-"""Starting workers: processes for a disk that other processes see, and plain calls for one in memory."""
+"""Starting workers: processes for a real disk, and generators for a disk in memory."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ _SOURCE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), *[os.par
 
 
 class Worker(Protocol):
-    """A job under way."""
+    """A running job."""
 
     def next_report(self) -> Report:
-        """Wait for the next report, in any thread. After Done or Failed there is none."""
+        """Wait for the next report, in any thread. Done or Failed is the last one."""
 
     def kill(self) -> None:
-        """End it, whatever it does, and wait for that; who waits for a report gets Failed."""
+        """Kill the worker and wait for its end. A waiting `next_report` returns Failed."""
 
 
 class WorkerPool(Protocol):
-    """Whoever does jobs."""
+    """The workers of a broker."""
 
     def start(self, job: Job) -> Worker:
-        """Have a job done. May be called in any thread."""
+        """Start a job. May be called in any thread."""
 
     def reap_exited(self) -> None:
-        """Forget those that have ended for want of jobs."""
+        """Remove idle workers that have exited."""
 
     def close(self) -> None:
-        """End those that have no job."""
+        """End the idle workers."""
 
 
 class _Process:
-    """A worker's process, with or without a job."""
+    """A worker process, with or without a job."""
 
     def __init__(self) -> None:
-        import subprocess  # 3 ms that a start need not take
+        import subprocess  # imported late: it takes 3 ms
 
         environment = dict(os.environ)
-        # The worker finds the same modules as this process, installed or not.
+        # The worker must find the same modules as this process, even if they are not installed.
         environment["PYTHONPATH"] = os.pathsep.join(
             [_SOURCE_ROOT, *filter(None, [environment.get("PYTHONPATH")])]
         )
@@ -63,12 +63,12 @@ class _Process:
 
     def send_job(self, job: Job) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # If it is dead already, the first report will say so.
+        with suppress(OSError):  # if it has exited, the first report will show it
             self._process.stdin.write(job.to_line().encode() + b"\n")
             self._process.stdin.flush()
 
     def read_line(self) -> bytes:
-        """The next line that it prints; none if it is dead."""
+        """Read a line of the process's output; empty if it has exited."""
         assert self._process.stdout is not None
         with self._reading:
             return b"" if self._process.stdout.closed else self._process.stdout.readline()
@@ -84,7 +84,7 @@ class _Process:
 
 
 class ProcessWorkerPool:
-    """Processes that stay for a while when a job is done: starting one takes as long as cleaning 50 MB."""
+    """Worker processes, reused for later jobs: starting a process takes as long as cleaning 50 MB."""
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
@@ -111,7 +111,7 @@ class ProcessWorkerPool:
             process.kill()
 
     def release(self, process: _Process) -> None:
-        """A job is done."""
+        """Take back a process whose job is done."""
         with self._changing:
             if not self._closed:
                 self._idle.append(process)
@@ -120,10 +120,10 @@ class ProcessWorkerPool:
 
 
 class ProcessWorker:
-    """A job in a process of its own."""
+    """A job in a worker process."""
 
     def __init__(self, workers: ProcessWorkerPool, job: Job, idle: _Process | None) -> None:
-        """`idle` has done jobs before, and may be gone by now."""
+        """Start the job in the idle process, if one is given. It may have exited."""
         self._workers = workers
         self._job = job
         self._may_have_exited = idle is not None
@@ -162,7 +162,7 @@ class ProcessWorker:
 
 
 class InlineWorkerPool:
-    """Workers for a disk that no other process sees."""
+    """Workers for a disk that other processes cannot access."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -178,10 +178,10 @@ class InlineWorkerPool:
 
 
 class InlineWorker:
-    """A worker that cleans a bit whenever it is asked for a report."""
+    """A worker that runs whenever a report is requested."""
 
     def __init__(self, job: Job, disk: Disk) -> None:
-        # Imported here: a broker that has processes for it starts without what they do.
+        # Imported late: a broker with worker processes does not need these modules.
         from kwire.broker.storage.cleaner.worker import reports
 
         self._reports: Iterator[Report] | None = reports(Job.from_line(job.to_line()), disk)
@@ -195,5 +195,5 @@ class InlineWorker:
 
 
 def worker_pool_for(disk: Disk) -> WorkerPool:
-    """Who cleans logs on this disk."""
+    """Return the workers for this kind of disk."""
     return ProcessWorkerPool() if disk.is_shared else InlineWorkerPool(disk)

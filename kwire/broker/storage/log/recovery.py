@@ -48,7 +48,7 @@ _LEFTOVER_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUF
 _RAFT_SNAPSHOT_DELETED = ".checkpoint" + DELETED_SUFFIX
 """The suffix of deleted metadata snapshots. The metadata log removes them."""
 _IN_FLIGHT_BYTES = 16 << 20
-"""How far before a producer state snapshot to look for the batches that were in flight."""
+"""The bytes before a producer state snapshot that are searched for the batches that were in flight."""
 
 
 def open_log(

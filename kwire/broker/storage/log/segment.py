@@ -467,7 +467,7 @@ class IndexRebuild:
             self.indexed_position = location.position
 
     def finish(self) -> None:
-        """Write the last entries and trim the files. Those of an active segment are preallocated again."""
+        """Write the last entries and trim the files, or preallocate those of an active segment again."""
         segment = self._segment
         segment.time_index.maybe_append(*segment.max_timestamp_entry())
         segment.index.finish()

@@ -271,6 +271,6 @@ def test_an_offset_out_of_its_segment_is_refused(
         return "cleaned"
 
     found = outcome()
-    assert found.startswith("a batch from")
+    assert found.startswith("a batch with offsets")
     by_map(monkeypatch)
     assert outcome() == found
