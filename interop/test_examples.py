@@ -15,7 +15,7 @@ from interop.reference import HERE, spark_jars, spark_python
 
 ADDRESS = "127.0.0.1:9092"
 START = (HERE.parent / "docs" / "start.md").read_text(encoding="utf-8")
-[FILE] = re.findall(r"^`spark-submit .* (\S+\.py)`$", START, re.MULTILINE)
+[FILE] = re.findall(r"^`spark-submit .* (\S+\.py)`", START, re.MULTILINE)
 """How the example is called there: a name may be that of a module, which it then stands in for."""
 [EXAMPLE] = (
     code

@@ -153,7 +153,7 @@ def prepared_not_resumed() -> None:
 
 
 def timeouts_ignored() -> None:
-    setattr(TransactionStateMachine, "abort_timed_out", lambda self: [])  # noqa: B010
+    setattr(TransactionStateMachine, "abort_timed_out", lambda *_arguments: CoordinatorResult())  # noqa: B010
 
 
 def aborted_not_indexed() -> None:
