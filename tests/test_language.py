@@ -17,6 +17,7 @@ from tests.language import (
 HELD = [
     "CONTRIBUTING.md",
     "README.md",
+    "docker",
     "docs/README.md",
     "docs/cluster.md",
     "docs/command-line.md",
@@ -26,6 +27,7 @@ HELD = [
     "docs/inside.md",
     "docs/moving.md",
     "docs/operations.md",
+    "docs/performance.md",
     "docs/security.md",
     "docs/site",
     "docs/start.md",
