@@ -17,7 +17,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.recovery import open_log
 from kwire.pipeline.report.times import END_MS
-from kwire.pipeline.segments.read import MOST_TIMESTAMP_MS
+from kwire.pipeline.segments.read import MAX_TIMESTAMP_MS
 from kwire.wire.batch import build
 
 PROGRAM_S = 180.0
@@ -84,11 +84,11 @@ from kwire.pipeline.archive.manifest import DataFile
 from kwire.pipeline.archive.reading import Wanted, rows
 from kwire.pipeline.jobs import audit
 from kwire.pipeline.jobs import profile
-from kwire.pipeline.report.differences import page_of
+from kwire.pipeline.report.audit_page import page_of
 from kwire.pipeline.report.page import render
 from kwire.pipeline.report.profile_page import page_of as profile_page
 from kwire.pipeline.session import session
-from kwire.pipeline.tables import Side
+from kwire.pipeline.sides import Side
 
 left, right = [Side("kwire", {"path": path, "subscribePattern": ".*"}, None, None) for path in sys.argv[1:]]
 spark = session("audit", master="local[1]", needs_kafka=False)
@@ -225,7 +225,7 @@ def write(root: Path, topic: str, *contents: Content, times_ms: Sequence[int] = 
     log.close()
 
 
-FAR_MS = (NOW_MS, END_MS - 1, END_MS, NOW_MS * 1000, MOST_TIMESTAMP_MS)
+FAR_MS = (NOW_MS, END_MS - 1, END_MS, NOW_MS * 1000, MAX_TIMESTAMP_MS)
 
 
 def test_an_audit_tells_what_is_null_and_what_is_far_away(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_an_audit_tells_what_is_null_and_what_is_far_away(tmp_path: Path) -> Non
     ]
     assert told[3]
     times, rates = told[4]
-    assert times["last"] == f"{MOST_TIMESTAMP_MS} ms"
+    assert times["last"] == f"{MAX_TIMESTAMP_MS} ms"
     assert times["from_the_future"] == 4
     assert sum(point["records"] for point in rates["points"]) == 2
     assert rates["records_outside_years_1_to_9999"] == 3

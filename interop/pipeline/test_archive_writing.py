@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from pyspark.sql import SparkSession
 from kwire.pipeline.archive.direct import US_A_DAY, date_of
-from kwire.pipeline.jobs.archive import _write, described
+from kwire.pipeline.jobs.archive import _write, describe_staged
 from kwire.pipeline.archive.manifest import ArchiveError
 from kwire.pipeline.archive.steps import check_complete
 
@@ -32,7 +32,7 @@ records = spark.createDataFrame(list(enumerate(micros)), "offset long, micros lo
 
 def put(frame, place):
     written = _write(frame, place, config)
-    files = described(spark, place)
+    files = describe_staged(spark, place)
     try:
         check_complete(written, files, "there")
         said = ""

@@ -260,9 +260,9 @@ def test_a_profile_is_the_same_from_every_side_and_true(
 
 def make_exact(figures: dict[str, Any]) -> None:
     """Leave out what is of one side alone, and what sketches tell differently as they are put together."""
-    for name in ("side", "looked_at", "groups"):
+    for name in ("side", "profiled_at", "groups"):
         figures.pop(name, None)
-    figures["keys"].pop("distinct_about")
+    figures["keys"].pop("distinct_estimate")
     figures["keys"]["top"] = [one["records"] for one in figures["keys"]["top"]]
     for quantiles in [
         figures["timestamps"]["behind_ms"],
@@ -280,14 +280,14 @@ def of_flights(found: dict[str, Any], flights: list[Any], ends: list[int]) -> No
     assert found["records"] == FLIGHTS
     assert [one["records"] for one in found["partitions"]] == ends
     assert sum(point["records"] for point in found["rates"]["points"]) == FLIGHTS
-    assert abs(found["keys"]["distinct_about"] - len(keys)) <= 0.03 * len(keys)
+    assert abs(found["keys"]["distinct_estimate"] - len(keys)) <= 0.03 * len(keys)
     # Which of those that are equally hot are told is a matter of chance.
     told = [(one["key"].encode(), one["records"]) for one in found["keys"]["top"]]
     assert [count for _, count in told] == sorted(keys.values(), reverse=True)[: len(told)]
     assert all(keys[key] == count for key, count in told)
     assert found["sizes"]["value"]["bytes"] == sum(sizes)
     quantiles = found["sizes"]["value"]["quantiles"]
-    assert (quantiles["least"], quantiles["most"]) == (sizes[0], sizes[-1])
+    assert (quantiles["min"], quantiles["max"]) == (sizes[0], sizes[-1])
     assert abs(quantiles["p50"] - sizes[FLIGHTS // 2]) <= 1
     assert found["headers"]["names"] == [{"name": "origin", "records": FLIGHTS, "share": 1.0}]
     assert found["values"]["kinds"] == [{"kind": "json", "records": FLIGHTS, "share": 1.0}]
@@ -314,8 +314,8 @@ def of_mixed(found: dict[str, Any]) -> None:
     times = found["timestamps"]
     assert times["from_the_future"] == 1
     assert times["out_of_order"] == 1 + len(MIXED) - 4
-    assert times["behind_ms"]["least"] == 49_000
-    assert times["behind_ms"]["most"] == FUTURE_MS - MIXED_MS - 1_000
+    assert times["behind_ms"]["min"] == 49_000
+    assert times["behind_ms"]["max"] == FUTURE_MS - MIXED_MS - 1_000
     assert found["tombstones"] == 1
 
 

@@ -89,7 +89,7 @@ def of_broker(broker: Broker, **options: Any) -> dict[str, Any]:
     return kafka(broker, *TOPICS, **{"kafka.isolation.level": "read_committed"}, **options)
 
 
-def of_files(directory: Path) -> dict[str, Any]:
+def file_origins(directory: Path) -> dict[str, Any]:
     options = {"path": str(directory), "isolationLevel": "read_committed"}
     return {"format": "kwire", "options": {**options, "subscribe": ",".join(TOPICS)}}
 
@@ -182,7 +182,7 @@ def test_damage_is_named_or_left_out_and_told(source: Broker, tmp_path: Path) ->
     path.write_bytes(data)
     jobs = Jobs(tmp_path)
     archive = tmp_path / "archive"
-    config = {"input": of_files(copy), "archive": {"directory": str(archive)}}
+    config = {"input": file_origins(copy), "archive": {"directory": str(archive)}}
     lines = jobs.run("archive", config, status=1).splitlines()
     # What Java says of its own options is not for us to tell.
     [said] = [line for line in lines if not line.startswith(("NOTE: ", "WARNING: Using incubator"))]

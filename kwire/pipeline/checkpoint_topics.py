@@ -14,10 +14,10 @@ from kwire.pipeline.origin import Origin
 TOPICS: Final = "topics.json"
 
 
-def note_topics(checkpoint: Path, found: Mapping[str, Origin]) -> None:
+def record_topics(checkpoint: Path, found: Mapping[str, Origin]) -> None:
     """Note which topics a stream reads. ConfigError where one is not what it was, or none is."""
     path = checkpoint / TOPICS
-    known = _noted(path)
+    known = _recorded_topics(path)
     if known and found and not known.keys() & found.keys():
         raise ConfigError(
             f"the checkpoint {checkpoint} is about {', '.join(sorted(known))}, and the input is "
@@ -42,10 +42,10 @@ def note_topics(checkpoint: Path, found: Mapping[str, Origin]) -> None:
     os.replace(unfinished, path)
 
 
-def _noted(path: Path) -> dict[str, Origin]:
+def _recorded_topics(path: Path) -> dict[str, Origin]:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return {topic: Origin.of(text) for topic, text in told.items()}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {topic: Origin.of(text) for topic, text in content.items()}
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError) as error:

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kwire.pipeline import reaching
+from kwire.pipeline import connectivity
 from kwire.pipeline.config import FAILED, METRICS_VARIABLE, ConfigError, JobConfig, MissingError
-from kwire.pipeline.saying import sentence_of
+from kwire.pipeline.spark_errors import summarize_error
 
 
 class Job(NamedTuple):
     """What a job does, and the module whose `command(config, master)` runs it and gives an exit status."""
 
-    what: str
+    help: str
     module: str
     tables: tuple[str, ...] = ()
     """Of its file, beside its own."""
@@ -77,8 +77,8 @@ def main(
     )
     jobs = parser.add_subparsers(title="jobs", dest="job", metavar="JOB", required=True)
     for name, known in JOBS.items():
-        job = jobs.add_parser(name, help=known.what, formatter_class=raw, allow_abbrev=False)
-        job.description, job.epilog = known.what, example.format(name)
+        job = jobs.add_parser(name, help=known.help, formatter_class=raw, allow_abbrev=False)
+        job.description, job.epilog = known.help, example.format(name)
         job.add_argument("--config", type=Path, required=True, metavar="FILE", help="the job's TOML file")
         job.add_argument("--master", help="Spark's master (default: that of spark-submit, or local[*])")
         job.add_argument(
@@ -86,8 +86,8 @@ def main(
             metavar="FILE",
             help="where the metrics of a stream go, in Prometheus' text format, after each batch",
         )
-        for flag, told in known.flags.items():
-            job.add_argument(f"--{flag}", dest=flag, metavar=flag.rpartition("-")[2].upper(), help=told)
+        for flag, help_text in known.flags.items():
+            job.add_argument(f"--{flag}", dest=flag, metavar=flag.rpartition("-")[2].upper(), help=help_text)
     options = parser.parse_args(arguments)
     if options.metrics:
         os.environ[METRICS_VARIABLE] = options.metrics
@@ -108,7 +108,7 @@ def main(
                 config = config.with_text(options.job, flag.replace("-", "_"), getattr(options, flag))
         config.check_tables(options.job, {name: job.tables for name, job in JOBS.items()})
         for key, servers in config.servers([options.job, *JOBS[options.job].tables]):
-            reaching.check(key, servers)
+            connectivity.check_reachable(key, servers)
         return int(importlib.import_module(JOBS[options.job].module).command(config, options.master))
     except (ConfigError, ArchiveError, DeliveryError, SegmentsError, RegistryError, MissingError) as error:
         return _fail(str(error))
@@ -117,7 +117,7 @@ def main(
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(f"{error.filename}: {error.strerror}")
-        sentence = sentence_of(error)
+        sentence = summarize_error(error)
         if sentence is None:
             raise
         return _fail(sentence)

@@ -29,9 +29,9 @@ TOPICS: Final = ("subscribe", "subscribePattern", "assign")
 AVAILABLE_NOW: Final = "availableNow"
 _UNIT: Final = r"(micro|milli)?seconds?|minutes?|hours?|days?|weeks?"
 _INTERVAL: Final = re.compile(rf"(interval\s+)?(\d+(\.\d+)?\s+({_UNIT})\s*)+", re.IGNORECASE)
-PLACES: Final = frozenset({"directory", "checkpoint", "report", "into_directory", "properties"})
+PATH_KEYS: Final = frozenset({"directory", "checkpoint", "report", "into_directory", "properties"})
 """Keys that name a place in the file system, in the table of whichever job."""
-_NAMES: Final = PLACES | {"job", "topic"}
+_NAMES: Final = PATH_KEYS | {"job", "topic"}
 """Keys whose text names something, so that an empty one is no way to ask for nothing."""
 _URL: Final = re.compile(r"file:|[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
 _SERVERS: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
@@ -58,7 +58,7 @@ class Table:
     def __init__(self, name: str, content: Mapping[str, Any]) -> None:
         self._name = name
         self._content = content
-        self._asked: set[str] = set()
+        self._read_keys: set[str] = set()
 
     def text(self, key: str, default: str | None = None, *, one_of: tuple[str, ...] = ()) -> str:
         """A string. ConfigError."""
@@ -71,7 +71,7 @@ class Table:
         if not value and (default is None or (default and key in _NAMES)):
             # As a path it would be the working directory, and librdkafka dies of an empty name of a job.
             raise self._empty(key)
-        if key in PLACES and _URL.match(value):
+        if key in PATH_KEYS and _URL.match(value):
             # Spark would go by it as a URL, and all else take it for a path: two places, not one.
             raise ConfigError(f"{self._name}.{key} is a path like '/srv/kwire', not a URL like {value!r}")
         return str(value)
@@ -100,7 +100,7 @@ class Table:
 
     def texts(self) -> dict[str, str]:
         """All that is in the table, as Spark wants its options."""
-        self._asked.update(self._content)
+        self._read_keys.update(self._content)
         for key, value in self._content.items():
             if isinstance(value, dict | list):
                 raise ConfigError(f"{self._name}.{key} is a string, a number or a truth value")
@@ -119,18 +119,18 @@ class Table:
             )
         return value
 
-    def done(self) -> None:
+    def check_unknown_keys(self) -> None:
         """ConfigError for a key that nobody asked for: it may be misspelt."""
-        unknown = sorted(set(self._content) - self._asked)
+        unknown = sorted(set(self._content) - self._read_keys)
         if unknown:
-            known = ", ".join(sorted(self._asked))
+            known = ", ".join(sorted(self._read_keys))
             raise ConfigError(f"there is no {self._name}.{unknown[0]}; {self._name} has {known}")
 
     def _empty(self, key: str) -> ConfigError:
         return ConfigError(f"{self._name}.{key} is empty")
 
     def _value(self, key: str, kind: type, default: Any) -> Any:
-        self._asked.add(key)
+        self._read_keys.add(key)
         value = self._content.get(key, default)
         if value is None:
             raise ConfigError(f"{self._name}.{key} is missing")
@@ -183,7 +183,7 @@ class JobConfig:
         """Where records come from. ConfigError."""
         table = self.table(name)
         found = Input(table.text("format", "kafka", one_of=INPUT_FORMATS), table.table("options").texts())
-        table.done()
+        table.check_unknown_keys()
         given = {option.lower() for option in found.options}
         if sum(option.lower() in given for option in TOPICS) != 1:
             raise ConfigError(f"{name}.options say with one of {', '.join(TOPICS)} what to read")

@@ -31,19 +31,19 @@ from kwire.pipeline.offset_map import (
     MAP_SUFFIX,
     TIMEOUT_SECONDS,
     DeliveryError,
-    Entry,
+    MapEntry,
     all_entries,
+    committed_reader,
     entries,
     high_watermark,
     last_entry,
-    map_partitions,
-    map_place,
+    map_partition_count,
+    map_partition_of,
     messages,
-    reader,
     watermarks,
 )
 
-__all__ = ["MAP_SUFFIX", "DeliveryError", "MappedDelivery", "Outgoing", "Target", "deliver_in_place"]
+__all__ = ["MAP_SUFFIX", "DeliveryError", "MappedDelivery", "Outgoing", "Target", "deliver_same_offsets"]
 
 TRANSACTION_RECORDS: Final = 20_000
 TRANSACTION_BYTES: Final = 16 << 20
@@ -84,27 +84,27 @@ class Target(NamedTuple):
 
     def consumer(self) -> Consumer:
         """Someone to ask for offsets."""
-        return reader(self.client, self.job)
+        return committed_reader(self.client, self.job)
 
-    def owns(self, entry: Entry) -> bool:
+    def owns(self, entry: MapEntry) -> bool:
         """Whether an entry of a map is the job's, about this partition."""
         return (entry.job, entry.partition) == (self.job, self.partition)
 
 
 def progress(target: Target) -> int | None:
     """The next offset of the source, by what its map says; None if it says nothing. KafkaException."""
-    found = last_entry_of(target)
+    found = read_last_entry(target)
     return None if found is None else found.end
 
 
-def last_entry_of(target: Target) -> Entry | None:
+def read_last_entry(target: Target) -> MapEntry | None:
     """The last entry of the map that the job has for this partition. KafkaException, DeliveryError."""
     consumer = target.consumer()
     try:
-        count = map_partitions(consumer, target.topic + MAP_SUFFIX)
+        count = map_partition_count(consumer, target.topic + MAP_SUFFIX)
         if not count:
             return None
-        return last_entry(consumer, map_place(target.topic, target.partition, count), target.owns)
+        return last_entry(consumer, map_partition_of(target.topic, target.partition, count), target.owns)
     finally:
         consumer.close()
 
@@ -118,20 +118,20 @@ def end_offset(target: Target) -> int:
         consumer.close()
 
 
-class ProducerEnded(DeliveryError):
+class ProducerFatalError(DeliveryError):
     """A producer came to a fatal error, and its next call says which."""
 
 
-def flushed(producer: Producer) -> int:
+def flush_producer(producer: Producer) -> int:
     """How many records got no answer in time. KafkaException, ProducerEnded."""
     try:
         return producer.flush(TIMEOUT_SECONDS)
     except SystemError as lost:
         # confluent-kafka 2.16 has flush raise a fatal error, and loses it where a delivery callback follows.
-        raise ProducerEnded("the producer cannot go on") from lost
+        raise ProducerFatalError("the producer cannot go on") from lost
 
 
-class _Refused(NamedTuple):
+class _RejectedRecord(NamedTuple):
     """A record that was not taken, and why."""
 
     record: Outgoing
@@ -141,7 +141,7 @@ class _Refused(NamedTuple):
     def size_bytes(self) -> int:
         return len(self.record.key or b"") + len(self.record.value or b"")
 
-    def is_rather_it(self, other: _Refused) -> bool:
+    def is_likelier_cause_than(self, other: _RejectedRecord) -> bool:
         """Whether this one is rather why a batch was refused, of which all records are told to be."""
         mine, its = self.error.code(), other.error.code()
         if mine != its:
@@ -164,22 +164,22 @@ class _Refused(NamedTuple):
         return f"offset {self.record.source_offset} of the source: {why}"
 
 
-class _Sending:
+class _PendingSends:
     """Records handed to a producer, and what became of them."""
 
     def __init__(self, producer: Producer, target: Target) -> None:
         self._producer = producer
         self._target = target
         self.delivered: dict[int, int] = {}
-        self._refused: _Refused | None = None
+        self._rejected: _RejectedRecord | None = None
 
     def send(self, record: Outgoing) -> None:
         def done(error: KafkaError | None, message: Message) -> None:
             # Called within poll and flush, so by one thread.
             if error is not None:
-                refused = _Refused(record, error)
-                if self._refused is None or refused.is_rather_it(self._refused):
-                    self._refused = refused
+                refused = _RejectedRecord(record, error)
+                if self._rejected is None or refused.is_likelier_cause_than(self._rejected):
+                    self._rejected = refused
             else:
                 self.delivered[record.source_offset] = int(message.offset() or 0)
 
@@ -208,11 +208,11 @@ class _Sending:
                 self._producer.poll(0)
                 return
 
-    def wait(self) -> dict[int, int]:
+    def flush(self) -> dict[int, int]:
         """Offsets of the target by those of the source, when all is delivered. DeliveryError."""
-        left = flushed(self._producer)
-        if self._refused is not None or left:
-            why = str(self._refused) if self._refused is not None else f"{left} records got no answer"
+        left = flush_producer(self._producer)
+        if self._rejected is not None or left:
+            why = str(self._rejected) if self._rejected is not None else f"{left} records got no answer"
             raise DeliveryError(f"{self._target.name} did not take all records: {why}")
         delivered, self.delivered = self.delivered, {}
         return delivered
@@ -251,17 +251,17 @@ class MappedDelivery:
         """Of the source; None where nothing was delivered."""
         return None if self.last is None else self.last.end
 
-    def _last_entry(self) -> Entry | None:
+    def _last_entry(self) -> MapEntry | None:
         target = self.target
         consumer = target.consumer()
         try:
-            count = map_partitions(consumer, target.topic + MAP_SUFFIX)
+            count = map_partition_count(consumer, target.topic + MAP_SUFFIX)
             if not count:
                 raise DeliveryError(f"there is no topic {target.topic}{MAP_SUFFIX} to keep the offset map in")
-            self._map_place = map_place(target.topic, target.partition, count)
+            self._map_partition = map_partition_of(target.topic, target.partition, count)
             # Others may have transactions open in the same partition of a map, before our last entry.
-            until = high_watermark(target.client, self._map_place)
-            return last_entry(consumer, self._map_place, target.owns, until=until)
+            until = high_watermark(target.client, self._map_partition)
+            return last_entry(consumer, self._map_partition, target.owns, until=until)
         finally:
             consumer.close()
 
@@ -271,7 +271,9 @@ class MappedDelivery:
         With `end`, the map tells of all offsets up to that, of gaps behind the last record too.
         """
         count = 0
-        for part, is_last in _parts_ahead(records, end is not None, self.target.transaction_records):
+        for part, is_last in _transactions_with_last(
+            records, end is not None, self.target.transaction_records
+        ):
             after = part[-1].source_offset + 1
             if is_last and end is not None:
                 after = max(after, end)
@@ -286,12 +288,12 @@ class MappedDelivery:
         producer = self._producer
         producer.begin_transaction()
         try:
-            sending = _Sending(producer, self.target)
+            sending = _PendingSends(producer, self.target)
             for record in part:
                 sending.send(record)
-            last = self._write_map(start, after, sending.wait())
+            last = self._write_map(start, after, sending.flush())
             producer.commit_transaction(TIMEOUT_SECONDS)
-        except ProducerEnded as error:
+        except ProducerFatalError as error:
             producer.abort_transaction(TIMEOUT_SECONDS)
             raise DeliveryError(f"{self.target.name} did not take all records: {error}") from error
         except BaseException:
@@ -301,7 +303,7 @@ class MappedDelivery:
             raise
         self.last = last
 
-    def _write_map(self, start: int, after: int, delivered: dict[int, int]) -> Entry:
+    def _write_map(self, start: int, after: int, delivered: dict[int, int]) -> MapEntry:
         failed: list[KafkaError] = []
 
         def done(error: KafkaError | None, _: Message) -> None:
@@ -318,18 +320,18 @@ class MappedDelivery:
             next_target=-1 if self.last is None else self.last.next_target,
             origin=self.origin,
         ):
-            key, value = last.encoded()
+            key, value = last.encode()
             self._producer.produce(
-                self._map_place.topic,
-                partition=self._map_place.partition,
+                self._map_partition.topic,
+                partition=self._map_partition.partition,
                 key=key,
                 value=value,
                 on_delivery=done,
             )
-        left = flushed(self._producer)
+        left = flush_producer(self._producer)
         if failed or left:
             why = failed[0].str() if failed else f"{left} entries got no answer"
-            raise DeliveryError(f"{self._map_place.topic} did not take an entry: {why}")
+            raise DeliveryError(f"{self._map_partition.topic} did not take an entry: {why}")
         assert last is not None
         return last
 
@@ -340,7 +342,7 @@ def deliver_with_map(
     start: int,
     *,
     origin: str = "",
-    check_goes_on: Callable[[str], object] = lambda _: None,
+    check_continues: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, int]:
     """Deliver what `records_from(offset)` gives, from the job's progress on, or else from `start`.
 
@@ -349,42 +351,42 @@ def deliver_with_map(
     """
     with MappedDelivery(target, origin) as delivery:
         if delivery.last is not None:
-            check_goes_on(delivery.last.origin)
+            check_continues(delivery.last.origin)
         begin = start if delivery.next_offset is None else delivery.next_offset
         count = delivery.deliver(records_from(begin), begin)
         return count, begin if delivery.next_offset is None else delivery.next_offset
 
 
-def _parts_ahead(
-    records: Iterable[Outgoing], ahead: bool, most: int
+def _transactions_with_last(
+    records: Iterable[Outgoing], find_last: bool, max_records: int
 ) -> Iterator[tuple[list[Outgoing], bool]]:
     """Parts, and whether it is the last one, which is known only if one looks a part ahead."""
-    held: list[Outgoing] = []
-    for part in _parts(records, most):
-        if not ahead:
+    previous: list[Outgoing] = []
+    for part in _split_transactions(records, max_records):
+        if not find_last:
             yield part, False
             continue
-        if held:
-            yield held, False
-        held = part
-    if held:
-        yield held, True
+        if previous:
+            yield previous, False
+        previous = part
+    if previous:
+        yield previous, True
 
 
-def _parts(records: Iterable[Outgoing], most: int) -> Iterator[list[Outgoing]]:
+def _split_transactions(records: Iterable[Outgoing], max_records: int) -> Iterator[list[Outgoing]]:
     part: list[Outgoing] = []
     size = 0
     for record in records:
         part.append(record)
         size += len(record.key or b"") + len(record.value or b"")
-        if len(part) >= most or size >= TRANSACTION_BYTES:
+        if len(part) >= max_records or size >= TRANSACTION_BYTES:
             yield part
             part, size = [], 0
     if part:
         yield part
 
 
-def deliver_in_place(
+def deliver_same_offsets(
     target: Target, records_from: Callable[[int], Iterable[Outgoing]], start: int
 ) -> tuple[int, int]:
     """Deliver what `records_from(offset)` gives, each under its own offset, from the target's end on.
@@ -394,11 +396,11 @@ def deliver_in_place(
     next_offset = end_offset(target)
     if next_offset < start:
         raise DeliveryError(f"{target.name} ends at offset {next_offset}, and the first to come is {start}")
-    _check_goes_on(target, records_from, next_offset)
+    _check_target_matches(target, records_from, next_offset)
     producer = Producer({**PRODUCER, **target.client, "enable.idempotence": True})
-    sending = _Sending(producer, target)
+    sending = _PendingSends(producer, target)
     count = 0
-    for part in _parts(records_from(next_offset), target.transaction_records):
+    for part in _split_transactions(records_from(next_offset), target.transaction_records):
         for record in part:
             if record.source_offset != next_offset:
                 raise DeliveryError(
@@ -407,7 +409,7 @@ def deliver_in_place(
                 )
             sending.send(record)
             next_offset += 1
-        for source, offset in sending.wait().items():
+        for source, offset in sending.flush().items():
             if source != offset:
                 raise DeliveryError(
                     f"{target.name} took offset {source} of the source as {offset}: somebody else "
@@ -417,7 +419,9 @@ def deliver_in_place(
     return count, next_offset
 
 
-def _check_goes_on(target: Target, records_from: Callable[[int], Iterable[Outgoing]], end: int) -> None:
+def _check_target_matches(
+    target: Target, records_from: Callable[[int], Iterable[Outgoing]], end: int
+) -> None:
     """DeliveryError where the last record that is there is not the source's of that offset."""
     expected = next(iter(records_from(end - 1)), None) if end else None
     if expected is None or expected.source_offset != end - 1:

@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
     job: str
     name: str
-    what: str
+    description: str
     config: Mapping[str, Any]
 
 
@@ -212,14 +212,14 @@ def run(step: Step, directory: Path, master: str) -> tuple[str, float]:
 def index(directory: Path, done: Sequence[tuple[Step, str, float]]) -> Path:
     """One page that leads to all there is."""
     rows = "".join(
-        f"<tr><td>{html.escape(step.job)}</td><td>{html.escape(step.what)}</td>"
-        f"<td><pre>{html.escape(said)}</pre></td><td>{seconds:.1f} s</td>"
+        f"<tr><td>{html.escape(step.job)}</td><td>{html.escape(step.description)}</td>"
+        f"<td><pre>{html.escape(output)}</pre></td><td>{seconds:.1f} s</td>"
         f'<td><a href="{step.name}.toml">{step.name}.toml</a></td></tr>'
-        for step, said, seconds in done
+        for step, output, seconds in done
     )
     links = "".join(
-        f'<li><a href="{name}">{html.escape(what)}</a></li>'
-        for name, what in REPORTS.items()
+        f'<li><a href="{name}">{html.escape(description)}</a></li>'
+        for name, description in REPORTS.items()
         if (directory / name).exists()
     )
     page = directory / "index.html"
@@ -251,12 +251,12 @@ def demo(
         if target is None:
             target = stack.enter_context(broker(directory / "target", directory / "target.log"))
         for step in steps(directory, source, target, limit):
-            print(f"{step.job}: {step.what}", flush=True)
-            said, seconds = run(step, directory, master)
-            for line in said.splitlines():
+            print(f"{step.job}: {step.description}", flush=True)
+            output, seconds = run(step, directory, master)
+            for line in output.splitlines():
                 print(f"    {line}")
             print(f"    {seconds:.1f} s", flush=True)
-            done.append((step, said, seconds))
+            done.append((step, output, seconds))
     page = index(directory, done)
     print(f"{time.monotonic() - begun:.0f} s in all; look at {page}")
     return page

@@ -36,10 +36,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 MAP_SUFFIX: Final = ".offset-map"
 TIMEOUT_SECONDS: Final = 60.0
-ANSWER_SECONDS: Final = TIMEOUT_SECONDS + 10
+RESULT_TIMEOUT_SECONDS: Final = TIMEOUT_SECONDS + 10
 """How long to wait for what the client is to say by itself: what it says of a timeout is better than ours."""
 PAUSE_SECONDS: Final = 0.1
-NOT_YET: Final = (
+RETRIABLE_ERRORS: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -49,7 +49,7 @@ NOT_YET: Final = (
 """What passes when a partition's leader has taken it over, or the client knows who is the next one."""
 RUNS_PER_ENTRY: Final = 10_000
 """Keeps an entry far below the size of a record that any topic takes."""
-FIRST_LOOK: Final = 16
+FIRST_LOOKBACK: Final = 16
 """How many offsets before the end of a map its last entry is looked for first."""
 
 
@@ -57,7 +57,7 @@ class DeliveryError(Exception):
     """Records cannot be delivered as they should be; the message says which, and why."""
 
 
-class Run(NamedTuple):
+class OffsetRun(NamedTuple):
     """Offsets that became others, one after the other."""
 
     source: int
@@ -65,7 +65,7 @@ class Run(NamedTuple):
     records: int
 
 
-class Entry(NamedTuple):
+class MapEntry(NamedTuple):
     """What became of a range of the source's offsets."""
 
     job: str
@@ -75,7 +75,7 @@ class Entry(NamedTuple):
     """The next offset of the source: that of the next entry."""
     target: int
     """Where the first record of the range went, or would have gone; -1 if there has been none as yet."""
-    runs: tuple[Run, ...]
+    runs: tuple[OffsetRun, ...]
     origin: str
     """What the source is; empty where nobody has to know."""
 
@@ -84,35 +84,41 @@ class Entry(NamedTuple):
         """What follows the last record in the target."""
         return self.runs[-1].target + self.runs[-1].records if self.runs else self.target
 
-    def encoded(self) -> tuple[bytes, bytes]:
+    def encode(self) -> tuple[bytes, bytes]:
         """Key and value of the record."""
         numbers: list[int] = []
         source, target = self.source, self.target
         for run in self.runs:
             numbers += (run.source - source, run.target - target, run.records)
             source, target = run.source + run.records, run.target + run.records
-        told: dict[str, Any] = {"source": self.source, "end": self.end, "target": self.target}
+        content: dict[str, Any] = {"source": self.source, "end": self.end, "target": self.target}
         if self.origin:
-            told["origin"] = self.origin
-        told["runs"] = numbers
+            content["origin"] = self.origin
+        content["runs"] = numbers
         key = f"{self.job}/{self.partition}/{self.source}"
-        return key.encode(), json.dumps(told, separators=(",", ":")).encode()
+        return key.encode(), json.dumps(content, separators=(",", ":")).encode()
 
     @classmethod
-    def decoded(cls, key: bytes | None, value: bytes | None, where: str) -> Entry:
+    def decode(cls, key: bytes | None, value: bytes | None, where: str) -> MapEntry:
         """DeliveryError where that is no entry of a map."""
         try:
             job, partition, _ = (key or b"").decode().rsplit("/", 2)
-            told = json.loads(value or b"")
-            source, target, numbers = int(told["source"]), int(told["target"]), told["runs"]
+            content = json.loads(value or b"")
+            source, target, numbers = int(content["source"]), int(content["target"]), content["runs"]
             first, place = source, target
             runs = []
             for skipped, jumped, count in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
-                run = Run(first + skipped, place + jumped, count)
+                run = OffsetRun(first + skipped, place + jumped, count)
                 runs.append(run)
                 first, place = run.source + count, run.target + count
             return cls(
-                job, int(partition), source, int(told["end"]), target, tuple(runs), told.get("origin", "")
+                job,
+                int(partition),
+                source,
+                int(content["end"]),
+                target,
+                tuple(runs),
+                content.get("origin", ""),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DeliveryError(
@@ -129,7 +135,7 @@ def entries(
     *,
     next_target: int = -1,
     origin: str = "",
-) -> Iterator[Entry]:
+) -> Iterator[MapEntry]:
     """The entries for the source's offsets from `start` to `end`, of pairs of offsets in their order.
 
     `next_target` is where the target went on before, for ranges in which there is nothing.
@@ -141,14 +147,14 @@ def entries(
         else:
             runs.append([source, target, 1])
     for first in range(0, max(1, len(runs)), RUNS_PER_ENTRY):
-        part = tuple(Run(*run) for run in runs[first : first + RUNS_PER_ENTRY])
-        after = runs[first + RUNS_PER_ENTRY][0] if first + RUNS_PER_ENTRY < len(runs) else end
+        part = tuple(OffsetRun(*run) for run in runs[first : first + RUNS_PER_ENTRY])
+        entry_end = runs[first + RUNS_PER_ENTRY][0] if first + RUNS_PER_ENTRY < len(runs) else end
         place = part[0].target if part else next_target
-        yield Entry(job, partition, start, after, place, part, origin)
-        start = after
+        yield MapEntry(job, partition, start, entry_end, place, part, origin)
+        start = entry_end
 
 
-def reader(client: dict[str, str], group: str) -> Consumer:
+def committed_reader(client: dict[str, str], group: str) -> Consumer:
     """Someone who reads what is committed, and is told where it ends."""
     return Consumer(
         {
@@ -163,7 +169,7 @@ def reader(client: dict[str, str], group: str) -> Consumer:
     )
 
 
-def map_partitions(consumer: Consumer, topic: str) -> int:
+def map_partition_count(consumer: Consumer, topic: str) -> int:
     """How many partitions a map has; 0 if it is not there. KafkaException."""
     found = consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
     if found.error is not None and found.error.code() not in (
@@ -174,7 +180,7 @@ def map_partitions(consumer: Consumer, topic: str) -> int:
     return len(found.partitions)
 
 
-def map_place(topic: str, partition: int, count: int) -> TopicPartition:
+def map_partition_of(topic: str, partition: int, count: int) -> TopicPartition:
     """Where the entries of a target's partition are: in the partition of the same number, if there is."""
     return TopicPartition(topic + MAP_SUFFIX, partition % count)
 
@@ -182,33 +188,33 @@ def map_place(topic: str, partition: int, count: int) -> TopicPartition:
 def last_entry(
     consumer: Consumer,
     place: TopicPartition,
-    wanted: Callable[[Entry], bool] = lambda _: True,
+    wanted: Callable[[MapEntry], bool] = lambda _: True,
     *,
     until: int | None = None,
-) -> Entry | None:
+) -> MapEntry | None:
     """The last entry in a partition of a map that is wanted. KafkaException, DeliveryError.
 
     With `until`, everything before that offset has to be committed or aborted first.
     """
     low, end = watermarks(consumer, place)
     end = max(end, until or 0)
-    look = FIRST_LOOK
+    lookback = FIRST_LOOKBACK
     while True:
-        start = max(low, end - look)
+        start = max(low, end - lookback)
         found = None
         for message in messages(consumer, place, start, until=until):
-            entry = decoded(message)
+            entry = decode_entry(message)
             if wanted(entry):
                 found = entry
         if found is not None or start <= low:
             return found
-        look *= 8
+        lookback *= 8
 
 
-def decoded(message: Message) -> Entry:
+def decode_entry(message: Message) -> MapEntry:
     """DeliveryError."""
     where = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
-    return Entry.decoded(message.key(), message.value(), where)
+    return MapEntry.decode(message.key(), message.value(), where)
 
 
 def messages(
@@ -244,7 +250,7 @@ def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
         try:
             low, high = consumer.get_watermark_offsets(place, TIMEOUT_SECONDS)
         except KafkaException as error:
-            if error.args[0].code() not in NOT_YET or time.monotonic() > deadline:
+            if error.args[0].code() not in RETRIABLE_ERRORS or time.monotonic() > deadline:
                 raise
             time.sleep(PAUSE_SECONDS)
         else:
@@ -255,18 +261,18 @@ def high_watermark(client: dict[str, str], place: TopicPartition) -> int:
     """Where a partition ends, open transactions and all. KafkaException."""
     # It says at level 6 that it goes before all was told to it, as it does here each time.
     admin = AdminClient({"log_level": "5", **client})
-    [asked] = admin.list_offsets(
+    [future] = admin.list_offsets(
         {TopicPartition(place.topic, place.partition): OffsetSpec.latest()},
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         request_timeout=TIMEOUT_SECONDS,
     ).values()
-    return int(asked.result(TIMEOUT_SECONDS).offset)
+    return int(future.result(TIMEOUT_SECONDS).offset)
 
 
-def all_entries(consumer: Consumer, topic: str, wanted: Callable[[Entry], bool]) -> Iterator[Entry]:
+def all_entries(consumer: Consumer, topic: str, wanted: Callable[[MapEntry], bool]) -> Iterator[MapEntry]:
     """The entries of a map that are wanted, in the order of each of its partitions."""
-    for partition in range(map_partitions(consumer, topic)):
+    for partition in range(map_partition_count(consumer, topic)):
         for message in messages(consumer, TopicPartition(topic, partition), OFFSET_BEGINNING):
-            entry = decoded(message)
+            entry = decode_entry(message)
             if wanted(entry):
                 yield entry

@@ -20,7 +20,7 @@ from kwire.pipeline.config import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-BEHIND: Final = "maxOffsetsBehindLatest"
+OFFSETS_BEHIND_METRIC: Final = "maxOffsetsBehindLatest"
 """Spark's Kafka source tells it of the partition that is most behind, and so do ours."""
 
 
@@ -36,8 +36,8 @@ class Metrics:
         self._path = path
         self._registry = CollectorRegistry()
 
-        def gauge(name: str, what: str) -> Gauge:
-            return Gauge(f"kwire_pipeline_{name}", what, ["query"], registry=self._registry)
+        def gauge(name: str, documentation: str) -> Gauge:
+            return Gauge(f"kwire_pipeline_{name}", documentation, ["query"], registry=self._registry)
 
         self._batches = Counter(
             "kwire_pipeline_batches", "Batches that are done", ["query"], registry=self._registry
@@ -53,24 +53,24 @@ class Metrics:
         self._watermark = gauge("watermark_seconds", "Events before this time are late")
         self._active = gauge("active", "Whether the stream runs")
 
-    def started(self, query: str) -> None:
+    def on_started(self, query: str) -> None:
         """A stream runs."""
         self._active.labels(query).set(1)
         self._write()
 
-    def ended(self, query: str) -> None:
+    def on_terminated(self, query: str) -> None:
         """It does not any more."""
         self._active.labels(query).set(0)
         self._write()
 
-    def progressed(self, query: str, progress: StreamingQueryProgress) -> None:
+    def on_progress(self, query: str, progress: StreamingQueryProgress) -> None:
         """A batch is done."""
         self._batches.labels(query).inc()
         self._records.labels(query).inc(progress.numInputRows)
         self._input_rate.labels(query).set(_number(progress.inputRowsPerSecond))
         self._rate.labels(query).set(_number(progress.processedRowsPerSecond))
         self._seconds.labels(query).set(progress.batchDuration / 1000)
-        lag = behind(progress)
+        lag = offsets_behind(progress)
         if lag is not None:
             self._behind.labels(query).set(lag)
         if progress.stateOperators:
@@ -84,49 +84,49 @@ class Metrics:
         write_to_textfile(str(self._path), self._registry)
 
 
-KEPT_BATCHES: Final = 1_000
+MAX_PENDING_BATCHES: Final = 1_000
 """So many a listener may be late by; where there is none, nobody ever asks for a batch again."""
-_counted: OrderedDict[tuple[str, int], int] = OrderedDict()
-_began: dict[str, datetime] = {}
+_record_counts: OrderedDict[tuple[str, int], int] = OrderedDict()
+_last_started: dict[str, datetime] = {}
 
 
-def counted(stream: str, batch_id: int, records: int) -> None:
+def set_record_count(stream: str, batch_id: int, records: int) -> None:
     """Tell how many records a batch has that Spark's own plan does not see, before it is done."""
-    _counted[stream, batch_id] = records
-    if len(_counted) > KEPT_BATCHES:
-        _counted.popitem(last=False)
+    _record_counts[stream, batch_id] = records
+    if len(_record_counts) > MAX_PENDING_BATCHES:
+        _record_counts.popitem(last=False)
 
 
-def complete(progress: StreamingQueryProgress) -> None:
+def add_record_count(progress: StreamingQueryProgress) -> None:
     """Put in how many records there were, where that was told, and the rates that follow from it."""
     stream = str(progress.id)
-    records = _counted.pop((stream, progress.batchId), None)
+    records = _record_counts.pop((stream, progress.batchId), None)
     if records is None:
         return
     began = datetime.fromisoformat(progress.timestamp)
-    since_s = (began - _began.get(stream, began)).total_seconds()
-    _began[stream] = began
+    since_s = (began - _last_started.get(stream, began)).total_seconds()
+    _last_started[stream] = began
     progress["numInputRows"] = records
     progress["processedRowsPerSecond"] = records * 1000 / max(1, progress.batchDuration)
     progress["inputRowsPerSecond"] = records / since_s if since_s > 0 else 0.0
 
 
-def line(name: str, progress: StreamingQueryProgress) -> str:
+def format_progress(name: str, progress: StreamingQueryProgress) -> str:
     """One batch, for people."""
     text = (
         f"{name}: batch {progress.batchId}, {progress.numInputRows:,} records in "
         f"{progress.batchDuration / 1000:.1f} s, {_number(progress.processedRowsPerSecond):,.0f} a second"
     )
-    lag = behind(progress)
+    lag = offsets_behind(progress)
     return text if lag is None else f"{text}, {lag:,} behind"
 
 
-def behind(progress: StreamingQueryProgress) -> int | None:
+def offsets_behind(progress: StreamingQueryProgress) -> int | None:
     """How many offsets the partition that is most behind has to go; None where no source knows."""
     found = [
-        int(_number(metrics[BEHIND]))
+        int(_number(metrics[OFFSETS_BEHIND_METRIC]))
         for metrics in (_metrics_of(source) for source in progress.sources)
-        if BEHIND in metrics
+        if OFFSETS_BEHIND_METRIC in metrics
     ]
     return max(found, default=None)
 

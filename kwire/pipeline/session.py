@@ -75,7 +75,7 @@ def session(
     spark.sparkContext.setLogLevel("ERROR")
     if needs_kafka and SUBMITTED in os.environ:
         _check_connector(spark)
-    from kwire.pipeline.listener import Progress
+    from kwire.pipeline.listener import ProgressListener
     from kwire.pipeline.progress import Metrics
     from kwire.pipeline.source import SegmentSource
 
@@ -83,7 +83,7 @@ def session(
     given = os.environ.get(METRICS_VARIABLE)
     if metrics is None and given:
         metrics = Path(given)
-    spark.streams.addListener(Progress(name, None if metrics is None else Metrics(metrics)))
+    spark.streams.addListener(ProgressListener(name, None if metrics is None else Metrics(metrics)))
     return spark
 
 

@@ -38,8 +38,15 @@ from pyspark.sql.types import StructType
 
 from kwire.pipeline.segments.options import Options, parse
 from kwire.pipeline.segments.plan import Range, plan, tasks
-from kwire.pipeline.segments.read import TYPES, chosen, read
-from kwire.pipeline.segments.stream import Offsets, beginnings, ends, goes_on, limited, step_tasks
+from kwire.pipeline.segments.read import TYPES, check_columns, read
+from kwire.pipeline.segments.stream import (
+    Offsets,
+    initial_offsets,
+    latest_offsets,
+    limit_offsets,
+    step_starts,
+    step_tasks,
+)
 
 
 class TaskPartition(InputPartition):
@@ -69,7 +76,7 @@ class SegmentSource(DataSource):
 
 
 def _columns(schema: StructType) -> list[str]:
-    return chosen({field.name: field.dataType.simpleString() for field in schema})
+    return check_columns({field.name: field.dataType.simpleString() for field in schema})
 
 
 class SegmentReader(DataSourceReader):
@@ -116,23 +123,23 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query ends that is to read what there is now."""
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._last = ends(self.options)
+        self._last = latest_offsets(self.options)
 
     def initialOffset(self) -> dict[str, Any]:
-        return beginnings(self.options, self.options.partitions())
+        return initial_offsets(self.options, self.options.partitions())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        found = ends(self.options) if self._last is None else self._last
+        found = latest_offsets(self.options) if self._last is None else self._last
         if isinstance(limit, ReadMaxRows):
-            return limited(goes_on(self.options, start, found), found, limit.max_rows)
+            return limit_offsets(step_starts(self.options, start, found), found, limit.max_rows)
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return ends(self.options)
+        return latest_offsets(self.options)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [TaskPartition(ranges) for ranges in step_tasks(self.options, start, end)]

@@ -111,7 +111,7 @@ def test_files_may_be_replaced(archive: Archive) -> None:
     assert archive.kinds() == {"lost"}
 
 
-FAULTS: dict[str, tuple[Callable[[list[Record]], list[Record]], str]] = {
+DECODE_ERRORS: dict[str, tuple[Callable[[list[Record]], list[Record]], str]] = {
     "a record is lost": (lambda records: records[1:], "lost"),
     "a record is there twice": (lambda records: [*records, records[0]], "twice"),
     "a record is one of an aborted transaction": (lambda records: [*records, record(5)], "extra"),
@@ -132,9 +132,9 @@ FAULTS: dict[str, tuple[Callable[[list[Record]], list[Record]], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", DECODE_ERRORS)
 def test_a_fault_in_a_file_is_found(archive: Archive, name: str) -> None:
-    spoil, kind = FAULTS[name]
+    spoil, kind = DECODE_ERRORS[name]
     archive.commit(0, 4, archive.file(11, TRUTH[0:3:2]), archive.file(12, TRUTH[1:4:2]))
     records = spoil([TRUTH[4], TRUTH[5]])
     archive.commit(4, 8, archive.file(11, records), archive.file(12, TRUTH[6:]))

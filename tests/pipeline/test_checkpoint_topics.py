@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kwire.pipeline.checkpoint_topics import TOPICS, note_topics
+from kwire.pipeline.checkpoint_topics import TOPICS, record_topics
 from kwire.pipeline.config import ConfigError
 from kwire.pipeline.origin import UNKNOWN, Origin
 
@@ -15,7 +15,7 @@ BANK = Origin("east", "bank", "id-2")
 
 
 def noted(directory: Path, *origins: Origin) -> None:
-    note_topics(directory, {origin.topic: origin for origin in origins})
+    record_topics(directory, {origin.topic: origin for origin in origins})
 
 
 def test_topics_may_come_and_go(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from kwire.cli.main import main
-from kwire.pipeline import cli, reaching
+from kwire.pipeline import cli, connectivity
 from kwire.pipeline.config import FAILED
 from kwire.pipeline.segments.files import SegmentsError
 
@@ -58,7 +58,7 @@ def test_a_cluster_that_is_not_there_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cli, "NEEDED", {})
-    monkeypatch.setattr(reaching.check, "__defaults__", (0.1,))
+    monkeypatch.setattr(connectivity.check_reachable, "__defaults__", (0.1,))
     config = tmp_path / "job.toml"
     config.write_text('[input.options]\n"kafka.bootstrap.servers" = "127.0.0.1:1"\n')
     assert main(["pipeline", "archive", "--config", str(config)]) == FAILED

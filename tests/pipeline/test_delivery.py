@@ -15,13 +15,13 @@ from confluent_kafka.admin import AdminClient
 
 from kwire.pipeline import delivery
 from kwire.pipeline.archive.manifest import ArchiveError, DataFile
-from kwire.pipeline.archive.reading import Wanted, by_partition
+from kwire.pipeline.archive.reading import RecordFilter, by_partition
 from kwire.pipeline.delivery import (
     MAP_SUFFIX,
     DeliveryError,
     Outgoing,
     Target,
-    deliver_in_place,
+    deliver_same_offsets,
     deliver_with_map,
     end_offset,
     offset_map,
@@ -29,10 +29,10 @@ from kwire.pipeline.delivery import (
 )
 from kwire.pipeline.jobs.restore import (
     AUTO,
-    KEEP,
+    KEEP_FOREVER,
     MAP,
     SAME,
-    Counting,
+    CountingRecords,
     RestoreConfig,
     Restored,
     create,
@@ -61,7 +61,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def target(bootstrap: str, request: pytest.FixtureRequest) -> Target:
     topic = request.node.name.replace("[", ".").replace("]", "")
     client = {"bootstrap.servers": bootstrap, "log_level": "0"}
-    create(AdminClient(dict(client)), {topic: 2}, KEEP)
+    create(AdminClient(dict(client)), {topic: 2}, KEEP_FOREVER)
     create(AdminClient(dict(client)), {topic + MAP_SUFFIX: 1}, {"cleanup.policy": "compact"})
     return Target(client, topic, 1, f"job-{topic}", transaction_records=3)
 
@@ -99,7 +99,7 @@ def seen(target: Target) -> list[tuple[int, int, bytes, bytes, list[tuple[str, b
 
 
 def test_records_keep_their_offsets_timestamps_and_headers(target: Target) -> None:
-    assert deliver_in_place(target, outgoing(0, 1, 2), 0) == (3, 3)
+    assert deliver_same_offsets(target, outgoing(0, 1, 2), 0) == (3, 3)
     assert seen(target) == [
         (offset, 1000 + offset, b"k%d" % offset, b"v%d" % offset, [("h", b"%d" % offset)])
         for offset in range(3)
@@ -107,17 +107,17 @@ def test_records_keep_their_offsets_timestamps_and_headers(target: Target) -> No
 
 
 def test_what_is_there_is_not_delivered_again(target: Target) -> None:
-    deliver_in_place(target, outgoing(0, 1, 2), 0)
-    assert deliver_in_place(target, outgoing(0, 1, 2), 0) == (0, 3)
-    assert deliver_in_place(target, outgoing(0, 1, 2, 3), 0) == (1, 4)
+    deliver_same_offsets(target, outgoing(0, 1, 2), 0)
+    assert deliver_same_offsets(target, outgoing(0, 1, 2), 0) == (0, 3)
+    assert deliver_same_offsets(target, outgoing(0, 1, 2, 3), 0) == (1, 4)
     assert [offset for offset, *_ in seen(target)] == [0, 1, 2, 3]
 
 
 def test_offsets_cannot_be_kept_over_a_gap(target: Target) -> None:
     with pytest.raises(DeliveryError, match="after 1 comes 3"):
-        deliver_in_place(target, outgoing(0, 1, 3), 0)
+        deliver_same_offsets(target, outgoing(0, 1, 3), 0)
     with pytest.raises(DeliveryError, match="and the first to come is 100"):
-        deliver_in_place(target, outgoing(100), 100)
+        deliver_same_offsets(target, outgoing(100), 100)
 
 
 def of_now(*sizes: int, far: int = -1) -> Callable[[int], Iterator[Outgoing]]:
@@ -132,7 +132,7 @@ def of_now(*sizes: int, far: int = -1) -> Callable[[int], Iterator[Outgoing]]:
     return records_from
 
 
-@pytest.mark.parametrize("deliver", [deliver_in_place, deliver_with_map])
+@pytest.mark.parametrize("deliver", [deliver_same_offsets, deliver_with_map])
 def test_a_record_that_the_broker_does_not_want_is_named(target: Target, deliver: Any) -> None:
     topic = target._replace(topic=target.topic + ".strict", transaction_records=10)
     client = AdminClient(dict(topic.client))
@@ -150,18 +150,18 @@ def test_a_record_that_is_too_large_is_named(target: Target) -> None:
     topic = target._replace(topic=target.topic + ".strict", transaction_records=10)
     create(client, {topic.topic: 2}, {"max.message.bytes": "4000000"})
     with pytest.raises(DeliveryError) as caught:
-        deliver_in_place(topic, of_now(1, 1, 5_000_000), 0)
+        deliver_same_offsets(topic, of_now(1, 1, 5_000_000), 0)
     assert str(caught.value) == (
         f"{topic.name} did not take all records: offset 2 of the source: Broker: Message size too large, "
         f"which is 5000000 bytes (see max.message.bytes of the topic)"
     )
-    assert deliver_in_place(topic, of_now(1, 1, 3_000_000), 0) == (1, 3)
+    assert deliver_same_offsets(topic, of_now(1, 1, 3_000_000), 0) == (1, 3)
 
 
 def test_what_the_client_does_not_send_is_named(target: Target) -> None:
     small = target._replace(client={**target.client, "message.max.bytes": "20000"})
     with pytest.raises(DeliveryError, match="cannot be sent offset 1 of the source, which is larger than"):
-        deliver_in_place(small, of_now(1, 30_000), 0)
+        deliver_same_offsets(small, of_now(1, 30_000), 0)
 
 
 def test_somebody_else_who_writes_is_noticed(target: Target) -> None:
@@ -173,7 +173,7 @@ def test_somebody_else_who_writes_is_noticed(target: Target) -> None:
         yield from outgoing(1)(start)
 
     with pytest.raises(DeliveryError, match="somebody else"):
-        deliver_in_place(target, records_from, 0)
+        deliver_same_offsets(target, records_from, 0)
 
 
 def test_a_map_says_which_offset_became_which(target: Target) -> None:
@@ -211,43 +211,43 @@ def test_an_interrupted_delivery_goes_on_where_it_was(target: Target, fails_at: 
 
 
 SHOP = Origin("east", "t", "id-1")
-WHOLE = Selection.of(Wanted(), SHOP)
+WHOLE = Selection.of(RecordFilter(), SHOP)
 
 
 @pytest.mark.parametrize(
     ("wanted", "origin"),
     [
-        (Wanted(), SHOP),
-        (Wanted(end_offset=7), SHOP),
-        (Wanted(start_offset=3), SHOP),
-        (Wanted(frozenset("t")), SHOP._replace(cluster=UNKNOWN, topic_id=UNKNOWN)),
+        (RecordFilter(), SHOP),
+        (RecordFilter(end_offset=7), SHOP),
+        (RecordFilter(start_offset=3), SHOP),
+        (RecordFilter(frozenset("t")), SHOP._replace(cluster=UNKNOWN, topic_id=UNKNOWN)),
     ],
 )
-def test_a_job_with_a_map_goes_on_with_more_of_the_same(wanted: Wanted, origin: Origin) -> None:
-    for told in (WHOLE.encoded(), ""):
-        Selection.of(wanted, origin).check_goes_on("t-1", "job", told)
+def test_a_job_with_a_map_goes_on_with_more_of_the_same(wanted: RecordFilter, origin: Origin) -> None:
+    for told in (WHOLE.encode(), ""):
+        Selection.of(wanted, origin).check_continues("t-1", "job", told)
 
 
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        (Wanted(start_offset=50), Wanted(end_offset=50)),
-        (Wanted(start_offset=50), Wanted()),
-        (Wanted(end_ms=5), Wanted(start_ms=5)),
-        (Wanted(end_ms=5), Wanted(end_ms=6)),
+        (RecordFilter(start_offset=50), RecordFilter(end_offset=50)),
+        (RecordFilter(start_offset=50), RecordFilter()),
+        (RecordFilter(end_ms=5), RecordFilter(start_ms=5)),
+        (RecordFilter(end_ms=5), RecordFilter(end_ms=6)),
     ],
 )
 def test_a_job_with_a_map_does_not_take_another_part_for_done(
-    target: Target, first: Wanted, then: Wanted
+    target: Target, first: RecordFilter, then: RecordFilter
 ) -> None:
-    def deliver(wanted: Wanted, job: str) -> tuple[int, int]:
+    def deliver(wanted: RecordFilter, job: str) -> tuple[int, int]:
         selection = Selection.of(wanted, SHOP)
         return deliver_with_map(
             target._replace(job=job),
             outgoing(*range(60)),
             wanted.start_offset,
-            origin=selection.encoded(),
-            check_goes_on=partial(selection.check_goes_on, target.name, job),
+            origin=selection.encode(),
+            check_continues=partial(selection.check_continues, target.name, job),
         )
 
     [(count, _), again] = [deliver(first, "one") for _ in range(2)]
@@ -268,7 +268,7 @@ def test_a_job_with_a_map_does_not_take_another_part_for_done(
 )
 def test_a_job_with_a_map_is_not_for_another_topic_s_archive(origin: Origin, what: str) -> None:
     with pytest.raises(DeliveryError) as raised:
-        Selection.of(Wanted(), origin).check_goes_on("t-1", "job", WHOLE.encoded())
+        Selection.of(RecordFilter(), origin).check_continues("t-1", "job", WHOLE.encode())
     assert str(raised.value) == (
         f"t-1 got {what} from the job job, and would not get what of this comes before the end of that: "
         "choose another restore.job"
@@ -312,13 +312,13 @@ def dense(target: Target, end: int) -> list[DataFile]:
 
 def way(archive: Path, target: Target, files: list[DataFile], **changed: Any) -> str:
     """Which way a restore of these files goes."""
-    config = RestoreConfig(archive, target.job, Wanted(), AUTO, "", target.client, KEEP, 3)
+    config = RestoreConfig(archive, target.job, RecordFilter(), AUTO, "", target.client, KEEP_FOREVER, 3)
     [mode] = create_topics(config._replace(**changed), by_partition(files)).values()
     return mode
 
 
 def test_partitions_without_records_are_made_too(target: Target, tmp_path: Path) -> None:
-    config = RestoreConfig(tmp_path, target.job, Wanted(), AUTO, ".r", target.client, KEEP, 3)
+    config = RestoreConfig(tmp_path, target.job, RecordFilter(), AUTO, ".r", target.client, KEEP_FOREVER, 3)
     files = by_partition(dense(target, 10))
     known = [(target.topic, 0), (target.topic, 1), (target.topic, 4), ("of.none", 2), ("of.few", 3)]
     known.append(("__consumer_offsets", 49))
@@ -338,14 +338,14 @@ def test_records_of_the_first_millisecond_are_counted(target: Target) -> None:
         for offset in range(start, 3):
             yield Outgoing(offset, offset // 2, None, b"v", [])
 
-    source = Counting(records_from)
-    assert deliver_in_place(target, source, 0) == (3, 3)
-    assert source.from_1970 == 2
+    source = CountingRecords(records_from)
+    assert deliver_same_offsets(target, source, 0) == (3, 3)
+    assert source.zero_timestamps == 2
     assert [time_ms for _, time_ms, *_ in seen(target)] == [1, 1, 1]
-    told = str(Restored("t", 0, SAME, 3, 3, source.from_1970))
+    told = str(Restored("t", 0, SAME, 3, 3, source.zero_timestamps))
     assert told == "t-0: 3 records, offsets: same, 2 with the timestamp 1 instead of 0"
-    assert deliver_in_place(target, source, 0) == (0, 3)
-    assert source.from_1970 == 0
+    assert deliver_same_offsets(target, source, 0) == (0, 3)
+    assert source.zero_timestamps == 0
 
 
 def intrude(target: Target) -> None:
@@ -357,33 +357,33 @@ def intrude(target: Target) -> None:
 def test_a_restore_of_late_records_that_is_done_stays_as_it_is(target: Target, tmp_path: Path) -> None:
     for _ in range(2):
         assert way(tmp_path, target, dense(target, 10)) == SAME
-        deliver_in_place(target, outgoing(*range(10)), 0)
+        deliver_same_offsets(target, outgoing(*range(10)), 0)
     assert end_offset(target) == 10
 
 
 def test_what_others_wrote_where_a_restore_was_killed_is_noticed(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
-    deliver_in_place(target, outgoing(*range(6)), 0)  # and is killed
+    deliver_same_offsets(target, outgoing(*range(6)), 0)  # and is killed
     intrude(target)
     assert way(tmp_path, target, dense(target, 10)) == SAME, "it may be the restore's own"
     for _ in range(2):
         with pytest.raises(DeliveryError, match="holds something else at offset 6 than the source"):
-            deliver_in_place(target, outgoing(*range(10)), 0)
+            deliver_same_offsets(target, outgoing(*range(10)), 0)
     assert end_offset(target) == 7
 
 
 def test_a_restore_that_keeps_offsets_goes_on_as_the_archive_grows(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
-    deliver_in_place(target, outgoing(*range(7)), 0)  # and is killed
+    deliver_same_offsets(target, outgoing(*range(7)), 0)  # and is killed
     for end in (10, 20, 20):
         assert way(tmp_path, target, dense(target, end), job="another") == SAME
-        deliver_in_place(target, outgoing(*range(end)), 0)
+        deliver_same_offsets(target, outgoing(*range(end)), 0)
     assert end_offset(target) == 20
 
 
 def test_a_restore_that_kept_offsets_does_not_send_all_again(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
-    deliver_in_place(target, outgoing(*range(10)), 0)
+    deliver_same_offsets(target, outgoing(*range(10)), 0)
     begin = f"{target.name} was given the offsets of {tmp_path}, and cannot be any more: "
     after = '; choose another suffix, or offsets = "map" to send all of it again'
     gap = [*dense(target, 10), DataFile("c", target.topic, 1, "2026-02-01", 12, 19, 8, 100, "")]
@@ -391,7 +391,7 @@ def test_a_restore_that_kept_offsets_does_not_send_all_again(target: Target, tmp
         way(tmp_path, target, gap)
     assert str(caught.value) == f"{begin}the archive now lacks 2 of the offsets below 20{after}"
     with pytest.raises(ArchiveError) as caught:
-        way(tmp_path, target, dense(target, 10), wanted=Wanted(start_ms=5))
+        way(tmp_path, target, dense(target, 10), wanted=RecordFilter(start_ms=5))
     assert str(caught.value) == f"{begin}now only a part of the archive is asked for{after}"
     intrude(target)
     for end in (10, 20):
@@ -414,17 +414,17 @@ def test_a_restore_that_was_killed_before_its_first_record_may_go_the_other_way(
 
 def test_offsets_that_were_kept_by_request_are_remembered(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10), offsets=SAME) == SAME
-    deliver_in_place(target, outgoing(*range(10)), 0)
+    deliver_same_offsets(target, outgoing(*range(10)), 0)
     assert way(tmp_path, target, dense(target, 10)) == SAME
     assert way(tmp_path / "of another archive", target, dense(target, 10)) == MAP
 
 
 def test_a_topic_that_was_made_anew_has_no_offsets_kept(target: Target, tmp_path: Path) -> None:
     assert way(tmp_path, target, dense(target, 10)) == SAME
-    deliver_in_place(target, outgoing(*range(10)), 0)
+    deliver_same_offsets(target, outgoing(*range(10)), 0)
     admin = AdminClient(dict(target.client))
     admin.delete_topics([target.topic])[target.topic].result(SECONDS)
-    create(admin, {target.topic: 2}, KEEP)
+    create(admin, {target.topic: 2}, KEEP_FOREVER)
     intrude(target)
     assert way(tmp_path, target, dense(target, 10)) == MAP
 

@@ -10,28 +10,28 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from kwire.pipeline import offset_map
-from kwire.pipeline.mirror.groups import Index
-from kwire.pipeline.offset_map import DeliveryError, Entry, Run, entries
+from kwire.pipeline.mirror.groups import OffsetMapIndex
+from kwire.pipeline.offset_map import DeliveryError, MapEntry, OffsetRun, entries
 
 
 def test_an_entry_tells_of_runs_and_gaps_and_is_read_back() -> None:
     [entry] = entries(
         "m", 3, 120, 140, [*zip(range(120, 125), range(90, 95), strict=True), (135, 95), (136, 97)]
     )
-    assert entry.runs == (Run(120, 90, 5), Run(135, 95, 1), Run(136, 97, 1))
+    assert entry.runs == (OffsetRun(120, 90, 5), OffsetRun(135, 95, 1), OffsetRun(136, 97, 1))
     assert (entry.source, entry.end, entry.target, entry.next_target) == (120, 140, 90, 98)
-    key, value = entry._replace(origin="c/t/i").encoded()
+    key, value = entry._replace(origin="c/t/i").encode()
     assert key == b"m/3/120"
     assert json.loads(value) == {
         "source": 120, "end": 140, "target": 90, "origin": "c/t/i", "runs": [0, 0, 5, 10, 0, 1, 0, 1, 1],
     }  # fmt: skip
-    assert Entry.decoded(key, value, "") == entry._replace(origin="c/t/i")
+    assert MapEntry.decode(key, value, "") == entry._replace(origin="c/t/i")
 
 
 def test_a_range_without_records_is_one_entry() -> None:
     [entry] = entries("m", 0, 5, 9, [], next_target=70)
     assert (entry.source, entry.end, entry.runs, entry.next_target) == (5, 9, (), 70)
-    assert Entry.decoded(*entry.encoded(), "") == entry
+    assert MapEntry.decode(*entry.encode(), "") == entry
 
 
 def test_many_runs_are_several_entries_that_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_many_runs_are_several_entries_that_follow_each_other(monkeypatch: pytes
         (5, 9, 2),
         (9, 20, 1),
     ]
-    assert [Entry.decoded(*entry.encoded(), "") for entry in found] == found
+    assert [MapEntry.decode(*entry.encode(), "") for entry in found] == found
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_many_runs_are_several_entries_that_follow_each_other(monkeypatch: pytes
 )
 def test_what_is_no_entry_is_named(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(DeliveryError, match="a-0 at offset 7 is no entry of an offset map"):
-        Entry.decoded(key, value, "a-0 at offset 7")
+        MapEntry.decode(key, value, "a-0 at offset 7")
 
 
-def index_of(found: Iterable[Entry], next_record: Callable[[int], int]) -> Index:
+def index_of(found: Iterable[MapEntry], next_record: Callable[[int], int]) -> OffsetMapIndex:
     kept = dict(enumerate(found))
-    index = Index(kept.__getitem__, next_record)
+    index = OffsetMapIndex(kept.__getitem__, next_record)
     for offset, entry in kept.items():
         index.add(offset, entry)
     return index

@@ -10,7 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kwire.pipeline.config import ConfigError
-from kwire.pipeline.progress import KEPT_BATCHES, Metrics, behind, complete, counted, line
+from kwire.pipeline.progress import (
+    MAX_PENDING_BATCHES,
+    Metrics,
+    add_record_count,
+    format_progress,
+    offsets_behind,
+    set_record_count,
+)
 
 
 def progress(**changes: Any) -> Any:
@@ -38,28 +45,29 @@ def values(path: Path) -> dict[str, float]:
 
 
 def test_a_batch_is_one_line_for_people() -> None:
-    assert line("archive", progress()) == (
+    assert format_progress("archive", progress()) == (
         "archive: batch 7, 40,000 records in 3.2 s, 12,461 a second, 1,200 behind"
     )
     assert (
-        line("archive", progress(sources=[])) == "archive: batch 7, 40,000 records in 3.2 s, 12,461 a second"
+        format_progress("archive", progress(sources=[]))
+        == "archive: batch 7, 40,000 records in 3.2 s, 12,461 a second"
     )
 
 
 def test_what_spark_does_not_know_is_left_out() -> None:
-    assert behind(progress(sources=[SimpleNamespace(metrics=None)])) is None
-    assert "0 a second" in line("archive", progress(processedRowsPerSecond=float("nan")))
-    assert "0 a second" in line("archive", progress(processedRowsPerSecond=None))
+    assert offsets_behind(progress(sources=[SimpleNamespace(metrics=None)])) is None
+    assert "0 a second" in format_progress("archive", progress(processedRowsPerSecond=float("nan")))
+    assert "0 a second" in format_progress("archive", progress(processedRowsPerSecond=None))
 
 
 def test_metrics_are_a_file_that_a_collector_reads(tmp_path: Path) -> None:
     path = tmp_path / "archive.prom"
     metrics = Metrics(path)
-    metrics.started("archive")
+    metrics.on_started("archive")
     assert values(path)["kwire_pipeline_active"] == 1
-    metrics.progressed("archive", progress())
-    metrics.progressed("archive", progress(inputRowsPerSecond=float("inf"), sources=[], eventTime={}))
-    metrics.ended("archive")
+    metrics.on_progress("archive", progress())
+    metrics.on_progress("archive", progress(inputRowsPerSecond=float("inf"), sources=[], eventTime={}))
+    metrics.on_terminated("archive")
     assert values(path) == {
         "kwire_pipeline_active": 0,
         "kwire_pipeline_batches_total": 2,
@@ -96,12 +104,12 @@ class Told(dict[str, Any]):
 
 def test_records_that_spark_does_not_see_are_counted() -> None:
     untold = Told(0)
-    complete(untold)
+    add_record_count(untold)
     assert untold == {"numInputRows": 0}
     for batch_id, input_rate in ((1, 0.0), (2, 2000.0)):
-        counted("a-stream", batch_id, 4000)
+        set_record_count("a-stream", batch_id, 4000)
         told = Told(batch_id, f"2026-01-31T10:00:0{2 * batch_id}.000Z")
-        complete(told)
+        add_record_count(told)
         assert told == {
             "numInputRows": 4000,
             "processedRowsPerSecond": 8000.0,
@@ -110,9 +118,9 @@ def test_records_that_spark_does_not_see_are_counted() -> None:
 
 
 def test_counts_that_nobody_asks_for_are_forgotten() -> None:
-    for batch_id in range(KEPT_BATCHES + 1):
-        counted("without a listener", batch_id, 7)
-    batches = [Told(batch_id, stream="without a listener") for batch_id in (0, 1, KEPT_BATCHES)]
+    for batch_id in range(MAX_PENDING_BATCHES + 1):
+        set_record_count("without a listener", batch_id, 7)
+    batches = [Told(batch_id, stream="without a listener") for batch_id in (0, 1, MAX_PENDING_BATCHES)]
     for told in batches:
-        complete(told)
+        add_record_count(told)
     assert [told["numInputRows"] for told in batches] == [0, 7, 7]

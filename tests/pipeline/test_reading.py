@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from kwire.pipeline.archive.reading import Wanted, frame, rows, telling_what_is_gone, unglobbed
+from kwire.pipeline.archive.reading import RecordFilter, escape_glob, load_archive, report_missing_files, rows
 
 FILE = DataFile(
     "data/topic=t/date=2026-01-31/partition=0/part-0.parquet", "t", 0, "2026-01-31", 0, 9, 10, 1, ""
@@ -64,13 +64,13 @@ def made(directory: Path) -> Archive:
     ],
 )
 def test_no_character_of_a_path_is_a_pattern(path: str, told: str) -> None:
-    assert unglobbed(Path(path)) == told
+    assert escape_glob(Path(path)) == told
 
 
 @pytest.mark.parametrize("name", ["a:b [1]", "a:{b}", "a/b:c/d*"])
 def test_a_pattern_with_a_colon_is_refused_by_name(name: str) -> None:
     with pytest.raises(ArchiveError) as caught:
-        unglobbed(Path("/srv") / name)
+        escape_glob(Path("/srv") / name)
     assert str(caught.value).startswith(f"/srv/{name} has both a colon and one of ")
 
 
@@ -83,7 +83,7 @@ def test_an_archive_is_read_whatever_its_directory_is_called(
     (tmp_path / name / FILE.path).parent.mkdir(parents=True)
     (tmp_path / name / FILE.path).touch()
     spark: Any = Reader()
-    frame(spark, made(tmp_path / name if is_absolute else Path(name)))
+    load_archive(spark, made(tmp_path / name if is_absolute else Path(name)))
     assert spark.paths == (str(tmp_path / name / FILE.path),)
     assert spark.options == {"basePath": str(tmp_path / name / "data"), "__globPaths__": "false"}
 
@@ -95,7 +95,7 @@ class TestWhatIsGone:
     def test_when_rows_are_read(self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         with pytest.raises(ArchiveError) as caught:
-            list(rows(Path(name), [FILE], Wanted()))
+            list(rows(Path(name), [FILE], RecordFilter()))
         assert str(caught.value) == f"{tmp_path / name / FILE.path} {self.TOLD}"
 
     @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ class TestWhatIsGone:
         spark.why = why.format(gone)
         asked: Any = spark
         with pytest.raises(ArchiveError) as caught:
-            frame(asked, archive)
+            load_archive(asked, archive)
         assert str(caught.value) == f"{gone} {self.TOLD}"
 
     @pytest.mark.parametrize("place", ["other", "archive"])
@@ -126,6 +126,6 @@ class TestWhatIsGone:
         why = f"file:{path} is not a Parquet file"
         with (
             pytest.raises(ValueError, match="is not a Parquet file"),
-            telling_what_is_gone(tmp_path / "archive"),
+            report_missing_files(tmp_path / "archive"),
         ):
             raise ValueError(why)

@@ -65,7 +65,7 @@ class Commit(NamedTuple):
 
     def encode(self) -> bytes:
         """As it stands in its file."""
-        told = {
+        content = {
             "format": FORMAT,
             "job": self.job,
             "batch_id": self.batch_id,
@@ -81,28 +81,28 @@ class Commit(NamedTuple):
                 for topic, origin in sorted(self.origins.items())
             },
         }
-        return json.dumps(told, indent=1).encode()
+        return json.dumps(content, indent=1).encode()
 
     @classmethod
     def decode(cls, number: int, data: bytes) -> Commit:
         """ValueError, KeyError, TypeError."""
-        told: dict[str, Any] = json.loads(data)
-        if told["format"] != FORMAT:
-            raise ValueError(f"it has format {told['format']}")
+        content: dict[str, Any] = json.loads(data)
+        if content["format"] != FORMAT:
+            raise ValueError(f"it has format {content['format']}")
         return cls(
             number,
-            told["job"],
-            told["batch_id"],
+            content["job"],
+            content["batch_id"],
             {
                 topic: {int(partition): (ends[0], ends[1]) for partition, ends in partitions.items()}
-                for topic, partitions in told["ranges"].items()
+                for topic, partitions in content["ranges"].items()
             },
-            [DataFile(**file) for file in told["files"]],
-            tuple(told["replaced"]),
-            tuple(Damage(**damage) for damage in told.get("skipped", ())),
+            [DataFile(**file) for file in content["files"]],
+            tuple(content["replaced"]),
+            tuple(Damage(**damage) for damage in content.get("skipped", ())),
             {
                 topic: Origin(origin.get("cluster", UNKNOWN), topic, origin.get("topic_id", UNKNOWN))
-                for topic, origin in told.get("origins", {}).items()
+                for topic, origin in content.get("origins", {}).items()
             },
         )
 

@@ -13,17 +13,17 @@ from kwire.pipeline.archive.manifest import Archive, ArchiveError
 from kwire.pipeline.origin import Origin, of_log
 from kwire.pipeline.segments.options import parse
 
-Ask = Callable[[Collection[str] | None], Mapping[str, Origin]]
+OriginLookup = Callable[[Collection[str] | None], Mapping[str, Origin]]
 """Tells where topics come from now: those of the names, or without them all that the input has."""
 
 
-class Origins:
+class OriginChecker:
     """Where the topics of an archive came from, held against where they come from now."""
 
-    def __init__(self, archive: Archive, ask: Ask) -> None:
+    def __init__(self, archive: Archive, lookup: OriginLookup) -> None:
         """ArchiveError where a topic is another one already."""
         self._directory = archive.directory
-        self._ask = ask
+        self._lookup = lookup
         self._known = archive.origins()
         self.check(None)
 
@@ -32,7 +32,7 @@ class Origins:
 
         What was read before this, and after the last time, is then of these topics.
         """
-        found = dict(self._ask(topics))
+        found = dict(self._lookup(topics))
         for topic, origin in found.items():
             known = self._known.get(topic, origin)
             _check_same(self._directory, known, origin)
@@ -54,15 +54,15 @@ def _check_same(directory: Path, known: Origin, now: Origin) -> None:
     )
 
 
-def of_files(options: Mapping[str, str]) -> Ask:
+def file_origins(options: Mapping[str, str]) -> OriginLookup:
     """Of the data directories that are the input. SegmentsError."""
 
-    def ask(topics: Collection[str] | None) -> dict[str, Origin]:
+    def lookup(topics: Collection[str] | None) -> dict[str, Origin]:
         found: dict[str, Origin] = {}
-        for log in parse(options, streaming=True).left():
+        for log in parse(options, streaming=True).current_partitions():
             if topics is None or log.topic in topics:
                 origin = of_log(log.directory, log.topic)
                 found[log.topic] = found.get(log.topic, origin).completed(origin)
         return found
 
-    return ask
+    return lookup

@@ -33,7 +33,7 @@ _SPARK_FILE: Final = re.compile(r"file:/*(/[^\n]*?\.parquet)")
 FILE_COLUMNS: Final = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
 
 
-class Wanted(NamedTuple):
+class RecordFilter(NamedTuple):
     """Which part of an archive."""
 
     topics: frozenset[str] | None = None
@@ -53,7 +53,7 @@ class Wanted(NamedTuple):
         )
 
 
-def frame(spark: SparkSession, archive: Archive, wanted: Wanted = Wanted()) -> DataFrame:  # noqa: B008
+def load_archive(spark: SparkSession, archive: Archive, wanted: RecordFilter = RecordFilter()) -> DataFrame:  # noqa: B008
     """An archive as a table: the columns of Spark's Kafka source. ArchiveError where it is empty."""
     files = [file for file in archive.files() if wanted.has(file)]
     if not files:
@@ -62,13 +62,13 @@ def frame(spark: SparkSession, archive: Archive, wanted: Wanted = Wanted()) -> D
     root = archive.directory.absolute()
     # Of the path Spark would take a topic called 007 for the number 7.
     reader = spark.read.schema(SPARK_SCHEMA).option("basePath", f"{root}/data").option(GLOB_PATHS, "false")
-    with telling_what_is_gone(root):
+    with report_missing_files(root):
         found = reader.parquet(*[str(root / file.path) for file in files])
     if GLOB.search(str(root)):
         # Of a path that looks like a pattern Spark does not say that it is gone: it reads the others.
         for file in files:
             if not (root / file.path).exists():
-                raise _gone(root / file.path)
+                raise _missing_file(root / file.path)
     return found.selectExpr(
         "key",
         "value",
@@ -85,7 +85,7 @@ def frame(spark: SparkSession, archive: Archive, wanted: Wanted = Wanted()) -> D
 
 
 @contextmanager
-def telling_what_is_gone(*directories: Path) -> Iterator[None]:
+def report_missing_files(*directories: Path) -> Iterator[None]:
     """ArchiveError for what Spark says of a file of these archives that is not there any more."""
     try:
         yield
@@ -94,17 +94,17 @@ def telling_what_is_gone(*directories: Path) -> Iterator[None]:
         archives = [os.path.abspath(directory) for directory in directories]
         for name in _SPARK_FILE.findall(str(error)):
             if any(Path(name).is_relative_to(archive) for archive in archives) and not Path(name).exists():
-                raise _gone(Path(name)) from None
+                raise _missing_file(Path(name)) from None
         raise
 
 
-def _gone(path: Path) -> ArchiveError:
+def _missing_file(path: Path) -> ArchiveError:
     return ArchiveError(
         f"{path} cannot be read: it is gone, so run again if the archive was compacted meanwhile"
     )
 
 
-def unglobbed(path: Path) -> str:
+def escape_glob(path: Path) -> str:
     """A path for Spark, which takes some characters for patterns of names unless they are escaped.
 
     ArchiveError where that does not help.
@@ -139,7 +139,9 @@ def is_dense(files: Sequence[DataFile]) -> bool:
     )
 
 
-def records(directory: Path, files: Sequence[DataFile], wanted: Wanted, start: int) -> Iterator[Outgoing]:
+def records(
+    directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start: int
+) -> Iterator[Outgoing]:
     """The records of a partition from an offset on, as they go out to a topic."""
     for row in rows(directory, files, wanted, start):
         yield Outgoing(row.offset, row.timestamp_ms, row.key, row.value, [*row.headers])
@@ -157,7 +159,7 @@ class Row(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-def rows(directory: Path, files: Sequence[DataFile], wanted: Wanted, start: int = 0) -> Iterator[Row]:
+def rows(directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start: int = 0) -> Iterator[Row]:
     """The records of a partition from an offset on, merged from its files; a part of each is in memory.
 
     Records whose timestamps are out of order are in files of other dates. Only files whose offsets overlap
@@ -186,17 +188,17 @@ def overlapping(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield group
 
 
-def _rows_of(path: Path, wanted: Wanted, start: int) -> Iterator[Row]:
+def _rows_of(path: Path, wanted: RecordFilter, start: int) -> Iterator[Row]:
     """ArchiveError where the file cannot be read."""
     try:
         yield from _rows_in(path, wanted, start)
     except FileNotFoundError:
-        raise _gone(path) from None
+        raise _missing_file(path) from None
     except (OSError, pa.ArrowException) as error:
         raise ArchiveError(f"{path} cannot be read: {error}") from None
 
 
-def _rows_in(path: Path, wanted: Wanted, start: int) -> Iterator[Row]:
+def _rows_in(path: Path, wanted: RecordFilter, start: int) -> Iterator[Row]:
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="ms") as file:
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=FILE_COLUMNS):
             columns: dict[str, Any] = {

@@ -25,15 +25,15 @@ _PATH: Final = re.compile(r"^topic=(?P<topic>[^/]+)/date=(?P<date>[^/]+)/partiti
 _HASH_BYTES: Final = 1 << 20
 
 
-def fresh(archive: Path, step: str) -> Path:
+def empty_directory(archive: Path, step: str) -> Path:
     """An empty place for a step's files; what an earlier attempt has left there is gone."""
-    place = archive / STAGING / step
-    shutil.rmtree(place, ignore_errors=True)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return place
+    staging_dir = archive / STAGING / step
+    shutil.rmtree(staging_dir, ignore_errors=True)
+    staging_dir.parent.mkdir(parents=True, exist_ok=True)
+    return staging_dir
 
 
-def attempt(archive: Path, step: str) -> Path:
+def attempt_directory(archive: Path, step: str) -> Path:
     """An empty place for an attempt at a step; what earlier ones have left is gone.
 
     No other attempt has the same place: the tasks of a driver that was killed may go on for a while, and what
@@ -41,22 +41,22 @@ def attempt(archive: Path, step: str) -> Path:
     """
     for left in (archive / STAGING).glob(f"{step}.*"):
         shutil.rmtree(left, ignore_errors=True)
-    return fresh(archive, f"{step}.{uuid.uuid4().hex[:8]}")
+    return empty_directory(archive, f"{step}.{uuid.uuid4().hex[:8]}")
 
 
 @contextmanager
-def alone(archive: Path) -> Iterator[None]:
+def exclusive_writer(archive: Path) -> Iterator[None]:
     """Nobody else adds to the archive meanwhile. ArchiveError where somebody does.
 
     Two drivers of the same stream, started twice by mistake, would both take a step for not done.
     """
     busy = ArchiveError(f"another job writes into {archive} at this moment: let it end")
-    with locked(archive / LOCK, busy):
+    with file_lock(archive / LOCK, busy):
         yield
 
 
 @contextmanager
-def locked(path: Path, busy: ArchiveError) -> Iterator[None]:
+def file_lock(path: Path, busy: ArchiveError) -> Iterator[None]:
     """Hold the lock that is this file, or raise `busy`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -70,17 +70,17 @@ def locked(path: Path, busy: ArchiveError) -> Iterator[None]:
         os.close(descriptor)
 
 
-def staged(place: Path) -> list[str]:
+def staged_files(staging_dir: Path) -> list[str]:
     """The Parquet files there, below it."""
-    return sorted(str(path.relative_to(place)) for path in place.rglob("*.parquet"))
+    return sorted(str(path.relative_to(staging_dir)) for path in staging_dir.rglob("*.parquet"))
 
 
-def describe(place: str, path: str) -> DataFile:
+def describe_file(staging_dir: str, path: str) -> DataFile:
     """What is in a staged file, which this makes durable. Runs where Spark likes."""
     match = _PATH.match(path)
     if match is None:
-        raise ArchiveError(f"{place}/{path} is not where a file of an archive belongs")
-    full = Path(place, path)
+        raise ArchiveError(f"{staging_dir}/{path} is not where a file of an archive belongs")
+    full = Path(staging_dir, path)
     digest = hashlib.sha256()
     with full.open("rb") as file:
         os.fsync(file.fileno())
@@ -109,7 +109,7 @@ def _offsets(path: Path) -> tuple[int, int, int]:
     return min(group.min for group in groups), max(group.max for group in groups), metadata.num_rows
 
 
-def move(archive: Path, place: Path, step: str, files: Sequence[DataFile]) -> list[DataFile]:
+def move(archive: Path, staging_dir: Path, step: str, files: Sequence[DataFile]) -> list[DataFile]:
     """Put described files where they belong, under names that are the step's own; the files as they are now.
 
     May be done again after it was interrupted: what an earlier attempt has left under such names is removed.
@@ -125,15 +125,15 @@ def move(archive: Path, place: Path, step: str, files: Sequence[DataFile]) -> li
         target.mkdir(parents=True, exist_ok=True)
         for number, file in enumerate(inside):
             name = f"part-{step}-{number:05d}.parquet"
-            (place / file.path).rename(target / name)
+            (staging_dir / file.path).rename(target / name)
             moved.append(file._replace(path=f"{DATA}/{directory}/{name}"))
         for parent in (target, target.parent, target.parent.parent, archive / DATA):
             sync_directory(parent)
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(staging_dir, ignore_errors=True)
     return moved
 
 
-def check(archive: Path, file: DataFile) -> str:
+def check_file(archive: Path, file: DataFile) -> str:
     """What is wrong with a file of an archive; nothing if it is as its manifest says."""
     full = archive / file.path
     if not full.is_file():

@@ -16,17 +16,19 @@ Known = Mapping[tuple[str, int], int]
 """Where the archive goes on."""
 
 
-def as_told(offsets: Ends) -> dict[str, dict[str, int]]:
+def to_spark_offsets(offsets: Ends) -> dict[str, dict[str, int]]:
     """As a source tells it."""
     return {topic: {str(number): offset for number, offset in of.items()} for topic, of in offsets.items()}
 
 
-def of_told(told: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+def from_spark_offsets(content: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
     """Of what a source tells."""
-    return {topic: {int(number): int(offset) for number, offset in of.items()} for topic, of in told.items()}
+    return {
+        topic: {int(number): int(offset) for number, offset in of.items()} for topic, of in content.items()
+    }
 
 
-def held_again(starts: Ends, ends: Ends, known: Known) -> dict[tuple[str, int], int]:
+def already_archived(starts: Ends, ends: Ends, known: Known) -> dict[tuple[str, int], int]:
     """Partitions of which a step begins before the archive's end; and that.
 
     A topic that was not subscribed to for a while is new to Spark, and begins anew.
@@ -39,25 +41,27 @@ def held_again(starts: Ends, ends: Ends, known: Known) -> dict[tuple[str, int], 
     }
 
 
-def to_read(starts: Ends, ends: Ends, known: Known) -> tuple[Ends, Ends]:
+def unarchived(starts: Ends, ends: Ends, known: Known) -> tuple[Ends, Ends]:
     """From where to where a step reads what the archive has not."""
-    held = held_again(starts, ends, known)
+    archived = already_archived(starts, ends, known)
     begins = {topic: dict(partitions) for topic, partitions in starts.items()}
-    for (topic, partition), end in held.items():
+    for (topic, partition), end in archived.items():
         begins.setdefault(topic, {})[partition] = end
     return begins, {
         topic: {
-            partition: end for partition, end in partitions.items() if held.get((topic, partition), 0) <= end
+            partition: end
+            for partition, end in partitions.items()
+            if archived.get((topic, partition), 0) <= end
         }
         for topic, partitions in ends.items()
     }
 
 
-def ranges_of(
+def step_ranges(
     starts: Ends, ends: Ends, known: Known, files: Sequence[DataFile], skipped: Sequence[Damage] = ()
 ) -> Offsets:
     """Which offsets a step is about."""
-    held = held_again(starts, ends, known)
+    archived = already_archived(starts, ends, known)
     first: dict[tuple[str, int], int] = {}
     seen = [(file.topic, file.partition, file.first_offset) for file in files]
     seen += [(damage.topic, damage.partition, damage.start_offset) for damage in skipped]
@@ -66,8 +70,8 @@ def ranges_of(
     ranges: dict[str, dict[int, tuple[int, int]]] = {}
     for topic, partitions in ends.items():
         for partition, end in partitions.items():
-            if (topic, partition) in held:
-                start = held[topic, partition]
+            if (topic, partition) in archived:
+                start = archived[topic, partition]
                 end = max(start, end)
             else:
                 # What was not known before is read from its beginning.
@@ -91,16 +95,16 @@ def step_offsets(
 def _offsets(path: Path) -> dict[str, dict[int, int]]:
     lines = path.read_text(encoding="utf-8").splitlines()
     try:
-        told: dict[str, Any] = json.loads(lines[-1])
+        content: dict[str, Any] = json.loads(lines[-1])
         return {
             topic: {int(partition): int(offset) for partition, offset in partitions.items()}
-            for topic, partitions in told.items()
+            for topic, partitions in content.items()
         }
     except (ValueError, AttributeError, IndexError) as error:
         raise ArchiveError(f"{path} holds no offsets as Spark writes them: {error}") from None
 
 
-def check_adjoining(starts: Ends, known: Known) -> None:
+def check_no_gap(starts: Ends, known: Known) -> None:
     """ArchiveError where a step begins behind the archive's end: what is between would be lost silently.
 
     Retention is no reason for that: it moves where a log begins, and not where Spark goes on.

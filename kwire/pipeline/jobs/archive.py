@@ -22,38 +22,47 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
-from kwire.pipeline.archive.claim import check_before, claim, job_id
-from kwire.pipeline.archive.cluster import Cluster
+from kwire.pipeline.archive.checkpoint_claim import check_previous_step, claim_checkpoint, job_id
 from kwire.pipeline.archive.direct import DONE, write_ranges
+from kwire.pipeline.archive.jvm_admin import JvmAdmin
 from kwire.pipeline.archive.manifest import Archive, Commit, DataFile
-from kwire.pipeline.archive.origins import Origins, of_files
-from kwire.pipeline.archive.staging import SKIPPED, STAGING, alone, attempt, describe, fresh, move, staged
+from kwire.pipeline.archive.origins import OriginChecker, file_origins
+from kwire.pipeline.archive.staging import (
+    SKIPPED,
+    STAGING,
+    attempt_directory,
+    describe_file,
+    empty_directory,
+    exclusive_writer,
+    move,
+    staged_files,
+)
 from kwire.pipeline.archive.steps import (
-    as_told,
-    check_adjoining,
+    already_archived,
     check_complete,
+    check_no_gap,
     check_within,
-    held_again,
-    of_told,
-    ranges_of,
+    from_spark_offsets,
     step_offsets,
-    to_read,
+    step_ranges,
+    to_spark_offsets,
+    unarchived,
 )
 from kwire.pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
-from kwire.pipeline.jobs.compact import Busy, CompactConfig, compact, size_bytes
-from kwire.pipeline.progress import counted
-from kwire.pipeline.segments.damage import recorded
+from kwire.pipeline.jobs.compact import CompactConfig, CompactionRunning, compact, size_bytes
+from kwire.pipeline.progress import set_record_count
+from kwire.pipeline.segments.damage import read_damage
 from kwire.pipeline.segments.options import parse
 from kwire.pipeline.segments.plan import Range
-from kwire.pipeline.segments.stream import beginnings, step_tasks
+from kwire.pipeline.segments.stream import initial_offsets, step_tasks
 from kwire.pipeline.session import session
 from kwire.pipeline.values.dead_letters import DeadLetters, deliver
 from kwire.pipeline.values.decoder import DATA, DATA_ERROR, Plan
-from kwire.pipeline.values.frames import decoded, note, noted, plan_of, spark_type
+from kwire.pipeline.values.frames import decode_values, plan_of, record_type, recorded_type, spark_type
 from kwire.pipeline.values.settings import ValuesConfig
 
 FAIL, SKIP = "fail", "skip"
-STEPS_A_COMPACTION = 20
+STEPS_PER_COMPACTION = 20
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 """What is in a file, beside the columns that its path tells: topic, date and partition."""
 
@@ -92,7 +101,7 @@ class ArchiveConfig(NamedTuple):
             on_corrupt=table.text("on_corrupt", FAIL, one_of=(FAIL, SKIP)),
             values=ValuesConfig.of(config, input_),
         )
-        table.done()
+        table.check_unknown_keys()
         if found.on_corrupt == SKIP and found.input.format != "kwire":
             raise ConfigError(
                 "archive.on_corrupt is for an input of format kwire: a broker serves nothing that is damaged"
@@ -105,14 +114,14 @@ def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
 
     ConfigError, RegistryError.
     """
-    claim(config.checkpoint, Archive(config.directory))
+    claim_checkpoint(config.checkpoint, Archive(config.directory))
     options = {"startingOffsets": "earliest", **config.input.options, "includeHeaders": "true"}
     if config.on_corrupt == SKIP:
         options |= {"onCorrupt": SKIP, "skippedRangesPath": str(config.directory / STAGING / SKIPPED)}
     stream = spark.readStream.format(config.input.format).options(**options).load()
     config.directory.mkdir(parents=True, exist_ok=True)
-    ask = of_files(options) if config.input.format == "kwire" else Cluster(spark, options).origins
-    origins = Origins(Archive(config.directory), ask)
+    lookup = file_origins(options) if config.input.format == "kwire" else JvmAdmin(spark, options).origins
+    origins = OriginChecker(Archive(config.directory), lookup)
     plan = None if config.values is None else _plan(spark, config, config.values)
     writer = (
         stream.writeStream.foreachBatch(_step(spark, config, options, plan, origins))
@@ -132,8 +141,8 @@ def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> P
     def sample() -> DataFrame:
         return spark.read.format(config.input.format).options(**options).load()
 
-    plan = plan_of(spark, values, sample, noted(config.directory, values.format))
-    note(config.directory, plan, spark_type(plan))
+    plan = plan_of(spark, values, sample, recorded_type(config.directory, values.format))
+    record_type(config.directory, plan, spark_type(plan))
     return plan
 
 
@@ -142,7 +151,7 @@ def _step(
     config: ArchiveConfig,
     options: dict[str, str],
     plan: Plan | None,
-    origins: Origins,
+    origins: OriginChecker,
 ) -> Callable[[DataFrame, int], None]:
     archive = Archive(config.directory)
     # What is in the values is decoded by Spark's own expressions.
@@ -153,52 +162,54 @@ def _step(
         archive.check_owner(job)
         if archive.has_batch(job, batch_id):
             return
-        check_before(archive, config.checkpoint, job, batch_id)
+        check_previous_step(archive, config.checkpoint, job, batch_id)
         name = f"{job[:8]}-{batch_id:010d}"
-        place = attempt(config.directory, name)
-        told = fresh(config.directory, SKIPPED)
+        staging_dir = attempt_directory(config.directory, name)
+        skipped_dir = empty_directory(config.directory, SKIPPED)
         starts, ends = step_offsets(config.checkpoint, batch_id)
         known = archive.ends()
-        check_adjoining(starts, known)
+        check_no_gap(starts, known)
         if is_direct:
-            asked = parse(options, streaming=True)
+            parsed = parse(options, streaming=True)
             if not batch_id:
-                starts = of_told(beginnings(asked, asked.left()))
-            tasks = step_tasks(asked, *map(as_told, to_read(starts, ends, known)))
-            files = _written_directly(spark, place, config, tasks)
-            counted(job, batch_id, sum(file.records for file in files))
+                starts = from_spark_offsets(initial_offsets(parsed, parsed.current_partitions()))
+            tasks = step_tasks(parsed, *map(to_spark_offsets, unarchived(starts, ends, known)))
+            files = _write_directly(spark, staging_dir, config, tasks)
+            set_record_count(job, batch_id, sum(file.records for file in files))
         else:
-            batch = _without(batch, held_again(starts, ends, known))
-            written = _write(batch if plan is None else decoded(batch, plan), place, config)
-            files = described(spark, place)
-            check_complete(written, files, str(place))
-        skipped = recorded(told)
-        ranges = ranges_of(starts, ends, known, files, skipped)
+            batch = _without(batch, already_archived(starts, ends, known))
+            written = _write(batch if plan is None else decode_values(batch, plan), staging_dir, config)
+            files = describe_staged(spark, staging_dir)
+            check_complete(written, files, str(staging_dir))
+        skipped = read_damage(skipped_dir)
+        ranges = step_ranges(starts, ends, known, files, skipped)
         check_within(ranges, files)
         # A topic of which there is nothing in this step may be gone by now.
-        whence = origins.check({topic for topic, of in ranges.items() if any(a < b for a, b in of.values())})
+        found_origins = origins.check(
+            {topic for topic, of in ranges.items() if any(a < b for a, b in of.values())}
+        )
         if config.values is not None and config.values.dead_letter:
             letters = DeadLetters.of(
                 config.values.client, config.values.dead_letter, f"kwire-archive-{job[:8]}"
             )
-            deliver(spark, letters, place, files)
-        moved = move(config.directory, place, name, files)
-        archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped, origins=whence))
-        if batch_id % STEPS_A_COMPACTION == STEPS_A_COMPACTION - 1:
+            deliver(spark, letters, staging_dir, files)
+        moved = move(config.directory, staging_dir, name, files)
+        archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped, origins=found_origins))
+        if batch_id % STEPS_PER_COMPACTION == STEPS_PER_COMPACTION - 1:
             compact_small(config)
 
-    def step_alone(batch: DataFrame, batch_id: int) -> None:
-        with alone(config.directory):
+    def locked_step(batch: DataFrame, batch_id: int) -> None:
+        with exclusive_writer(config.directory):
             step(batch, batch_id)
 
-    return step_alone
+    return locked_step
 
 
 def compact_small(config: ArchiveConfig) -> None:
     """Merge small files, where that is wanted and nobody else does it. ArchiveError."""
     if config.compact_below_bytes:
         below = config.compact_below_bytes
-        with suppress(Busy):
+        with suppress(CompactionRunning):
             compact(CompactConfig(config.directory, below, 4 * below, config.compression))
 
 
@@ -208,7 +219,7 @@ def utc_date() -> Column:
     return f.date_from_unix_date(days).cast("string")
 
 
-def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> int | None:
+def _write(batch: DataFrame, staging_dir: Path, config: ArchiveConfig) -> int | None:
     """Have Spark write a step; how many records it has counted on their way, None where it cannot say."""
     seen = Observation()
     (
@@ -225,7 +236,7 @@ def _write(batch: DataFrame, place: Path, config: ArchiveConfig) -> int | None:
         .write.partitionBy("topic", "date", "partition")
         .option("compression", config.compression)
         .option("maxRecordsPerFile", config.records_per_file)
-        .parquet(str(place))
+        .parquet(str(staging_dir))
     )
     records: int | None = seen.get.get("records")
     return records
@@ -239,30 +250,30 @@ def _without(batch: DataFrame, held: Mapping[tuple[str, int], int]) -> DataFrame
     return batch
 
 
-def _written_directly(
-    spark: SparkSession, place: Path, config: ArchiveConfig, tasks: list[list[Range]]
+def _write_directly(
+    spark: SparkSession, staging_dir: Path, config: ArchiveConfig, tasks: list[list[Range]]
 ) -> list[DataFile]:
     """Have the executors write a step of a data directory; its files. SegmentsError."""
-    where, compression, most = str(place), config.compression, config.records_per_file
+    where, compression, records_per_file = str(staging_dir), config.compression, config.records_per_file
     files: list[DataFile] = (
         spark.sparkContext.parallelize(tasks, max(1, len(tasks)))
-        .flatMap(lambda ranges: write_ranges(where, ranges, COLUMNS, compression, most))
+        .flatMap(lambda ranges: write_ranges(where, ranges, COLUMNS, compression, records_per_file))
         .collect()
     )
-    place.mkdir(exist_ok=True)
-    (place / DONE).touch()
+    staging_dir.mkdir(exist_ok=True)
+    (staging_dir / DONE).touch()
     return files
 
 
-def described(spark: SparkSession, place: Path) -> list[DataFile]:
+def describe_staged(spark: SparkSession, staging_dir: Path) -> list[DataFile]:
     """What was written to a place; read by the executors, which have just written it. ArchiveError."""
-    paths = staged(place)
+    paths = staged_files(staging_dir)
     if not paths:
         return []
-    where = str(place)
+    where = str(staging_dir)
     slices = min(len(paths), spark.sparkContext.defaultParallelism)
     found: list[DataFile] = (
-        spark.sparkContext.parallelize(paths, slices).map(lambda path: describe(where, path)).collect()
+        spark.sparkContext.parallelize(paths, slices).map(lambda path: describe_file(where, path)).collect()
     )
     return found
 
@@ -271,7 +282,7 @@ def command(config: JobConfig, master: str | None) -> int:
     """The job, for the command line: its exit status."""
     wanted = ArchiveConfig.of(config)
     # What is wrong with the checkpoint is said before Spark takes its time to start.
-    claim(wanted.checkpoint, Archive(wanted.directory))
+    claim_checkpoint(wanted.checkpoint, Archive(wanted.directory))
     spark = session("kwire archive", master=master, needs_kafka=wanted.input.format == "kafka")
     before = sum(1 for _ in Archive(wanted.directory).commits())
     query = start(spark, wanted)

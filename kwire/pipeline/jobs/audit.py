@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kwire.pipeline import config as statuses
-from kwire.pipeline.archive.reading import telling_what_is_gone
+from kwire.pipeline.archive.reading import report_missing_files
 from kwire.pipeline.config import ConfigError, JobConfig
-from kwire.pipeline.lengths import LONGEST_MS, UNIT_MS
-from kwire.pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, page_of
+from kwire.pipeline.intervals import MAX_INTERVAL_MS, UNIT_MS
+from kwire.pipeline.report.audit_page import DIFFERENT, EXTRA, MISSING, SAME, Window, page_of
 from kwire.pipeline.report.page import write
 from kwire.pipeline.report.times import minute
-from kwire.pipeline.tables import Side
+from kwire.pipeline.sides import Side
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -61,25 +61,25 @@ class AuditConfig(NamedTuple):
         found = cls(
             Side.of(config, "left"),
             Side.of(config, "right"),
-            _length(table.text("window", "1 hour")),
+            _parse_window(table.text("window", "1 hour")),
             table.flag("offsets", True),
             table.text("suffix", ""),
             Path(report) if report else None,
         )
-        table.done()
+        table.check_unknown_keys()
         return found
 
 
-def _length(told: str) -> str:
+def _parse_window(by_window: str) -> str:
     """A length of time that Spark has windows of. ConfigError."""
-    if _LENGTH.fullmatch(told.strip()) is None:
-        raise ConfigError(f'audit.window is a length of time like "1 hour" or "7 days", not {told!r}')
-    parts = re.findall(_PART, told, re.IGNORECASE)
-    if not 0 < sum(int(count) * UNIT_MS[unit.lower()] for count, unit in parts) <= LONGEST_MS:
+    if _LENGTH.fullmatch(by_window.strip()) is None:
+        raise ConfigError(f'audit.window is a length of time like "1 hour" or "7 days", not {by_window!r}')
+    parts = re.findall(_PART, by_window, re.IGNORECASE)
+    if not 0 < sum(int(count) * UNIT_MS[unit.lower()] for count, unit in parts) <= MAX_INTERVAL_MS:
         raise ConfigError(
-            f"audit.window is longer than nothing and no longer than 10,000 years, not {told!r}"
+            f"audit.window is longer than nothing and no longer than 10,000 years, not {by_window!r}"
         )
-    return told
+    return by_window
 
 
 class Difference(NamedTuple):
@@ -134,17 +134,17 @@ def run(spark: SparkSession, config: AuditConfig) -> Outcome:
             "topic", f.col("topic").substr(f.lit(1), cut)
         )
     both = left.alias("l").join(summed(right, config).alias("r"), list(KEY), "full_outer")
-    asked = both.select(
+    joined = both.select(
         *KEY,
         *[f.col(f"{side}.{name}").alias(f"{side}_{name}") for side in "lr" for name in SUMS],
     )
     archives = [side.directory for side in (config.left, config.right) if side.directory is not None]
-    with telling_what_is_gone(*archives):
-        rows = asked.collect()
+    with report_missing_files(*archives):
+        rows = joined.collect()
     found = [difference for row in rows if (difference := _difference(row)) is not None]
     found.sort(key=lambda one: (one.topic, one.partition, one.window_ms))
-    told = {(one.topic, one.partition, one.window_ms): one for one in found}
-    windows = [_window(row, told.get((row.topic, row.partition, row.window_ms))) for row in rows]
+    by_window = {(one.topic, one.partition, one.window_ms): one for one in found}
+    windows = [_window(row, by_window.get((row.topic, row.partition, row.window_ms))) for row in rows]
     return Outcome(sum(row.l_records or 0 for row in rows), len(rows), found, windows)
 
 

@@ -31,7 +31,7 @@ from kwire.pipeline.archive import staging
 from kwire.pipeline.archive.direct import ROW_GROUP_BYTES
 from kwire.pipeline.archive.manifest import DATA, Archive, ArchiveError, Commit, DataFile
 from kwire.pipeline.archive.reading import overlapping
-from kwire.pipeline.archive.staging import check, describe, fresh, move
+from kwire.pipeline.archive.staging import check_file, describe_file, empty_directory, move
 from kwire.pipeline.config import CLEAN, ConfigError, JobConfig
 
 BELOW: Final = "32 MiB"
@@ -40,7 +40,7 @@ COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 LOCK: Final = "_compacting.lock"
 MERGED: Final = "merged"
 """What is in the name of every file that this has written, and of no other."""
-GROUPS_A_COMMIT: Final = 64
+GROUPS_PER_COMMIT: Final = 64
 ROWS_AT_ONCE: Final = 1 << 14
 _UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -63,7 +63,7 @@ class CompactConfig(NamedTuple):
             size_bytes("compact.target", table.text("target", TARGET)),
             table.text("compression", "zstd", one_of=COMPRESSIONS),
         )
-        table.done()
+        table.check_unknown_keys()
         return found
 
 
@@ -88,32 +88,34 @@ def compact(config: CompactConfig) -> Compacted:
     """Merge what is small. ArchiveError."""
     archive = Archive(config.directory)
     before = after = 0
-    with locked(config.directory):
+    with compaction_lock(config.directory):
         sweep(archive)
         groups = [
-            alike
+            same_schema
             for group in plan(archive.files(), config)
-            for alike in _alike(archive.directory, group)
-            if len(alike) > 1
+            for same_schema in _same_schema(archive.directory, group)
+            if len(same_schema) > 1
         ]
-        for at in range(0, len(groups), GROUPS_A_COMMIT):
-            part = groups[at : at + GROUPS_A_COMMIT]
+        for at in range(0, len(groups), GROUPS_PER_COMMIT):
+            part = groups[at : at + GROUPS_PER_COMMIT]
             _commit(archive, part, config)
             before, after = before + sum(map(len, part)), after + len(part)
         sweep(archive)
     return Compacted(before, after)
 
 
-class Busy(ArchiveError):
+class CompactionRunning(ArchiveError):
     """Somebody else compacts the archive now."""
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def compaction_lock(directory: Path) -> Iterator[None]:
     """Nobody else compacts the archive meanwhile. ArchiveError, Busy."""
     if not directory.is_dir():
         raise ArchiveError(f"there is no archive {directory}")
-    with staging.locked(directory / LOCK, Busy(f"{directory} is being compacted by another job")):
+    with staging.file_lock(
+        directory / LOCK, CompactionRunning(f"{directory} is being compacted by another job")
+    ):
         yield
 
 
@@ -127,8 +129,8 @@ def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile
         group: list[DataFile] = []
         for file in inside:
             is_small = file.size_bytes < config.below_bytes
-            held_bytes = sum(one.size_bytes for one in group)
-            if group and not (is_small and held_bytes + file.size_bytes <= config.target_bytes):
+            group_bytes = sum(one.size_bytes for one in group)
+            if group and not (is_small and group_bytes + file.size_bytes <= config.target_bytes):
                 found.append(group)
                 group = []
             if is_small:
@@ -140,60 +142,60 @@ def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile
 def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: CompactConfig) -> None:
     # The number of the commit, unless another one comes first: no file of a commit has this name.
     step = f"{MERGED}-{sum(1 for _ in archive.commits()):010d}"
-    place = fresh(archive.directory, step)
+    staging_dir = empty_directory(archive.directory, step)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         described = list(
             pool.map(
-                lambda numbered: _merge(archive.directory, place, numbered[0], numbered[1], config),
+                lambda numbered: _merge(archive.directory, staging_dir, numbered[0], numbered[1], config),
                 enumerate(groups),
             )
         )
-    moved = move(archive.directory, place, step, described)
+    moved = move(archive.directory, staging_dir, step, described)
     replaced = [file.path for group in groups for file in group]
     archive.add(Commit(-1, "", -1, {}, moved, replaced))
 
 
 def _merge(
-    archive: Path, place: Path, number: int, files: Sequence[DataFile], config: CompactConfig
+    archive: Path, staging_dir: Path, number: int, files: Sequence[DataFile], config: CompactConfig
 ) -> DataFile:
     """Merge files of the same columns; what came of it, described as it lies in the place. ArchiveError."""
     for file in files:
-        wrong = check(archive, file)
+        wrong = check_file(archive, file)
         if wrong:
             raise ArchiveError(wrong)
     directory = Path(files[0].path).relative_to(DATA).parent
-    (place / directory).mkdir(parents=True, exist_ok=True)
+    (staging_dir / directory).mkdir(parents=True, exist_ok=True)
     path = str(directory / f"{number}.parquet")
-    _write(archive, place / path, files, config)
-    made = describe(str(place), path)
+    _write(archive, staging_dir / path, files, config)
+    made = describe_file(str(staging_dir), path)
     expected = (
         min(file.first_offset for file in files),
         max(file.last_offset for file in files),
         sum(file.records for file in files),
     )
     if (made.first_offset, made.last_offset, made.records) != expected:
-        raise ArchiveError(f"{place / path} holds {made.records} records, and {expected[2]} are merged")
+        raise ArchiveError(f"{staging_dir / path} holds {made.records} records, and {expected[2]} are merged")
     return made
 
 
-def _alike(archive: Path, group: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+def _same_schema(archive: Path, group: Sequence[DataFile]) -> Iterator[list[DataFile]]:
     """Files next to one another with the same columns: those of values may change with their schema.
 
     ArchiveError.
     """
-    alike: list[DataFile] = []
+    same_schema: list[DataFile] = []
     known: Any = None
     for file in group:
         try:
             schema = pq.read_metadata(archive / file.path).schema
         except (OSError, pa.ArrowException) as error:
             raise ArchiveError(f"{archive / file.path} cannot be read: {error}") from None
-        if alike and not schema.equals(known):
-            yield alike
-            alike = []
-        alike.append(file)
+        if same_schema and not schema.equals(known):
+            yield same_schema
+            same_schema = []
+        same_schema.append(file)
         known = schema
-    yield alike
+    yield same_schema
 
 
 def _write(archive: Path, target: Path, files: Sequence[DataFile], config: CompactConfig) -> None:
@@ -204,14 +206,14 @@ def _write(archive: Path, target: Path, files: Sequence[DataFile], config: Compa
     with pq.ParquetWriter(
         target, schema, compression=config.compression, use_deprecated_int96_timestamps=int96
     ) as writer:
-        held: list[pa.Table] = []
+        buffered: list[pa.Table] = []
         for table in _in_order(archive, files):
-            held.append(table)
-            if sum(one.nbytes for one in held) >= ROW_GROUP_BYTES:
-                writer.write_table(pa.concat_tables(held))
-                held = []
-        if held:
-            writer.write_table(pa.concat_tables(held))
+            buffered.append(table)
+            if sum(one.nbytes for one in buffered) >= ROW_GROUP_BYTES:
+                writer.write_table(pa.concat_tables(buffered))
+                buffered = []
+        if buffered:
+            writer.write_table(pa.concat_tables(buffered))
 
 
 def _in_order(archive: Path, files: Sequence[DataFile]) -> Iterator[pa.Table]:

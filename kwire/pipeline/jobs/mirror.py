@@ -42,12 +42,20 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from kwire.pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
 from kwire.pipeline.delivery import Target
-from kwire.pipeline.mirror.groups import COMMITTED, Groups, Moved
-from kwire.pipeline.mirror.source import Source, client_of, ends, source_of
-from kwire.pipeline.mirror.steps import COLUMNS, RESULT, Done, Part, deliver_batches, deliver_part, spans
+from kwire.pipeline.mirror.groups import COMMITTED, GroupOffsetSync, TranslatedOffset
+from kwire.pipeline.mirror.source import Source, client_of, end_offsets, source_of
+from kwire.pipeline.mirror.steps import (
+    COLUMNS,
+    RESULT,
+    PartitionResult,
+    PartitionStep,
+    checkpoint_ranges,
+    deliver_batches,
+    deliver_part,
+)
 from kwire.pipeline.mirror.targets import Progress, TargetTopic, prepare
 from kwire.pipeline.offset_map import DeliveryError
-from kwire.pipeline.tables import names_in
+from kwire.pipeline.sides import split_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,12 +115,12 @@ class MirrorConfig(NamedTuple):
             groups=table.text("groups", ".*"),
             groups_seconds=table.number("groups_seconds", 30, least=1),
             move_back=table.flag("move_back", False),
-            copy_settings=tuple(sorted(names_in(table.text("copy_settings", COPIED)))),
+            copy_settings=tuple(sorted(split_names(table.text("copy_settings", COPIED)))),
             client=table.table("client").texts(),
             source=client_of(input_, table.table("source").texts()),
             settings=table.table("settings").texts(),
         )
-        table.done()
+        table.check_unknown_keys()
         if "bootstrap.servers" not in found.client:
             raise ConfigError('mirror.client."bootstrap.servers" is missing: where is the target?')
         if "/" in found.job:
@@ -133,7 +141,7 @@ class MirrorConfig(NamedTuple):
         return f"{self.prefix}{topic}{self.suffix}"
 
 
-class Mirrored(NamedTuple):
+class MirroredPartition(NamedTuple):
     """How far a partition has come."""
 
     topic: str
@@ -161,7 +169,7 @@ class Mirror:
         """Of the target's partitions, when they were looked at."""
         self._origins: dict[str, str] = {}
         self._counts: dict[str, int] = {}
-        self.done: dict[tuple[str, int], Done] = {}
+        self.done: dict[tuple[str, int], PartitionResult] = {}
         """What this run has done, by partitions of the source."""
 
     @property
@@ -217,14 +225,14 @@ class Mirror:
             }
         )
 
-    def plan(self, batch_id: int) -> dict[tuple[str, int], Part]:
+    def plan(self, batch_id: int) -> dict[tuple[str, int], PartitionStep]:
         """What a step is about; new topics and partitions are made. DeliveryError, KafkaException."""
-        found = spans(self.config.checkpoint, batch_id)
+        found = checkpoint_ranges(self.config.checkpoint, batch_id)
         if any(partition >= self._counts.get(topic, 0) for topic, partition in found):
             self.prepare()
         config = self.config
         return {
-            (topic, partition): Part(
+            (topic, partition): PartitionStep(
                 Target(dict(config.client), config.target_of(topic), partition, config.job),
                 self._origins[topic],
                 span.start,
@@ -234,7 +242,9 @@ class Mirror:
             for (topic, partition), span in found.items()
         }
 
-    def rest(self, plan: Mapping[tuple[str, int], Part], done: list[Done]) -> list[Done]:
+    def record_gaps(
+        self, plan: Mapping[tuple[str, int], PartitionStep], done: list[PartitionResult]
+    ) -> list[PartitionResult]:
         """Note what the ranges without records are: gaps, or nothing at all as yet. DeliveryError."""
         seen = [(one.topic, one.partition) for one in done]
         if len(set(seen)) < len(seen):
@@ -257,36 +267,38 @@ class Mirror:
                 "topic", "partition", "offset"
             )
         rows = records.mapInArrow(partial(deliver_batches, plan), RESULT).collect()
-        done = [Done(row.topic, row.partition, row.records, row.next_offset) for row in rows]
-        for one in [*done, *self.rest(plan, done)]:
+        done = [PartitionResult(row.topic, row.partition, row.records, row.next_offset) for row in rows]
+        for one in [*done, *self.record_gaps(plan, done)]:
             before = self.done.get((one.topic, one.partition))
             self.done[one.topic, one.partition] = one._replace(
                 records=one.records + (before.records if before else 0)
             )
 
-    def mirrored(self) -> list[Mirrored]:
+    def partition_progress(self) -> list[MirroredPartition]:
         """How far the partitions have come. KafkaException."""
         config = self.config
-        places = [
+        partitions = [
             TopicPartition(topic, partition)
             for topic, count in self._counts.items()
             for partition in range(count)
         ]
-        lasts = ends(config.source, places) if "bootstrap.servers" in config.source else {}
+        end_by_partition = (
+            end_offsets(config.source, partitions) if "bootstrap.servers" in config.source else {}
+        )
         found = []
-        for place in places:
+        for place in partitions:
             key = place.topic, place.partition
             done = self.done.get(key)
             entry = self.progress.get((config.target_of(place.topic), place.partition))
             if done is None and entry is None:
                 continue
             next_offset = done.next_offset if done is not None else entry.end if entry is not None else 0
-            lag = max(0, lasts[key] - next_offset) if key in lasts else None
-            found.append(Mirrored(*key, done.records if done is not None else 0, next_offset, lag))
+            lag = max(0, end_by_partition[key] - next_offset) if key in end_by_partition else None
+            found.append(MirroredPartition(*key, done.records if done is not None else 0, next_offset, lag))
         return found
 
 
-def claim(config: MirrorConfig) -> bool:
+def claim_checkpoint(config: MirrorConfig) -> bool:
     """Note whose checkpoint it is, and say whether it has been used. DeliveryError if it is another job's."""
     mine = {
         "job": config.job,
@@ -298,19 +310,19 @@ def claim(config: MirrorConfig) -> bool:
     path = config.checkpoint / CLAIM
     used = (config.checkpoint / "metadata").exists()
     try:
-        noted = json.loads(path.read_text(encoding="utf-8"))
+        recorded = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        noted = None
+        recorded = None
     except ValueError:
         raise DeliveryError(f"{path} is no JSON: is the checkpoint another program's?") from None
-    if noted is None and used:
+    if recorded is None and used:
         raise DeliveryError(f"{config.checkpoint} is the checkpoint of another job than a mirror")
-    if noted is not None:
+    if recorded is not None:
         for name in ("job", "input", "prefix", "suffix"):
-            if noted.get(name) != mine[name]:
+            if recorded.get(name) != mine[name]:
                 raise DeliveryError(
                     f"{config.checkpoint} is the checkpoint of another mirror, whose {name} is "
-                    f"{noted.get(name)!r}, not {mine[name]!r}"
+                    f"{recorded.get(name)!r}, not {mine[name]!r}"
                 )
     config.checkpoint.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
@@ -322,7 +334,7 @@ def claim(config: MirrorConfig) -> bool:
 def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
     """Begin to mirror. KafkaException, DeliveryError, SegmentsError."""
     config = mirror.config
-    used = claim(config)
+    used = claim_checkpoint(config)
     mirror.prepare()
     given = {name.lower() for name in config.input.options}
     defaults = {name: value for name, value in DEFAULTS.items() if name.lower() not in given}
@@ -345,23 +357,25 @@ def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
 class Outcome(NamedTuple):
     """What a run has done."""
 
-    partitions: list[Mirrored]
-    groups: list[Moved]
+    partitions: list[MirroredPartition]
+    groups: list[TranslatedOffset]
 
 
 def run(
     spark: SparkSession,
     config: MirrorConfig,
     *,
-    told: Callable[[list[Moved]], object] = lambda _: None,
+    on_synced: Callable[[list[TranslatedOffset]], object] = lambda _: None,
 ) -> Outcome:
     """Mirror: what there is now, or until the stream ends; `told` hears of groups after each round."""
     mirror = Mirror(config)
     query = start(spark, mirror)
     groups = None
     if config.groups and "bootstrap.servers" in config.source:
-        groups = Groups(config.source, config.client, config.job, config.groups, move_back=config.move_back)
-    moved: list[Moved] = []
+        groups = GroupOffsetSync(
+            config.source, config.client, config.job, config.groups, move_back=config.move_back
+        )
+    moved: list[TranslatedOffset] = []
     try:
         if config.trigger == AVAILABLE_NOW:
             query.awaitTermination()
@@ -370,18 +384,18 @@ def run(
                 if groups is None:
                     continue
                 try:
-                    told(groups.move(mirror.topics))
+                    on_synced(groups.sync(mirror.topics))
                 except KafkaException as error:
                     # Records go on; the next round comes soon.
                     print(f"mirror: groups have to wait: {error.args[0].str()}", file=sys.stderr, flush=True)
         if groups is not None:
-            moved = groups.move(mirror.topics)
-            told(moved)
+            moved = groups.sync(mirror.topics)
+            on_synced(moved)
     finally:
         query.stop()
         if groups is not None:
             groups.close()
-    return Outcome(mirror.mirrored(), moved)
+    return Outcome(mirror.partition_progress(), moved)
 
 
 def command(config: JobConfig, master: str | None) -> int:
@@ -394,13 +408,13 @@ def command(config: JobConfig, master: str | None) -> int:
     )
     only_new = wanted.trigger != AVAILABLE_NOW
 
-    def told(moved: list[Moved]) -> None:
+    def on_synced(moved: list[TranslatedOffset]) -> None:
         for one in moved:
             if one.verdict == COMMITTED or not only_new:
                 print(one, flush=True)
 
     try:
-        outcome = run(spark, wanted, told=told)
+        outcome = run(spark, wanted, on_synced=on_synced)
     finally:
         spark.stop()
     for one in outcome.partitions:

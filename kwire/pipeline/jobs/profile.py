@@ -25,14 +25,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kwire.pipeline.archive.reading import telling_what_is_gone
+from kwire.pipeline.archive.reading import report_missing_files
 from kwire.pipeline.config import CLEAN, ConfigError, JobConfig
-from kwire.pipeline.report import figures as fig
+from kwire.pipeline.report import profile_statistics as stats
 from kwire.pipeline.report.order import of_arrow
 from kwire.pipeline.report.page import write, write_text
 from kwire.pipeline.report.profile_page import page_of
 from kwire.pipeline.report.times import END_MS, FIRST_MS
-from kwire.pipeline.tables import Side
+from kwire.pipeline.sides import Side
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -74,13 +74,13 @@ class ProfileConfig(NamedTuple):
             table.flag("groups", True),
             table.table("client").texts(),
         )
-        table.done()
-        if found.figures == found.report:
+        table.check_unknown_keys()
+        if found.statistics_path == found.report:
             raise ConfigError("profile.report is a page of HTML: call it something.html")
         return found
 
     @property
-    def figures(self) -> Path:
+    def statistics_path(self) -> Path:
         """Where the figures go."""
         return self.report.with_suffix(".json")
 
@@ -99,7 +99,7 @@ def topics_of(side: Side) -> list[str]:
     raise ConfigError("a profile is of topics by name: say which with side.options.subscribe")
 
 
-def narrowed(side: Side, topic: str) -> Side:
+def select_topic(side: Side, topic: str) -> Side:
     """The side with that topic alone. ConfigError."""
     if side.directory is not None:
         return side._replace(topics=frozenset({topic}))
@@ -125,9 +125,9 @@ def _by_topic(name: str, value: str) -> dict[str, Any]:
 
 
 def run(spark: SparkSession, config: ProfileConfig) -> list[dict[str, Any]]:
-    """Figures of each topic, as in pipeline/report/figures.py. ConfigError, ArchiveError, KafkaException."""
+    """Profile each topic. ConfigError, ArchiveError, KafkaException."""
     archives = [] if config.side.directory is None else [config.side.directory]
-    with telling_what_is_gone(*archives):
+    with report_missing_files(*archives):
         return [profile(spark, config, topic) for topic in topics_of(config.side)]
 
 
@@ -136,9 +136,9 @@ def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str,
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    side = narrowed(config.side, topic)
+    side = select_topic(config.side, topic)
     now_ms = int(time.time() * 1000)
-    records = seen(side.load(spark), sort=side.format == "archive")
+    records = profile_columns(side.load(spark), sort=side.format == "archive")
     sketched = Observation("sketches")
     counted = (
         records.observe(sketched, *sketches(config.top))
@@ -147,21 +147,25 @@ def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str,
         .persist()
     )
     try:
-        partitions = counted.groupBy("partition").agg(*_again()).orderBy("partition").collect()
+        partitions = counted.groupBy("partition").agg(*_merge_counts()).orderBy("partition").collect()
         types = counted.groupBy("timestampType").agg(f.sum("records").alias("records")).collect()
-        step_s = fig.step_s(
+        step_s = stats.step_s(
             [(row.first_drawn_ms, row.last_drawn_ms) for row in partitions if row.first_drawn_ms is not None]
         )
         rates = (
             counted.where("first_ms IS NOT NULL")
-            .groupBy(f.expr(f"if({DRAWN}, floor(minute * 60 / {step_s}) * {step_s}, NULL)").alias("start_s"))
+            .groupBy(
+                f.expr(f"if({IN_PLOT_RANGE}, floor(minute * 60 / {step_s}) * {step_s}, NULL)").alias(
+                    "start_s"
+                )
+            )
             .agg(f.sum("records").alias("records"), f.sum("bytes").alias("bytes"))
             .orderBy("start_s")
             .collect()
         )
     finally:
         counted.unpersist()
-    found = fig.figures(
+    found = stats.profile_statistics(
         topic=topic,
         side=side.name,
         now_ms=now_ms,
@@ -177,7 +181,7 @@ def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str,
     return found
 
 
-def seen(records: DataFrame, *, sort: bool) -> DataFrame:
+def profile_columns(records: DataFrame, *, sort: bool) -> DataFrame:
     """What a profile looks at in each record, in the order of offsets within a task.
 
     Files of an archive are by date, so its records have to be sorted.
@@ -186,7 +190,7 @@ def seen(records: DataFrame, *, sort: bool) -> DataFrame:
 
     if sort:
         records = records.repartition("partition").sortWithinPartitions("partition", "offset")
-    looked = records.selectExpr(
+    selected = records.selectExpr(
         "partition",
         "offset",
         "unix_millis(timestamp) AS time_ms",
@@ -205,28 +209,28 @@ def seen(records: DataFrame, *, sort: bool) -> DataFrame:
         f"if({FRAMED}, conv(hex(substring(value, 2, 4)), 16, 10), NULL) AS schema_id",
     )
     behind: Any = f.arrow_udf(of_arrow, "bigint")
-    return looked.withColumn("behind_ms", behind("partition", "offset", "time_ms"))
+    return selected.withColumn("behind_ms", behind("partition", "offset", "time_ms"))
 
 
 FRAMED: Final = "(length(value) >= 5 AND substring(value, 1, 1) = X'00')"
 """Confluent's framing: a zero byte and the schema's id, in four bytes."""
 _TEXT: Final = "CAST(value AS STRING)"
 KIND: Final = f"""CASE
-    WHEN value IS NULL THEN '{fig.TOMBSTONE}'
-    WHEN length(value) = 0 THEN '{fig.EMPTY}'
-    WHEN {FRAMED} THEN '{fig.FRAMED}'
-    WHEN NOT is_valid_utf8({_TEXT}) THEN '{fig.BINARY}'
-    WHEN {_TEXT} RLIKE r'\\A\\s*[{{\\[]' AND get_json_object({_TEXT}, '$') IS NOT NULL THEN '{fig.JSON}'
-    WHEN {_TEXT} RLIKE r'[\\x00-\\x08\\x0e-\\x1f]' THEN '{fig.BINARY}'
-    ELSE '{fig.TEXT}' END"""
+    WHEN value IS NULL THEN '{stats.TOMBSTONE}'
+    WHEN length(value) = 0 THEN '{stats.EMPTY}'
+    WHEN {FRAMED} THEN '{stats.FRAMED}'
+    WHEN NOT is_valid_utf8({_TEXT}) THEN '{stats.BINARY}'
+    WHEN {_TEXT} RLIKE r'\\A\\s*[{{\\[]' AND get_json_object({_TEXT}, '$') IS NOT NULL THEN '{stats.JSON}'
+    WHEN {_TEXT} RLIKE r'[\\x00-\\x08\\x0e-\\x1f]' THEN '{stats.BINARY}'
+    ELSE '{stats.TEXT}' END"""
 
 
 def sketches(top: int) -> Sequence[Column]:
-    """What all records are folded into, each of a bounded size; by the names that figures.py knows."""
+    """Return the sketches and counts over all records, named as profile_statistics.py expects them."""
     from pyspark.sql import functions as f
 
     quantiles = f"array({', '.join(map(str, QUANTILES))})"
-    told = {
+    expressions = {
         "records": "count(1)",
         "keys_null": "count_if(key IS NULL)",
         # The sketch passes over empty keys.
@@ -237,19 +241,19 @@ def sketches(top: int) -> Sequence[Column]:
         "names_top": f"approx_top_k(names, {top * 5}, {TRACKED})",
         "schema_ids_top": f"approx_top_k(schema_id, {top + 1}, {TRACKED})",
         "behind_quantiles": f"percentile_approx(if(behind_ms > 0, behind_ms, NULL), {quantiles}, 1000)",
-        "sample": f"max_by(sample, if(kind = '{fig.JSON}' AND sample IS NOT NULL, "
+        "sample": f"max_by(sample, if(kind = '{stats.JSON}' AND sample IS NOT NULL, "
         f"xxhash64(partition, offset), NULL), {SAMPLE})",
-        **{f"kind_{kind}": f"count_if(kind = '{kind}')" for kind in fig.KINDS},
+        **{f"kind_{kind}": f"count_if(kind = '{kind}')" for kind in stats.KINDS},
     }
     for name in SIZES:
-        told[f"{name}_quantiles"] = f"percentile_approx({name}_size, {quantiles}, 1000)"
-        told[f"{name}_bytes"] = f"coalesce(sum({name}_size), 0)"
+        expressions[f"{name}_quantiles"] = f"percentile_approx({name}_size, {quantiles}, 1000)"
+        expressions[f"{name}_bytes"] = f"coalesce(sum({name}_size), 0)"
     for name in ("key", "value"):
-        for power in range(fig.SIZE_CLASSES):
-            low, high = fig.size_class(power)
+        for power in range(stats.SIZE_CLASSES):
+            low, high = stats.size_class(power)
             upper = "" if high is None else f" AND {name}_size < {high}"
-            told[f"{name}_class_{power}"] = f"count_if({name}_size >= {low}{upper})"
-    return [f.expr(expression).alias(name) for name, expression in told.items()]
+            expressions[f"{name}_class_{power}"] = f"count_if({name}_size >= {low}{upper})"
+    return [f.expr(expression).alias(name) for name, expression in expressions.items()]
 
 
 def counts(now_ms: int) -> Sequence[Column]:
@@ -257,10 +261,10 @@ def counts(now_ms: int) -> Sequence[Column]:
     from pyspark.sql import functions as f
 
     timed = "if(time_ms = -1, NULL, time_ms)"
-    told = {
+    expressions = {
         "records": "count(1)",
         "bytes": "sum(coalesce(key_size, 0) + coalesce(value_size, 0) + coalesce(headers_size, 0))",
-        "tombstones": f"count_if(kind = '{fig.TOMBSTONE}')",
+        "tombstones": f"count_if(kind = '{stats.TOMBSTONE}')",
         "first_offset": "min(offset)",
         "last_offset": "max(offset)",
         "first_ms": f"min({timed})",
@@ -269,14 +273,14 @@ def counts(now_ms: int) -> Sequence[Column]:
         "furthest_behind_ms": "max(behind_ms)",
         "from_the_future": f"count_if(time_ms > {now_ms})",
     }
-    return [f.expr(expression).alias(name) for name, expression in told.items()]
+    return [f.expr(expression).alias(name) for name, expression in expressions.items()]
 
 
-DRAWN: Final = f"(minute >= {FIRST_MS // 60_000} AND minute < {END_MS // 60_000})"
+IN_PLOT_RANGE: Final = f"(minute >= {FIRST_MS // 60_000} AND minute < {END_MS // 60_000})"
 """Minutes that a plot over time has room for."""
 
 
-def _again() -> Sequence[Column]:
+def _merge_counts() -> Sequence[Column]:
     """Those counts, of several minutes together."""
     from pyspark.sql import functions as f
 
@@ -286,8 +290,8 @@ def _again() -> Sequence[Column]:
         *[f.sum(name).alias(name) for name in sums],
         *[f.min(name).alias(name) for name in least],
         *[f.max(name).alias(name) for name in most],
-        f.expr(f"min(if({DRAWN}, first_ms, NULL))").alias("first_drawn_ms"),
-        f.expr(f"max(if({DRAWN}, last_ms, NULL))").alias("last_drawn_ms"),
+        f.expr(f"min(if({IN_PLOT_RANGE}, first_ms, NULL))").alias("first_drawn_ms"),
+        f.expr(f"max(if({IN_PLOT_RANGE}, last_ms, NULL))").alias("last_drawn_ms"),
     ]
 
 
@@ -323,9 +327,9 @@ def command(config: JobConfig, master: str | None) -> int:
         found = run(spark, wanted)
     finally:
         spark.stop()
-    write_text(json.dumps({"topics": found}, indent=2, ensure_ascii=False) + "\n", wanted.figures)
+    write_text(json.dumps({"topics": found}, indent=2, ensure_ascii=False) + "\n", wanted.statistics_path)
     write(page_of(found), wanted.report)
     for one in found:
         print(f"{one['topic']}: {one['records']} records in {len(one['partitions'])} partitions")
-    print(f"the report is {wanted.report}, its figures are {wanted.figures}")
+    print(f"the report is {wanted.report}, its figures are {wanted.statistics_path}")
     return CLEAN

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 from confluent_kafka.admin import AdminClient
 
 from kwire.pipeline.config import CLEAN, JobConfig, MissingError
-from kwire.pipeline.delivery import Outgoing, Target, deliver_in_place
-from kwire.pipeline.jobs.restore import KEEP
+from kwire.pipeline.delivery import Outgoing, Target, deliver_same_offsets
+from kwire.pipeline.jobs.restore import KEEP_FOREVER
 from kwire.pipeline.topics import create
 
 
@@ -53,7 +53,7 @@ class ReplayConfig(NamedTuple):
             table.number("limit", 0),
             table.table("client").texts(),
         )
-        table.done()
+        table.check_unknown_keys()
         return found
 
 
@@ -102,7 +102,7 @@ def _event(flight: dict[str, Any]) -> Event:
 
 def run(config: ReplayConfig, *, sleep: Callable[[float], None] = time.sleep) -> int:
     """Send what is not there yet; how many events that were. MissingError, DeliveryError, KafkaException."""
-    create(AdminClient(dict(config.client)), {config.topic: config.partitions}, KEEP)
+    create(AdminClient(dict(config.client)), {config.topic: config.partitions}, KEEP_FOREVER)
     queues: list[list[Event]] = [[] for _ in range(config.partitions)]
     sent = 0
     if not config.speed:
@@ -137,7 +137,7 @@ def _send(config: ReplayConfig, partition: int, queue: list[Event]) -> int:
             yield Outgoing(offset, *queue[offset])
 
     target = Target(dict(config.client), config.topic, partition, config.job)
-    count, _ = deliver_in_place(target, outgoing, 0)
+    count, _ = deliver_same_offsets(target, outgoing, 0)
     return count
 
 

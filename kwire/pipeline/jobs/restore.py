@@ -40,7 +40,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, DataFile
-from kwire.pipeline.archive.reading import Wanted, by_partition, end_of, is_dense, records
+from kwire.pipeline.archive.reading import RecordFilter, by_partition, end_of, is_dense, records
 from kwire.pipeline.config import CLEAN, ConfigError, JobConfig, Table
 from kwire.pipeline.delivery import (
     MAP_SUFFIX,
@@ -48,7 +48,7 @@ from kwire.pipeline.delivery import (
     DeliveryError,
     Outgoing,
     Target,
-    deliver_in_place,
+    deliver_same_offsets,
     deliver_with_map,
     end_offset,
     progress,
@@ -61,13 +61,13 @@ from kwire.pipeline.restore.directory import (
     Task,
     check_target,
     is_done,
+    partition_ranges,
     restore,
-    spans,
 )
-from kwire.pipeline.restore.kept import Kept
-from kwire.pipeline.restore.partition import Written
+from kwire.pipeline.restore.partition import RestoredLog
+from kwire.pipeline.restore.preserved_offsets import PreservedOffsets
 from kwire.pipeline.restore.selection import Selection
-from kwire.pipeline.tables import check_topics, names_in
+from kwire.pipeline.sides import check_topics, split_names
 from kwire.pipeline.topics import create
 from kwire.wire.compression import Codec
 
@@ -75,9 +75,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SAME, MAP, AUTO = "same", "map", "auto"
-KEEP: Final = {"retention.ms": "-1"}
+KEEP_FOREVER: Final = {"retention.ms": "-1"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-LEAST_SEGMENT_BYTES: Final = 1 << 20
+MIN_SEGMENT_BYTES: Final = 1 << 20
 """Any batch fits, as long as a record does."""
 
 
@@ -86,7 +86,7 @@ class RestoreConfig(NamedTuple):
 
     directory: Path
     job: str
-    wanted: Wanted
+    wanted: RecordFilter
     offsets: str
     suffix: str
     client: Mapping[str, str]
@@ -104,19 +104,19 @@ class RestoreConfig(NamedTuple):
             offsets=table.text("offsets", AUTO, one_of=(SAME, MAP, AUTO)),
             suffix=table.text("suffix", ""),
             client=table.table("client").texts(),
-            settings={**KEEP, **table.table("settings").texts()},
+            settings={**KEEP_FOREVER, **table.table("settings").texts()},
             transaction_records=table.number("transaction_records", TRANSACTION_RECORDS, least=1),
         )
-        table.done()
+        table.check_unknown_keys()
         if "bootstrap.servers" not in found.client:
             raise ConfigError('restore.client."bootstrap.servers" is missing: where is the target?')
         return found
 
 
-def _wanted(table: Table) -> Wanted:
+def _wanted(table: Table) -> RecordFilter:
     """ConfigError."""
-    found = Wanted(
-        names_in(table.text("topics", "")) or None,
+    found = RecordFilter(
+        split_names(table.text("topics", "")) or None,
         table.number("start_offset", 0),
         table.number("end_offset", 1 << 62),
         table.number("start_ms", -(1 << 62), least=-(1 << 62)),
@@ -146,8 +146,8 @@ def directory_config(config: JobConfig) -> DirectoryConfig | None:
         directory=Path(into).absolute(),
         wanted=_wanted(table),
         suffix=table.text("suffix", ""),
-        settings={**KEEP, **table.table("settings").texts()},
-        segment_bytes=table.number("segment_bytes", 1 << 30, least=LEAST_SEGMENT_BYTES),
+        settings={**KEEP_FOREVER, **table.table("settings").texts()},
+        segment_bytes=table.number("segment_bytes", 1 << 30, least=MIN_SEGMENT_BYTES),
         limits=Limits(Codec[table.text("compression", "lz4", one_of=CODECS).upper()]),
         properties=broker.text("properties", ""),
         node_id=None if node_id < 0 else node_id,
@@ -155,8 +155,8 @@ def directory_config(config: JobConfig) -> DirectoryConfig | None:
         format_options=["--standalone"] if broker.flag("standalone", False) else [],
     )
     table.text("job", "")  # of no use here, and no mistake
-    table.done()
-    broker.done()
+    table.check_unknown_keys()
+    broker.check_unknown_keys()
     return found
 
 
@@ -169,12 +169,16 @@ class Restored(NamedTuple):
     records: int
     """How many went out now."""
     next_offset: int
-    from_1970: int = 0
+    zero_timestamps: int = 0
     """How many of them had the timestamp 0, which librdkafka takes for now, and got 1."""
 
     def __str__(self) -> str:
         told = f"{self.topic}-{self.partition}: {self.records} records, offsets: {self.mode}"
-        return f"{told}, {self.from_1970} with the timestamp 1 instead of 0" if self.from_1970 else told
+        return (
+            f"{told}, {self.zero_timestamps} with the timestamp 1 instead of 0"
+            if self.zero_timestamps
+            else told
+        )
 
 
 def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
@@ -182,7 +186,7 @@ def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
     archive = Archive(config.directory)
     check_topics(archive, config.wanted.topics)
     partitions = by_partition(file for file in archive.files() if config.wanted.has(file))
-    known = spans(archive, config.wanted)
+    known = partition_ranges(archive, config.wanted)
     if not partitions and not known:
         raise ArchiveError(f"{config.directory} holds no such records")
     modes = create_topics(config, partitions, known)
@@ -190,7 +194,7 @@ def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
         return []
     origins = archive.origins()
     tasks = [
-        Part(key, inside, modes[key], origins.get(key[0], Origin(UNKNOWN, key[0], UNKNOWN)))
+        PartitionTask(key, inside, modes[key], origins.get(key[0], Origin(UNKNOWN, key[0], UNKNOWN)))
         for key, inside in partitions.items()
     ]
     found: list[Restored] = (
@@ -199,7 +203,7 @@ def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
     return found
 
 
-class Part(NamedTuple):
+class PartitionTask(NamedTuple):
     """A partition that one task delivers."""
 
     key: tuple[str, int]
@@ -208,41 +212,41 @@ class Part(NamedTuple):
     origin: Origin
 
 
-def _restore(config: RestoreConfig, part: Part) -> Restored:
+def _restore(config: RestoreConfig, part: PartitionTask) -> Restored:
     (topic, partition), files, mode, origin = part
     target = Target(
         dict(config.client), topic + config.suffix, partition, config.job, config.transaction_records
     )
-    source = Counting(partial(records, config.directory, files, config.wanted))
+    source = CountingRecords(partial(records, config.directory, files, config.wanted))
     start = config.wanted.start_offset
     try:
         if mode == SAME:
-            count, next_offset = deliver_in_place(target, source, start)
+            count, next_offset = deliver_same_offsets(target, source, start)
         else:
             selection = Selection.of(config.wanted, origin)
             count, next_offset = deliver_with_map(
                 target,
                 source,
                 start,
-                origin=selection.encoded(),
-                check_goes_on=partial(selection.check_goes_on, target.name, config.job),
+                origin=selection.encode(),
+                check_continues=partial(selection.check_continues, target.name, config.job),
             )
     except KafkaException as error:
         raise DeliveryError(f"{target.name} of the target: {error.args[0].str()}") from None
-    return Restored(target.topic, partition, mode, count, next_offset, source.from_1970)
+    return Restored(target.topic, partition, mode, count, next_offset, source.zero_timestamps)
 
 
-class Counting:
+class CountingRecords:
     """Records from an offset on, and how many of those that were asked for last have the timestamp 0."""
 
     def __init__(self, records_from: Callable[[int], Iterable[Outgoing]]) -> None:
         self._records_from = records_from
-        self.from_1970 = 0
+        self.zero_timestamps = 0
 
     def __call__(self, start: int) -> Iterator[Outgoing]:
-        self.from_1970 = 0
+        self.zero_timestamps = 0
         for record in self._records_from(start):
-            self.from_1970 += record.timestamp_ms == 0
+            self.zero_timestamps += record.timestamp_ms == 0
             yield record
 
 
@@ -256,9 +260,9 @@ def create_topics(
     What is made has all partitions that the archive knows of, and what is there those that have records.
     """
     admin = AdminClient({str(key): value for key, value in config.client.items()})
-    least = counted(partitions, config.suffix)
+    least = partition_counts(partitions, config.suffix)
     named = {(topic, partition) for topic, partition in known if topic not in INTERNAL}
-    create(admin, counted({*partitions, *named}, config.suffix), config.settings, least)
+    create(admin, partition_counts({*partitions, *named}, config.suffix), config.settings, least)
     modes = _modes(config, partitions)
     mapped = {topic + config.suffix + MAP_SUFFIX for (topic, _), mode in modes.items() if mode == MAP}
     create(admin, dict.fromkeys(mapped, 1), {"cleanup.policy": "compact"})
@@ -281,31 +285,33 @@ def _modes(
         config.client, {"assign": json.dumps({target.topic: [] for target in targets.values()})}
     )
     origins = {name: topic.origin for name, topic in there.topics().items()}
-    kept = Kept(config.directory)
+    preserved = PreservedOffsets(config.directory)
     modes = dict.fromkeys(partitions, config.offsets)
     if config.offsets == AUTO:
         for key, files in partitions.items():
-            before = kept.end(origins[targets[key].topic], key[1])
+            before = preserved.end(origins[targets[key].topic], key[1])
             modes[key] = _mode(config, targets[key], files, ends[key], before)
     for key, files in partitions.items():
         if modes[key] == SAME:
-            _keep(config, kept, origins[targets[key].topic], targets[key], end_of(files))
+            _record_preserved(config, preserved, origins[targets[key].topic], targets[key], end_of(files))
     return modes
 
 
-def _mode(config: RestoreConfig, target: Target, files: list[DataFile], end: int, kept: int | None) -> str:
+def _mode(
+    config: RestoreConfig, target: Target, files: list[DataFile], end: int, preserved: int | None
+) -> str:
     """Which way is right for a target that ends there, and that offsets up to `kept` were kept in before.
 
     ArchiveError where they were, and cannot be: everything would be there again, under other offsets.
     """
     if progress(target) is not None:
         return MAP  # A job that has begun with a map goes on with it.
-    whole = config.wanted._replace(topics=None) == Wanted()
+    whole = config.wanted._replace(topics=None) == RecordFilter()
     dense = is_dense(files)
-    if kept is None or end == 0:
+    if preserved is None or end == 0:
         return SAME if whole and dense and end == 0 else MAP
-    if end > kept:
-        why = f"it ends at offset {end} and was restored up to {kept}, so somebody else writes into it"
+    if end > preserved:
+        why = f"it ends at offset {end} and was restored up to {preserved}, so somebody else writes into it"
     elif not dense:
         missing = end_of(files) - sum(file.records for file in files)
         why = f"the archive now lacks {missing} of the offsets below {end_of(files)}"
@@ -319,12 +325,14 @@ def _mode(config: RestoreConfig, target: Target, files: list[DataFile], end: int
     )
 
 
-def _keep(config: RestoreConfig, kept: Kept, origin: Origin, target: Target, end: int) -> None:
+def _record_preserved(
+    config: RestoreConfig, preserved: PreservedOffsets, origin: Origin, target: Target, end: int
+) -> None:
     """Remember how far the target may come. ArchiveError where that cannot be, and has to be."""
     try:
-        known = kept.end(origin, target.partition)
+        known = preserved.end(origin, target.partition)
         if known is None or known < end:
-            kept.keep(origin, target.partition, end)
+            preserved.record(origin, target.partition, end)
     except (OSError, ArchiveError) as error:
         if config.offsets == AUTO:
             raise ArchiveError(
@@ -333,7 +341,7 @@ def _keep(config: RestoreConfig, kept: Kept, origin: Origin, target: Target, end
             ) from None
 
 
-def counted(partitions: Iterable[tuple[str, int]], suffix: str) -> dict[str, int]:
+def partition_counts(partitions: Iterable[tuple[str, int]], suffix: str) -> dict[str, int]:
     """How many partitions each topic has to have."""
     found: dict[str, int] = {}
     for topic, partition in partitions:
@@ -372,8 +380,10 @@ def command(config: JobConfig, master: str | None) -> int:
     return CLEAN
 
 
-def _on_spark(spark: SparkSession, write: Callable[[Task], Written], tasks: Sequence[Task]) -> list[Written]:
+def _on_spark(
+    spark: SparkSession, write: Callable[[Task], RestoredLog], tasks: Sequence[Task]
+) -> list[RestoredLog]:
     # Large ones first, each as a task of its own.
     ordered = sorted(tasks, key=lambda task: -sum(file.size_bytes for file in task.files))
-    found: list[Written] = spark.sparkContext.parallelize(ordered, len(ordered)).map(write).collect()
+    found: list[RestoredLog] = spark.sparkContext.parallelize(ordered, len(ordered)).map(write).collect()
     return found

@@ -52,11 +52,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
-from kwire.pipeline.archive.cluster import Cluster
-from kwire.pipeline.archive.origins import of_files
-from kwire.pipeline.checkpoint_topics import note_topics
+from kwire.pipeline.archive.jvm_admin import JvmAdmin
+from kwire.pipeline.archive.origins import file_origins
+from kwire.pipeline.checkpoint_topics import record_topics
 from kwire.pipeline.config import CLEAN, ConfigError, Input, JobConfig
-from kwire.pipeline.lengths import LONGEST_MS, UNIT_MS
+from kwire.pipeline.intervals import MAX_INTERVAL_MS, UNIT_MS
 from kwire.pipeline.offset_map import TIMEOUT_SECONDS, DeliveryError
 from kwire.pipeline.origin import UNKNOWN, Origin
 
@@ -104,13 +104,13 @@ class Aggregate(NamedTuple):
     """Empty for `count` of all records."""
 
     @classmethod
-    def of(cls, name: str, told: str) -> Aggregate:
+    def of(cls, name: str, text: str) -> Aggregate:
         """From `function:field`. ConfigError."""
-        function, _, field = told.partition(":")
-        if function not in FUNCTIONS or (not field and told != "count"):
+        function, _, field = text.partition(":")
+        if function not in FUNCTIONS or (not field and text != "count"):
             raise ConfigError(
                 f"windows.aggregates.{name} is count or one of {', '.join(FUNCTIONS)} with a field, like "
-                f"sum:distance, not {told!r}"
+                f"sum:distance, not {text!r}"
             )
         return cls(name, function, field)
 
@@ -148,8 +148,8 @@ class WindowsConfig(NamedTuple):
             checkpoint=Path(table.text("checkpoint")),
             event_time=table.text("event_time", ""),
             event_time_format=table.text("event_time_format", "iso", one_of=tuple(EVENT_TIMES)),
-            id=_names(table.text("id", "")),
-            group=_names(table.text("group", "")),
+            id=_split_fields(table.text("id", "")),
+            group=_split_fields(table.text("group", "")),
             window=_interval("window", table.text("window", "1 hour"), least_ms=1),
             slide=_interval("slide", table.text("slide", ""), least_ms=1, empty=True),
             watermark=_interval("watermark", table.text("watermark", "1 day")),
@@ -157,11 +157,11 @@ class WindowsConfig(NamedTuple):
             emit=table.text("emit", "update", one_of=("update", "final")),
             trigger=table.trigger(),
             state=table.text("state", "rocksdb", one_of=("rocksdb", "memory")),
-            aggregates=tuple(Aggregate.of(name, told) for name, told in aggregates.items()),
+            aggregates=tuple(Aggregate.of(name, text) for name, text in aggregates.items()),
             client=table.table("client").texts(),
         )
-        table.done()
-        if found.slide and length_ms(found.slide) > length_ms(found.window):
+        table.check_unknown_keys()
+        if found.slide and interval_ms(found.slide) > interval_ms(found.window):
             raise ConfigError(
                 f"windows.slide is at most windows.window, {found.window}, and not {found.slide}: "
                 f"events in between would be in no window"
@@ -203,24 +203,24 @@ class WindowsConfig(NamedTuple):
         }
 
 
-def _names(told: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in told.split(",") if name.strip())
+def _split_fields(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _interval(key: str, told: str, *, least_ms: int = 0, empty: bool = False) -> str:
-    if empty and not told:
-        return told
-    if INTERVAL.fullmatch(told) is None:
-        raise ConfigError(f'windows.{key} is a length of time like "1 hour" or "90 seconds", not {told!r}')
-    if not least_ms <= length_ms(told) <= LONGEST_MS:
+def _interval(key: str, text: str, *, least_ms: int = 0, empty: bool = False) -> str:
+    if empty and not text:
+        return text
+    if INTERVAL.fullmatch(text) is None:
+        raise ConfigError(f'windows.{key} is a length of time like "1 hour" or "90 seconds", not {text!r}')
+    if not least_ms <= interval_ms(text) <= MAX_INTERVAL_MS:
         least = "longer than nothing and " if least_ms else ""
-        raise ConfigError(f"windows.{key} is {least}no longer than 10,000 years, not {told!r}")
-    return told
+        raise ConfigError(f"windows.{key} is {least}no longer than 10,000 years, not {text!r}")
+    return text
 
 
-def length_ms(told: str) -> int:
+def interval_ms(text: str) -> int:
     """How long that is."""
-    found = INTERVAL.fullmatch(told)
+    found = INTERVAL.fullmatch(text)
     assert found is not None, "intervals are checked where they are read"
     return int(found[1]) * UNIT_MS[found[2]]
 
@@ -260,7 +260,7 @@ class Counts(NamedTuple):
         )
 
 
-def note(checkpoint: Path, progress: Mapping[str, Any]) -> None:
+def record_counts(checkpoint: Path, progress: Mapping[str, Any]) -> None:
     """Write down the counts of a step; of one that is repeated, anew."""
     if not progress.get("stateOperators"):
         return  # nothing happened since the last one
@@ -283,24 +283,24 @@ class Total(NamedTuple):
 
 def total(checkpoint: Path) -> Total:
     """ConfigError where a note cannot be read."""
-    noted: dict[int, Counts] = {}
+    recorded: dict[int, Counts] = {}
     for path in (checkpoint / COUNTS).glob("*.json"):
         try:
-            noted[int(path.stem)] = Counts(**json.loads(path.read_text(encoding="utf-8")))
+            recorded[int(path.stem)] = Counts(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{path} holds no counts: {error}") from None
     done = {int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()}
     # Spark removes what it knows of steps long past; their notes are still there.
     first = min(done, default=0)
-    steps = done | {number for number in noted if number < first}
+    steps = done | {number for number in recorded if number < first}
     return Total(
-        sum((counts for number, counts in noted.items() if number in steps), Counts()),
+        sum((counts for number, counts in recorded.items() if number in steps), Counts()),
         len(steps),
-        sorted(steps - noted.keys()),
+        sorted(steps - recorded.keys()),
     )
 
 
-def claim(config: WindowsConfig) -> None:
+def claim_checkpoint(config: WindowsConfig) -> None:
     """Note in a new checkpoint what it is for. ConfigError where it is for something else."""
     path = config.checkpoint / PLAN
     if path.exists():
@@ -339,7 +339,7 @@ def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> No
             ) from None
 
 
-def check_apart(config: WindowsConfig, found: Mapping[str, Origin]) -> None:
+def check_output_topic(config: WindowsConfig, found: Mapping[str, Origin]) -> None:
     """ConfigError where the results would be read as events. KafkaException."""
     if config.topic not in found:
         return
@@ -393,7 +393,7 @@ def results(stream: DataFrame, config: WindowsConfig) -> DataFrame:
     )
     slide = config.slide or config.window
     # They are apart from 1970 by so many of them, as if time were counted from there.
-    first = f"{-EPOCH_S * 1000 % length_ms(slide)} milliseconds"
+    first = f"{-EPOCH_S * 1000 % interval_ms(slide)} milliseconds"
     window = f.window("event_time", config.window, slide, first).alias("window")
     figures = once.groupBy(window, *[columns[name] for name in config.group]).agg(
         *[
@@ -436,7 +436,7 @@ def _event_time(config: WindowsConfig) -> str:
     micros = EVENT_TIMES[config.event_time_format] if config.event_time else "unix_micros(timestamp)"
     inside = f"micros >= {FIRST_S}000000L AND micros < {END_S}000000L"
     if config.ahead:
-        inside += f" AND micros <= unix_micros(timestamp) + {length_ms(config.ahead)}000L"
+        inside += f" AND micros <= unix_micros(timestamp) + {interval_ms(config.ahead)}000L"
     # A list of one gives what was worked out a name, and so it is not worked out thrice.
     since = f"timestamp_micros(micros - {EPOCH_S}000000L)"
     return f"transform(array({micros}), micros -> if({inside}, {since}, NULL))[0]"
@@ -472,13 +472,13 @@ def _figure(function: str, column: str | None) -> Column:
 
 def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
     """Begin. ConfigError, DeliveryError, KafkaException; ArchiveError where the input's topic is missing."""
-    claim(config)
+    claim_checkpoint(config)
     make_compacted(config.client, config.topic, config.partitions)
     options = {"startingOffsets": "earliest", **config.input.options}
-    ask = of_files(options) if config.input.format == "kwire" else Cluster(spark, options).origins
-    found = ask(None)
-    check_apart(config, found)
-    note_topics(config.checkpoint, found)
+    lookup = file_origins(options) if config.input.format == "kwire" else JvmAdmin(spark, options).origins
+    found = lookup(None)
+    check_output_topic(config, found)
+    record_topics(config.checkpoint, found)
     stream = spark.readStream.format(config.input.format).options(**options).load()
     writer = (
         results(stream, config)
@@ -508,7 +508,7 @@ def run(spark: SparkSession, config: WindowsConfig) -> Total:
             pass
 
         def onQueryProgress(self, event: Any) -> None:
-            note(config.checkpoint, json.loads(event.progress.json))
+            record_counts(config.checkpoint, json.loads(event.progress.json))
 
         def onQueryTerminated(self, event: Any) -> None:
             ended.set()
@@ -528,7 +528,7 @@ def command(config: JobConfig, master: str | None) -> int:
     from kwire.pipeline.session import session
 
     wanted = WindowsConfig.of(config)
-    claim(wanted)  # what is wrong with the checkpoint is said before Spark takes its time to start
+    claim_checkpoint(wanted)  # what is wrong with the checkpoint is said before Spark takes its time to start
     settings = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if wanted.state == "rocksdb" else {}
     spark = session("kwire windows", master=master, settings=settings)
     try:

@@ -25,44 +25,44 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from kwire.pipeline.mirror.source import ends
+from kwire.pipeline.mirror.source import end_offsets
 from kwire.pipeline.offset_map import (
-    ANSWER_SECONDS,
     OFFSET_BEGINNING,
+    RESULT_TIMEOUT_SECONDS,
     TIMEOUT_SECONDS,
     DeliveryError,
-    Entry,
-    Run,
-    decoded,
-    map_partitions,
-    map_place,
+    MapEntry,
+    OffsetRun,
+    committed_reader,
+    decode_entry,
+    map_partition_count,
+    map_partition_of,
     messages,
-    reader,
 )
 
 COMMITTED: Final = "committed"
 SAME: Final = "as it was"
-KEPT: Final = "not moved back"
+NOT_MOVED_BACK: Final = "not moved back"
 ACTIVE: Final = "not committed: the group has active members in the target"
-AHEAD: Final = "not mirrored so far yet"
+NOT_MIRRORED: Final = "not mirrored so far yet"
 REFUSED: Final = "refused: "
 EMPTY_STATES: Final = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD, ConsumerGroupState.UNKNOWN}
 UNKNOWN_GROUP: Final = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.COORDINATOR_NOT_AVAILABLE}
 
 
-class Index:
+class OffsetMapIndex:
     """Where in the map the entries for a partition are; the entries themselves stay there.
 
     `fetch(offset)` gives the entry at an offset of the map, and `next_record(offset)` the first offset of the
     target, from that one on, which has a record, or else its end.
     """
 
-    def __init__(self, fetch: Callable[[int], Entry], next_record: Callable[[int], int]) -> None:
+    def __init__(self, fetch: Callable[[int], MapEntry], next_record: Callable[[int], int]) -> None:
         self._fetch = fetch
         self._next_record = next_record
         self._sources = array("q")
         self._offsets = array("q")
-        self._last: tuple[int, Entry] | None = None
+        self._last: tuple[int, MapEntry] | None = None
         self.end = -1
         """The next offset of the source; -1 where nothing was mirrored."""
 
@@ -71,7 +71,7 @@ class Index:
         """From where on the map is to be read to know what is new."""
         return self._offsets[-1] + 1 if self._offsets else OFFSET_BEGINNING
 
-    def add(self, offset: int, entry: Entry) -> None:
+    def add(self, offset: int, entry: MapEntry) -> None:
         """An entry that follows the ones that are known. DeliveryError where it does not."""
         if self._sources and entry.source != self.end:
             raise DeliveryError(
@@ -96,20 +96,20 @@ class Index:
             after = max(after, entry.next_target)
         return self._next_record(max(0, after))
 
-    def _entry(self, number: int) -> Entry:
+    def _entry(self, number: int) -> MapEntry:
         offset = self._offsets[number]
         if self._last is None or self._last[0] != offset:
             self._last = offset, self._fetch(offset)
         return self._last[1]
 
 
-def _run_of(runs: tuple[Run, ...], source_offset: int) -> Run | None:
+def _run_of(runs: tuple[OffsetRun, ...], source_offset: int) -> OffsetRun | None:
     """The first run that has the offset, or one behind it."""
     number = max(0, bisect_right(runs, source_offset, key=lambda run: run.source) - 1)
     return next((run for run in runs[number : number + 2] if run.source + run.records > source_offset), None)
 
 
-class Moved(NamedTuple):
+class TranslatedOffset(NamedTuple):
     """What became of a group's offset."""
 
     group: str
@@ -123,17 +123,17 @@ class Moved(NamedTuple):
     target_lag: int | None
 
     def __str__(self) -> str:
-        there = "?" if self.target_offset is None else self.target_offset
+        target_offsets = "?" if self.target_offset is None else self.target_offset
         lags = f"lag {self.source_lag}"
         if self.target_lag is not None:
             lags += f", {self.target_lag} in the target"
         return (
-            f"{self.group} {self.topic}-{self.partition}: {self.source_offset} is {there}, "
+            f"{self.group} {self.topic}-{self.partition}: {self.source_offset} is {target_offsets}, "
             f"{self.verdict} ({lags})"
         )
 
 
-class Groups:
+class GroupOffsetSync:
     """Translates the offsets of groups, again and again. KafkaException, DeliveryError."""
 
     def __init__(
@@ -147,71 +147,85 @@ class Groups:
     ) -> None:
         self._clients = dict(source), dict(target)
         self._target = AdminClient({"log_level": "5", **target})
-        self._consumer = reader(dict(target), job)
+        self._consumer = committed_reader(dict(target), job)
         self._pattern = re.compile(pattern)
         self._move_back = move_back
-        self._indexes: dict[tuple[str, int], Index] = {}
+        self._indexes: dict[tuple[str, int], OffsetMapIndex] = {}
 
     def close(self) -> None:
         self._consumer.close()
 
-    def move(self, topics: Mapping[str, str]) -> list[Moved]:
+    def sync(self, topics: Mapping[str, str]) -> list[TranslatedOffset]:
         """Translate and commit what groups have in the topics of the source; their names in the target."""
         # All brokers are asked, and a client waits for those too that it has known and that are gone by now.
         source = AdminClient({"log_level": "5", **self._clients[0]})
-        listed = source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(ANSWER_SECONDS)
+        listed = source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(RESULT_TIMEOUT_SECONDS)
         names = sorted(one.group_id for one in listed.valid if self._pattern.fullmatch(one.group_id))
         found = {}
         for name, offsets in _committed(source, names).items():
-            mine = {place: offset for place, offset in offsets.items() if place[0] in topics}
+            mine = {
+                partition_key: offset
+                for partition_key, offset in offsets.items()
+                if partition_key[0] in topics
+            }
             if mine:
                 found[name] = mine
-        places = {place for offsets in found.values() for place in offsets}
-        for topic, partition in sorted(places):
+        partitions = {partition_key for offsets in found.values() for partition_key in offsets}
+        for topic, partition in sorted(partitions):
             self._refresh(topics[topic], partition)
-        source_ends = ends(self._clients[0], [TopicPartition(*place) for place in places])
-        target_ends = ends(
+        source_ends = end_offsets(
+            self._clients[0], [TopicPartition(*partition_key) for partition_key in partitions]
+        )
+        target_ends = end_offsets(
             self._clients[1],
-            [TopicPartition(topics[topic], number) for topic, number in places
+            [TopicPartition(topics[topic], number) for topic, number in partitions
              if (topics[topic], number) in self._indexes],
         )  # fmt: skip
-        there = _committed(self._target, list(found))
+        target_offsets = _committed(self._target, list(found))
         active = _active(self._target, list(found))
-        moved: list[Moved] = []
+        moved: list[TranslatedOffset] = []
         for name, offsets in found.items():
             for (topic, partition), (offset, metadata) in sorted(offsets.items()):
-                place = topics[topic], partition
-                index = self._indexes.get(place)
+                partition_key = topics[topic], partition
+                index = self._indexes.get(partition_key)
                 translated = None if index is None else index.translate(offset)
-                has = there.get(name, {}).get(place)
-                verdict = self._verdict(translated, has, name in active)
+                committed = target_offsets.get(name, {}).get(partition_key)
+                verdict = self._verdict(translated, committed, name in active)
                 if verdict == COMMITTED:
                     assert translated is not None
-                    verdict = self._commit(name, place, translated, metadata)
-                final = translated if verdict in (COMMITTED, SAME) else None if has is None else has[0]
-                lag = max(0, target_ends.get(place, 0) - final) if final is not None else None
+                    verdict = self._commit(name, partition_key, translated, metadata)
+                final = (
+                    translated
+                    if verdict in (COMMITTED, SAME)
+                    else None
+                    if committed is None
+                    else committed[0]
+                )
+                lag = max(0, target_ends.get(partition_key, 0) - final) if final is not None else None
                 source_lag = max(0, source_ends.get((topic, partition), offset) - offset)
-                moved.append(Moved(name, topic, partition, offset, translated, verdict, source_lag, lag))
+                moved.append(
+                    TranslatedOffset(name, topic, partition, offset, translated, verdict, source_lag, lag)
+                )
         return moved
 
-    def _verdict(self, translated: int | None, has: tuple[int, str] | None, is_active: bool) -> str:
+    def _verdict(self, translated: int | None, committed: tuple[int, str] | None, is_active: bool) -> str:
         if translated is None:
-            return AHEAD
-        if has is not None and has[0] == translated:
+            return NOT_MIRRORED
+        if committed is not None and committed[0] == translated:
             return SAME
         if is_active:
             return ACTIVE
-        if has is not None and has[0] > translated and not self._move_back:
-            return KEPT
+        if committed is not None and committed[0] > translated and not self._move_back:
+            return NOT_MOVED_BACK
         return COMMITTED
 
-    def _commit(self, group: str, place: tuple[str, int], offset: int, metadata: str) -> str:
-        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*place, offset, metadata)])
-        [answer] = self._target.alter_consumer_group_offsets(
-            [asked], request_timeout=TIMEOUT_SECONDS
+    def _commit(self, group: str, partition_key: tuple[str, int], offset: int, metadata: str) -> str:
+        requests = ConsumerGroupTopicPartitions(group, [TopicPartition(*partition_key, offset, metadata)])
+        [future] = self._target.alter_consumer_group_offsets(
+            [requests], request_timeout=TIMEOUT_SECONDS
         ).values()
         try:
-            [done] = answer.result(ANSWER_SECONDS).topic_partitions
+            [done] = future.result(RESULT_TIMEOUT_SECONDS).topic_partitions
             error = done.error
         except KafkaException as failure:
             error = failure.args[0]
@@ -222,38 +236,44 @@ class Groups:
         return ACTIVE if active else REFUSED + str(error.str())
 
     def _refresh(self, topic: str, partition: int) -> None:
-        count = map_partitions(self._consumer, map_place(topic, 0, 1).topic)
+        count = map_partition_count(self._consumer, map_partition_of(topic, 0, 1).topic)
         if partition >= count:
             return
-        place = map_place(topic, partition, count)
+        partition_key = map_partition_of(topic, partition, count)
         index = self._indexes.get((topic, partition))
         if index is None:
-            index = Index(self._fetcher(place), self._finder(TopicPartition(topic, partition)))
-        for message in messages(self._consumer, place, index.next_position):
-            index.add(message.offset(), decoded(message))
+            index = OffsetMapIndex(
+                self._fetcher(partition_key), self._finder(TopicPartition(topic, partition))
+            )
+        for message in messages(self._consumer, partition_key, index.next_position):
+            index.add(message.offset(), decode_entry(message))
         self._indexes[topic, partition] = index
 
-    def _fetcher(self, place: TopicPartition) -> Callable[[int], Entry]:
-        def fetch(offset: int) -> Entry:
-            for message in messages(self._consumer, place, offset):
-                return decoded(message)
-            raise DeliveryError(f"{place.topic}-{place.partition} has no entry at offset {offset} any more")
+    def _fetcher(self, partition_key: TopicPartition) -> Callable[[int], MapEntry]:
+        def fetch(offset: int) -> MapEntry:
+            for message in messages(self._consumer, partition_key, offset):
+                return decode_entry(message)
+            raise DeliveryError(
+                f"{partition_key.topic}-{partition_key.partition} has no entry at offset {offset} any more"
+            )
 
         return fetch
 
-    def _finder(self, place: TopicPartition) -> Callable[[int], int]:
+    def _finder(self, partition_key: TopicPartition) -> Callable[[int], int]:
         def next_record(offset: int) -> int:
-            return first_at_or_after(self._consumer, place, offset)
+            return first_at_or_after(self._consumer, partition_key, offset)
 
         return next_record
 
 
-def first_at_or_after(consumer: Consumer, place: TopicPartition, offset: int) -> int:
+def first_at_or_after(consumer: Consumer, partition_key: TopicPartition, offset: int) -> int:
     """The first offset, from that one on, which has a committed record; where there is none, the end."""
-    consumer.assign([TopicPartition(place.topic, place.partition, offset)])
+    consumer.assign([TopicPartition(partition_key.topic, partition_key.partition, offset)])
     message = consumer.poll(TIMEOUT_SECONDS)
     if message is None:
-        raise DeliveryError(f"{place.topic}-{place.partition} does not answer for offset {offset}")
+        raise DeliveryError(
+            f"{partition_key.topic}-{partition_key.partition} does not answer for offset {offset}"
+        )
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)
@@ -262,24 +282,27 @@ def first_at_or_after(consumer: Consumer, place: TopicPartition, offset: int) ->
 
 def _committed(admin: Any, groups: Iterable[str]) -> dict[str, dict[tuple[str, int], tuple[int, str]]]:
     """What groups have committed: offset and metadata; nothing for those that are not there."""
-    asked: dict[str, Any] = {}
+    requests: dict[str, Any] = {}
     for group in groups:
         # The client takes one group a call.
-        asked |= admin.list_consumer_group_offsets(
+        requests |= admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_SECONDS
         )
     found = {}
-    for group, answer in asked.items():
+    for group, future in requests.items():
         try:
-            places = answer.result(ANSWER_SECONDS).topic_partitions or []
+            partitions = future.result(RESULT_TIMEOUT_SECONDS).topic_partitions or []
         except KafkaException as error:
             if error.args[0].code() not in UNKNOWN_GROUP:
                 raise
-            places = []
+            partitions = []
         found[group] = {
-            (place.topic, place.partition): (int(place.offset), place.metadata or "")
-            for place in places
-            if place.error is None and place.offset >= 0
+            (partition_key.topic, partition_key.partition): (
+                int(partition_key.offset),
+                partition_key.metadata or "",
+            )
+            for partition_key in partitions
+            if partition_key.error is None and partition_key.offset >= 0
         }
     return found
 
@@ -289,9 +312,9 @@ def _active(admin: Any, groups: list[str]) -> set[str]:
     if not groups:
         return set()
     found = set()
-    for group, answer in admin.describe_consumer_groups(groups, request_timeout=TIMEOUT_SECONDS).items():
+    for group, future in admin.describe_consumer_groups(groups, request_timeout=TIMEOUT_SECONDS).items():
         try:
-            description = answer.result(ANSWER_SECONDS)
+            description = future.result(RESULT_TIMEOUT_SECONDS)
         except KafkaException as error:
             if error.args[0].code() not in UNKNOWN_GROUP:
                 raise

@@ -15,7 +15,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, OffsetSpec
 
 from kwire.pipeline.config import ConfigError, Input
-from kwire.pipeline.offset_map import ANSWER_SECONDS, TIMEOUT_SECONDS, DeliveryError
+from kwire.pipeline.offset_map import RESULT_TIMEOUT_SECONDS, TIMEOUT_SECONDS, DeliveryError
 from kwire.pipeline.origin import INTERNAL, Origin, of_log
 from kwire.pipeline.segments.options import parse
 
@@ -70,7 +70,7 @@ class KafkaSource:
         described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT_SECONDS)
         return {
             name: SourceTopic(
-                Origin(str(metadata.cluster_id), name, _text(found.result(ANSWER_SECONDS).topic_id)),
+                Origin(str(metadata.cluster_id), name, _text(found.result(RESULT_TIMEOUT_SECONDS).topic_id)),
                 len(metadata.topics[name].partitions),
             )
             for name, found in described.items()
@@ -82,7 +82,7 @@ class KafkaSource:
         [found] = self._admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
         return {
             name: str(entry.value)
-            for name, entry in found.result(ANSWER_SECONDS).items()
+            for name, entry in found.result(RESULT_TIMEOUT_SECONDS).items()
             if name in wanted and entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         }
 
@@ -139,7 +139,7 @@ def source_of(input_: Input, client: Mapping[str, str]) -> Source:
     return KafkaSource(client, input_.options)
 
 
-def ends(client: Mapping[str, str], places: Iterable[TopicPartition]) -> dict[tuple[str, int], int]:
+def end_offsets(client: Mapping[str, str], places: Iterable[TopicPartition]) -> dict[tuple[str, int], int]:
     """Where partitions end for those who read what is committed, if they are there. KafkaException."""
     asked = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
     if not asked:
@@ -152,7 +152,7 @@ def ends(client: Mapping[str, str], places: Iterable[TopicPartition]) -> dict[tu
     found = {}
     for place, answer in answers.items():
         try:
-            found[place.topic, place.partition] = int(answer.result(ANSWER_SECONDS).offset)
+            found[place.topic, place.partition] = int(answer.result(RESULT_TIMEOUT_SECONDS).offset)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise

@@ -18,7 +18,7 @@ COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "
 RESULT: Final = "topic string, partition int, records long, next_offset long"
 
 
-class Part(NamedTuple):
+class PartitionStep(NamedTuple):
     """What a step is to do with a partition of the source."""
 
     target: Target
@@ -30,7 +30,7 @@ class Part(NamedTuple):
     """Whether no earlier step was about this partition."""
 
 
-class Done(NamedTuple):
+class PartitionResult(NamedTuple):
     """What became of it."""
 
     topic: str
@@ -40,7 +40,7 @@ class Done(NamedTuple):
     next_offset: int
 
 
-Plan = Mapping[tuple[str, int], Part]
+Plan = Mapping[tuple[str, int], PartitionStep]
 
 
 def deliver_batches(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -77,7 +77,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], 
             yield (topic, partition), Outgoing(offset, time_ms, key, value, pairs)
 
 
-def deliver_part(key: tuple[str, int], part: Part, records: Iterable[Outgoing]) -> Done:
+def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Outgoing]) -> PartitionResult:
     """Deliver those records that are not there yet, and note the whole range. DeliveryError."""
     topic, partition = key
     try:
@@ -85,22 +85,22 @@ def deliver_part(key: tuple[str, int], part: Part, records: Iterable[Outgoing]) 
             start, records = first_offset(delivery.next_offset, part, records)
             count = delivery.deliver((one for one in records if one.source_offset >= start), start, part.end)
             assert delivery.next_offset is not None
-            return Done(topic, partition, count, delivery.next_offset)
+            return PartitionResult(topic, partition, count, delivery.next_offset)
     except KafkaException as error:
         raise DeliveryError(f"{part.target.name} of the target: {error.args[0].str()}") from None
 
 
 def first_offset(
-    progress: int | None, part: Part, records: Iterable[Outgoing]
+    progress: int | None, part: PartitionStep, records: Iterable[Outgoing]
 ) -> tuple[int, Iterable[Outgoing]]:
     """Where to go on, and the records. DeliveryError where the map does not say what the checkpoint does."""
     name = part.target.name
-    anew = "delete the checkpoint, and what is missing is mirrored"
+    remedy = "delete the checkpoint, and what is missing is mirrored"
     if progress is None:
         if not part.is_new:
             raise DeliveryError(
                 f"{name} has no offset map, and the checkpoint says that it was mirrored: it is another "
-                f"mirror's, or the target has been deleted; {anew}"
+                f"mirror's, or the target has been deleted; {remedy}"
             )
         if part.start is not None:
             return part.start, records
@@ -110,12 +110,12 @@ def first_offset(
     if part.start is not None and progress < part.start:
         raise DeliveryError(
             f"{name} was mirrored up to offset {progress} of the source, and the checkpoint goes on at "
-            f"{part.start}: it is another mirror's, or the target is an older copy; {anew}"
+            f"{part.start}: it is another mirror's, or the target is an older copy; {remedy}"
         )
     return progress, records
 
 
-class Span(NamedTuple):
+class StepRange(NamedTuple):
     """The offsets that a step is about, by Spark's checkpoint."""
 
     start: int | None
@@ -123,7 +123,7 @@ class Span(NamedTuple):
     is_new: bool
 
 
-def spans(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], Span]:
+def checkpoint_ranges(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], StepRange]:
     """What a step is about. DeliveryError where the checkpoint is not as Spark writes it."""
     ends = _offsets(checkpoint / "offsets" / str(batch_id))
     before: dict[tuple[str, int], int] = {}
@@ -132,15 +132,17 @@ def spans(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], Span]:
         before = _offsets(checkpoint / "offsets" / str(batch_id - 1))
     elif first.exists():
         before = _offsets(first)  # where Spark's Kafka source has noted its start
-    return {key: Span(before.get(key), end, not batch_id or key not in before) for key, end in ends.items()}
+    return {
+        key: StepRange(before.get(key), end, not batch_id or key not in before) for key, end in ends.items()
+    }
 
 
 def _offsets(path: Path) -> dict[tuple[str, int], int]:
     try:
-        told = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        content = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
         return {
             (topic, int(partition)): int(offset)
-            for topic, partitions in told.items()
+            for topic, partitions in content.items()
             for partition, offset in partitions.items()
         }
     except (OSError, ValueError, AttributeError, IndexError) as error:

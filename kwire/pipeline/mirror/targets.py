@@ -10,15 +10,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from kwire.pipeline.offset_map import (
-    ANSWER_SECONDS,
     MAP_SUFFIX,
+    RESULT_TIMEOUT_SECONDS,
     TIMEOUT_SECONDS,
     DeliveryError,
-    Entry,
+    MapEntry,
+    committed_reader,
     last_entry,
-    map_place,
+    map_partition_of,
     messages,
-    reader,
 )
 from kwire.pipeline.origin import Origin
 
@@ -35,7 +35,7 @@ class TargetTopic(NamedTuple):
     settings: Mapping[str, str]
 
 
-Progress = dict[tuple[str, int], Entry | None]
+Progress = dict[tuple[str, int], MapEntry | None]
 """The last entry of the map for partitions of the target; None where nothing was mirrored."""
 
 
@@ -48,7 +48,7 @@ def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> P
     admin: Any = AdminClient({"log_level": "5", **client})
     metadata = admin.list_topics(timeout=TIMEOUT_SECONDS)
     counts = {name: len(found.partitions) for name, found in metadata.topics.items()}
-    consumer = reader(dict(client), job)
+    consumer = committed_reader(dict(client), job)
     found: Progress = {}
     sources = {topic.origin[:2] for topic in topics}
     try:
@@ -69,18 +69,18 @@ def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> P
 
 
 def _checked(consumer: Consumer, job: str, topic: TargetTopic, counts: Mapping[str, int]) -> Progress:
-    there = counts.get(topic.name, 0)
-    if there > topic.partitions:
+    existing = counts.get(topic.name, 0)
+    if existing > topic.partitions:
         raise DeliveryError(
-            f"topic {topic.name} has {there} partitions, and {topic.origin.topic} of the source has "
+            f"topic {topic.name} has {existing} partitions, and {topic.origin.topic} of the source has "
             f"{topic.partitions}: records cannot keep theirs; choose another prefix or suffix"
         )
     found: Progress = {(topic.name, partition): None for partition in range(topic.partitions)}
     in_map = counts.get(topic.name + MAP_SUFFIX, 0)
-    for partition in range(there):
+    for partition in range(existing):
         entry = None
         if partition < in_map:
-            entry = last_entry(consumer, map_place(topic.name, partition, in_map))
+            entry = last_entry(consumer, map_partition_of(topic.name, partition, in_map))
         if entry is not None:
             check_owner(job, topic, partition, entry)
         elif _has_records(consumer, TopicPartition(topic.name, partition)):
@@ -89,9 +89,9 @@ def _checked(consumer: Consumer, job: str, topic: TargetTopic, counts: Mapping[s
                 f"choose another prefix or suffix"
             )
         found[topic.name, partition] = entry
-    if not there and in_map:
+    if not existing and in_map:
         for partition in range(in_map):
-            if last_entry(consumer, map_place(topic.name, partition, in_map)) is not None:
+            if last_entry(consumer, map_partition_of(topic.name, partition, in_map)) is not None:
                 raise DeliveryError(
                     f"topic {topic.name} is gone, and its map {topic.name}{MAP_SUFFIX} is not: delete that "
                     f"and the checkpoint to mirror anew"
@@ -99,7 +99,7 @@ def _checked(consumer: Consumer, job: str, topic: TargetTopic, counts: Mapping[s
     return found
 
 
-def check_owner(job: str, topic: TargetTopic, partition: int, entry: Entry) -> None:
+def check_owner(job: str, topic: TargetTopic, partition: int, entry: MapEntry) -> None:
     """DeliveryError where an entry of a map is not one of this mirror."""
     origin = Origin.of(entry.origin)
     if entry.job != job or entry.partition != partition:
@@ -130,15 +130,15 @@ def _has_records(consumer: Consumer, place: TopicPartition) -> bool:
 def _make(
     admin: Any, name: str, partitions: int, settings: Mapping[str, str], counts: Mapping[str, int]
 ) -> None:
-    there = counts.get(name, 0)
-    if not there:
-        asked = admin.create_topics([NewTopic(name, num_partitions=partitions, config=dict(settings))])
-    elif there < partitions:
-        asked = admin.create_partitions([NewPartitions(name, partitions)])
+    existing = counts.get(name, 0)
+    if not existing:
+        futures = admin.create_topics([NewTopic(name, num_partitions=partitions, config=dict(settings))])
+    elif existing < partitions:
+        futures = admin.create_partitions([NewPartitions(name, partitions)])
     else:
         return
     try:
-        asked[name].result(ANSWER_SECONDS)
+        futures[name].result(RESULT_TIMEOUT_SECONDS)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise

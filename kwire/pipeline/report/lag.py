@@ -41,11 +41,11 @@ def lags(client: Mapping[str, str], topic: str) -> list[GroupLag]:
     about = admin.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
     if about.error is not None:
         raise KafkaException(about.error)
-    places = [TopicPartition(topic, partition) for partition in about.partitions]
-    asked = admin.list_offsets(
-        dict.fromkeys(places, ADMIN.OffsetSpec.latest()), request_timeout=TIMEOUT_SECONDS
+    partitions = [TopicPartition(topic, partition) for partition in about.partitions]
+    futures = admin.list_offsets(
+        dict.fromkeys(partitions, ADMIN.OffsetSpec.latest()), request_timeout=TIMEOUT_SECONDS
     )
-    ends = {place.partition: future.result().offset for place, future in asked.items()}
+    ends = {partition.partition: future.result().offset for partition, future in futures.items()}
     listed = admin.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result()
     if listed.errors:
         raise listed.errors[0]
@@ -56,15 +56,15 @@ def lags(client: Mapping[str, str], topic: str) -> list[GroupLag]:
         # The client asks about one group in each call.
         futures = {
             name: admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(name, places)], request_timeout=TIMEOUT_SECONDS
+                [ConsumerGroupTopicPartitions(name, partitions)], request_timeout=TIMEOUT_SECONDS
             )[name]
             for name in names[first : first + GROUPS_AT_ONCE]
         }
         for name, future in futures.items():
             committed = {
-                place.partition: place.offset
-                for place in future.result().topic_partitions
-                if place.error is None
+                partition.partition: partition.offset
+                for partition in future.result().topic_partitions
+                if partition.error is None
             }
             lag = lag_of(committed, ends)
             if lag:

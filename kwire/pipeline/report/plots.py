@@ -20,8 +20,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 WIDTH_INCHES: Final = 9.0
-COLOUR: Final = "#2563a8"
-COLOURS: Final = ("#2563a8", "#d9822b", "#3d9970", "#a23b72", "#7a6c5d", "#c0392b")
+COLOR: Final = "#2563a8"
+COLORS: Final = ("#2563a8", "#d9822b", "#3d9970", "#a23b72", "#7a6c5d", "#c0392b")
 LABEL_LENGTH: Final = 40
 STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
@@ -43,12 +43,12 @@ def over_time(name: str, times: Sequence[datetime], values: Sequence[float], uni
     with mpl.rc_context(STYLE):
         figure, axes = _axes(2.6)
         if len(times) == 1:
-            axes.bar([0], values, width=0.2, color=COLOUR)
+            axes.bar([0], values, width=0.2, color=COLOR)
             axes.set_xticks([0], [times[0].strftime("%Y-%m-%d %H:%M")])
         else:
             where = DATES.date2num(list(times))
-            axes.fill_between(where, values, step="post", color=COLOUR, alpha=0.25, linewidth=0)
-            axes.step(where, values, where="post", color=COLOUR, linewidth=1.1)
+            axes.fill_between(where, values, step="post", color=COLOR, alpha=0.25, linewidth=0)
+            axes.step(where, values, where="post", color=COLOR, linewidth=1.1)
             # Matplotlib refuses an axis that leaves the years 1 to 9999, if only by its margin.
             least, most = DATES.date2num([datetime.min, datetime(9999, 12, 31, 23, 59)])
             left, right = axes.get_xlim()
@@ -70,7 +70,7 @@ def bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]]
         for number, (title, values) in enumerate(series.items()):
             shift = (number - (len(series) - 1) / 2) * width
             where = [at + shift for at in range(len(labels))]
-            axes.bar(where, values, width=width, color=COLOURS[number % len(COLOURS)], label=title)
+            axes.bar(where, values, width=width, color=COLORS[number % len(COLORS)], label=title)
         every = max(1, -(-len(labels) // 24))
         axes.set_xticks(range(0, len(labels), every), [_label(text) for text in labels[::every]])
         axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
@@ -81,11 +81,11 @@ def bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]]
         return _svg(figure, name)
 
 
-def lying_bars(name: str, labels: Sequence[str], values: Sequence[float], unit: str) -> str:
+def horizontal_bars(name: str, labels: Sequence[str], values: Sequence[float], unit: str) -> str:
     """Bars from left to right, the first on top: for labels that are long."""
     with mpl.rc_context(STYLE):
         figure, axes = _axes(0.7 + 0.24 * max(1, len(labels)))
-        axes.barh(range(len(labels)), values, color=COLOUR)
+        axes.barh(range(len(labels)), values, color=COLOR)
         axes.set_yticks(range(len(labels)), [_label(text) for text in labels])
         axes.invert_yaxis()
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

@@ -6,54 +6,56 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kwire.pipeline.report import plots
-from kwire.pipeline.report.figures import FRAMED, SIZE_CLASSES, filled, size_class
 from kwire.pipeline.report.page import Cell, Page, Plot, Section, Table, duration, share, size
+from kwire.pipeline.report.profile_statistics import FRAMED, SIZE_CLASSES, filled, size_class
 
 KIND_NAMES: Final = {FRAMED: "framed with a schema id (Avro or another of a registry's)"}
-MOST_PARTITIONS: Final = 200
+MAX_PARTITIONS: Final = 200
 """In a table; the plot has all of them."""
 
 
 def page_of(topics: Sequence[Mapping[str, Any]]) -> Page:
-    """A page for the figures of each topic; see pipeline/report/figures.py."""
+    """A page for the figures of each topic; see pipeline/report/profile_statistics.py."""
     sections: list[Section] = []
-    for figures in topics:
-        prefix = f"{figures['topic']}: " if len(topics) > 1 else ""
+    for statistics in topics:
+        prefix = f"{statistics['topic']}: " if len(topics) > 1 else ""
         found = [
-            _overview(figures),
-            _rates(figures),
-            _partitions(figures),
-            _keys(figures),
-            _sizes(figures),
-            _values(figures),
-            _headers(figures),
-            _timestamps(figures),
+            _overview(statistics),
+            _rates(statistics),
+            _partitions(statistics),
+            _keys(statistics),
+            _sizes(statistics),
+            _values(statistics),
+            _headers(statistics),
+            _timestamps(statistics),
         ]
-        if figures["groups"] is not None:
-            found.append(_groups(figures))
+        if statistics["groups"] is not None:
+            found.append(_groups(statistics))
         sections += [section._replace(title=prefix + section.title) for section in found]
-    names = ", ".join(figures["topic"] for figures in topics)
-    sides = ", ".join(sorted({f"{figures['side']} at {figures['looked_at']}" for figures in topics}))
+    names = ", ".join(statistics["topic"] for statistics in topics)
+    sides = ", ".join(
+        sorted({f"{statistics['side']} at {statistics['profiled_at']}" for statistics in topics})
+    )
     return Page(f"Profile of {names}", sides, sections)
 
 
-def _overview(figures: Mapping[str, Any]) -> Section:
-    keys, times = figures["keys"], figures["timestamps"]
-    kinds = figures["values"]["kinds"]
+def _overview(statistics: Mapping[str, Any]) -> Section:
+    keys, times = statistics["keys"], statistics["timestamps"]
+    kinds = statistics["values"]["kinds"]
     facts: list[tuple[str, Cell]] = [
-        ("records", figures["records"]),
-        ("keys, values and headers", size(figures["bytes"])),
-        ("partitions with records", len(figures["partitions"])),
+        ("records", statistics["records"]),
+        ("keys, values and headers", size(statistics["bytes"])),
+        ("partitions with records", len(statistics["partitions"])),
         ("first timestamp", times["first"]),
         ("last timestamp", times["last"]),
-        ("distinct keys, about", keys["distinct_about"]),
+        ("distinct keys, about", keys["distinct_estimate"]),
         ("share of the hottest key", share(keys["hottest_share"])),
         ("most values are", _kind(kinds[0]["kind"]) if kinds else None),
-        ("tombstones", figures["tombstones"]),
+        ("tombstones", statistics["tombstones"]),
         ("out of order", times["out_of_order"]),
     ]
     notes = []
-    if not figures["sketches_exact"]:
+    if not statistics["sketches_exact"]:
         notes.append(
             "Spark had to repeat a part of the work, and what it did twice is twice in the keys, sizes, "
             "headers and kinds of values. Partitions and rates are exact."
@@ -61,16 +63,16 @@ def _overview(figures: Mapping[str, Any]) -> Section:
     return Section("Overview", facts, notes=notes)
 
 
-def _rates(figures: Mapping[str, Any]) -> Section:
-    step_s = figures["rates"]["step_seconds"]
-    steps = filled(figures["rates"]["points"], step_s)
-    outside = figures["rates"]["records_outside_years_1_to_9999"]
+def _rates(statistics: Mapping[str, Any]) -> Section:
+    step_s = statistics["rates"]["step_seconds"]
+    steps = filled(statistics["rates"]["points"], step_s)
+    outside = statistics["rates"]["records_outside_years_1_to_9999"]
     notes = [f"{outside:,} records have timestamps outside the years 1 to 9999."] if outside else []
     if not steps:
         return Section("Rate", notes=notes or ["No record has a timestamp."])
     times = [start for start, _, _ in steps]
     each = duration(step_s)
-    name = figures["topic"]
+    name = statistics["topic"]
     busiest = max(steps, key=lambda step: step[1])
     return Section(
         "Rate",
@@ -93,13 +95,13 @@ def _rates(figures: Mapping[str, Any]) -> Section:
     )
 
 
-def _partitions(figures: Mapping[str, Any]) -> Section:
-    rows = figures["partitions"]
+def _partitions(statistics: Mapping[str, Any]) -> Section:
+    rows = statistics["partitions"]
     if not rows:
         return Section("Partitions", notes=["There are no records."])
     labels = [str(row["partition"]) for row in rows]
-    name = figures["topic"]
-    fair = figures["records"] / len(rows)
+    name = statistics["topic"]
+    fair = statistics["records"] / len(rows)
     most = max(rows, key=lambda row: row["records"])
     return Section(
         "Partitions",
@@ -136,17 +138,17 @@ def _partitions(figures: Mapping[str, Any]) -> Section:
                         row["last"],
                         row["tombstones"],
                     ]
-                    for row in rows[:MOST_PARTITIONS]
+                    for row in rows[:MAX_PARTITIONS]
                 ],
             )
         ],
     )
 
 
-def _keys(figures: Mapping[str, Any]) -> Section:
-    keys = figures["keys"]
+def _keys(statistics: Mapping[str, Any]) -> Section:
+    keys = statistics["keys"]
     facts: list[tuple[str, Cell]] = [
-        ("distinct, about", keys["distinct_about"]),
+        ("distinct, about", keys["distinct_estimate"]),
         ("records without key", keys["without"]),
         ("share of the hottest", share(keys["hottest_share"])),
         ("share of those below", share(sum(one["share"] for one in keys["top"]))),
@@ -158,8 +160,8 @@ def _keys(figures: Mapping[str, Any]) -> Section:
         facts,
         [
             Plot(
-                plots.lying_bars(
-                    f"{figures['topic']} keys",
+                plots.horizontal_bars(
+                    f"{statistics['topic']} keys",
                     [one["key"] for one in keys["top"]],
                     [one["records"] for one in keys["top"]],
                     "records",
@@ -176,20 +178,20 @@ def _keys(figures: Mapping[str, Any]) -> Section:
     )
 
 
-def _sizes(figures: Mapping[str, Any]) -> Section:
-    classes = figures["size_classes"]
+def _sizes(statistics: Mapping[str, Any]) -> Section:
+    classes = statistics["size_classes"]
     used = [number for number in range(SIZE_CLASSES) if classes["key"][number] or classes["value"][number]]
-    told = {name: one for name, one in figures["sizes"].items() if one["quantiles"]}
-    if not used or not told:
+    measured = {name: one for name, one in statistics["sizes"].items() if one["quantiles"]}
+    if not used or not measured:
         return Section("Sizes", notes=["No record has a key or a value."])
     shown = range(used[0], used[-1] + 1)
-    columns = list(next(iter(told.values()))["quantiles"])
+    columns = list(next(iter(measured.values()))["quantiles"])
     return Section(
         "Sizes",
         plots=[
             Plot(
                 plots.bars(
-                    f"{figures['topic']} sizes",
+                    f"{statistics['topic']} sizes",
                     [_class(number) for number in shown],
                     {name: [classes[name][number] for number in shown] for name in ("key", "value")},
                     "records",
@@ -200,7 +202,7 @@ def _sizes(figures: Mapping[str, Any]) -> Section:
         tables=[
             Table(
                 ["bytes of", *columns, "together"],
-                [[name, *one["quantiles"].values(), size(one["bytes"])] for name, one in told.items()],
+                [[name, *one["quantiles"].values(), size(one["bytes"])] for name, one in measured.items()],
             )
         ],
     )
@@ -212,8 +214,8 @@ def _class(number: int) -> str:
     return f"≥ {text}" if high is None else text
 
 
-def _values(figures: Mapping[str, Any]) -> Section:
-    values = figures["values"]
+def _values(statistics: Mapping[str, Any]) -> Section:
+    values = statistics["values"]
     tables = [
         Table(
             ["values are", "records", "share"],
@@ -240,8 +242,8 @@ def _values(figures: Mapping[str, Any]) -> Section:
     if values["kinds"]:
         pictures.append(
             Plot(
-                plots.lying_bars(
-                    f"{figures['topic']} kinds",
+                plots.horizontal_bars(
+                    f"{statistics['topic']} kinds",
                     [one["kind"] for one in values["kinds"]],
                     [one["records"] for one in values["kinds"]],
                     "records",
@@ -256,8 +258,8 @@ def _kind(kind: str) -> str:
     return KIND_NAMES.get(kind, kind)
 
 
-def _headers(figures: Mapping[str, Any]) -> Section:
-    headers = figures["headers"]
+def _headers(statistics: Mapping[str, Any]) -> Section:
+    headers = statistics["headers"]
     facts: list[tuple[str, Cell]] = [
         ("records with headers", headers["records"]),
         ("share", share(headers["share"])),
@@ -271,8 +273,8 @@ def _headers(figures: Mapping[str, Any]) -> Section:
     return Section("Headers", facts, tables=[table])
 
 
-def _timestamps(figures: Mapping[str, Any]) -> Section:
-    times = figures["timestamps"]
+def _timestamps(statistics: Mapping[str, Any]) -> Section:
+    times = statistics["timestamps"]
     behind = times["behind_ms"]
     facts: list[tuple[str, Cell]] = [
         *[(f"of type {name}", count) for name, count in times["types"].items()],
@@ -282,7 +284,7 @@ def _timestamps(figures: Mapping[str, Any]) -> Section:
     if behind:
         facts += [
             ("those are behind, at the median", duration(behind["p50"] / 1000)),
-            ("and at the most", duration(behind["most"] / 1000)),
+            ("and at the most", duration(behind["max"] / 1000)),
         ]
     return Section(
         "Timestamps",
@@ -294,8 +296,8 @@ def _timestamps(figures: Mapping[str, Any]) -> Section:
     )
 
 
-def _groups(figures: Mapping[str, Any]) -> Section:
-    groups = figures["groups"]
+def _groups(statistics: Mapping[str, Any]) -> Section:
+    groups = statistics["groups"]
     if not groups:
         return Section("Consumer groups", notes=["No group has committed offsets of this topic."])
     shown = groups[:20]
@@ -303,8 +305,8 @@ def _groups(figures: Mapping[str, Any]) -> Section:
         "Consumer groups",
         plots=[
             Plot(
-                plots.lying_bars(
-                    f"{figures['topic']} groups",
+                plots.horizontal_bars(
+                    f"{statistics['topic']} groups",
                     [one["group"] for one in shown],
                     [one["lag"] for one in shown],
                     "offsets",

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-MOST_PROPERTIES: Final = 200
-DEEPEST: Final = 8
+MAX_PROPERTIES: Final = 200
+MAX_DEPTH: Final = 8
 EXAMPLE_LENGTH: Final = 60
 
 FORMATS: Final = {
@@ -33,7 +33,7 @@ class Field(NamedTuple):
     example: str
 
 
-class Guess(NamedTuple):
+class InferredSchema(NamedTuple):
     """What a sample told."""
 
     sampled: int
@@ -43,16 +43,16 @@ class Guess(NamedTuple):
     fields: list[Field]
 
 
-class _Place:
+class _Node:
     """All values seen at one place."""
 
     def __init__(self) -> None:
         self.seen = 0
         self.types: Counter[str] = Counter()
         self.formats: Counter[str] = Counter()
-        self.properties: dict[str, _Place] = {}
-        self.items: _Place | None = None
-        self.cut = False
+        self.properties: dict[str, _Node] = {}
+        self.items: _Node | None = None
+        self.truncated = False
         self.example: Any = None
 
     def add(self, value: Any, depth: int = 0) -> None:
@@ -63,18 +63,18 @@ class _Place:
             self.example = value
         if kind == "string":
             self.formats.update(name for name, form in FORMATS.items() if form.fullmatch(value))
-        elif kind in ("object", "array") and depth >= DEEPEST:
-            self.cut = True
+        elif kind in ("object", "array") and depth >= MAX_DEPTH:
+            self.truncated = True
         elif kind == "object":
             for name, inner in value.items():
                 if name not in self.properties:
-                    if len(self.properties) >= MOST_PROPERTIES:
-                        self.cut = True
+                    if len(self.properties) >= MAX_PROPERTIES:
+                        self.truncated = True
                         continue
-                    self.properties[name] = _Place()
+                    self.properties[name] = _Node()
                 self.properties[name].add(inner, depth + 1)
         elif kind == "array":
-            self.items = self.items or _Place()
+            self.items = self.items or _Node()
             for inner in value:
                 self.items.add(inner, depth + 1)
 
@@ -94,15 +94,15 @@ class _Place:
         if (form := self.format()) is not None:
             found["format"] = form
         if self.properties:
-            found["properties"] = {name: place.schema() for name, place in sorted(self.properties.items())}
+            found["properties"] = {name: node.schema() for name, node in sorted(self.properties.items())}
             required = [
-                name for name, place in sorted(self.properties.items()) if place.seen == self.types["object"]
+                name for name, node in sorted(self.properties.items()) if node.seen == self.types["object"]
             ]
             if required:
                 found["required"] = required
         if self.items is not None:
             found["items"] = self.items.schema()
-        if self.cut:
+        if self.truncated:
             found["additionalProperties"] = True
         return found
 
@@ -111,15 +111,15 @@ class _Place:
             form = self.format()
             types = " or ".join(self.names()) + (f" ({form})" if form else "")
             yield Field(path, types, self.seen / around if around else 0.0, _example(self.example))
-        for name, place in sorted(self.properties.items()):
-            yield from place.fields(f"{path}.{name}" if path else name, self.types["object"])
+        for name, node in sorted(self.properties.items()):
+            yield from node.fields(f"{path}.{name}" if path else name, self.types["object"])
         if self.items is not None and self.items.seen:
             yield from self.items.fields(f"{path}[]", self.items.seen)
 
 
-def infer(values: Iterable[bytes]) -> Guess:
+def infer(values: Iterable[bytes]) -> InferredSchema:
     """The schema of those values that are JSON."""
-    root, sampled = _Place(), 0
+    root, sampled = _Node(), 0
     for value in values:
         sampled += 1
         try:
@@ -127,7 +127,7 @@ def infer(values: Iterable[bytes]) -> Guess:
         except (ValueError, RecursionError):
             continue
         root.add(found)
-    return Guess(sampled, root.seen, root.schema(), list(root.fields("", 0)))
+    return InferredSchema(sampled, root.seen, root.schema(), list(root.fields("", 0)))
 
 
 def _type_of(value: Any) -> str:

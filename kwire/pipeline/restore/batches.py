@@ -14,7 +14,7 @@ BATCH_BYTES: Final = 128 << 10
 """Of keys, values and headers, before compression: far below what brokers and consumers take at once."""
 _RECORD_BYTES: Final = 16
 """About what a record costs beside what is in it."""
-MOST_DELTA: Final = 0x7FFFFFFF
+MAX_OFFSET_DELTA: Final = 0x7FFFFFFF
 """Offsets within a batch are written as 32-bit distances from its base offset."""
 LEADER_EPOCH: Final = 0
 """That of every batch: the log begins with the first leader of its partition."""
@@ -41,21 +41,21 @@ def batches(rows: Iterable[Row], start: int, end: int, limits: Limits = Limits()
     for row in rows:
         if not start <= row.offset < end or (pending and row.offset <= pending[-1].offset):
             raise ValueError(f"offset {row.offset} is not between {start} and {end}, or comes twice")
-        if pending and (size_bytes >= limits.batch_bytes or not _belongs(pending[0], row, base)):
-            yield _built(pending, base, pending[-1].offset + 1, limits)
+        if pending and (size_bytes >= limits.batch_bytes or not _fits_batch(pending[0], row, base)):
+            yield _build_batch(pending, base, pending[-1].offset + 1, limits)
             base = pending[-1].offset + 1
             pending, size_bytes = [], 0
-        if not pending and row.offset - base > MOST_DELTA:
+        if not pending and row.offset - base > MAX_OFFSET_DELTA:
             base = row.offset
         pending.append(row)
         size_bytes += _size_bytes(row)
     if pending:
-        yield _built(pending, base, min(end, base + MOST_DELTA + 1), limits)
+        yield _build_batch(pending, base, min(end, base + MAX_OFFSET_DELTA + 1), limits)
 
 
-def _belongs(first: Row, row: Row, base: int) -> bool:
+def _fits_batch(first: Row, row: Row, base: int) -> bool:
     """Whether a row can be in the batch that begins with another one."""
-    if row.offset - base > MOST_DELTA or row.timestamp_type != first.timestamp_type:
+    if row.offset - base > MAX_OFFSET_DELTA or row.timestamp_type != first.timestamp_type:
         return False
     # A batch that the broker has stamped has one time for all of its records.
     return row.timestamp_type != LOG_APPEND_TIME or row.timestamp_ms == first.timestamp_ms
@@ -68,7 +68,7 @@ def _size_bytes(row: Row) -> int:
     return size
 
 
-def _built(rows: list[Row], base: int, end: int, limits: Limits) -> bytearray:
+def _build_batch(rows: list[Row], base: int, end: int, limits: Limits) -> bytearray:
     new: list[NewRecord] = [(row.timestamp_ms, row.key, row.value, row.headers) for row in rows]
     first = rows[0]
     return build(

@@ -31,13 +31,13 @@ from kwire.broker.storage.checkpoints import (
 from kwire.broker.storage.dirs.meta_properties import BOOTSTRAP_CHECKPOINT, METADATA_LOG
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, DataFile, sync_directory
-from kwire.pipeline.archive.reading import Wanted, by_partition, rows
+from kwire.pipeline.archive.reading import RecordFilter, by_partition, rows
 from kwire.pipeline.origin import INTERNAL
 from kwire.pipeline.restore.batches import Limits
-from kwire.pipeline.restore.metadata import TopicOfDirectory, topic_records, with_records
-from kwire.pipeline.restore.partition import Written, write
-from kwire.pipeline.restore.receipt import RECEIPT, receipt, receipt_in
-from kwire.pipeline.tables import check_topics
+from kwire.pipeline.restore.metadata import BootstrapTopic, topic_records, with_records
+from kwire.pipeline.restore.partition import RestoredLog, write
+from kwire.pipeline.restore.receipt import RECEIPT, make_receipt, read_receipt
+from kwire.pipeline.sides import check_topics
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid, uuid_to_text
 
@@ -49,7 +49,7 @@ leader anew from outside of the replicas in sync (KIP-966).
 """
 ATTEMPTS: Final = "attempts"
 """Where partitions are written that are not complete yet."""
-MOST_SWEEPS: Final = 10
+MAX_SWEEPS: Final = 10
 """Each may leave what somebody wrote meanwhile."""
 
 
@@ -58,7 +58,7 @@ class DirectoryConfig(NamedTuple):
 
     archive: Path
     directory: Path
-    wanted: Wanted
+    wanted: RecordFilter
     suffix: str
     settings: Mapping[str, str]
     """Of all topics."""
@@ -84,11 +84,11 @@ class Task(NamedTuple):
     span: tuple[int, int]
 
 
-Runner = Callable[[Callable[[Task], Written], Sequence[Task]], Iterable[Written]]
+Runner = Callable[[Callable[[Task], RestoredLog], Sequence[Task]], Iterable[RestoredLog]]
 """What runs tasks: `map`, or Spark."""
 
 
-def restore(config: DirectoryConfig, run: Runner) -> list[Written]:
+def restore(config: DirectoryConfig, run: Runner) -> list[RestoredLog]:
     """Restore into a directory that is not there, or empty. ArchiveError, StorageError.
 
     Tasks write each a partition's log, and may run elsewhere, on the same file system; also twice.
@@ -97,28 +97,28 @@ def restore(config: DirectoryConfig, run: Runner) -> list[Written]:
     archive = Archive(config.archive)
     check_topics(archive, config.wanted.topics)
     tasks = plan(archive, config)
-    told = _receipt(archive, config)
-    with building(config.directory) as place:
-        format_directory(config, place)
-        (place / ATTEMPTS).mkdir()
-        written = sorted(run(_Writer(config, place), tasks))
-        _end_attempts(place / ATTEMPTS)
-        finish(config, place, tasks, written)
-        RealDisk().replace(str(place / RECEIPT), told, sync=True)
-        place.rename(config.directory)
+    expected = _receipt(archive, config)
+    with locked_build_directory(config.directory) as build_directory:
+        format_directory(config, build_directory)
+        (build_directory / ATTEMPTS).mkdir()
+        written = sorted(run(_Writer(config, build_directory), tasks))
+        _remove_attempts(build_directory / ATTEMPTS)
+        finish(config, build_directory, tasks, written)
+        RealDisk().replace(str(build_directory / RECEIPT), expected, sync=True)
+        build_directory.rename(config.directory)
         sync_directory(config.directory.parent)
     return written
 
 
 def is_done(config: DirectoryConfig) -> bool:
     """Whether the very same was restored into that directory before. ArchiveError."""
-    told = receipt_in(config.directory)
-    return told is not None and told == _receipt(Archive(config.archive), config)
+    expected = read_receipt(config.directory)
+    return expected is not None and expected == _receipt(Archive(config.archive), config)
 
 
 def _receipt(archive: Archive, config: DirectoryConfig) -> bytes:
     job = {key: value for key, value in config._asdict().items() if key not in {"archive", "directory"}}
-    return receipt(archive, job)
+    return make_receipt(archive, job)
 
 
 def check_target(directory: Path) -> None:
@@ -133,7 +133,7 @@ def check_target(directory: Path) -> None:
         )
 
 
-def spans(archive: Archive, wanted: Wanted) -> dict[tuple[str, int], tuple[int, int]]:
+def partition_ranges(archive: Archive, wanted: RecordFilter) -> dict[tuple[str, int], tuple[int, int]]:
     """Where each partition begins and ends, by what the archive's commits have looked at. ArchiveError."""
     found: dict[tuple[str, int], tuple[int, int]] = {}
     for commit in archive.commits():
@@ -151,7 +151,7 @@ def spans(archive: Archive, wanted: Wanted) -> dict[tuple[str, int], tuple[int, 
 
 def plan(archive: Archive, config: DirectoryConfig) -> list[Task]:
     """The partitions to write: also those that hold nothing, and any before the last that is known."""
-    limits = spans(archive, config.wanted)
+    limits = partition_ranges(archive, config.wanted)
     if not limits:
         raise ArchiveError(f"{archive.directory} holds no such records")
     internal = sorted(INTERNAL & {topic for topic, _ in limits})
@@ -190,23 +190,27 @@ def new_id(rng: random.Random) -> Uuid:
 
 
 @contextmanager
-def building(directory: Path) -> Iterator[Path]:
+def locked_build_directory(directory: Path) -> Iterator[Path]:
     """An empty place beside a directory, which nobody else builds in. ArchiveError."""
-    place = directory.parent / f".{directory.name}.restoring"
-    place.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(place, os.O_RDONLY)
+    build_directory = directory.parent / f".{directory.name}.restoring"
+    build_directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(build_directory, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ArchiveError(f"{place} is in use: another job restores into {directory}") from None
-        _end_attempts(place / ATTEMPTS)  # first, so that none of them puts anything in its place any more
-        for leftover in place.iterdir():
+            raise ArchiveError(
+                f"{build_directory} is in use: another job restores into {directory}"
+            ) from None
+        _remove_attempts(
+            build_directory / ATTEMPTS
+        )  # first, so that none of them puts anything in its place any more
+        for leftover in build_directory.iterdir():
             if leftover.is_dir():
                 shutil.rmtree(leftover)
             else:
                 leftover.unlink()
-        yield place
+        yield build_directory
     finally:
         os.close(descriptor)
 
@@ -214,25 +218,27 @@ def building(directory: Path) -> Iterator[Path]:
 class _Writer:
     """Writes a partition; Spark takes it along to where that happens."""
 
-    def __init__(self, config: DirectoryConfig, place: Path) -> None:
+    def __init__(self, config: DirectoryConfig, build_directory: Path) -> None:
         self._config = config
-        self._place = place
+        self._build_directory = build_directory
 
-    def __call__(self, task: Task) -> Written:
+    def __call__(self, task: Task) -> RestoredLog:
         """Write a partition, and put it in its place unless another attempt has done so."""
         name = f"{task.topic}-{task.partition}"
         try:
-            attempt = Path(tempfile.mkdtemp(dir=self._place / ATTEMPTS, prefix=f"{task.partition}-"))
+            attempt = Path(
+                tempfile.mkdtemp(dir=self._build_directory / ATTEMPTS, prefix=f"{task.partition}-")
+            )
             written = self._write(task, attempt)
-            _put(attempt / name, self._place / name)
+            _move_into_place(attempt / name, self._build_directory / name)
         except (StorageError, ApiError, ValueError, OSError) as error:
             raise ArchiveError(f"{name} cannot be written: {error}") from None
         return written
 
-    def _write(self, task: Task, place: Path) -> Written:
+    def _write(self, task: Task, attempt: Path) -> RestoredLog:
         config = self._config
         return write(
-            place,
+            attempt,
             task.topic,
             task.partition,
             task.topic_id,
@@ -243,25 +249,25 @@ class _Writer:
         )
 
 
-def _put(log: Path, place: Path) -> None:
+def _move_into_place(log: Path, destination: Path) -> None:
     """Give a log its place, unless another attempt has been faster: theirs is the same. OSError."""
     try:
-        log.rename(place)
+        log.rename(destination)
     except OSError:
-        if not place.exists():
+        if not destination.exists():
             raise
 
 
-def _end_attempts(attempts: Path) -> None:
+def _remove_attempts(attempts: Path) -> None:
     """Remove what came to nothing. One that is still at it cannot go on without its directory. OSError."""
-    for _ in range(MOST_SWEEPS):
+    for _ in range(MAX_SWEEPS):
         shutil.rmtree(attempts, ignore_errors=True)
         if not attempts.exists():
             return
     shutil.rmtree(attempts)
 
 
-def format_directory(config: DirectoryConfig, place: Path) -> None:
+def format_directory(config: DirectoryConfig, build_directory: Path) -> None:
     """Have `kwire format` prepare the directory. ArchiveError says what it says."""
     cluster_id = config.cluster_id or uuid_to_text(new_id(random.SystemRandom()))
     command = [sys.executable, "-m", "kwire", "format", "--cluster-id", cluster_id]
@@ -270,32 +276,46 @@ def format_directory(config: DirectoryConfig, place: Path) -> None:
     if config.node_id is not None:
         command += ["--node-id", str(config.node_id)]
     # All into one directory, whatever the broker will call it.
-    command += ["--set", f"log.dirs={place}", "--set", f"metadata.log.dir={place}", *config.format_options]
+    command += [
+        "--set",
+        f"log.dirs={build_directory}",
+        "--set",
+        f"metadata.log.dir={build_directory}",
+        *config.format_options,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise ArchiveError(f"{config.directory} cannot be formatted: {said[-1] if said else done.returncode}")
+        output = (done.stderr or done.stdout).strip().splitlines()
+        raise ArchiveError(
+            f"{config.directory} cannot be formatted: {output[-1] if output else done.returncode}"
+        )
 
 
-def finish(config: DirectoryConfig, place: Path, tasks: Sequence[Task], written: Sequence[Written]) -> None:
+def finish(
+    config: DirectoryConfig, build_directory: Path, tasks: Sequence[Task], written: Sequence[RestoredLog]
+) -> None:
     """What makes a data directory of the logs: checkpoints, the topics' metadata, the clean shutdown."""
     disk = RealDisk()
-    owner = read_meta_properties(disk, str(place))
+    owner = read_meta_properties(disk, str(build_directory))
     if owner is None or owner.directory_id is None:
-        raise ArchiveError(f"{place} was formatted without an id of its own")
+        raise ArchiveError(f"{build_directory} was formatted without an id of its own")
     ends = {(log.topic, log.partition): log.end_offset for log in written}
-    write_offsets(disk, f"{place}/{RECOVERY_POINTS}", ends)
-    write_offsets(disk, f"{place}/{HIGH_WATERMARKS}", ends)
+    write_offsets(disk, f"{build_directory}/{RECOVERY_POINTS}", ends)
+    write_offsets(disk, f"{build_directory}/{HIGH_WATERMARKS}", ends)
     # Only where a log begins elsewhere than its first segment, as Kafka does: nowhere.
-    write_offsets(disk, f"{place}/{LOG_START_OFFSETS}", {})
+    write_offsets(disk, f"{build_directory}/{LOG_START_OFFSETS}", {})
     # Logs without one beside them look like those of a broker whose metadata are elsewhere.
-    (place / METADATA_LOG).mkdir(exist_ok=True)
-    _tell_topics(config, place, tasks, owner, owner.directory_id)
-    write_clean_shutdown(disk, str(place), NO_BROKER_EPOCH)
+    (build_directory / METADATA_LOG).mkdir(exist_ok=True)
+    _add_topics(config, build_directory, tasks, owner, owner.directory_id)
+    write_clean_shutdown(disk, str(build_directory), NO_BROKER_EPOCH)
 
 
-def _tell_topics(
-    config: DirectoryConfig, place: Path, tasks: Sequence[Task], owner: MetaProperties, directory_id: Uuid
+def _add_topics(
+    config: DirectoryConfig,
+    build_directory: Path,
+    tasks: Sequence[Task],
+    owner: MetaProperties,
+    directory_id: Uuid,
 ) -> None:
     counts: dict[tuple[str, Uuid], int] = {}
     for task in tasks:
@@ -303,8 +323,8 @@ def _tell_topics(
             counts.get((task.topic, task.topic_id), 0), task.partition + 1
         )
     topics = [
-        TopicOfDirectory(name, topic_id, count, config.settings) for (name, topic_id), count in counts.items()
+        BootstrapTopic(name, topic_id, count, config.settings) for (name, topic_id), count in counts.items()
     ]
     added = list(topic_records(topics, owner.node_id, directory_id))
-    path = place / BOOTSTRAP_CHECKPOINT
+    path = build_directory / BOOTSTRAP_CHECKPOINT
     RealDisk().replace(str(path), with_records(path.read_bytes(), added), sync=True)

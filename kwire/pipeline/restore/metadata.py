@@ -20,12 +20,12 @@ from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
 
 _TOPIC_RESOURCE: Final = 2
-_RECORDS_A_BATCH: Final = 1000
+_RECORDS_PER_BATCH: Final = 1000
 _DIRECTORIES_VERSION: Final = 1
 """The version of PartitionRecord from which on it tells the log directory (KIP-858)."""
 
 
-class TopicOfDirectory(NamedTuple):
+class BootstrapTopic(NamedTuple):
     """A topic that the cluster is to begin with."""
 
     name: str
@@ -35,7 +35,7 @@ class TopicOfDirectory(NamedTuple):
 
 
 def topic_records(
-    topics: Sequence[TopicOfDirectory], node_id: int, directory_id: Uuid
+    topics: Sequence[BootstrapTopic], node_id: int, directory_id: Uuid
 ) -> Iterator[tuple[Message, int]]:
     """The metadata records of topics whose partitions are all on one node, in one directory; and versions."""
     for topic in topics:
@@ -69,13 +69,13 @@ def with_records(snapshot: bytes, added: Sequence[tuple[Message, int]]) -> bytes
     if len(whole) < 2 or not whole[0][1].is_control or not whole[-1][1].is_control:
         raise ArchiveError(f"what `kwire format` has written into {BOOTSTRAP_CHECKPOINT} is no snapshot")
     footer, last = bytearray(whole[-1][0]), whole[-1][1]
-    [told] = records(footer, 0, last)
+    [marker] = records(footer, 0, last)
     offset = last.base_offset
     out = bytearray().join(data for data, _ in whole[:-1])
-    for at in range(0, len(added), _RECORDS_A_BATCH):
-        part = added[at : at + _RECORDS_A_BATCH]
+    for at in range(0, len(added), _RECORDS_PER_BATCH):
+        part = added[at : at + _RECORDS_PER_BATCH]
         out += build(
-            [(told.timestamp, None, encode_record(record, version), []) for record, version in part],
+            [(marker.timestamp, None, encode_record(record, version), []) for record, version in part],
             base_offset=offset,
             leader_epoch=last.leader_epoch,
         )

@@ -22,7 +22,7 @@ COMMIT_BYTES: Final = 4 << 20
 _FOREVER: Final = (1 << 63) - 1
 
 
-class Written(NamedTuple):
+class RestoredLog(NamedTuple):
     """What a partition's log has become."""
 
     topic: str
@@ -43,7 +43,7 @@ def write(
     *,
     segment_bytes: int,
     limits: Limits = Limits(),  # noqa: B008
-) -> Written:
+) -> RestoredLog:
     """Write a log of a data directory, which has none of that name yet, and make it durable.
 
     `span` is where it begins and ends. StorageError, ApiError; ValueError for rows that are not in the span
@@ -82,4 +82,4 @@ def write(
     log.commit()
     log.flush()
     log.close()
-    return Written(topic, partition, log.log_start_offset, log.log_end_offset, records, log.size_bytes)
+    return RestoredLog(topic, partition, log.log_start_offset, log.log_end_offset, records, log.size_bytes)

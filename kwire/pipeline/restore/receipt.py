@@ -14,16 +14,16 @@ RECEIPT: Final = ".kwire_restore.json"
 """Brokers, Apache Kafka too, let files be that they do not know."""
 
 
-def receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
+def make_receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
     """What was restored: the archive, as its commits tell it, and what the job was told. ArchiveError."""
     commits = hashlib.sha256()
     for commit in archive.commits():
         commits.update(commit.encode())
-    told = {"archive": commits.hexdigest(), "job": job}
-    return json.dumps(told, default=sorted, sort_keys=True).encode()
+    content = {"archive": commits.hexdigest(), "job": job}
+    return json.dumps(content, default=sorted, sort_keys=True).encode()
 
 
-def receipt_in(directory: Path) -> bytes | None:
+def read_receipt(directory: Path) -> bytes | None:
     """What a directory tells, whatever a broker has done to its logs since; None where it tells nothing."""
     try:
         return (directory / RECEIPT).read_bytes()

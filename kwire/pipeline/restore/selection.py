@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from kwire.pipeline.archive.reading import Wanted
+from kwire.pipeline.archive.reading import RecordFilter
 from kwire.pipeline.offset_map import DeliveryError
 from kwire.pipeline.origin import UNKNOWN, Origin
 
@@ -26,26 +26,26 @@ class Selection(NamedTuple):
     origin: Origin
 
     @classmethod
-    def of(cls, wanted: Wanted, origin: Origin) -> Selection:
+    def of(cls, wanted: RecordFilter, origin: Origin) -> Selection:
         """What is wanted of a topic."""
         return cls(wanted.start_offset, wanted.start_ms, wanted.end_ms, origin)
 
     @classmethod
-    def decoded(cls, text: str) -> Selection:
+    def decode(cls, text: str) -> Selection:
         """Of what an entry tells. One that tells nothing is about everything, from nobody knows where."""
         try:
             start_offset, start_ms, end_ms = json.loads(text)["part"]
             return cls(start_offset, start_ms, end_ms, Origin.of(json.loads(text)["origin"]))
         except (ValueError, KeyError, TypeError):
-            return cls.of(Wanted(), Origin.of(text or f"{UNKNOWN}/{UNKNOWN}/{UNKNOWN}"))
+            return cls.of(RecordFilter(), Origin.of(text or f"{UNKNOWN}/{UNKNOWN}/{UNKNOWN}"))
 
-    def encoded(self) -> str:
+    def encode(self) -> str:
         """As an entry tells it."""
         return json.dumps({"part": self[:3], "origin": str(self.origin)})
 
-    def check_goes_on(self, target: str, job: str, told: str) -> None:
+    def check_continues(self, target: str, job: str, recorded: str) -> None:
         """DeliveryError where what a job has delivered to a target is not the beginning of this."""
-        before = Selection.decoded(told)
+        before = Selection.decode(recorded)
         if not before.origin.is_same(self.origin):
             what = f"topic {before.origin.topic} of cluster {before.origin.cluster}"
             if before.origin[:2] == self.origin[:2]:

@@ -34,7 +34,7 @@ class Damage(NamedTuple):
         )
 
 
-class Skipping(NamedTuple):
+class SkipDamage(NamedTuple):
     """That damage is to be got past, and where that is written down: in files below a directory, if any."""
 
     directory: str = ""
@@ -44,14 +44,14 @@ class Skipping(NamedTuple):
         logger.warning("%s", damage)
         if not self.directory:
             return
-        place = Path(self.directory)
-        place.mkdir(parents=True, exist_ok=True)
+        directory = Path(self.directory)
+        directory.mkdir(parents=True, exist_ok=True)
         name = f"{damage.topic}-{damage.partition}-{damage.start_offset:020d}-{damage.end_offset:020d}.json"
-        temporary = place / f".{name}.{os.getpid()}"
+        temporary = directory / f".{name}.{os.getpid()}"
         temporary.write_text(json.dumps(damage._asdict()), encoding="utf-8")
-        temporary.replace(place / name)
+        temporary.replace(directory / name)
 
 
-def recorded(directory: Path) -> list[Damage]:
+def read_damage(directory: Path) -> list[Damage]:
     """What was written down there."""
     return sorted(Damage(**json.loads(path.read_text(encoding="utf-8"))) for path in directory.glob("*.json"))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.broker.storage.log.transaction_index import ENTRY_BYTES, AbortedTxn
-from kwire.pipeline.segments.damage import Skipping
+from kwire.pipeline.segments.damage import SkipDamage
 
 PARTITION: Final = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
@@ -23,7 +23,7 @@ _ABORTED_ENTRY: Final = np.dtype(
     [("version", ">i2"), ("producer", ">i8"), ("first", ">i8"), ("last", ">i8"), ("stable", ">i8")]
 )
 _PIECE_ENTRIES: Final = 1024
-AGAIN_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
+RETRY_DELAYS_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
 """How long to wait before each further look, where a look may have come in the middle of a move."""
 
 Sleep = Callable[[float], None]
@@ -119,7 +119,7 @@ class PartitionLog(NamedTuple):
     topic: str
     partition: int
     directory: Path
-    skipping: Skipping | None = None
+    skipping: SkipDamage | None = None
     """How to get past damage; None where it is an error."""
 
     @property
@@ -154,10 +154,10 @@ class PartitionLog(NamedTuple):
         segments = self.segments()
         first = segments[0].base_offset if segments else 0
         checkpoint = self.directory.parent / "log-start-offset-checkpoint"
-        return max(first, checkpointed(checkpoint).get((self.topic, self.partition), 0))
+        return max(first, read_checkpoint(checkpoint).get((self.topic, self.partition), 0))
 
 
-def checkpointed(path: Path) -> dict[tuple[str, int], int]:
+def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
     """The offsets of a checkpoint file; none where there is no file, or it makes no sense."""
     found = {}
     for line in _content(path).decode("utf-8", "replace").splitlines()[2:]:
@@ -178,18 +178,20 @@ def partitions_in(directories: Sequence[str], *, sleep: Sleep = time.sleep) -> l
     # Apache Kafka ends a move by giving the new directory its name, and then the old one another. Looked at
     # in between both are there; and neither, where one was looked at before that and the other behind it.
     # So two looks have to find the same, which one directory alone does not need.
-    for pause_seconds in AGAIN_SECONDS if len(directories) > 1 else ():
+    for pause_seconds in RETRY_DELAYS_SECONDS if len(directories) > 1 else ():
         sleep(pause_seconds)
         before, found = found, _logs_in(directories)
-        if found == before and all(len(places) == 1 for places in found.values()):
+        if found == before and all(len(found_in) == 1 for found_in in found.values()):
             break
-    for (topic, partition), places in found.items():
-        if len(places) > 1:
+    for (topic, partition), found_in in found.items():
+        if len(found_in) > 1:
             raise SegmentsError(
-                f"{places[0]} and {places[1]} are both {topic}-{partition}: leave one out, or if it is being "
-                f"moved from one to the other, run again when that is done"
+                f"{found_in[0]} and {found_in[1]} are both logs of {topic}-{partition}: remove one from the "
+                f"option path; if the log is being moved, run again after the move"
             )
-    return sorted(PartitionLog(topic, partition, places[0]) for (topic, partition), places in found.items())
+    return sorted(
+        PartitionLog(topic, partition, found_in[0]) for (topic, partition), found_in in found.items()
+    )
 
 
 def _logs_in(directories: Sequence[str]) -> dict[tuple[str, int], list[Path]]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from kwire.pipeline.segments.damage import Skipping
+from kwire.pipeline.segments.damage import SkipDamage
 from kwire.pipeline.segments.files import PartitionLog, SegmentsError, partitions_in
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 
@@ -40,16 +40,16 @@ _KNOWN: Final = {
 _IGNORED: Final = "kafka."
 """Settings of a Kafka client, which is not there, are let be: so a job changes one word."""
 
-Where = Mapping[tuple[str, int], int]
+PartitionOffsets = Mapping[tuple[str, int], int]
 
 
 class Bound(NamedTuple):
     """Where to begin or to end: for each partition, or for all that are not named."""
 
-    otherwise: int | None
+    default: int | None
     """An offset, EARLIEST or LATEST; None where every partition has to be named."""
-    offsets: Where = {}
-    timestamps_ms: Where = {}
+    offsets: PartitionOffsets = {}
+    timestamps_ms: PartitionOffsets = {}
     timestamp_ms: int | None = None
     """For all partitions."""
 
@@ -72,12 +72,14 @@ class Options(NamedTuple):
     max_offsets_per_trigger: int | None
     target_partition_bytes: int | None
     """What one task reads, about; None where the source may choose."""
-    skipping: Skipping | None = None
+    skipping: SkipDamage | None = None
     """How to get past damage; None where it is an error."""
 
-    def left(self) -> list[PartitionLog]:
+    def current_partitions(self) -> list[PartitionLog]:
         """The same while a stream runs: what has gone since is lost data. SegmentsError if that matters."""
-        return self.partitions() if self.fail_on_data_loss else self._asked(partitions_in(self.directories))
+        return (
+            self.partitions() if self.fail_on_data_loss else self._subscribed(partitions_in(self.directories))
+        )
 
     def partitions(self) -> list[PartitionLog]:
         """The partitions that were asked for and are there. SegmentsError where one is not."""
@@ -92,9 +94,9 @@ class Options(NamedTuple):
         if lacking:
             names = ", ".join(sorted(f"{topic}-{partition}" for topic, partition in lacking))
             raise SegmentsError(f"{', '.join(self.directories)} has no partition {names}")
-        return self._asked(there)
+        return self._subscribed(there)
 
-    def _asked(self, there: Sequence[PartitionLog]) -> list[PartitionLog]:
+    def _subscribed(self, there: Sequence[PartitionLog]) -> list[PartitionLog]:
         if self.pattern is not None:
             return [partition for partition in there if self.pattern.fullmatch(partition.topic)]
         return [
@@ -139,7 +141,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> Options:
             _number(given, "maxoffsetspertrigger", 1, 1) if "maxoffsetspertrigger" in given else None
         ),
         skipping=(
-            Skipping(given.get("skippedrangespath", ""))
+            SkipDamage(given.get("skippedrangespath", ""))
             if _choice("onCorrupt", given.get("oncorrupt", "fail"), ("fail", "skip"))
             else None
         ),
@@ -187,10 +189,10 @@ def _bound(given: Mapping[str, str], side: str, default: int) -> Bound:
     if value is None:
         return Bound(default)
     if value.strip().lower() in ("earliest", "latest"):
-        asked = EARLIEST if value.strip().lower() == "earliest" else LATEST
-        if side == "ending" and asked == EARLIEST:
+        offset = EARLIEST if value.strip().lower() == "earliest" else LATEST
+        if side == "ending" and offset == EARLIEST:
             raise SegmentsError("'endingOffsets' cannot be earliest")
-        return Bound(asked)
+        return Bound(offset)
     offsets = _by_partition(name, value)
     least = EARLIEST if side == "starting" else LATEST
     for (topic, partition), offset in offsets.items():

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kwire.broker.storage.log.transaction_index import AbortedTxn
-from kwire.pipeline.segments.damage import Skipping
+from kwire.pipeline.segments.damage import SkipDamage
 from kwire.pipeline.segments.files import Index, PartitionLog, Segment, SegmentsError
 from kwire.pipeline.segments.options import Bound, Options
 from kwire.pipeline.segments.scan import end_offset, scan_for_timestamp, stable_offset
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 
-LEAST_TASK_BYTES: Final = 16 << 20
+MIN_TASK_BYTES: Final = 16 << 20
 """Less is read faster than Spark starts a task for it."""
-MOST_TASK_BYTES: Final = 128 << 20
+MAX_TASK_BYTES: Final = 128 << 20
 """As with Spark's own files."""
 _TASKS: Final = 8
 """Into at least so many a table is divided that is large enough, so that few large partitions keep many cores
@@ -34,7 +34,7 @@ class Range(NamedTuple):
     aborted: tuple[AbortedTxn, ...] = ()
     """Transactions that a reader of committed data leaves out."""
     is_committed_only: bool = False
-    skipping: Skipping | None = None
+    skipping: SkipDamage | None = None
     size_bytes: int = 0
     """About."""
 
@@ -52,7 +52,7 @@ def readable_end(log: PartitionLog, options: Options) -> int:
 def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool) -> int:
     """The offset that a bound stands for. SegmentsError."""
     key = (log.topic, log.partition)
-    asked = bound.otherwise
+    offset = bound.default
     if bound.timestamp_ms is not None or key in bound.timestamps_ms:
         timestamp_ms = bound.timestamp_ms if bound.timestamp_ms is not None else bound.timestamps_ms[key]
         found, end = offset_for_timestamp(log, timestamp_ms), readable_end(log, options)
@@ -64,14 +64,14 @@ def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool
                 )
             return end
         return found
-    asked = bound.offsets.get(key, asked)
-    if asked is None:
+    offset = bound.offsets.get(key, offset)
+    if offset is None:
         raise SegmentsError(f"the offsets that were given lack {log.name}, which is subscribed to")
-    if asked == EARLIEST:
+    if offset == EARLIEST:
         return log.start_offset()
-    if asked == LATEST:
+    if offset == LATEST:
         return readable_end(log, options)
-    return asked
+    return offset
 
 
 def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> int | None:
@@ -96,11 +96,11 @@ def plan(options: Options) -> list[Range]:
     for log in options.partitions():
         start = resolve(options, log, options.starting, is_start=True)
         end = resolve(options, log, options.ending, is_start=False)
-        bounds.append((log, *checked(options, log, start, end)))
-    return _more(divided(options, bounds), options.min_partitions)
+        bounds.append((log, *check_bounds(options, log, start, end)))
+    return _split_further(split_ranges(options, bounds), options.min_partitions)
 
 
-def checked(options: Options, log: PartitionLog, start: int, end: int) -> tuple[int, int]:
+def check_bounds(options: Options, log: PartitionLog, start: int, end: int) -> tuple[int, int]:
     """The offsets that are there of those asked for. SegmentsError where some are lost, and that matters."""
     first, last = log.start_offset(), readable_end(log, options)
     if (start < first or start > last or end > last) and options.fail_on_data_loss:
@@ -111,7 +111,7 @@ def checked(options: Options, log: PartitionLog, start: int, end: int) -> tuple[
     return max(start, first), min(end, last)
 
 
-def divided(options: Options, bounds: Sequence[tuple[PartitionLog, int, int]]) -> list[Range]:
+def split_ranges(options: Options, bounds: Sequence[tuple[PartitionLog, int, int]]) -> list[Range]:
     """Offsets from a start to an end, divided at segments and at entries of their indexes, by their bytes.
 
     So a partition that has most of what there is becomes most of the tasks. SegmentsError.
@@ -127,7 +127,7 @@ def divided(options: Options, bounds: Sequence[tuple[PartitionLog, int, int]]) -
     return [
         range_
         for log, start, end, parts in logs
-        for range_ in _divided(options, log, start, end, parts, target_bytes)
+        for range_ in _split_log(options, log, start, end, parts, target_bytes)
     ]
 
 
@@ -135,7 +135,7 @@ def _target_bytes(options: Options, total_bytes: int) -> int:
     """How much one task is to read."""
     if options.target_partition_bytes is not None:
         return options.target_partition_bytes
-    return min(max(total_bytes // _TASKS, LEAST_TASK_BYTES), MOST_TASK_BYTES)
+    return min(max(total_bytes // _TASKS, MIN_TASK_BYTES), MAX_TASK_BYTES)
 
 
 def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
@@ -157,7 +157,7 @@ def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
     return found
 
 
-class _Part(NamedTuple):
+class _SegmentPart(NamedTuple):
     """What lies of some offsets in one segment."""
 
     segment: Segment
@@ -167,7 +167,7 @@ class _Part(NamedTuple):
     end_position: int
 
 
-def _parts(log: PartitionLog, start: int, end: int) -> list[_Part]:
+def _parts(log: PartitionLog, start: int, end: int) -> list[_SegmentPart]:
     segments = log.segments()
     bases = [segment.base_offset for segment in segments]
     found = []
@@ -182,18 +182,25 @@ def _parts(log: PartitionLog, start: int, end: int) -> list[_Part]:
         first, last = index[:, 0].searchsorted([start, end], side="right").tolist()
         position = int(index[first - 1, 1]) if first else 0
         behind = int(index[last, 1]) if last < len(index) else size_bytes
-        found.append(_Part(segment, index, position, behind))
+        found.append(_SegmentPart(segment, index, position, behind))
     return found
 
 
-def _divided(
-    options: Options, log: PartitionLog, start: int, end: int, parts: Sequence[_Part], target_bytes: int
+def _split_log(
+    options: Options,
+    log: PartitionLog,
+    start: int,
+    end: int,
+    parts: Sequence[_SegmentPart],
+    target_bytes: int,
 ) -> Iterator[Range]:
-    cuts = {start, end}
+    boundaries = {start, end}
     for part in parts:
-        cuts.add(max(start, part.segment.base_offset))
-        cuts.update(cut for cut in _cuts(part, target_bytes) if start < cut < end)
-    ordered = sorted(cuts)
+        boundaries.add(max(start, part.segment.base_offset))
+        boundaries.update(
+            boundary for boundary in _split_offsets(part, target_bytes) if start < boundary < end
+        )
+    ordered = sorted(boundaries)
     size_bytes = sum(part.end_position - part.position for part in parts) // max(1, len(ordered) - 1)
     segments = log.segments()
     aborted = _aborted(segments) if options.read_committed else []
@@ -211,7 +218,7 @@ def _divided(
         )
 
 
-def _cuts(part: _Part, target_bytes: int) -> list[int]:
+def _split_offsets(part: _SegmentPart, target_bytes: int) -> list[int]:
     """Offsets that divide it into pieces of the same size, and about that one."""
     size_bytes = part.end_position - part.position
     pieces = max(1, (size_bytes + target_bytes // 2) // target_bytes)
@@ -225,7 +232,7 @@ def _aborted(segments: Sequence[Segment]) -> list[AbortedTxn]:
     return [entry for segment in segments for entry in segment.aborted()]
 
 
-def _more(ranges: list[Range], least: int) -> list[Range]:
+def _split_further(ranges: list[Range], least: int) -> list[Range]:
     """At least so many ranges, if there are so many offsets: the longest are halved."""
     ranges = list(ranges)
     while 0 < len(ranges) < least:

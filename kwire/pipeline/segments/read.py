@@ -43,20 +43,20 @@ TYPES: Final = {
 }
 """The same as Spark calls them."""
 
-_OF_RECORDS: Final = frozenset({"key", "value", "timestamp", "headers"})
+_RECORD_COLUMNS: Final = frozenset({"key", "value", "timestamp", "headers"})
 """Columns for which each record has to be looked at."""
 
-_LEAST_SAME: Final = 1 << 14
+_MIN_CONSTANT_ROWS: Final = 1 << 14
 """Records of one kind that a column is made for at once."""
 
-MOST_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
+MAX_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
 """The latest that Spark has, which counts microseconds in 64 bits; with a minus it has the earliest, too."""
 
 DECODE_BYTES: Final = 2 << 20
 """Batches are decoded together up to this size, decompressed; one may be larger."""
 
 
-def chosen(types: Mapping[str, str]) -> list[str]:
+def check_columns(types: Mapping[str, str]) -> list[str]:
     """The columns of a schema that was given for the table. SegmentsError where it does not fit."""
     for name, type_ in types.items():
         if name not in TYPES:
@@ -75,11 +75,11 @@ def read(
     """
     names = (SCHEMA_WITH_HEADERS if headers else SCHEMA).names if columns is None else list(columns)
     schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in names])
-    same = _Same()
+    constants = _ConstantColumns()
     for chunk in chunks_between(range_.log, range_.start, range_.end):
         wanted = [(at, header) for at, header in chunk.batches if _is_wanted(range_, header)]
         for found, group in _decoded(range_, chunk, wanted, frozenset(names)):
-            yield _record_batch(range_, found, group, schema, same)
+            yield _record_batch(range_, found, group, schema, constants)
 
 
 def _is_wanted(range_: Range, header: BatchHeader) -> bool:
@@ -103,8 +103,8 @@ def _decoded(
             raise _corrupt(range_, chunk.position + at, header, why)
     if not wanted:
         return
-    if not names & _OF_RECORDS and all(_is_dense(header) for _, header in wanted):
-        yield _by_headers(wanted), wanted
+    if not names & _RECORD_COLUMNS and all(_is_dense(header) for _, header in wanted):
+        yield _columns_from_headers(wanted), wanted
         return
     try:
         yield from decode_parts(chunk.data, wanted, max_bytes=DECODE_BYTES, fields=names)
@@ -118,7 +118,7 @@ def _is_dense(header: BatchHeader) -> bool:
     return header.records_count == header.last_offset_delta + 1
 
 
-def _by_headers(batches: Batches) -> Columns:
+def _columns_from_headers(batches: Batches) -> Columns:
     """Columns of batches whose records need not be looked at; timestamps are not known then."""
     counts = np.array([header.records_count for _, header in batches], np.int64)
     first = np.array([header.base_offset for _, header in batches], np.int64)
@@ -137,7 +137,7 @@ def _segment_of(log: PartitionLog, offset: int) -> Path:
     return log.directory / f"{base:020d}.log"
 
 
-class _Same:
+class _ConstantColumns:
     """Columns that are the same for all records, made once and cut to length."""
 
     def __init__(self) -> None:
@@ -146,16 +146,16 @@ class _Same:
     def __call__(self, name: str, value: Any, count: int) -> pa.Array:
         made = self._made.get((name, value))
         if made is None or len(made) < count:
-            made = pa.repeat(pa.scalar(value, SCHEMA.field(name).type), max(count, _LEAST_SAME))
+            made = pa.repeat(pa.scalar(value, SCHEMA.field(name).type), max(count, _MIN_CONSTANT_ROWS))
             self._made[name, value] = made
         return made[:count]
 
 
 def _record_batch(
-    range_: Range, columns: Columns, group: Batches, schema: pa.Schema, same: _Same
+    range_: Range, columns: Columns, group: Batches, schema: pa.Schema, constants: _ConstantColumns
 ) -> pa.RecordBatch:
     count = len(columns.offset)
-    arrays = [_array(range_, columns, group, name, count, same) for name in schema.names]
+    arrays = [_array(range_, columns, group, name, count, constants) for name in schema.names]
     found = pa.RecordBatch.from_arrays(arrays, schema=schema)
     first, last = group[0][1].base_offset, group[-1][1].last_offset
     if first >= range_.start and last < range_.end:
@@ -164,12 +164,14 @@ def _record_batch(
     return found.filter(pa.array(inside))
 
 
-def _array(range_: Range, columns: Columns, group: Batches, name: str, count: int, same: _Same) -> Any:
+def _array(
+    range_: Range, columns: Columns, group: Batches, name: str, count: int, constants: _ConstantColumns
+) -> Any:
     match name:
         case "topic":
-            return same(name, range_.topic, count)
+            return constants(name, range_.topic, count)
         case "partition":
-            return same(name, range_.partition, count)
+            return constants(name, range_.partition, count)
         case "offset":
             return pa.array(columns.offset)
         case "timestamp":
@@ -178,7 +180,7 @@ def _array(range_: Range, columns: Columns, group: Batches, name: str, count: in
         case "timestampType":
             kinds = np.array([header.has_log_append_time for _, header in group], np.int32)
             if (kinds == kinds[0]).all():
-                return same(name, int(kinds[0]), count)
+                return constants(name, int(kinds[0]), count)
             return pa.array(kinds.take(columns.batch))
         case _:
             return getattr(columns, name)
@@ -187,9 +189,9 @@ def _array(range_: Range, columns: Columns, group: Batches, name: str, count: in
 def _check_times(range_: Range, columns: Columns, group: Batches) -> None:
     """SegmentsError where a record of the range has a timestamp that microseconds have no room for."""
     times_ms = columns.timestamp_ms
-    if not len(times_ms) or -MOST_TIMESTAMP_MS <= times_ms.min() <= times_ms.max() <= MOST_TIMESTAMP_MS:
+    if not len(times_ms) or -MAX_TIMESTAMP_MS <= times_ms.min() <= times_ms.max() <= MAX_TIMESTAMP_MS:
         return
-    beyond = (times_ms < -MOST_TIMESTAMP_MS) | (times_ms > MOST_TIMESTAMP_MS)
+    beyond = (times_ms < -MAX_TIMESTAMP_MS) | (times_ms > MAX_TIMESTAMP_MS)
     inside = (columns.offset >= range_.start) & (columns.offset < range_.end)
     for at in np.flatnonzero(beyond & inside)[:1].tolist():
         path = _segment_of(range_.log, group[int(columns.batch[at])][1].base_offset)

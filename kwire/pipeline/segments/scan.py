@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from kwire.broker.storage.disk import RealDisk
 from kwire.broker.storage.log.producer_state import CorruptSnapshot, ProducerStateManager
-from kwire.pipeline.segments.damage import Damage, Skipping
+from kwire.pipeline.segments.damage import Damage, SkipDamage
 from kwire.pipeline.segments.files import PartitionLog, Segment, SegmentsError
 from kwire.wire.batch import (
     HEADER_BYTES,
@@ -87,7 +87,7 @@ class SegmentFile:
             why = ""
             while at + HEADER_BYTES <= size:
                 header = read_header(data, at)
-                why = fault(header, next_offset, self.base_offset + SEGMENT_OFFSETS)
+                why = header_error(header, next_offset, self.base_offset + SEGMENT_OFFSETS)
                 if why:
                     break
                 size_bytes = header.size_bytes
@@ -118,7 +118,7 @@ class SegmentFile:
             position += at
 
 
-def fault(header: BatchHeader, next_offset: int, limit_offset: int) -> str:
+def header_error(header: BatchHeader, next_offset: int, limit_offset: int) -> str:
     """What is wrong with the header of a batch whose offsets are to be between two others; nothing if not."""
     if header.magic != MAGIC:
         return f"a batch has format {header.magic}, not {MAGIC}"
@@ -145,11 +145,11 @@ def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
         return 0
     header = read_header(head)
     base = segment.base_offset
-    is_so = (
-        not fault(header, base, base + SEGMENT_OFFSETS)
+    is_valid = (
+        not header_error(header, base, base + SEGMENT_OFFSETS)
         and header.base_offset <= indexed <= header.last_offset
     )
-    return position if is_so else 0
+    return position if is_valid else 0
 
 
 def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Chunk]:
@@ -181,7 +181,7 @@ def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Ch
                 )
             else:
                 stop = end if after is None else min(after, end)
-                chunks = _past_damage(partition, partition.skipping, segment, file, position, (start, stop))
+                chunks = _skip_damage(partition, partition.skipping, segment, file, position, (start, stop))
             for chunk in chunks:
                 wanted = [
                     (at, header)
@@ -197,7 +197,7 @@ def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Ch
             # In the active segment a batch that is cut short ends it: the broker is writing it now, or was
             # killed. Not if others follow.
             torn = error.position
-            if after is not None or next_sound(segment, file, torn, file.size_bytes, error.offset):
+            if after is not None or next_valid_batch(segment, file, torn, file.size_bytes, error.offset):
                 raise
         finally:
             file.close()
@@ -206,16 +206,16 @@ def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Ch
         start = max(start, after)
 
 
-def _past_damage(
+def _skip_damage(
     partition: PartitionLog,
-    skipping: Skipping,
+    skipping: SkipDamage,
     segment: Segment,
     file: SegmentFile,
     position: int,
     span: tuple[int, int],
 ) -> Iterator[Chunk]:
     start, end = span
-    for found in sound_chunks(segment, file, position, file.size_bytes, segment.base_offset):
+    for found in valid_chunks(segment, file, position, file.size_bytes, segment.base_offset):
         if isinstance(found, Chunk):
             yield found
             continue
@@ -230,7 +230,7 @@ def _past_damage(
 # --- getting past damage: to the batch behind it, or one that the offset index points at
 
 
-class Lost(NamedTuple):
+class LostOffsets(NamedTuple):
     """Offsets of a segment that cannot be read."""
 
     start_offset: int
@@ -239,9 +239,9 @@ class Lost(NamedTuple):
     reason: str
 
 
-def sound_chunks(
+def valid_chunks(
     segment: Segment, file: SegmentFile, position: int, end: int, next_offset: int
-) -> Iterator[Chunk | Lost]:
+) -> Iterator[Chunk | LostOffsets]:
     """The batches from a position up to another that check out, and what lies between them that does not.
 
     `next_offset` is the least that the first batch may begin with. SegmentsError where the file cannot be
@@ -251,12 +251,12 @@ def sound_chunks(
         reason = ""
         try:
             for chunk in file.chunks(position, end, is_active=False, next_offset=next_offset):
-                sound = [(at, header) for at, header in _until_wrong(chunk)]
-                if sound:
-                    next_offset = sound[-1][1].last_offset + 1
-                    yield chunk._replace(batches=sound)
-                if len(sound) < len(chunk.batches):
-                    at, header = chunk.batches[len(sound)]
+                valid = [(at, header) for at, header in _valid_batches(chunk)]
+                if valid:
+                    next_offset = valid[-1][1].last_offset + 1
+                    yield chunk._replace(batches=valid)
+                if len(valid) < len(chunk.batches):
+                    at, header = chunk.batches[len(valid)]
                     position = chunk.position + at
                     reason = f"since the CRC of the batch at byte {position} of {file.path} is wrong"
                     break
@@ -264,23 +264,23 @@ def sound_chunks(
                 return
         except CorruptSegment as error:
             position, reason = error.position, f"since {error}"
-        found = next_sound(segment, file, position, end, next_offset)
+        found = next_valid_batch(segment, file, position, end, next_offset)
         if found is None:
-            yield Lost(next_offset, None, reason)
+            yield LostOffsets(next_offset, None, reason)
             return
         position, header = found
-        yield Lost(next_offset, header.base_offset, reason)
+        yield LostOffsets(next_offset, header.base_offset, reason)
         next_offset = header.base_offset
 
 
-def _until_wrong(chunk: Chunk) -> Iterator[tuple[int, BatchHeader]]:
+def _valid_batches(chunk: Chunk) -> Iterator[tuple[int, BatchHeader]]:
     for at, header in chunk.batches:
         if not crc_is_valid(chunk.data, at, header):
             return
         yield at, header
 
 
-def next_sound(
+def next_valid_batch(
     segment: Segment, file: SegmentFile, wrong: int, end: int, next_offset: int
 ) -> tuple[int, BatchHeader] | None:
     """The first batch behind a wrong one that checks out, of those that can be found."""
@@ -291,17 +291,20 @@ def next_sound(
         # Its length may still be right.
         candidates = sorted({wrong + max(1, read_header(head).size_bytes), *candidates})
     for position in candidates:
-        header = _sound(file, position, end, next_offset)
+        header = _valid_header(file, position, end, next_offset)
         if header is not None:
             return position, header
     return None
 
 
-def _sound(file: SegmentFile, position: int, end: int, next_offset: int) -> BatchHeader | None:
+def _valid_header(file: SegmentFile, position: int, end: int, next_offset: int) -> BatchHeader | None:
     if position + HEADER_BYTES > end:
         return None
     header = read_header(file.read_at(position, HEADER_BYTES))
-    if fault(header, next_offset, file.base_offset + SEGMENT_OFFSETS) or position + header.size_bytes > end:
+    if (
+        header_error(header, next_offset, file.base_offset + SEGMENT_OFFSETS)
+        or position + header.size_bytes > end
+    ):
         return None
     data = file.read_at(position, header.size_bytes)
     return header if len(data) == header.size_bytes and crc_is_valid(data, 0, header) else None

@@ -6,21 +6,27 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from kwire.pipeline.segments.files import AGAIN_SECONDS, PartitionLog, SegmentsError, Sleep, partitions_in
+from kwire.pipeline.segments.files import (
+    RETRY_DELAYS_SECONDS,
+    PartitionLog,
+    SegmentsError,
+    Sleep,
+    partitions_in,
+)
 from kwire.pipeline.segments.options import Options
-from kwire.pipeline.segments.plan import Range, checked, divided, readable_end, resolve, tasks
+from kwire.pipeline.segments.plan import Range, check_bounds, readable_end, resolve, split_ranges, tasks
 
-Told = Mapping[str, Mapping[str, int]]
+OffsetsByTopic = Mapping[str, Mapping[str, int]]
 """As Spark's Kafka source writes offsets: topic, then partition, then offset."""
 Offsets = dict[str, dict[str, int]]
 """The same, to be made."""
 
-_Place = tuple[str, int]
+_PartitionKey = tuple[str, int]
 """A topic's partition."""
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
-def beginnings(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
+def initial_offsets(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
     """Where a new stream of those logs begins. SegmentsError."""
     found: Offsets = {}
     for log in logs:
@@ -32,16 +38,18 @@ def beginnings(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
     return found
 
 
-def ends(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
+def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
     """How far a stream may read now. SegmentsError."""
     found: Offsets = {}
-    told = _of_each(options, None, lambda log: readable_end(log, options), sleep)
-    for (topic, partition), end in told.items():
+    by_partition = _read_each(options, None, lambda log: readable_end(log, options), sleep)
+    for (topic, partition), end in by_partition.items():
         found.setdefault(topic, {})[str(partition)] = end
     return found
 
 
-def goes_on(options: Options, start: Told, ends: Told, *, sleep: Sleep = time.sleep) -> Offsets:
+def step_starts(
+    options: Options, start: OffsetsByTopic, ends: OffsetsByTopic, *, sleep: Sleep = time.sleep
+) -> Offsets:
     """Where each partition goes on; what came while the stream ran begins where its log does."""
     new = [
         (topic, int(partition))
@@ -50,14 +58,14 @@ def goes_on(options: Options, start: Told, ends: Told, *, sleep: Sleep = time.sl
         if partition not in start.get(topic, {})
     ]
     begins = {topic: dict(start.get(topic, {})) for topic in ends}
-    told = _of_each(options, new, PartitionLog.start_offset, sleep) if new else {}
+    by_partition = _read_each(options, new, PartitionLog.start_offset, sleep) if new else {}
     for topic, partition in new:
         # What is gone again has nothing.
-        begins[topic][str(partition)] = told.get((topic, partition), ends[topic][str(partition)])
+        begins[topic][str(partition)] = by_partition.get((topic, partition), ends[topic][str(partition)])
     return begins
 
 
-def limited(begins: Told, ends: Offsets, most: int) -> Offsets:
+def limit_offsets(begins: OffsetsByTopic, ends: Offsets, most: int) -> Offsets:
     """The ends, drawn nearer so that about `most` offsets are between: each by its share, as Spark has it.
 
     Each partition that has something gets at least one offset, also where that is more than `most` together:
@@ -78,7 +86,9 @@ def limited(begins: Told, ends: Offsets, most: int) -> Offsets:
     return found
 
 
-def step_tasks(options: Options, start: Told, end: Told, *, sleep: Sleep = time.sleep) -> list[list[Range]]:
+def step_tasks(
+    options: Options, start: OffsetsByTopic, end: OffsetsByTopic, *, sleep: Sleep = time.sleep
+) -> list[list[Range]]:
     """What a step from one set of offsets to another reads. SegmentsError where that is gone, and matters."""
 
     def bounds(log: PartitionLog) -> tuple[PartitionLog, int, int]:
@@ -92,8 +102,8 @@ def step_tasks(options: Options, start: Told, end: Told, *, sleep: Sleep = time.
         # What is gone for good stays in the ends of a query, and would be waited for in each of its steps.
         if options.fail_on_data_loss or start.get(topic, {}).get(partition) != stop
     ]
-    found = _of_each(options, planned, bounds, sleep)
-    return tasks(options, divided(options, [found[place] for place in planned if place in found]))
+    found = _read_each(options, planned, bounds, sleep)
+    return tasks(options, split_ranges(options, [found[key] for key in planned if key in found]))
 
 
 def _bounds(
@@ -106,43 +116,43 @@ def _bounds(
             f"{log.name} ended at offset {begin} before, and at {stop} now: has the topic been "
             f"deleted and created anew? Set failOnDataLoss to false to go on"
         )
-    return log, *checked(options, log, min(begin, stop), stop)
+    return log, *check_bounds(options, log, min(begin, stop), stop)
 
 
-def _of_each(
+def _read_each(
     options: Options,
-    places: Iterable[_Place] | None,
-    ask: Callable[[PartitionLog], _Answer],
+    keys: Iterable[_PartitionKey] | None,
+    read: Callable[[PartitionLog], _Result],
     sleep: Sleep,
-) -> dict[_Place, _Answer]:
+) -> dict[_PartitionKey, _Result]:
     """What the logs of some partitions answer, or all. SegmentsError where one is gone, and that matters.
 
     Who moves a log to another directory, as Apache Kafka does, may be seen in between: so whether one is gone
     is said of all of them together, and only after looking again for a while.
     """
-    there = options.left()
-    left = [(log.topic, log.partition) for log in there] if places is None else list(places)
-    answers: dict[_Place, _Answer] = {}
-    for pause_seconds in (None, *AGAIN_SECONDS):
+    current = options.current_partitions()
+    pending = [(log.topic, log.partition) for log in current] if keys is None else list(keys)
+    results: dict[_PartitionKey, _Result] = {}
+    for pause_seconds in (None, *RETRY_DELAYS_SECONDS):
         if pause_seconds is not None:
             sleep(pause_seconds)
-            there = partitions_in(options.directories, sleep=sleep)
-        logs = {(log.topic, log.partition): log for log in there}
+            current = partitions_in(options.directories, sleep=sleep)
+        logs = {(log.topic, log.partition): log for log in current}
         gone = []
-        for place in left:
-            log = logs.get(place)
+        for key in pending:
+            log = logs.get(key)
             try:
                 if log is not None:
-                    answers[place] = ask(log)
+                    results[key] = read(log)
                     continue
             except (SegmentsError, FileNotFoundError):
                 if log is None or log.directory.exists():
                     raise
-            gone.append(place)
-        left = gone
-        if not left:
-            return answers
+            gone.append(key)
+        pending = gone
+        if not pending:
+            return results
     if options.fail_on_data_loss:
-        topic, partition = left[0]
+        topic, partition = pending[0]
         raise SegmentsError(f"{topic}-{partition} is gone: has the topic been deleted?")
-    return answers
+    return results

@@ -18,18 +18,25 @@ from typing import Any, Final
 import fastavro
 import pyarrow as pa
 
-from kwire.pipeline.values.avro_schema import NAMED, RECORDS, AvroSchema, logical_type, type_of, unlike
+from kwire.pipeline.values.avro_schema import (
+    NAMED,
+    RECORDS,
+    AvroSchema,
+    logical_type,
+    logical_type_mismatch,
+    type_of,
+)
 from kwire.pipeline.values.columns import (
     LOCAL_MICROSECONDS,
     MICROSECONDS,
     Choice,
     Column,
+    DecodeError,
     Leaf,
     Listing,
     Mapping,
     Record,
     Time,
-    ValueFault,
 )
 from kwire.pipeline.values.registry import Registry
 
@@ -78,24 +85,24 @@ class AvroReader:
     def read(self, value: bytes) -> Any:
         """What is in a value, without logical types. ValueFault; RegistryError."""
         if len(value) < HEAD_BYTES:
-            raise ValueFault(f"{len(value)} bytes are too few for the id of a schema")
+            raise DecodeError(f"{len(value)} bytes are too few for the id of a schema")
         if value[0] != MAGIC:
-            raise ValueFault(f"the first byte is {value[0]}, not {MAGIC}")
+            raise DecodeError(f"the first byte is {value[0]}, not {MAGIC}")
         writer, reader = self._schemas(int.from_bytes(value[1:HEAD_BYTES], "big"))
         stream = io.BytesIO(value)
         stream.seek(HEAD_BYTES)
         try:
             found = fastavro.schemaless_reader(stream, writer, reader, return_named_type=self._with_names)
         except EOFError:
-            raise ValueFault("the value ends within its record") from None
+            raise DecodeError("the value ends within its record") from None
         except fastavro.read.SchemaResolutionError as error:
-            raise ValueFault(f"the reader's schema does not fit the writer's: {_short(error)}") from None
+            raise DecodeError(f"the reader's schema does not fit the writer's: {_short(error)}") from None
         except Exception as error:
             # Bytes that are something else meet whatever they meet.
-            raise ValueFault(f"the value is not of its schema: {_short(error)}") from None
+            raise DecodeError(f"the value is not of its schema: {_short(error)}") from None
         left_bytes = len(value) - stream.tell()
         if left_bytes:
-            raise ValueFault(f"{left_bytes} bytes are left over behind the record")
+            raise DecodeError(f"{left_bytes} bytes are left over behind the record")
         return found
 
     def _schemas(self, schema_id: int) -> tuple[Any, Any]:
@@ -103,20 +110,20 @@ class AvroReader:
         if found is None:
             try:
                 found = self._resolved(AvroSchema(self._registry.schema(schema_id)))
-            except ValueFault as fault:
+            except DecodeError as fault:
                 found = str(fault)
             self._writers[schema_id] = found
         if isinstance(found, str):
-            raise ValueFault(found)
+            raise DecodeError(found)
         return found
 
     def _resolved(self, writer: AvroSchema) -> tuple[Any, Any]:
-        why = unlike(writer, self._reader)
+        why = logical_type_mismatch(writer, self._reader)
         if why:
-            raise ValueFault(f"the reader's schema does not fit the writer's: {why}")
+            raise DecodeError(f"the reader's schema does not fit the writer's: {why}")
         return writer.stored, None if writer.stored == self._reader.stored else self._reader.stored
 
-    def forget_unknown(self) -> None:
+    def forget_missing_schemas(self) -> None:
         """Ask again for what could not be had: a schema may come after the first record that names it."""
         self._writers = {key: found for key, found in self._writers.items() if not isinstance(found, str)}
 
@@ -150,9 +157,9 @@ def _column(schema: AvroSchema, at: Any, inside: tuple[str, ...]) -> Column:
     if kind in RECORDS:
         name = at["name"]
         if name in inside:
-            raise ValueFault(f"the record {name} contains itself, which a column cannot")
+            raise DecodeError(f"the record {name} contains itself, which a column cannot")
         if not at["fields"]:
-            raise ValueFault(f"the record {name} has no fields, which Parquet cannot hold")
+            raise DecodeError(f"the record {name} has no fields, which Parquet cannot hold")
         return Record(
             [(field["name"], _column(schema, field["type"], (*inside, name))) for field in at["fields"]]
         )
@@ -173,14 +180,14 @@ def _leaf(at: Any, kind: str) -> Column:
     if logical == "decimal":
         precision, scale = at["precision"], at.get("scale", 0)
         if precision > DECIMAL_DIGITS:
-            raise ValueFault(f"a decimal of {precision} digits has more than {DECIMAL_DIGITS}")
+            raise DecodeError(f"a decimal of {precision} digits has more than {DECIMAL_DIGITS}")
         return Leaf(pa.decimal128(precision, scale), partial(_decimal, scale))
     if logical == "uuid" and kind == "fixed":
         return Leaf(pa.string(), lambda value: str(uuid.UUID(bytes=_bytes(value))))
     if kind in ("bytes", "fixed"):
         return Leaf(PRIMITIVE[kind], _bytes)
     if kind not in PRIMITIVE:
-        raise ValueFault(f"there is no Avro type {kind}")
+        raise DecodeError(f"there is no Avro type {kind}")
     return Leaf(PRIMITIVE[kind])
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
-from kwire.pipeline.values.columns import ValueFault
+from kwire.pipeline.values.columns import DecodeError
 
 RECORDS: Final = ("record", "error", "request")
 NAMED: Final = (*RECORDS, "enum", "fixed")
@@ -37,22 +37,26 @@ class AvroSchema:
         try:
             for text in texts:
                 parsed = fastavro.parse_schema(json.loads(text), named_schemas=known)
-            self.full = _whole(parsed, known, set())
+            self.full = _inline_references(parsed, known, set())
             self.stored = fastavro.parse_schema(_without_logical_types(self.full))
         except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueFault(f"this is no Avro schema: {error!r}") from None
+            raise DecodeError(f"this is no Avro schema: {error!r}") from None
         self.named: dict[str, Any] = {}
         _collect(self.full, self.named)
 
 
-def _whole(schema: Any, known: Mapping[str, Any], seen: set[str]) -> Any:
+def _inline_references(schema: Any, known: Mapping[str, Any], seen: set[str]) -> Any:
     """With each definition where its name comes first, as texts of schemas have them."""
     if isinstance(schema, str):
-        return _whole(known[schema], known, seen) if schema in known and schema not in seen else schema
+        return (
+            _inline_references(known[schema], known, seen)
+            if schema in known and schema not in seen
+            else schema
+        )
     if isinstance(schema, list):
-        return [_whole(branch, known, seen) for branch in schema]
+        return [_inline_references(branch, known, seen) for branch in schema]
     if isinstance(schema["type"], dict | list):
-        return _whole(schema["type"], known, seen)
+        return _inline_references(schema["type"], known, seen)
     if schema["type"] in NAMED:
         if schema["name"] in seen:
             return schema["name"]
@@ -60,13 +64,13 @@ def _whole(schema: Any, known: Mapping[str, Any], seen: set[str]) -> Any:
     found = {key: value for key, value in schema.items() if not key.startswith("__")}
     for key in ("items", "values"):
         if key in found:
-            found[key] = _whole(found[key], known, seen)
+            found[key] = _inline_references(found[key], known, seen)
     if schema["type"] in RECORDS:
         found["fields"] = [
-            {**field, "type": _whole(field["type"], known, seen)} for field in schema["fields"]
+            {**field, "type": _inline_references(field["type"], known, seen)} for field in schema["fields"]
         ]
     elif schema["type"] in known:
-        return _whole(schema["type"], known, seen)
+        return _inline_references(schema["type"], known, seen)
     return found
 
 
@@ -127,12 +131,12 @@ def logical_type(schema: Any) -> str | None:
     return name if (schema["type"], name) in LOGICAL else None
 
 
-def unlike(writer: AvroSchema, reader: AvroSchema) -> str:
+def logical_type_mismatch(writer: AvroSchema, reader: AvroSchema) -> str:
     """Where the same stored value would mean something else to the reader; nothing if nowhere."""
-    return _unlike(writer, writer.full, reader, reader.full, set())
+    return _logical_type_mismatch(writer, writer.full, reader, reader.full, set())
 
 
-def _unlike(
+def _logical_type_mismatch(
     writer: AvroSchema, written: Any, reader: AvroSchema, wanted: Any, seen: set[tuple[str, str]]
 ) -> str:
     written = _single(writer.named.get(written, written) if isinstance(written, str) else written)
@@ -151,14 +155,14 @@ def _unlike(
         for field in wanted["fields"]:
             for name in (field["name"], *field.get("aliases", ())):
                 if name in fields:
-                    found = _unlike(writer, fields[name], reader, field["type"], seen)
+                    found = _logical_type_mismatch(writer, fields[name], reader, field["type"], seen)
                     if found:
                         return f"{field['name']}: {found}"
                     break
         return ""
     for key in ("items", "values"):
         if key in written and key in wanted:
-            return _unlike(writer, written[key], reader, wanted[key], seen)
+            return _logical_type_mismatch(writer, written[key], reader, wanted[key], seen)
     left, right = _meaning(written), _meaning(wanted)
     return f"{left} was written, and {right} is read" if left and right and left != right else ""
 

@@ -18,11 +18,11 @@ MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 LOCAL_MICROSECONDS: Final = pa.timestamp("us")
 
 
-class ValueFault(Exception):
+class DecodeError(Exception):
     """A value that is not what its schema says; the message tells what is wrong with it."""
 
 
-FAULTS: Final = (ValueFault, ValueError, TypeError, ArithmeticError, pa.ArrowException)
+DECODE_ERRORS: Final = (DecodeError, ValueError, TypeError, ArithmeticError, pa.ArrowException)
 """What a column may say to values that do not fit; Arrow's own are of many kinds."""
 
 
@@ -79,8 +79,8 @@ class Record(Column):
             inside = [value.get(name) for value in values]
             try:
                 columns.append(column.array(inside))
-            except ValueFault as fault:
-                raise ValueFault(f"{name}: {fault}") from None
+            except DecodeError as fault:
+                raise DecodeError(f"{name}: {fault}") from None
         mask = pa.array(is_null, pa.bool_()) if any(is_null) else None
         return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask)
 
@@ -136,13 +136,13 @@ class Choice(Column):
         for number, (is_of, _) in enumerate(self._members):
             if is_of(value):
                 return number
-        raise ValueFault(f"{value!r} is none of what it may be")
+        raise DecodeError(f"{value!r} is none of what it may be")
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
     """Where each list begins in all items; null says that a list is null, and the last is the end."""
     starts = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
-    told: list[int | None] = [
+    starts_or_null: list[int | None] = [
         None if value is None else start for value, start in zip(values, starts, strict=False)
     ]
-    return pa.array([*told, starts[-1]], pa.int32())
+    return pa.array([*starts_or_null, starts[-1]], pa.int32())

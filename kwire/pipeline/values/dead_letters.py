@@ -64,42 +64,42 @@ class DeadLetters(NamedTuple):
         return Target(dict(self.client), self.topic, partition % self.partitions, name)
 
 
-def check_apart(topic: str, files: Iterable[DataFile]) -> None:
+def check_output_topic(topic: str, files: Iterable[DataFile]) -> None:
     """ArchiveError where dead letters would be read as input again."""
     if any(file.topic == topic for file in files):
         raise ArchiveError(f"values.dead_letter is {topic}, which the job reads: it has to be another topic")
 
 
-def deliver(spark: SparkSession, letters: DeadLetters, place: Path, files: Sequence[DataFile]) -> int:
+def deliver(spark: SparkSession, letters: DeadLetters, staging_dir: Path, files: Sequence[DataFile]) -> int:
     """Deliver those of files that lie in a place; how many went out now.
 
     ArchiveError, KafkaException, DeliveryError.
     """
-    check_apart(letters.topic, files)
+    check_output_topic(letters.topic, files)
     tasks = list(by_partition(files).values())
     if not tasks:
         return 0
     count: int = (
         spark.sparkContext.parallelize(tasks, len(tasks))
-        .map(partial(deliver_partition, letters, place))
+        .map(partial(deliver_partition, letters, staging_dir))
         .sum()
     )
     return count
 
 
-def deliver_partition(letters: DeadLetters, place: Path, files: Sequence[DataFile]) -> int:
+def deliver_partition(letters: DeadLetters, staging_dir: Path, files: Sequence[DataFile]) -> int:
     """Those of one partition; nothing is asked of the cluster where there are none."""
-    if next(undecodable(place, files, 0), None) is None:
+    if next(undecodable(staging_dir, files, 0), None) is None:
         return 0
     start = min(file.first_offset for file in files)
     with MappedDelivery(letters.target(files[0].topic, files[0].partition)) as delivery:
         begin = start if delivery.next_offset is None else delivery.next_offset
-        return delivery.deliver(undecodable(place, files, begin), begin)
+        return delivery.deliver(undecodable(staging_dir, files, begin), begin)
 
 
-def undecodable(place: Path, files: Sequence[DataFile], start: int) -> Iterator[Outgoing]:
+def undecodable(staging_dir: Path, files: Sequence[DataFile], start: int) -> Iterator[Outgoing]:
     """The records of a partition's files that have an error, from an offset on, in their order."""
-    streams = [_of_file(place / file.path, file, start) for file in files]
+    streams = [_of_file(staging_dir / file.path, file, start) for file in files]
     return heapq.merge(*streams, key=attrgetter("source_offset"))
 
 

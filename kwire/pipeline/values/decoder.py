@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from kwire.pipeline.values.avro import AvroReader
 from kwire.pipeline.values.avro_schema import AvroSchema
-from kwire.pipeline.values.columns import FAULTS, Column, Leaf, ValueFault
+from kwire.pipeline.values.columns import DECODE_ERRORS, Column, DecodeError, Leaf
 from kwire.pipeline.values.json_text import JsonReader
 from kwire.pipeline.values.registry import Registry
 
@@ -55,7 +55,7 @@ class TextReader:
         try:
             return value.decode()
         except UnicodeDecodeError as error:
-            raise ValueFault(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
+            raise DecodeError(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
 
 
 class Decoder:
@@ -87,16 +87,16 @@ class Decoder:
             if value is not None:
                 try:
                     found = self._reader.read(value)
-                except ValueFault as error:
+                except DecodeError as error:
                     fault = str(error)
             decoded.append(found)
             faults.append(fault)
         if isinstance(self._reader, AvroReader):
-            self._reader.forget_unknown()
+            self._reader.forget_missing_schemas()
         column = self._reader.column
         try:
             array = column.array(decoded)
-        except FAULTS:
+        except DECODE_ERRORS:
             for at, why in misfits(column, decoded, 0):
                 decoded[at], faults[at] = None, why
             array = column.array(decoded)
@@ -107,7 +107,7 @@ def misfits(column: Column, values: Sequence[Any], first: int) -> list[tuple[int
     """Which values do not fit into a column, by halves: mostly it is few of many."""
     try:
         column.array(values)
-    except FAULTS as error:
+    except DECODE_ERRORS as error:
         if len(values) == 1:
             return [(first, f"the value does not fit: {error}")]
         middle = len(values) // 2

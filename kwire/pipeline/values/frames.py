@@ -21,17 +21,17 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from kwire.pipeline.archive.manifest import DATA as FILES
 from kwire.pipeline.archive.manifest import Archive, ArchiveError
-from kwire.pipeline.archive.reading import unglobbed
+from kwire.pipeline.archive.reading import escape_glob
 from kwire.pipeline.config import ConfigError
 from kwire.pipeline.values.avro import column_of
 from kwire.pipeline.values.avro_schema import AvroSchema
-from kwire.pipeline.values.columns import ValueFault
+from kwire.pipeline.values.columns import DecodeError
 from kwire.pipeline.values.decoder import AVRO, DATA, DATA_ERROR, JSON, Plan, with_data
+from kwire.pipeline.values.json_numbers import sample_of
 from kwire.pipeline.values.json_text import JsonReader, document_of
 from kwire.pipeline.values.registry import Registry
 from kwire.pipeline.values.settings import ValuesConfig
-from kwire.pipeline.values.types import misfits, twice
-from kwire.pipeline.values.written import sample_of
+from kwire.pipeline.values.types import duplicate_fields, incompatible_fields
 
 NOTE: Final = "_values.json"
 SAMPLE_RECORDS: Final = 1_000
@@ -55,7 +55,7 @@ def plan_of(
             type_ = arrow_type(_ddl(config.schema) if config.schema else known or _inferred(spark, sample()))
             JsonReader(type_)
             plan = Plan(JSON, type_)
-    except ValueFault as fault:
+    except DecodeError as fault:
         raise ConfigError(f"values cannot be read: {fault}") from None
     _check_names(spark, spark_type(plan))
     return plan
@@ -65,7 +65,7 @@ def _check_names(spark: SparkSession, type_: DataType) -> None:
     """ConfigError where Spark would not know one field from another."""
     if spark.conf.get("spark.sql.caseSensitive") == "true":
         return
-    for both in twice(_told(type_), DATA):
+    for both in duplicate_fields(_type_json(type_), DATA):
         raise ConfigError(f"{both}, which are one to Spark: give values.schema, with one of them")
 
 
@@ -110,7 +110,7 @@ def _inferred(spark: SparkSession, sample: DataFrame) -> DataType:
     rows = sample.select("value").where("value IS NOT NULL").limit(SAMPLE_RECORDS).collect()
     documents = []
     for row in rows:
-        with suppress(ValueFault):
+        with suppress(DecodeError):
             documents.append(document_of(bytes(row.value)))
     texts = spark.sparkContext.parallelize(sample_of(documents))
     # Its own name for what is no JSON may be that of a field.
@@ -121,7 +121,7 @@ def _inferred(spark: SparkSession, sample: DataFrame) -> DataType:
     return found
 
 
-def decoded(frame: DataFrame, plan: Plan) -> DataFrame:
+def decode_values(frame: DataFrame, plan: Plan) -> DataFrame:
     """A table of records with `data` and `data_error` beside its columns."""
     schema = StructType(
         [*frame.schema.fields, StructField(DATA, spark_type(plan)), StructField(DATA_ERROR, StringType())]
@@ -134,67 +134,67 @@ def _decode(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         yield from with_data(plan, batch)
 
 
-def note(archive: Path, plan: Plan, type_: DataType) -> None:
+def record_type(archive: Path, plan: Plan, type_: DataType) -> None:
     """Write down what the column of an archive is by now; appears whole or not at all.
 
     ConfigError where what is there could not be read any more; ArchiveError.
     """
-    type_told = _told(type_)
-    earlier = [there for there in _all_noted(archive) if there != type_told]
+    type_json = _type_json(type_)
+    earlier = [earlier_type for earlier_type in _all_recorded_types(archive) if earlier_type != type_json]
     if earlier and not Archive(archive).files():
         earlier = []
-    for there in earlier:
-        for why in misfits(there, type_told, DATA):
+    for earlier_type in earlier:
+        for why in incompatible_fields(earlier_type, type_json, DATA):
             raise ConfigError(
                 f"{archive} holds values of another schema, which could not be read any more: {why}; "
                 f"give values.schema one that has them, or archive into another directory"
             )
-    told = {"format": plan.format, "type": type_told, "reader": list(plan.reader), "earlier": earlier}
+    content = {"format": plan.format, "type": type_json, "reader": list(plan.reader), "earlier": earlier}
     temporary = archive / f".{NOTE}.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(told, indent=1), encoding="utf-8")
+    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
     temporary.rename(archive / NOTE)
 
 
-def _told(type_: DataType) -> Any:
+def _type_json(type_: DataType) -> Any:
     return type_.jsonValue()
 
 
-def _all_noted(archive: Path) -> list[Any]:
+def _all_recorded_types(archive: Path) -> list[Any]:
     """The types of an archive's files, as JSON has them. ArchiveError."""
-    last = noted(archive)
+    last = recorded_type(archive)
     if last is None:
         return []
     earlier = json.loads((archive / NOTE).read_text(encoding="utf-8")).get("earlier", [])
-    return [*earlier, _told(last)]
+    return [*earlier, _type_json(last)]
 
 
-def noted(archive: Path, format_: str | None = None) -> DataType | None:
+def recorded_type(archive: Path, format_: str | None = None) -> DataType | None:
     """The type of the column of an archive, if it has one of this format. ArchiveError."""
     path = archive / NOTE
     if not path.exists():
         return None
     try:
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if format_ is not None and told["format"] != format_:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if format_ is not None and content["format"] != format_:
             return None
-        return _of_json(told["type"])
+        return _of_json(content["type"])
     except (ValueError, KeyError, TypeError) as error:
         raise ArchiveError(f"{path} does not tell the type of values: {error!r}") from None
 
 
-def _of_json(told: Any) -> DataType:
+def _of_json(content: Any) -> DataType:
     # A type alone is no document that Spark reads, one within a struct is.
-    around = {"type": "struct", "fields": [{"name": DATA, "type": told, "nullable": True, "metadata": {}}]}
+    around = {"type": "struct", "fields": [{"name": DATA, "type": content, "nullable": True, "metadata": {}}]}
     found: DataType = StructType.fromJson(around).fields[0].dataType
     return found
 
 
-def archived(spark: SparkSession, archive: Archive) -> DataFrame:
+def load_archived(spark: SparkSession, archive: Archive) -> DataFrame:
     """An archive with its decoded values: every file by the type that was last in use.
 
     What older files have not is null, and their narrower numbers are widened. ArchiveError.
     """
-    type_ = noted(archive.directory)
+    type_ = recorded_type(archive.directory)
     files = archive.files()
     if type_ is None or not files:
         raise ArchiveError(f"{archive.directory} holds no values that were decoded")
@@ -206,5 +206,5 @@ def archived(spark: SparkSession, archive: Archive) -> DataFrame:
     ]
     schema = StructType(DataType.fromDDL(", ".join(fields)).fields)
     schema = StructType([*schema.fields, StructField(DATA, type_), StructField(DATA_ERROR, StringType())])
-    paths = [unglobbed(root / file.path) for file in files]
+    paths = [escape_glob(root / file.path) for file in files]
     return spark.read.schema(schema).option("basePath", f"{root}/{FILES}").parquet(*paths)

@@ -21,13 +21,13 @@ from kwire.pipeline.values.columns import (
     LOCAL_MICROSECONDS,
     MICROSECONDS,
     Column,
+    DecodeError,
     Leaf,
     Listing,
     Mapping,
     Record,
-    ValueFault,
 )
-from kwire.pipeline.values.written import Number, dumps, loads
+from kwire.pipeline.values.json_numbers import Number, dumps, loads
 
 FRAME_BYTES: Final = 5
 """Confluent's serializer of JSON puts a zero and the id of a schema before it, which no JSON begins with."""
@@ -53,11 +53,11 @@ def document_of(value: bytes) -> Any:
     try:
         found = loads(value.decode())
     except UnicodeDecodeError as error:
-        raise ValueFault(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
+        raise DecodeError(f"this is no UTF-8: {error.reason} at byte {error.start}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueFault(f"this is no JSON: {error}") from None
+        raise DecodeError(f"this is no JSON: {error}") from None
     if found is None:
-        raise ValueFault("this is null, and no document")
+        raise DecodeError("this is null, and no document")
     return found
 
 
@@ -73,7 +73,7 @@ class _Checked(Column):
     def array(self, values: Sequence[Any]) -> pa.Array:
         for value in values:
             if value is not None and not isinstance(value, self._kind):
-                raise ValueFault(f"{_shown(value)} is not {self._name}")
+                raise DecodeError(f"{_shown(value)} is not {self._name}")
         return self._column.array(values)
 
 
@@ -96,7 +96,7 @@ def _column(type_: pa.DataType) -> Column:
     for is_of, convert in LEAVES:
         if is_of(type_):
             return Leaf(type_, convert)
-    raise ValueFault(f"JSON has nothing for the type {type_}")
+    raise DecodeError(f"JSON has nothing for the type {type_}")
 
 
 def _text(value: Any) -> str:
@@ -105,7 +105,7 @@ def _text(value: Any) -> str:
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueFault(f"{_shown(value)} is not true or false")
+        raise DecodeError(f"{_shown(value)} is not true or false")
     return value
 
 
@@ -113,7 +113,7 @@ def _integer(value: Any) -> int:
     if isinstance(value, Number) and WHOLE.fullmatch(value.text):
         return int(value.text)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueFault(f"{_shown(value)} is not a whole number")
+        raise DecodeError(f"{_shown(value)} is not a whole number")
     return value
 
 
@@ -121,10 +121,10 @@ def _number(value: Any) -> float:
     if isinstance(value, Number):
         found = float(value.text)
         if math.isinf(found):
-            raise ValueFault(f"{_shown(value)} is too large a number")
+            raise DecodeError(f"{_shown(value)} is too large a number")
         return found
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueFault(f"{_shown(value)} is not a number")
+        raise DecodeError(f"{_shown(value)} is not a number")
     return float(value)
 
 
@@ -132,7 +132,7 @@ def _decimal(value: Any) -> Decimal:
     if isinstance(value, Number):
         return Decimal(value.text)
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueFault(f"{_shown(value)} is not a decimal")
+        raise DecodeError(f"{_shown(value)} is not a decimal")
     return Decimal(value)
 
 
@@ -156,13 +156,13 @@ def _instant(value: Any) -> datetime:
 def _local(value: Any) -> datetime:
     found = _time(value)
     if found.tzinfo:
-        raise ValueFault(f"{_shown(value)} has a time zone")
+        raise DecodeError(f"{_shown(value)} has a time zone")
     return found
 
 
 def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueFault(f"{_shown(value)} is not text")
+        raise DecodeError(f"{_shown(value)} is not text")
     return value
 
 

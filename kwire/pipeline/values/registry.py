@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from kwire.pipeline.values.columns import ValueFault
+from kwire.pipeline.values.columns import DecodeError
 
 AVRO: Final = "AVRO"
 # https://docs.confluent.io/platform/current/schema-registry/develop/api.html
@@ -47,24 +47,24 @@ class Registry:
 
     def check(self) -> None:
         """RegistryError where there is no registry."""
-        self._ask(self._client.get_schema_types)
+        self._request(self._client.get_schema_types)
 
     def schema(self, schema_id: int) -> list[str]:
         """The Avro schema with an id, after those that it refers to. ValueFault, RegistryError."""
         found = self._texts.get(schema_id)
         if found is None:
-            schema = self._ask(self._client.get_schema, schema_id)
+            schema = self._request(self._client.get_schema, schema_id)
             if schema is None:
-                raise ValueFault(f"schema id {schema_id} is not in the registry")
+                raise DecodeError(f"schema id {schema_id} is not in the registry")
             found = self._with_references(schema, f"schema id {schema_id}")
             self._texts[schema_id] = found
         return found
 
     def latest(self, subject: str) -> list[str]:
         """The latest Avro schema of a subject, after those that it refers to. ValueFault, RegistryError."""
-        found = self._ask(self._client.get_latest_version, subject)
+        found = self._request(self._client.get_latest_version, subject)
         if found is None:
-            raise ValueFault(f"the registry {self._url} has no subject {subject}")
+            raise DecodeError(f"the registry {self._url} has no subject {subject}")
         return self._with_references(found.schema, f"the latest schema of {subject}")
 
     def _with_references(self, schema: Schema, name: str) -> list[str]:
@@ -76,22 +76,22 @@ class Registry:
                 f"the schema registry {self._url} answers without a schema for {name}: is it a registry?"
             )
         if (schema.schema_type or AVRO) != AVRO:
-            raise ValueFault(f"{name} is not Avro, but {schema.schema_type}")
+            raise DecodeError(f"{name} is not Avro, but {schema.schema_type}")
         texts: list[str] = []
         for reference in schema.references or ():
-            found = self._ask(self._client.get_version, reference.subject, reference.version)
+            found = self._request(self._client.get_version, reference.subject, reference.version)
             if found is None:
-                raise ValueFault(
+                raise DecodeError(
                     f"{name} refers to version {reference.version} of {reference.subject}, "
                     f"which is not in the registry"
                 )
             texts += [text for text in self._with_references(found.schema, name) if text not in texts]
         return [*texts, text]
 
-    def _ask(self, what: Any, *about: Any) -> Any:
+    def _request(self, method: Any, *arguments: Any) -> Any:
         """The client's answer; None where the registry says that there is no such thing. RegistryError."""
         try:
-            return what(*about)
+            return method(*arguments)
         except SchemaRegistryError as error:
             if error.error_code in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND):
                 return None

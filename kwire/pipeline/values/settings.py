@@ -57,7 +57,7 @@ class ValuesConfig(NamedTuple):
             table.text("dead_letter", ""),
             table.table("client").texts(),
         )
-        table.done()
+        table.check_unknown_keys()
         if format_ == BYTES:
             return None
         if format_ == AVRO:

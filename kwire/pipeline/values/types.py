@@ -19,26 +19,28 @@ WIDER: Final = {
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 
-def misfits(there: Any, here: Any, name: str) -> Iterator[str]:
+def incompatible_fields(written: Any, wanted: Any, name: str) -> Iterator[str]:
     """What of a column that was written with the one type is not read with the other; clauses for people."""
-    kind = _kind(there)
-    if kind != _kind(here):
-        yield f"{name} is {_shown(there)} there and {_shown(here)} here"
+    kind = _kind(written)
+    if kind != _kind(wanted):
+        yield f"{name} is {_shown(written)} there and {_shown(wanted)} here"
     elif kind == "struct":
-        known = {field["name"].lower(): field["type"] for field in there["fields"]}
-        for field in here["fields"]:
+        known = {field["name"].lower(): field["type"] for field in written["fields"]}
+        for field in wanted["fields"]:
             if field["name"].lower() in known:
-                yield from misfits(known[field["name"].lower()], field["type"], f"{name}.{field['name']}")
+                yield from incompatible_fields(
+                    known[field["name"].lower()], field["type"], f"{name}.{field['name']}"
+                )
     elif kind == "array":
-        yield from misfits(there["elementType"], here["elementType"], f"{name}[]")
+        yield from incompatible_fields(written["elementType"], wanted["elementType"], f"{name}[]")
     elif kind == "map":
-        yield from misfits(there["keyType"], here["keyType"], f"the key of {name}")
-        yield from misfits(there["valueType"], here["valueType"], f"{name}[]")
-    elif not _is_read(there, here):
-        yield f"{name} is {_shown(there)} there and {_shown(here)} here"
+        yield from incompatible_fields(written["keyType"], wanted["keyType"], f"the key of {name}")
+        yield from incompatible_fields(written["valueType"], wanted["valueType"], f"{name}[]")
+    elif not _is_read(written, wanted):
+        yield f"{name} is {_shown(written)} there and {_shown(wanted)} here"
 
 
-def twice(type_: Any, name: str) -> Iterator[str]:
+def duplicate_fields(type_: Any, name: str) -> Iterator[str]:
     """The fields that a type has several times, if case says nothing; as clauses for people."""
     kind = _kind(type_)
     if kind == "struct":
@@ -48,11 +50,11 @@ def twice(type_: Any, name: str) -> Iterator[str]:
             if lower in known:
                 yield f"{name} has {known[lower]!r} and {field['name']!r}"
             known[lower] = field["name"]
-            yield from twice(field["type"], f"{name}.{field['name']}")
+            yield from duplicate_fields(field["type"], f"{name}.{field['name']}")
     elif kind == "array":
-        yield from twice(type_["elementType"], f"{name}[]")
+        yield from duplicate_fields(type_["elementType"], f"{name}[]")
     elif kind == "map":
-        yield from twice(type_["valueType"], f"{name}[]")
+        yield from duplicate_fields(type_["valueType"], f"{name}[]")
 
 
 def _kind(type_: Any) -> str:
@@ -60,10 +62,10 @@ def _kind(type_: Any) -> str:
     return str(type_["type"]) if isinstance(type_, dict) else ""
 
 
-def _is_read(there: str, here: str) -> bool:
-    if there == here or here in WIDER.get(there, ()):
+def _is_read(written: str, wanted: str) -> bool:
+    if written == wanted or wanted in WIDER.get(written, ()):
         return True
-    old, new = _DECIMAL.fullmatch(there), _DECIMAL.fullmatch(here)
+    old, new = _DECIMAL.fullmatch(written), _DECIMAL.fullmatch(wanted)
     if old is None or new is None:
         return False
     scales = int(old[2]), int(new[2])

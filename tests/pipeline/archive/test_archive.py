@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from kwire.pipeline.archive.staging import check, describe, fresh, move, staged
+from kwire.pipeline.archive.staging import check_file, describe_file, empty_directory, move, staged_files
 from kwire.pipeline.segments.damage import Damage
 
 OFFSETS = [5, 6, 9]
@@ -140,40 +140,40 @@ def test_manifests_are_for_people_and_other_programs(tmp_path: Path) -> None:
 
 class TestStaging:
     def test_files_are_described_by_what_is_in_them(self, tmp_path: Path) -> None:
-        place = fresh(tmp_path, "s")
+        place = empty_directory(tmp_path, "s")
         path = staged_file(place)
-        assert staged(place) == [path]
-        found = describe(str(place), path)
+        assert staged_files(place) == [path]
+        found = describe_file(str(place), path)
         assert found[1:7] == ("t", 3, "2026-01-31", 5, 9, 3)
-        assert check(place, found) == ""
+        assert check_file(place, found) == ""
 
     def test_they_are_moved_to_names_of_the_step(self, tmp_path: Path) -> None:
-        place = fresh(tmp_path, "s")
+        place = empty_directory(tmp_path, "s")
         paths = [staged_file(place, name="b.parquet"), staged_file(place, partition=4)]
-        moved = move(tmp_path, place, "s", [describe(str(place), path) for path in paths])
+        moved = move(tmp_path, place, "s", [describe_file(str(place), path) for path in paths])
         assert [file.path for file in moved] == [
             f"data/topic=t/date=2026-01-31/partition={partition}/part-s-00000.parquet" for partition in (3, 4)
         ]
-        assert [check(tmp_path, file) for file in moved] == ["", ""]
+        assert [check_file(tmp_path, file) for file in moved] == ["", ""]
         assert not place.exists()
 
     def test_what_an_interrupted_step_has_left_goes(self, tmp_path: Path) -> None:
-        place = fresh(tmp_path, "s")
+        place = empty_directory(tmp_path, "s")
         paths = [staged_file(place, name=f"{n}.parquet") for n in range(3)]
-        move(tmp_path, place, "s", [describe(str(place), path) for path in paths])
-        (fresh(tmp_path, "s") / "half").mkdir(parents=True)
-        other = fresh(tmp_path, "o")
-        kept = move(tmp_path, other, "o", [describe(str(other), staged_file(other))])
-        place = fresh(tmp_path, "s")
+        move(tmp_path, place, "s", [describe_file(str(place), path) for path in paths])
+        (empty_directory(tmp_path, "s") / "half").mkdir(parents=True)
+        other = empty_directory(tmp_path, "o")
+        kept = move(tmp_path, other, "o", [describe_file(str(other), staged_file(other))])
+        place = empty_directory(tmp_path, "s")
         assert not place.exists()
-        again = move(tmp_path, place, "s", [describe(str(place), staged_file(place))])
+        again = move(tmp_path, place, "s", [describe_file(str(place), staged_file(place))])
         names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet"))
         assert names == sorted(file.path for file in kept + again)
 
     @pytest.mark.parametrize("damage", ["missing", "shorter", "other"])
     def test_files_that_are_not_what_they_were_are_found(self, tmp_path: Path, damage: str) -> None:
-        place = fresh(tmp_path, "s")
-        [file] = move(tmp_path, place, "s", [describe(str(place), staged_file(place))])
+        place = empty_directory(tmp_path, "s")
+        [file] = move(tmp_path, place, "s", [describe_file(str(place), staged_file(place))])
         full = tmp_path / file.path
         data = bytearray(full.read_bytes())
         if damage == "missing":
@@ -183,4 +183,4 @@ class TestStaging:
         else:
             data[20] ^= 1
             full.write_bytes(data)
-        assert str(full) in check(tmp_path, file)
+        assert str(full) in check_file(tmp_path, file)

@@ -7,28 +7,28 @@ from pathlib import Path
 import pytest
 
 from kwire.pipeline.archive.manifest import ArchiveError
-from kwire.pipeline.archive.staging import STAGING, alone, attempt, staged
+from kwire.pipeline.archive.staging import STAGING, attempt_directory, exclusive_writer, staged_files
 
 
 def test_what_an_earlier_attempt_still_writes_is_not_found_by_the_next(tmp_path: Path) -> None:
-    killed = attempt(tmp_path, "job-0000000001")
+    killed = attempt_directory(tmp_path, "job-0000000001")
     killed.mkdir()
     (killed / "one.parquet").touch()
-    other = attempt(tmp_path, "job-0000000002")
+    other = attempt_directory(tmp_path, "job-0000000002")
     other.mkdir()
-    again = attempt(tmp_path, "job-0000000001")
+    again = attempt_directory(tmp_path, "job-0000000001")
     again.mkdir()
     assert sorted((tmp_path / STAGING).iterdir()) == sorted([again, other])
     killed.mkdir()
     (killed / "two.parquet").touch()
-    assert staged(again) == []
+    assert staged_files(again) == []
 
 
 def test_only_one_writes_at_a_time(tmp_path: Path) -> None:
-    with alone(tmp_path):
-        with pytest.raises(ArchiveError, match="another job writes"), alone(tmp_path):
+    with exclusive_writer(tmp_path):
+        with pytest.raises(ArchiveError, match="another job writes"), exclusive_writer(tmp_path):
             pass
-        with pytest.raises(ArchiveError, match="another job writes"), alone(tmp_path):
+        with pytest.raises(ArchiveError, match="another job writes"), exclusive_writer(tmp_path):
             pass
-    with alone(tmp_path):
+    with exclusive_writer(tmp_path):
         pass

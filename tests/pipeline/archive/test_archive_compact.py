@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from kwire.pipeline.archive.reading import Row, Wanted, by_partition, rows
-from kwire.pipeline.archive.staging import check, describe, fresh, move, staged
+from kwire.pipeline.archive.reading import RecordFilter, Row, by_partition, rows
+from kwire.pipeline.archive.staging import check_file, describe_file, empty_directory, move, staged_files
 from kwire.pipeline.config import ConfigError, JobConfig
 from kwire.pipeline.jobs import compact as module
 from kwire.pipeline.jobs.compact import (
-    Busy,
     CompactConfig,
     Compacted,
+    CompactionRunning,
     compact,
-    locked,
+    compaction_lock,
     plan,
     size_bytes,
     sweep,
@@ -64,9 +64,9 @@ def put(
 
 
 def step(archive: Archive, number: int, write: Callable[[Path], None], *, end: int) -> None:
-    place = fresh(archive.directory, f"s{number}")
+    place = empty_directory(archive.directory, f"s{number}")
     write(place)
-    files = [describe(str(place), path) for path in staged(place)]
+    files = [describe_file(str(place), path) for path in staged_files(place)]
     moved = move(archive.directory, place, f"s{number}", files)
     archive.add(Commit(-1, "job", number, {"t": {0: (0, end)}}, moved))
 
@@ -100,9 +100,10 @@ def config(archive: Archive, **changes: Any) -> CompactConfig:
 def content(archive: Archive) -> dict[tuple[str, int], list[Row]]:
     """All that the archive holds, whose files have to be as its manifests say."""
     files = archive.files()
-    assert [wrong for file in files if (wrong := check(archive.directory, file))] == []
+    assert [wrong for file in files if (wrong := check_file(archive.directory, file))] == []
     return {
-        key: list(rows(archive.directory, inside, Wanted())) for key, inside in by_partition(files).items()
+        key: list(rows(archive.directory, inside, RecordFilter()))
+        for key, inside in by_partition(files).items()
     }
 
 
@@ -208,7 +209,10 @@ def test_a_damaged_file_is_not_passed_on(archive: Archive) -> None:
 
 
 def test_one_at_a_time(archive: Archive) -> None:
-    with locked(archive.directory), pytest.raises(Busy, match="is being compacted by another job"):
+    with (
+        compaction_lock(archive.directory),
+        pytest.raises(CompactionRunning, match="is being compacted by another job"),
+    ):
         compact(config(archive))
     with pytest.raises(ArchiveError, match="there is no archive"):
         compact(config(archive, directory=archive.directory / "no"))
@@ -236,7 +240,7 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         (Path, "unlink"),
         (Path, "mkdir"),
         (module.os, "link"),
-        (module, "describe"),
+        (module, "describe_file"),
         (shutil, "rmtree"),
     ]:
         monkeypatch.setattr(owner, name, dying(getattr(owner, name)))

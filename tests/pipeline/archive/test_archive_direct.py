@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kwire.broker.storage.disk import RealDisk
-from kwire.pipeline.archive.direct import Dates, by_day, date_of, write_ranges
+from kwire.pipeline.archive.direct import DateFiles, date_of, split_by_day, write_ranges
 from kwire.pipeline.archive.manifest import DataFile
-from kwire.pipeline.archive.staging import staged
+from kwire.pipeline.archive.staging import staged_files
 from kwire.pipeline.segments.options import parse
 from kwire.pipeline.segments.plan import Range, plan
 from kwire.pipeline.segments.read import SCHEMA_WITH_HEADERS, read
@@ -68,7 +68,7 @@ def rows(table: pa.Table) -> list[dict[str, object]]:
 
 def test_each_record_is_in_one_file_of_its_date(ranges: list[Range], tmp_path: Path) -> None:
     files = written(tmp_path / "s", ranges)
-    assert sorted(file.path for file in files) == staged(tmp_path / "s")
+    assert sorted(file.path for file in files) == staged_files(tmp_path / "s")
     assert rows(content(tmp_path / "s", files)) == rows(truth(ranges))
     for file in files:
         table = content(tmp_path / "s", [file])
@@ -123,14 +123,14 @@ def test_little_is_held_back_and_few_files_are_open(tmp_path: Path) -> None:
         batch_of(range(at, at + 40), [draw.randrange(90) for _ in range(40)]) for at in range(0, 4000, 40)
     ]
     most_open = 0
-    with Dates(
-        str(tmp_path), "t", 1, SCHEMA, "none", 1000, most_held_bytes=2000, most_open_files=10
+    with DateFiles(
+        str(tmp_path), "t", 1, SCHEMA, "none", 1000, max_buffered_bytes=2000, max_open_files=10
     ) as dates:
         for added in batches:
             dates.add(added)
             most_open = max(most_open, open_below(tmp_path))
     assert most_open == 10
-    assert sorted(dates.paths) == staged(tmp_path)
+    assert sorted(dates.paths) == staged_files(tmp_path)
     tables = [
         pq.ParquetFile(tmp_path / path, coerce_int96_timestamp_unit="us").read() for path in dates.paths
     ]
@@ -156,12 +156,12 @@ def test_days_end_at_midnight_in_utc(tmp_path: Path) -> None:
     made = batch_of(range(4), [0] * 4).set_column(
         1, SCHEMA.field("timestamp"), pa.array(times, pa.int64()).view(pa.timestamp("us", tz="UTC"))
     )
-    assert [(day, part.column("offset").to_pylist()) for day, part in by_day(made)] == [
+    assert [(day, part.column("offset").to_pylist()) for day, part in split_by_day(made)] == [
         (-1, [0]),
         (0, [1, 2]),
         (1, [3]),
     ]
-    assert list(by_day(made.slice(0, 0))) == []
+    assert list(split_by_day(made.slice(0, 0))) == []
 
 
 @pytest.mark.parametrize(

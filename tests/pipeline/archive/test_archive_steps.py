@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from kwire.pipeline.archive.origins import Origins, of_files
-from kwire.pipeline.archive.steps import check_adjoining, check_complete, held_again, ranges_of, to_read
+from kwire.pipeline.archive.origins import OriginChecker, file_origins
+from kwire.pipeline.archive.steps import (
+    already_archived,
+    check_complete,
+    check_no_gap,
+    step_ranges,
+    unarchived,
+)
 from kwire.pipeline.origin import UNKNOWN, Origin
 from kwire.pipeline.segments.files import SegmentsError
 
@@ -55,18 +61,18 @@ class TestOrigins:
         del told["origins"]
         path.write_text(json.dumps(told))
         assert archive.origins() == {}
-        assert Origins(archive, Input(WAS)).check(["t"]) == says(WAS)
+        assert OriginChecker(archive, Input(WAS)).check(["t"]) == says(WAS)
 
     def test_what_is_known_by_and_by_is_put_together(self, tmp_path: Path) -> None:
         part, rest = WAS._replace(cluster=UNKNOWN), WAS._replace(topic_id=UNKNOWN)
         archive = archive_of(tmp_path, says(part), {}, says(rest))
         assert archive.origins() == says(WAS)
-        assert Origins(archive, Input(part)).check(None) == says(WAS)
+        assert OriginChecker(archive, Input(part)).check(None) == says(WAS)
 
     def test_a_topic_that_was_made_anew_is_refused(self, tmp_path: Path) -> None:
         archive = archive_of(tmp_path, says(WAS), {})
         with pytest.raises(ArchiveError) as caught:
-            Origins(archive, Input(WAS._replace(topic_id="id2")))
+            OriginChecker(archive, Input(WAS._replace(topic_id="id2")))
         assert str(caught.value) == (
             f"topic t has been deleted and created anew since it was archived into {tmp_path}: choose "
             f"another directory for the new one"
@@ -75,7 +81,7 @@ class TestOrigins:
     def test_another_cluster_is_refused(self, tmp_path: Path) -> None:
         archive = archive_of(tmp_path, says(WAS))
         with pytest.raises(ArchiveError) as caught:
-            Origins(archive, Input(Origin("west", "t", "id2")))
+            OriginChecker(archive, Input(Origin("west", "t", "id2")))
         assert str(caught.value) == (
             f"{tmp_path} holds topic t of cluster east, and the input is cluster west: choose another "
             f"directory for that"
@@ -83,7 +89,7 @@ class TestOrigins:
 
     def test_it_is_noticed_while_a_stream_runs(self, tmp_path: Path) -> None:
         topics = Input(WAS)
-        origins = Origins(archive_of(tmp_path), topics)
+        origins = OriginChecker(archive_of(tmp_path), topics)
         new = Origin("east", "new", "id3")
         topics.topics |= says(new)
         assert origins.check(["new"]) == says(new)
@@ -96,14 +102,14 @@ class TestOrigins:
         (tmp_path / "t-0").mkdir()
         options = {"path": str(tmp_path), "subscribe": "t,u"}
         with pytest.raises(SegmentsError, match="has no topic u"):
-            of_files(options)(None)
-        assert list(of_files({**options, "failOnDataLoss": "false"})(None)) == ["t"]
+            file_origins(options)(None)
+        assert list(file_origins({**options, "failOnDataLoss": "false"})(None)) == ["t"]
 
     def test_files_tell_them_as_far_as_they_are_there(self, tmp_path: Path) -> None:
         for name in ("t-0", "t-1", "u-0"):
             (tmp_path / name).mkdir()
         (tmp_path / "t-1" / "partition.metadata").write_text("version: 0\ntopic_id: id1\n")
-        ask = of_files({"path": str(tmp_path), "subscribePattern": ".*"})
+        ask = file_origins({"path": str(tmp_path), "subscribePattern": ".*"})
         assert ask(None) == says(WAS._replace(cluster=UNKNOWN), Origin(UNKNOWN, "u", UNKNOWN))
         (tmp_path / "meta.properties").write_text("#\nversion=1\ncluster.id=east\n")
         assert ask(["t"]) == says(WAS)
@@ -116,10 +122,10 @@ class TestSteps:
 
     def test_where_a_topic_begins_anew_the_archive_goes_on(self) -> None:
         starts, ends = {"u": {0: 7}}, {"t": {0: 520, 1: 3}, "u": {0: 9}}
-        assert held_again(starts, ends, self.KNOWN) == {("t", 0): 500}
-        assert to_read(starts, ends, self.KNOWN) == ({"t": {0: 500}, "u": {0: 7}}, ends)
+        assert already_archived(starts, ends, self.KNOWN) == {("t", 0): 500}
+        assert unarchived(starts, ends, self.KNOWN) == ({"t": {0: 500}, "u": {0: 7}}, ends)
         files = [DataFile("p", "t", 1, "d", 2, 2, 1, 1, "")]
-        assert ranges_of(starts, ends, self.KNOWN, files) == {
+        assert step_ranges(starts, ends, self.KNOWN, files) == {
             "t": {0: (500, 520), 1: (2, 3)},
             "u": {0: (7, 9)},
         }
@@ -128,13 +134,13 @@ class TestSteps:
     def test_a_step_that_does_not_come_so_far_takes_nothing(self, start: int | None) -> None:
         starts = {} if start is None else {"t": {0: start}}
         ends = {"t": {0: 200}}
-        assert to_read(starts, ends, self.KNOWN) == ({"t": {0: 500}}, {"t": {}})
-        assert ranges_of(starts, ends, self.KNOWN, []) == {"t": {0: (500, 500)}}
+        assert unarchived(starts, ends, self.KNOWN) == ({"t": {0: 500}}, {"t": {}})
+        assert step_ranges(starts, ends, self.KNOWN, []) == {"t": {0: (500, 500)}}
 
     def test_where_spark_goes_on_by_itself_nothing_is_held_against_it(self) -> None:
         starts, ends = {"t": {0: 500}}, {"t": {0: 400}}
-        assert held_again(starts, ends, self.KNOWN) == {}
-        assert to_read(starts, ends, self.KNOWN) == (starts, ends)
+        assert already_archived(starts, ends, self.KNOWN) == {}
+        assert unarchived(starts, ends, self.KNOWN) == (starts, ends)
 
     def test_an_archive_goes_on_where_its_last_step_has_ended(self, tmp_path: Path) -> None:
         archive = archive_of(tmp_path, {}, {})
@@ -144,9 +150,9 @@ class TestSteps:
         assert archive.ends() == {("t", 0): 20}
 
     def test_a_step_behind_the_end_of_the_archive_is_refused(self) -> None:
-        check_adjoining({"t": {0: 500, 1: 900}, "u": {0: 3}}, self.KNOWN)
+        check_no_gap({"t": {0: 500, 1: 900}, "u": {0: 3}}, self.KNOWN)
         with pytest.raises(ArchiveError) as caught:
-            check_adjoining({"t": {0: 501}}, self.KNOWN)
+            check_no_gap({"t": {0: 501}}, self.KNOWN)
         assert str(caught.value) == (
             "this step begins at offset 501 of t-0, and the archive ends at 500: the checkpoint is another "
             "archive's, or the archive is an older copy"

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from kwire.pipeline.config import ConfigError, JobConfig
-from kwire.pipeline.jobs.profile import ProfileConfig, client_of, narrowed, topics_of
-from kwire.pipeline.report import figures as fig
+from kwire.pipeline.jobs.profile import ProfileConfig, client_of, select_topic, topics_of
+from kwire.pipeline.report import profile_statistics as stats
 from kwire.pipeline.report.lag import lag_of
 from kwire.pipeline.report.order import behind_ms
 from kwire.pipeline.report.page import render
 from kwire.pipeline.report.profile_page import page_of
 from kwire.pipeline.report.schemas import infer
 from kwire.pipeline.report.times import END_MS
-from kwire.pipeline.tables import Side
+from kwire.pipeline.sides import Side
 
 KAFKA = {
     "profile": {"report": "out/p.html", "client": {"security.protocol": "PLAINTEXT"}},
@@ -39,9 +39,9 @@ KAFKA = {
 def test_configuration() -> None:
     config = ProfileConfig.of(JobConfig(KAFKA))
     assert topics_of(config.side) == ["a", "b"]
-    assert config.figures == Path("out/p.json")
+    assert config.statistics_path == Path("out/p.json")
     assert client_of(config) == {"bootstrap.servers": "h:1", "security.protocol": "PLAINTEXT"}
-    options = narrowed(config.side, "b").options
+    options = select_topic(config.side, "b").options
     assert options["subscribe"] == "b"
     assert json.loads(options["startingOffsets"]) == {"b": {"0": 4}}
     with pytest.raises(ConfigError, match="call it something"):
@@ -51,14 +51,14 @@ def test_configuration() -> None:
 def test_a_side_has_to_name_its_topics() -> None:
     assigned = Side("kwire", {"path": "/d", "assign": '{"t": [0, 2], "u": [1]}'}, None, None)
     assert topics_of(assigned) == ["t", "u"]
-    assert json.loads(narrowed(assigned, "t").options["assign"]) == {"t": [0, 2]}
+    assert json.loads(select_topic(assigned, "t").options["assign"]) == {"t": [0, 2]}
     with pytest.raises(ConfigError, match="topics by name"):
         topics_of(Side("kafka", {"subscribePattern": "a.*"}, None, None))
     with pytest.raises(ConfigError, match="JSON by topic"):
         topics_of(Side("kafka", {"assign": "a"}, None, None))
     archive = Side("archive", {}, Path("/a"), frozenset({"x", "y"}))
     assert topics_of(archive) == ["x", "y"]
-    assert narrowed(archive, "x").topics == frozenset({"x"})
+    assert select_topic(archive, "x").topics == frozenset({"x"})
 
 
 def test_a_schema_is_guessed_from_what_was_seen() -> None:
@@ -121,22 +121,22 @@ def test_lag() -> None:
 
 def test_steps_of_a_rate() -> None:
     hour_ms, year_ms = 3_600_000, 365 * 86_400_000
-    assert fig.step_s([]) == 60
-    assert fig.step_s([(0, hour_ms), (hour_ms, 2 * hour_ms)]) == 60
-    assert fig.step_s([(0, year_ms)]) == 86_400
-    assert year_ms * 100 // 1000 // fig.step_s([(0, year_ms * 100)]) <= fig.MOST_RATES
+    assert stats.step_s([]) == 60
+    assert stats.step_s([(0, hour_ms), (hour_ms, 2 * hour_ms)]) == 60
+    assert stats.step_s([(0, year_ms)]) == 86_400
+    assert year_ms * 100 // 1000 // stats.step_s([(0, year_ms * 100)]) <= stats.MAX_RATE_STEPS
     points = [
         {"start": "1970-01-01T00:00:00.000+00:00", "records": 2, "bytes": 20},
         {"start": "1970-01-01T00:03:00.000+00:00", "records": 1, "bytes": 10},
     ]
-    assert fig.filled(points, 60) == [
+    assert stats.filled(points, 60) == [
         (datetime.fromtimestamp(60 * at, UTC), records, 10 * records)
         for at, records in enumerate((2, 0, 0, 1))
     ]
 
 
 def test_size_classes_have_no_gaps() -> None:
-    bounds = [fig.size_class(number) for number in range(fig.SIZE_CLASSES)]
+    bounds = [stats.size_class(number) for number in range(stats.SIZE_CLASSES)]
     assert bounds[:3] == [(0, 1), (1, 2), (2, 4)]
     assert all(one[1] == other[0] for one, other in pairwise(bounds))
     assert bounds[-1] == (1 << 20, None)
@@ -147,7 +147,7 @@ def test_size_classes_have_no_gaps() -> None:
     [("414132", "AA2"), ("00FF", "0x00ff"), ("", ""), ("C3A9", "é"), ("#00AB", "long key, hash 00ab")],
 )
 def test_keys_as_people_read_them(key_hex: str, text: str) -> None:
-    assert fig.key_text(key_hex) == text
+    assert stats.key_text(key_hex) == text
 
 
 PARTITION = {
@@ -195,7 +195,7 @@ SKETCHED: dict[str, Any] = {
 
 
 def example(*outside: tuple[int | None, int, int], **sketched: Any) -> dict[str, Any]:
-    found = fig.figures(
+    found = stats.profile_statistics(
         topic="t",
         side="kwire /d",
         now_ms=60_000,
@@ -233,8 +233,8 @@ def test_figures() -> None:
     assert found["values"]["schema_ids"] == [{"id": 7, "records": 2, "share": 0.2}]
     assert found["values"]["json"]["schema"]["properties"] == {"n": {"type": "integer"}}
     assert found["timestamps"]["last"] == "1970-01-01T00:02:00.000+00:00"
-    assert found["timestamps"]["behind_ms"]["most"] == 1500
-    assert found["sizes"]["value"]["quantiles"] == {"least": 0, "p50": 10, "p90": 20, "p99": 30, "most": 30}
+    assert found["timestamps"]["behind_ms"]["max"] == 1500
+    assert found["sizes"]["value"]["quantiles"] == {"min": 0, "p50": 10, "p90": 20, "p99": 30, "max": 30}
     json.dumps(found)
 
 
@@ -243,7 +243,7 @@ def test_figures() -> None:
 )
 def test_empty_keys_are_one_more(empty: int, others: int | None, distinct: int) -> None:
     keys = example(keys_empty=empty, keys_distinct=others)["keys"]
-    assert keys["distinct_about"] == distinct
+    assert keys["distinct_estimate"] == distinct
 
 
 def test_the_page_tells_them() -> None:
@@ -265,7 +265,7 @@ def test_timestamps_outside_python_s_years_are_counted_and_not_drawn() -> None:
     text = render(page_of([found]))
     assert "5 records have timestamps outside the years 1 to 9999" in text
     assert "outside the years" not in render(page_of([example()]))
-    assert [fig.iso(time_ms) for time_ms in (None, END_MS - 1, END_MS)] == [
+    assert [stats.iso(time_ms) for time_ms in (None, END_MS - 1, END_MS)] == [
         None,
         "9999-12-31T23:59:59.999+00:00",
         "253402300800000 ms",
@@ -273,7 +273,7 @@ def test_timestamps_outside_python_s_years_are_counted_and_not_drawn() -> None:
 
 
 def test_a_topic_without_records_has_a_page() -> None:
-    found = fig.figures(
+    found = stats.profile_statistics(
         topic="t",
         side="s",
         now_ms=0,

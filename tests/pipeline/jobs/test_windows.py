@@ -12,7 +12,15 @@ import pytest
 
 from kwire.pipeline.config import ConfigError, JobConfig
 from kwire.pipeline.jobs import windows
-from kwire.pipeline.jobs.windows import Aggregate, Counts, WindowsConfig, claim, note, path_of, total
+from kwire.pipeline.jobs.windows import (
+    Aggregate,
+    Counts,
+    WindowsConfig,
+    claim_checkpoint,
+    path_of,
+    record_counts,
+    total,
+)
 
 
 def config(tmp_path: Path, **changes: Any) -> WindowsConfig:
@@ -104,19 +112,19 @@ def test_times_are_those_of_python_s_years() -> None:
 
 
 def test_a_checkpoint_is_for_one_set_of_windows(tmp_path: Path) -> None:
-    claim(config(tmp_path))
-    claim(config(tmp_path, trigger="10 seconds", partitions=9))
+    claim_checkpoint(config(tmp_path))
+    claim_checkpoint(config(tmp_path, trigger="10 seconds", partitions=9))
     with pytest.raises(ConfigError, match="with another group, watermark"):
-        claim(config(tmp_path, group="carrier", watermark="3 hours"))
+        claim_checkpoint(config(tmp_path, group="carrier", watermark="3 hours"))
     # A slide as long as the window is none.
-    claim(config(tmp_path, slide="1 hour"))
+    claim_checkpoint(config(tmp_path, slide="1 hour"))
 
 
 def test_the_checkpoint_of_another_job_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "metadata").write_text('{"id": "x"}')
     with pytest.raises(ConfigError, match="is another job's"):
-        claim(config(tmp_path))
+        claim_checkpoint(config(tmp_path))
     assert not (tmp_path / "checkpoint" / windows.PLAN).exists()
 
 
@@ -153,26 +161,26 @@ def commit(checkpoint: Path, *steps: int) -> None:
 def test_counts_are_those_of_the_steps_that_came_to_their_end(tmp_path: Path) -> None:
     assert total(tmp_path) == (Counts(), 0, [])
     for step in (0, 1, 3):
-        note(tmp_path, progress(step, 100, duplicates=step, late=1))
-    note(tmp_path, {"batchId": 9, "stateOperators": []})
+        record_counts(tmp_path, progress(step, 100, duplicates=step, late=1))
+    record_counts(tmp_path, {"batchId": 9, "stateOperators": []})
     commit(tmp_path, 0, 1, 2)
     # The third was killed after its end; the fourth has been counted, but its end is not written down yet.
     assert total(tmp_path) == (Counts(200, 2, 0, 1, 2, 10), 3, [2])
-    note(tmp_path, progress(3, 70, duplicates=2))
+    record_counts(tmp_path, progress(3, 70, duplicates=2))
     commit(tmp_path, 3)
     assert total(tmp_path) == (Counts(270, 3, 0, 3, 2, 15), 4, [2])
 
 
 def test_steps_that_spark_has_forgotten_still_count(tmp_path: Path) -> None:
     for step in range(5):
-        note(tmp_path, progress(step, 10))
+        record_counts(tmp_path, progress(step, 10))
     commit(tmp_path, 3, 4)
     found = total(tmp_path)
     assert (found.counts.records, found.steps, found.uncounted) == (50, 5, [])
 
 
 def test_a_note_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    note(tmp_path, progress(0, 10))
+    record_counts(tmp_path, progress(0, 10))
     (tmp_path / windows.COUNTS / "0.json").write_text(json.dumps({"flights": 1}))
     with pytest.raises(ConfigError, match=r"0\.json holds no counts"):
         total(tmp_path)

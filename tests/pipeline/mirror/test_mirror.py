@@ -19,11 +19,24 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kwire.pipeline import delivery, offset_map
 from kwire.pipeline.config import ConfigError, Input, JobConfig
 from kwire.pipeline.delivery import MappedDelivery, Outgoing, Target
-from kwire.pipeline.jobs.mirror import CLAIM, Mirror, MirrorConfig, claim
-from kwire.pipeline.mirror.groups import ACTIVE, AHEAD, COMMITTED, KEPT, SAME, Groups
-from kwire.pipeline.mirror.source import FileSource, KafkaSource, SourceTopic, ends
-from kwire.pipeline.mirror.steps import Part, Span, deliver_batches, first_offset, spans
-from kwire.pipeline.offset_map import MAP_SUFFIX, DeliveryError, Entry, Run, reader
+from kwire.pipeline.jobs.mirror import CLAIM, Mirror, MirrorConfig, claim_checkpoint
+from kwire.pipeline.mirror.groups import (
+    ACTIVE,
+    COMMITTED,
+    NOT_MIRRORED,
+    NOT_MOVED_BACK,
+    SAME,
+    GroupOffsetSync,
+)
+from kwire.pipeline.mirror.source import FileSource, KafkaSource, SourceTopic, end_offsets
+from kwire.pipeline.mirror.steps import (
+    PartitionStep,
+    StepRange,
+    checkpoint_ranges,
+    deliver_batches,
+    first_offset,
+)
+from kwire.pipeline.offset_map import MAP_SUFFIX, DeliveryError, MapEntry, OffsetRun, committed_reader
 from kwire.pipeline.origin import Origin
 from tests.durability.child import Child
 
@@ -53,7 +66,7 @@ class Cluster(NamedTuple):
 
     def records(self, topic: str, partition: int = 0) -> list[Any]:
         """What is committed."""
-        consumer = reader(self.client, "reader")
+        consumer = committed_reader(self.client, "reader")
         found = list(offset_map.messages(consumer, TopicPartition(topic, partition), 0))
         consumer.close()
         return found
@@ -144,13 +157,13 @@ def step(mirror: Mirror, batch_id: int, *batches: pa.RecordBatch) -> int:
     for batch in batches:
         for result in deliver_batches(plan, [batch]):
             done += [delivered_row(row) for row in result.to_pylist()]
-    return sum(one.records for one in [*done, *mirror.rest(plan, done)])
+    return sum(one.records for one in [*done, *mirror.record_gaps(plan, done)])
 
 
 def delivered_row(row: dict[str, Any]) -> Any:
-    from kwire.pipeline.mirror.steps import Done
+    from kwire.pipeline.mirror.steps import PartitionResult
 
-    return Done(**row)
+    return PartitionResult(**row)
 
 
 # The map.
@@ -158,18 +171,21 @@ def delivered_row(row: dict[str, Any]) -> Any:
 
 def test_spans_are_those_of_the_checkpoint(tmp_path: Path) -> None:
     write_offsets(tmp_path, 0, {"t": {"0": 10}})
-    assert spans(tmp_path, 0) == {("t", 0): Span(None, 10, True)}
+    assert checkpoint_ranges(tmp_path, 0) == {("t", 0): StepRange(None, 10, True)}
     (tmp_path / "sources" / "0").mkdir(parents=True)
     (tmp_path / "sources" / "0" / "0").write_text('v1\n{"t": {"0": 4}}')
-    assert spans(tmp_path, 0) == {("t", 0): Span(4, 10, True)}
+    assert checkpoint_ranges(tmp_path, 0) == {("t", 0): StepRange(4, 10, True)}
     write_offsets(tmp_path, 1, {"t": {"0": 15, "1": 3}})
-    assert spans(tmp_path, 1) == {("t", 0): Span(10, 15, False), ("t", 1): Span(None, 3, True)}
+    assert checkpoint_ranges(tmp_path, 1) == {
+        ("t", 0): StepRange(10, 15, False),
+        ("t", 1): StepRange(None, 3, True),
+    }
     with pytest.raises(DeliveryError, match="offsets/7 holds no offsets as Spark writes them"):
-        spans(tmp_path, 7)
+        checkpoint_ranges(tmp_path, 7)
 
 
 def test_a_checkpoint_that_is_ahead_of_the_map_is_refused() -> None:
-    part = Part(Target({}, "t", 0, "m"), "", 10, 20, False)
+    part = PartitionStep(Target({}, "t", 0, "m"), "", 10, 20, False)
     assert first_offset(12, part, ())[0] == 12
     with pytest.raises(DeliveryError, match=r"t-0 was mirrored up to offset 9 .* goes on at 10"):
         first_offset(9, part, ())
@@ -179,7 +195,7 @@ def test_a_checkpoint_that_is_ahead_of_the_map_is_refused() -> None:
 
 
 def test_a_start_that_nobody_knows_is_that_of_the_first_record() -> None:
-    part = Part(Target({}, "t", 0, "m"), "", None, 20, True)
+    part = PartitionStep(Target({}, "t", 0, "m"), "", None, 20, True)
     records = [Outgoing(offset, 1, None, None, []) for offset in (7, 8)]
     start, found = first_offset(None, part, iter(records))
     assert (start, list(found)) == (7, records)
@@ -219,14 +235,14 @@ def test_records_arrive_as_they_are_in_steps_that_may_be_repeated(
     told = [decoded(one) for one in cluster.records(topic + ".mirror" + MAP_SUFFIX, 0)]
     # The source's offsets before the first record are not known to be gaps.
     assert [(one.source, one.end, one.runs) for one in told] == [
-        (2, 10, (Run(2, 0, 2), Run(5, 2, 1))),
-        (10, 12, (Run(11, 4, 1),)),
+        (2, 10, (OffsetRun(2, 0, 2), OffsetRun(5, 2, 1))),
+        (10, 12, (OffsetRun(11, 4, 1),)),
     ]
     assert Origin.of(told[0].origin).topic == topic
 
 
-def decoded(message: Any) -> Entry:
-    return offset_map.decoded(message)
+def decoded(message: Any) -> MapEntry:
+    return offset_map.decode_entry(message)
 
 
 def test_an_interrupted_step_goes_on_where_the_map_ends(
@@ -400,16 +416,16 @@ def test_the_map_of_another_source_is_refused(cluster: Cluster, topic: str, tmp_
 
 def test_the_checkpoint_of_another_job_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     config = config_of(cluster, topic, tmp_path / "mine")
-    assert not claim(config)
+    assert not claim_checkpoint(config)
     (config.checkpoint / "metadata").write_text("{}")
-    assert claim(config)
+    assert claim_checkpoint(config)
     with pytest.raises(DeliveryError, match="of another mirror, whose job is 'm', not 'n'"):
-        claim(config._replace(job="n"))
+        claim_checkpoint(config._replace(job="n"))
     with pytest.raises(DeliveryError, match=r"of another mirror, whose suffix is '\.mirror', not ''"):
-        claim(config._replace(suffix=""))
+        claim_checkpoint(config._replace(suffix=""))
     (config.checkpoint / CLAIM).unlink()
     with pytest.raises(DeliveryError, match="is the checkpoint of another job than a mirror"):
-        claim(config)
+        claim_checkpoint(config)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +467,7 @@ def test_the_target_may_be_named_by_what_spark_is_told(tmp_path: Path) -> None:
 # Groups.
 
 
-def mirrored(cluster: Cluster, topic: str, checkpoint: Path) -> Groups:
+def mirrored(cluster: Cluster, topic: str, checkpoint: Path) -> GroupOffsetSync:
     """A source whose offsets 3 to 5 are gaps, its mirror, and who moves groups."""
     cluster.make(topic, 2)
     cluster.produce(topic, 0, *[b"%d" % number for number in range(10)])
@@ -459,7 +475,7 @@ def mirrored(cluster: Cluster, topic: str, checkpoint: Path) -> Groups:
     mirror.prepare()
     write_offsets(checkpoint, 0, {topic: {"0": 8, "1": 0}})
     step(mirror, 0, rows(topic, 0, 0, 1, 2, 6, 7))
-    return Groups(cluster.client, cluster.client, "m", f"{topic}-.*")
+    return GroupOffsetSync(cluster.client, cluster.client, "m", f"{topic}-.*")
 
 
 def test_offsets_of_groups_are_translated(cluster: Cluster, topic: str, tmp_path: Path) -> None:
@@ -470,16 +486,16 @@ def test_offsets_of_groups_are_translated(cluster: Cluster, topic: str, tmp_path
     for name, (offset, _) in expected.items():
         cluster.commit(f"{topic}-{name}", topic, offset, 0)
     cluster.commit(f"other-{topic}", topic, 1)
-    moved = {(one.group, one.partition): one for one in groups.move({topic: there})}
+    moved = {(one.group, one.partition): one for one in groups.sync({topic: there})}
     for name, (offset, translated) in expected.items():
         one = moved[f"{topic}-{name}", 0]
         assert (one.source_offset, one.target_offset, one.source_lag) == (offset, translated, 10 - offset)
-        assert one.verdict == (AHEAD if translated is None else COMMITTED)
+        assert one.verdict == (NOT_MIRRORED if translated is None else COMMITTED)
         assert one.target_lag == (None if translated is None else 6 - translated)
         assert cluster.committed(f"{topic}-{name}").get((there, 0)) == translated
         assert cluster.committed(f"{topic}-{name}")[there, 1] == 0
     assert (there, 0) not in cluster.committed(f"other-{topic}")
-    assert {one.verdict for one in groups.move({topic: there})} == {SAME, AHEAD}
+    assert {one.verdict for one in groups.sync({topic: there})} == {SAME, NOT_MIRRORED}
     groups.close()
 
 
@@ -488,11 +504,15 @@ def test_groups_are_not_moved_back_unless_told(cluster: Cluster, topic: str, tmp
     there = topic + ".mirror"
     cluster.commit(f"{topic}-g", topic, 2)
     cluster.commit(f"{topic}-g", there, 4)
-    [kept] = groups.move({topic: there})
-    assert (kept.target_offset, kept.verdict, cluster.committed(f"{topic}-g")[there, 0]) == (2, KEPT, 4)
+    [kept] = groups.sync({topic: there})
+    assert (kept.target_offset, kept.verdict, cluster.committed(f"{topic}-g")[there, 0]) == (
+        2,
+        NOT_MOVED_BACK,
+        4,
+    )
     groups.close()
-    told = Groups(cluster.client, cluster.client, "m", f"{topic}-.*", move_back=True)
-    [moved] = told.move({topic: there})
+    told = GroupOffsetSync(cluster.client, cluster.client, "m", f"{topic}-.*", move_back=True)
+    [moved] = told.sync({topic: there})
     assert (moved.verdict, cluster.committed(f"{topic}-g")[there, 0]) == (COMMITTED, 2)
     told.close()
 
@@ -511,12 +531,12 @@ def test_groups_with_members_are_let_be(cluster: Cluster, topic: str, tmp_path: 
     )
     member.subscribe([there])
     assert member.poll(SECONDS) is not None
-    [one] = groups.move({topic: there})
+    [one] = groups.sync({topic: there})
     assert one.verdict == ACTIVE
     assert groups._commit(f"{topic}-g", (there, 0), 2, "") == ACTIVE  # had it come just now
     assert (there, 0) not in cluster.committed(f"{topic}-g")
     member.close()
-    assert [one.verdict for one in groups.move({topic: there})] == [COMMITTED]
+    assert [one.verdict for one in groups.sync({topic: there})] == [COMMITTED]
     groups.close()
 
 
@@ -525,8 +545,8 @@ def test_lag_is_told(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     groups.close()
     mirror = Mirror(config_of(cluster, topic, tmp_path))
     mirror.prepare()
-    assert [str(one) for one in mirror.mirrored()] == [
+    assert [str(one) for one in mirror.partition_progress()] == [
         f"{topic}-0: 0 records, up to offset 8, lag 2",
         f"{topic}-1: 0 records, up to offset 0, lag 0",
     ]
-    assert ends(cluster.client, [TopicPartition(topic, 0)]) == {(topic, 0): 10}
+    assert end_offsets(cluster.client, [TopicPartition(topic, 0)]) == {(topic, 0): 10}

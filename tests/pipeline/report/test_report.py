@@ -11,7 +11,7 @@ import pytest
 
 from kwire.pipeline.config import ConfigError
 from kwire.pipeline.report import plots
-from kwire.pipeline.report.differences import DIFFERENT, EXTRA, MISSING, SAME, Window, fields, page_of
+from kwire.pipeline.report.audit_page import DIFFERENT, EXTRA, MISSING, SAME, Window, fields, page_of
 from kwire.pipeline.report.page import Page, Plot, Section, Table, cell, duration, render, share, size, write
 from kwire.pipeline.report.times import END_MS, FIRST_MS
 
@@ -25,7 +25,7 @@ def drawn() -> dict[str, str]:
         "over time": plots.over_time("rate", TIMES, [float(hour) for hour in range(30)], "records/s"),
         "one time": plots.over_time("one", TIMES[:1], [3.0], "records/s"),
         "bars": plots.bars("bars", [NASTY, "b"], {"key": [1, 2], "value": [3, 4]}, "records"),
-        "lying bars": plots.lying_bars("lying", [NASTY, "b"], [1, 2], "records"),
+        "lying bars": plots.horizontal_bars("lying", [NASTY, "b"], [1, 2], "records"),
         "grid": plots.grid(
             "grid",
             ["t-0", NASTY],

@@ -8,7 +8,7 @@ import pytest
 
 from kwire.pipeline.archive.reading import Row
 from kwire.pipeline.restore import batches as made
-from kwire.pipeline.restore.batches import MOST_DELTA, Limits
+from kwire.pipeline.restore.batches import MAX_OFFSET_DELTA, Limits
 from kwire.wire.batch import BatchHeader, batches, crc_is_valid, read_header, records
 from kwire.wire.compression import Codec
 
@@ -92,7 +92,7 @@ def test_a_time_of_the_broker_is_that_of_a_whole_batch() -> None:
 
 
 def test_what_is_too_far_apart_for_one_batch_is_in_two() -> None:
-    far = MOST_DELTA + 11
+    far = MAX_OFFSET_DELTA + 11
     rows = [row(10), row(10 + far), row(11 + far), row(10 + 3 * far)]
     headers = headers_of(rows, 0, 11 + 3 * far, Limits())
     assert [header.base_offset for header in headers] == [0, 10 + far, 10 + 3 * far]

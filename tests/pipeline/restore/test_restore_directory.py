@@ -23,20 +23,20 @@ from kwire.broker.storage.disk import RealDisk
 from kwire.host.loggers import STORAGE_LOGGER
 from kwire.pipeline import cli
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from kwire.pipeline.archive.reading import Row, Wanted, overlapping, rows
-from kwire.pipeline.archive.staging import describe, fresh, move, staged
+from kwire.pipeline.archive.reading import RecordFilter, Row, overlapping, rows
+from kwire.pipeline.archive.staging import describe_file, empty_directory, move, staged_files
 from kwire.pipeline.config import CLEAN, ConfigError, JobConfig
 from kwire.pipeline.jobs.restore import command, directory_config
 from kwire.pipeline.restore.batches import Limits
 from kwire.pipeline.restore.directory import (
     DirectoryConfig,
     Task,
-    building,
     is_done,
+    locked_build_directory,
+    partition_ranges,
     restore,
-    spans,
 )
-from kwire.pipeline.restore.partition import Written
+from kwire.pipeline.restore.partition import RestoredLog
 from kwire.pipeline.segments.files import partitions_in
 from kwire.pipeline.segments.plan import Range
 from kwire.pipeline.segments.read import read
@@ -82,11 +82,13 @@ def put(place: Path, partition: int, day: int, content: Sequence[Row]) -> None:
 def archive(tmp_path: Path) -> Archive:
     """Partition 0 has gaps and two dates, 1 has lost all it had, 2 is not there, 3 is dense; `e` is empty."""
     found = Archive(tmp_path / "archive")
-    place = fresh(found.directory, "s")
+    place = empty_directory(found.directory, "s")
     put(place, 0, 14, GAPS[::2])
     put(place, 0, 15, GAPS[1::2])
     put(place, 3, 14, [Row(o, NOW_MS, 0, None, b"", []) for o in range(20)])
-    files = move(found.directory, place, "s", [describe(str(place), path) for path in staged(place)])
+    files = move(
+        found.directory, place, "s", [describe_file(str(place), path) for path in staged_files(place)]
+    )
     ranges = {"t": {0: (90, 1010), 1: (77, 77), 3: (0, 20)}, "e": {0: (5, 9)}}
     found.add(Commit(-1, "job", 0, ranges, files))
     return found
@@ -96,7 +98,7 @@ def config(archive: Archive, directory: Path, **changes: Any) -> DirectoryConfig
     return DirectoryConfig(
         archive=archive.directory,
         directory=directory,
-        wanted=Wanted(),
+        wanted=RecordFilter(),
         suffix="",
         settings={"retention.ms": "-1"},
         segment_bytes=1 << 30,
@@ -107,7 +109,7 @@ def config(archive: Archive, directory: Path, **changes: Any) -> DirectoryConfig
     )._replace(**changes)
 
 
-def in_turn(write: Callable[[Task], Written], tasks: Sequence[Task]) -> Iterable[Written]:
+def in_turn(write: Callable[[Task], RestoredLog], tasks: Sequence[Task]) -> Iterable[RestoredLog]:
     return [write(task) for task in tasks]
 
 
@@ -212,7 +214,7 @@ def test_checkpoints_tell_where_each_log_ends(archive: Archive, tmp_path: Path) 
 
 def test_a_part_of_an_archive(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
-    wanted = Wanted(frozenset("t"), start_offset=200, end_offset=600)
+    wanted = RecordFilter(frozenset("t"), start_offset=200, end_offset=600)
     written = restore(config(archive, directory, wanted=wanted), in_turn)
     assert [(log.topic, log.partition, log.start_offset, log.end_offset) for log in written][:2] == [
         ("t", 0, 200, 600),
@@ -234,7 +236,7 @@ def test_a_directory_that_holds_something_is_let_be(archive: Archive, tmp_path: 
 def test_a_build_that_was_cut_short_is_begun_anew(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
 
-    def killed(write: Callable[[Task], Written], tasks: Sequence[Task]) -> Iterable[Written]:
+    def killed(write: Callable[[Task], RestoredLog], tasks: Sequence[Task]) -> Iterable[RestoredLog]:
         in_turn(write, tasks[:3])
         raise KeyboardInterrupt
 
@@ -249,13 +251,13 @@ def test_a_build_that_was_cut_short_is_begun_anew(archive: Archive, tmp_path: Pa
 def test_a_partition_that_is_tried_again_is_there_once(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
 
-    def again(write: Callable[[Task], Written], tasks: Sequence[Task]) -> Iterable[Written]:
+    def again(write: Callable[[Task], RestoredLog], tasks: Sequence[Task]) -> Iterable[RestoredLog]:
         with ThreadPoolExecutor(4) as pool:
             attempts = list(pool.map(write, [*tasks, *tasks, *tasks]))
         assert attempts[: len(tasks)] == attempts[len(tasks) : 2 * len(tasks)] == attempts[2 * len(tasks) :]
         return attempts[: len(tasks)]
 
-    def lost(write: Callable[[Task], Written], tasks: Sequence[Task]) -> Iterable[Written]:
+    def lost(write: Callable[[Task], RestoredLog], tasks: Sequence[Task]) -> Iterable[RestoredLog]:
         half = archive.directory / tasks[1].files[0].path
         data = half.read_bytes()
         half.write_bytes(data[: len(data) // 2])
@@ -270,14 +272,14 @@ def test_a_partition_that_is_tried_again_is_there_once(archive: Archive, tmp_pat
 
 
 def test_the_same_restore_again_has_nothing_to_do(archive: Archive, tmp_path: Path) -> None:
-    made = config(archive, tmp_path / "data", wanted=Wanted(frozenset("te")))
+    made = config(archive, tmp_path / "data", wanted=RecordFilter(frozenset("te")))
     assert not is_done(made)
     restore(made, in_turn)
     assert is_done(made)
-    assert is_done(made._replace(wanted=Wanted(frozenset("et"))))
+    assert is_done(made._replace(wanted=RecordFilter(frozenset("et"))))
     for other in (
         made._replace(directory=tmp_path),
-        made._replace(wanted=Wanted()),
+        made._replace(wanted=RecordFilter()),
         made._replace(suffix=".b"),
         made._replace(settings={}),
     ):
@@ -303,7 +305,7 @@ def test_the_command_says_that_nothing_is_to_do(
 
 def test_two_do_not_build_at_the_same_place(archive: Archive, tmp_path: Path) -> None:
     directory = tmp_path / "data"
-    with building(directory), pytest.raises(ArchiveError, match="another job restores into"):
+    with locked_build_directory(directory), pytest.raises(ArchiveError, match="another job restores into"):
         restore(config(archive, directory), in_turn)
 
 
@@ -329,10 +331,10 @@ def test_a_span_is_what_all_commits_have_looked_at(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     for number, span in enumerate([(5, 10), (10, 10), (12, 30)]):
         archive.add(Commit(-1, "job", number, {"t": {0: span}}, []))
-    assert spans(archive, Wanted()) == {("t", 0): (5, 30)}
-    assert spans(archive, Wanted(end_offset=20)) == {("t", 0): (5, 20)}
-    assert spans(archive, Wanted(end_offset=3)) == {("t", 0): (5, 5)}
-    assert spans(archive, Wanted(start_offset=40)) == {("t", 0): (30, 30)}
+    assert partition_ranges(archive, RecordFilter()) == {("t", 0): (5, 30)}
+    assert partition_ranges(archive, RecordFilter(end_offset=20)) == {("t", 0): (5, 20)}
+    assert partition_ranges(archive, RecordFilter(end_offset=3)) == {("t", 0): (5, 5)}
+    assert partition_ranges(archive, RecordFilter(start_offset=40)) == {("t", 0): (30, 30)}
 
 
 def test_only_files_that_overlap_are_read_together(archive: Archive) -> None:
@@ -342,7 +344,7 @@ def test_only_files_that_overlap_are_read_together(archive: Archive) -> None:
     ]
     assert [[file.path for file in group] for group in overlapping(files)] == [["1"], ["0", "2"], ["3"]]
     inside = [file for file in archive.files() if file.partition == 0]
-    assert list(rows(archive.directory, inside, Wanted())) == GAPS
+    assert list(rows(archive.directory, inside, RecordFilter())) == GAPS
 
 
 def test_a_file_that_is_missing_or_damaged_is_named(archive: Archive, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kwire.broker.storage.disk import RealDisk
 from kwire.broker.storage.log.log import Log
-from kwire.pipeline.segments.damage import Damage, recorded
+from kwire.pipeline.segments.damage import Damage, read_damage
 from kwire.pipeline.segments.options import parse
 from kwire.pipeline.segments.plan import Range, plan
 from kwire.pipeline.segments.read import read
@@ -103,7 +103,7 @@ def test_what_is_sound_is_read_and_the_rest_is_written_down(
     hurt = damage(path, 2, how)
     given = {"onCorrupt": "skip", "skippedRangesPath": str(tmp_path / "told"), "targetPartitionBytes": target}
     found = rows(ranges(bench, **given))
-    told = recorded(tmp_path / "told")
+    told = read_damage(tmp_path / "told")
     gone = {offset for one in told for offset in range(one.start_offset, one.end_offset)}
     assert found == [row for row in everything if row[0] not in gone]
     assert {*range(hurt.base_offset, hurt.last_offset + 1)} <= gone
@@ -132,7 +132,7 @@ def test_a_batch_alone_is_left_out_where_only_its_content_is_wrong(
 ) -> None:
     hurt = damage(path_of(log, 1), 3, "crc")
     rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))
-    [told] = recorded(tmp_path / "told")
+    [told] = read_damage(tmp_path / "told")
     assert (told.start_offset, told.end_offset) == (hurt.base_offset, hurt.last_offset + 1)
     assert str(told).startswith(
         f"topic-0: offsets from {hurt.base_offset} to {hurt.last_offset} are left out"
@@ -145,7 +145,7 @@ def test_a_segment_that_is_cut_short_goes_on_with_the_next(bench: LogBench, log:
     found = rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))
     after = log.segment_base_offsets[2]
     assert found == [row for row in everything if not hurt.base_offset <= row[0] < after]
-    told = recorded(tmp_path / "told")
+    told = read_damage(tmp_path / "told")
     assert told[0].start_offset == hurt.base_offset
     assert told[-1].end_offset == after
 
@@ -154,7 +154,7 @@ def test_what_is_found_again_is_written_down_once(bench: LogBench, log: Log, tmp
     damage(path_of(log, 0), 0, "crc")
     for _ in range(2):
         rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))
-    assert len(recorded(tmp_path / "told")) == 1
-    assert recorded(tmp_path / "nothing") == []
-    assert isinstance(recorded(tmp_path / "told")[0], Damage)
+    assert len(read_damage(tmp_path / "told")) == 1
+    assert read_damage(tmp_path / "nothing") == []
+    assert isinstance(read_damage(tmp_path / "told")[0], Damage)
     assert len(rows(ranges(bench, onCorrupt="skip"))) > 200

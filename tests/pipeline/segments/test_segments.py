@@ -16,7 +16,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.pipeline.segments.files import SegmentsError, partitions_in
 from kwire.pipeline.segments.options import parse
 from kwire.pipeline.segments.plan import Range, offset_for_timestamp, plan, tasks
-from kwire.pipeline.segments.read import MOST_TIMESTAMP_MS, SCHEMA, SCHEMA_WITH_HEADERS, chosen, read
+from kwire.pipeline.segments.read import MAX_TIMESTAMP_MS, SCHEMA, SCHEMA_WITH_HEADERS, check_columns, read
 from kwire.pipeline.segments.scan import (
     CorruptSegment,
     SegmentFile,
@@ -236,7 +236,7 @@ class TestTimestampsBeyondSparks:
 
     @pytest.fixture
     def bench(self, bench: LogBench) -> LogBench:
-        times = [NOW_MS, MOST_TIMESTAMP_MS, -MOST_TIMESTAMP_MS, NOW_MS, NOW_MS * 1_000_000, NOW_MS]
+        times = [NOW_MS, MAX_TIMESTAMP_MS, -MAX_TIMESTAMP_MS, NOW_MS, NOW_MS * 1_000_000, NOW_MS]
         log = bench.open()
         log.append_stored(memoryview(build([(time_ms, None, b"v", []) for time_ms in times])))
         log.commit()
@@ -261,7 +261,7 @@ class TestTimestampsBeyondSparks:
             given = {name: f'{{"topic": {{"0": {offset}}}}}' for name, offset in bounds.items()}
             for batch_ in read(ranges(bench, **given)[0]):
                 told += batch_.column("timestamp").cast(pa.int64()).to_pylist()
-        most_us = MOST_TIMESTAMP_MS * 1000
+        most_us = MAX_TIMESTAMP_MS * 1000
         assert told == [NOW_MS * 1000, most_us, -most_us, NOW_MS * 1000, NOW_MS * 1000]
 
 
@@ -463,7 +463,7 @@ class TestHowItIsDivided:
     def test_most_tasks_go_to_the_partition_that_has_most(
         self, bench: LogBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kwire.pipeline.segments.plan.LEAST_TASK_BYTES", 1)
+        monkeypatch.setattr("kwire.pipeline.segments.plan.MIN_TASK_BYTES", 1)
         found = ranges(bench)
         counts = [(one.partition, one.end - one.start) for one in found]
         assert sum(count for _, count in counts) == 10_000
@@ -541,11 +541,11 @@ class TestOnlySomeColumns:
             list(read(ranges(bench)[0], columns=["partition"]))
 
     def test_a_schema_that_does_not_fit(self) -> None:
-        assert chosen({"offset": "bigint", "key": "binary"}) == ["offset", "key"]
+        assert check_columns({"offset": "bigint", "key": "binary"}) == ["offset", "key"]
         with pytest.raises(SegmentsError, match="there is no column 'size'; there are key, value, topic"):
-            chosen({"size": "bigint"})
+            check_columns({"size": "bigint"})
         with pytest.raises(SegmentsError, match="'offset' is of type bigint, not string"):
-            chosen({"offset": "string"})
+            check_columns({"offset": "string"})
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])

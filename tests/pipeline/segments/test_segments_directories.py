@@ -20,7 +20,7 @@ def test_the_same_partition_in_both_is_refused(places: list[str]) -> None:
     waited: list[float] = []
     with pytest.raises(
         SegmentsError,
-        match=r"a/topic-0 and .*b/topic-0 are both topic-0: leave one out, or .* being moved",
+        match=r"a/topic-0 and .*b/topic-0 are both logs of topic-0: remove one .* being moved",
     ):
         partitions_in(places, sleep=waited.append)
     assert 0.9 < sum(waited) < 1.5

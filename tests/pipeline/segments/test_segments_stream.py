@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.storage.disk import RealDisk
-from kwire.pipeline.segments.files import AGAIN_SECONDS, PartitionLog, Segment, SegmentsError
+from kwire.pipeline.segments.files import RETRY_DELAYS_SECONDS, PartitionLog, Segment, SegmentsError
 from kwire.pipeline.segments.options import Options, parse
 from kwire.pipeline.segments.read import read
-from kwire.pipeline.segments.stream import Offsets, beginnings, ends, goes_on, limited, step_tasks
+from kwire.pipeline.segments.stream import (
+    Offsets,
+    initial_offsets,
+    latest_offsets,
+    limit_offsets,
+    step_starts,
+    step_tasks,
+)
 from tests.broker.storage.log_bench import LogBench, batch
 
 
@@ -51,12 +58,12 @@ def offsets(
 def test_a_limited_stream_takes_a_new_log_from_where_it_begins(tmp_path: Path) -> None:
     options = asked(tmp_path, subscribePattern="[ab]")
     make(tmp_path, "a-0", 5)
-    start = ends(options)
+    start = latest_offsets(options)
     make(tmp_path, "b-0", 100)
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nb 0 90\n")
     found = []
     for _ in range(3):
-        end = limited(goes_on(options, start, ends(options)), ends(options), 4)
+        end = limit_offsets(step_starts(options, start, latest_offsets(options)), latest_offsets(options), 4)
         found += offsets(options, start, end)
         start = end
     assert found == [("b", offset) for offset in range(90, 100)]
@@ -67,15 +74,15 @@ def test_a_topic_that_goes_after_its_step_was_planned(tmp_path: Path, which: dic
     strict, lenient = asked(tmp_path, **which), asked(tmp_path, failOnDataLoss="false", **which)
     make(tmp_path, "a-0", 5)
     gone = make(tmp_path, "b-0", 5)
-    start, end = beginnings(strict, strict.partitions()), ends(strict)
+    start, end = initial_offsets(strict, strict.partitions()), latest_offsets(strict)
     shutil.move(gone, f"{gone}.0123456789abcdef-delete")
     with pytest.raises(SegmentsError, match=r"has no topic b|b-0 is gone"):
         offsets(strict, start, end)
     assert offsets(lenient, start, end) == [("a", offset) for offset in range(5)]
-    assert ends(lenient) == {"a": {"0": 5}}
-    assert beginnings(lenient, lenient.left()) == {"a": {"0": 0}}
+    assert latest_offsets(lenient) == {"a": {"0": 5}}
+    assert initial_offsets(lenient, lenient.current_partitions()) == {"a": {"0": 0}}
     # A limited stream that was to end where there was something then.
-    assert goes_on(lenient, {"a": {"0": 3}}, end, sleep=at_once) == {"a": {"0": 3}, "b": {"0": 5}}
+    assert step_starts(lenient, {"a": {"0": 3}}, end, sleep=at_once) == {"a": {"0": 3}, "b": {"0": 5}}
 
 
 class TestMoves:
@@ -118,10 +125,10 @@ class TestMoves:
 
         monkeypatch.setattr(PartitionLog, "segments", moving)
         if ask == "ends":
-            assert ends(options, sleep=at_once) == self.END
+            assert latest_offsets(options, sleep=at_once) == self.END
         elif ask == "goes_on":
             (tmp_path / "two" / "log-start-offset-checkpoint").write_text("0\n1\na 1 3\n")
-            assert goes_on(options, {"a": {"0": 2}}, self.END, sleep=at_once) == {"a": {"0": 2, "1": 3}}
+            assert step_starts(options, {"a": {"0": 2}}, self.END, sleep=at_once) == {"a": {"0": 2, "1": 3}}
         else:
             assert offsets(options, {}, self.END) == self.WHOLE
 
@@ -134,26 +141,30 @@ class TestMoves:
         else:
             assert offsets(options, {}, end, waited.append) == self.WHOLE
             assert offsets(options, end, end, waited.append) == []
-        assert sum(waited) == pytest.approx(sum(AGAIN_SECONDS))
+        assert sum(waited) == pytest.approx(sum(RETRY_DELAYS_SECONDS))
 
 
 def test_a_new_stream_of_a_topic_that_is_not_there_is_refused_all_the_same(tmp_path: Path) -> None:
     make(tmp_path, "a-0", 5)
     options = asked(tmp_path, failOnDataLoss="false", subscribe="a,b")
     with pytest.raises(SegmentsError, match="has no topic b"):
-        beginnings(options, options.partitions())
+        initial_offsets(options, options.partitions())
 
 
 class TestLimited:
     def test_each_gets_its_share(self) -> None:
         begins: Offsets = {"t": {"0": 0, "1": 100, "2": 7}}
-        assert limited(begins, {"t": {"0": 300, "1": 200, "2": 7}}, 40) == {"t": {"0": 30, "1": 110, "2": 7}}
-        assert limited(begins, {"t": {"0": 3, "1": 110, "2": 7}}, 40) == {"t": {"0": 3, "1": 110, "2": 7}}
+        assert limit_offsets(begins, {"t": {"0": 300, "1": 200, "2": 7}}, 40) == {
+            "t": {"0": 30, "1": 110, "2": 7}
+        }
+        assert limit_offsets(begins, {"t": {"0": 3, "1": 110, "2": 7}}, 40) == {
+            "t": {"0": 3, "1": 110, "2": 7}
+        }
 
     def test_none_starves_behind_busy_ones(self) -> None:
         begins: Offsets = {"t": {str(number): 0 for number in range(4)}}
         last = {"0": 50, "1": 50, "2": 50, "3": 50}
         for _ in range(50):
-            begins = limited(begins, {"t": last}, 2)
+            begins = limit_offsets(begins, {"t": last}, 2)
             last = {**last, "0": last["0"] + 1, "1": last["1"] + 1}
         assert begins["t"]["2"] == begins["t"]["3"] == 50

@@ -17,11 +17,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kwire.pipeline.values.avro import column_of
 from kwire.pipeline.values.avro_schema import AvroSchema
-from kwire.pipeline.values.columns import ValueFault
+from kwire.pipeline.values.columns import DecodeError
 from kwire.pipeline.values.decoder import Decoder, Plan, with_data
+from kwire.pipeline.values.json_numbers import loads, sample_of
 from kwire.pipeline.values.json_text import document_of
 from kwire.pipeline.values.registry import Registry, RegistryError
-from kwire.pipeline.values.written import loads, sample_of
 from tests.pipeline.schema_registry import SchemaRegistry
 
 HERE = SerializationContext("t", MessageField.VALUE)
@@ -338,7 +338,7 @@ class TestAvro:
         if schema == []:
             assert column_of(AvroSchema(["[]"])).type == pa.string()
             return
-        with pytest.raises(ValueFault, match=why):
+        with pytest.raises(DecodeError, match=why):
             column_of(AvroSchema([json.dumps(schema)]))
 
 
@@ -396,7 +396,7 @@ class TestRegistry:
             Registry("http://127.0.0.1:1", {"colour": "red"})
 
     def test_a_subject_that_is_not_there(self, registry: SchemaRegistry) -> None:
-        with Registry(registry.url) as asked, pytest.raises(ValueFault, match="has no subject nobody-value"):
+        with Registry(registry.url) as asked, pytest.raises(DecodeError, match="has no subject nobody-value"):
             asked.latest("nobody-value")
 
 
@@ -507,7 +507,7 @@ class TestJson:
         assert faults[1]
 
     def test_types_that_json_has_not(self) -> None:
-        with pytest.raises(ValueFault, match="JSON has nothing for the type null"):
+        with pytest.raises(DecodeError, match="JSON has nothing for the type null"):
             Decoder(Plan("json", pa.null()))
 
 

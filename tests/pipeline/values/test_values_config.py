@@ -13,7 +13,7 @@ import pytest
 
 from kwire.pipeline.archive.manifest import ArchiveError, DataFile
 from kwire.pipeline.config import ConfigError, Input, JobConfig
-from kwire.pipeline.values.dead_letters import DeadLetters, check_apart, deliver_partition, undecodable
+from kwire.pipeline.values.dead_letters import DeadLetters, check_output_topic, deliver_partition, undecodable
 from kwire.pipeline.values.settings import ValuesConfig
 
 KAFKA = Input("kafka", {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"})
@@ -137,9 +137,9 @@ def test_each_partition_of_the_source_has_a_name_of_its_own() -> None:
 
 def test_dead_letters_are_not_read_again(tmp_path: Path) -> None:
     files = [staged(tmp_path, "a", [0], set())]
-    check_apart("d", files)
+    check_output_topic("d", files)
     with pytest.raises(ArchiveError, match="dead_letter is t, which the job reads"):
-        check_apart("t", files)
+        check_output_topic("t", files)
 
 
 def test_settings_are_told_as_they_stand_in_a_file(tmp_path: Path) -> None:

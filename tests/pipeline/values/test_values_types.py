@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.pipeline.values.types import misfits, twice
+from kwire.pipeline.values.types import duplicate_fields, incompatible_fields
 
 
 def struct(**fields: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def mapping(item: Any) -> dict[str, Any]:
     ],
 )
 def test_what_was_written_is_read_with_wider_types_and_more_fields(there: Any, here: Any) -> None:
-    assert list(misfits(there, here, "data")) == []
+    assert list(incompatible_fields(there, here, "data")) == []
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,13 @@ def test_what_was_written_is_read_with_wider_types_and_more_fields(there: Any, h
     ],
 )
 def test_what_is_not_read_any_more_is_named(there: Any, here: Any, why: str) -> None:
-    [told] = misfits(there, here, "data")
+    [told] = incompatible_fields(there, here, "data")
     assert told.startswith(why)
 
 
 def test_fields_that_differ_by_case_alone_are_named() -> None:
-    assert list(twice(struct(a="long", b=array(struct(x="date", y="date"))), "data")) == []
-    assert list(twice(struct(a="long", A="date"), "data")) == ["data has 'a' and 'A'"]
-    assert list(twice(struct(m=mapping(struct(x="long", X="date"))), "data")) == ["data.m[] has 'x' and 'X'"]
+    assert list(duplicate_fields(struct(a="long", b=array(struct(x="date", y="date"))), "data")) == []
+    assert list(duplicate_fields(struct(a="long", A="date"), "data")) == ["data has 'a' and 'A'"]
+    assert list(duplicate_fields(struct(m=mapping(struct(x="long", X="date"))), "data")) == [
+        "data.m[] has 'x' and 'X'"
+    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.pipeline.saying import sentence_of
+from kwire.pipeline.spark_errors import summarize_error
 
 SOURCE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException: "
 TRACEBACK = "Traceback (most recent call last):\n  File x, line 3\n"
@@ -76,7 +76,7 @@ def of_spark(text: str, trace: str = "") -> Exception:
     ],
 )
 def test_it_is_found(error: Exception, sentence: str) -> None:
-    assert sentence_of(error) == sentence
+    assert summarize_error(error) == sentence
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_it_is_found(error: Exception, sentence: str) -> None:
     ],
 )
 def test_a_fault_of_ours_keeps_its_traceback(error: Exception) -> None:
-    assert sentence_of(error) is None
+    assert summarize_error(error) is None

@@ -23,46 +23,46 @@ RESTORES: Final = "_restores"
 FORMAT: Final = 1
 
 
-class Kept:
+class PreservedOffsets:
     """Which partitions were given the offsets of an archive."""
 
     def __init__(self, archive: Path) -> None:
         self._directory = archive / RESTORES
 
-    def _path(self, place: Origin, partition: int) -> Path:
-        return self._directory / place.cluster / place.topic_id / f"{partition}.json"
+    def _path(self, target: Origin, partition: int) -> Path:
+        return self._directory / target.cluster / target.topic_id / f"{partition}.json"
 
-    def end(self, place: Origin, partition: int) -> int | None:
+    def end(self, target: Origin, partition: int) -> int | None:
         """Where the partition ends at most by what was restored into it; None where that kept no offsets.
 
         ArchiveError where what is there cannot be read.
         """
-        path = self._path(place, partition)
+        path = self._path(target, partition)
         try:
-            told = json.loads(path.read_bytes())
-            if told["format"] != FORMAT:
-                raise ValueError(f"it has format {told['format']}")
-            return int(told["end"])
+            content = json.loads(path.read_bytes())
+            if content["format"] != FORMAT:
+                raise ValueError(f"it has format {content['format']}")
+            return int(content["end"])
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArchiveError(f"{path} does not tell what was restored: {error!r}") from None
 
-    def keep(self, place: Origin, partition: int, end: int) -> None:
+    def record(self, target: Origin, partition: int, end: int) -> None:
         """Remember that the partition is given the archive's offsets, up to that one. OSError."""
-        path = self._path(place, partition)
-        self._make(path.parent)
-        told = {"format": FORMAT, "topic": place.topic, "end": end}
+        path = self._path(target, partition)
+        self._create_directory(path.parent)
+        content = {"format": FORMAT, "topic": target.topic, "end": end}
         temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:8]}.tmp")
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(content) + "\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_directory(path.parent)
 
-    def _make(self, directory: Path) -> None:
+    def _create_directory(self, directory: Path) -> None:
         if not directory.exists():
-            self._make(directory.parent)
+            self._create_directory(directory.parent)
             directory.mkdir(exist_ok=True)
             sync_directory(directory.parent)

@@ -23,7 +23,7 @@ TIMESTAMP_TYPES: Final = {-1: "none", 0: "CreateTime", 1: "LogAppendTime"}
 
 SIZE_CLASSES: Final = 22
 """Of sizes: nothing, and then one for each power of two; the last one is open."""
-MOST_RATES: Final = 400
+MAX_RATE_STEPS: Final = 400
 STEPS_S: Final = tuple(
     minutes * 60 for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2 * 1440, 7 * 1440)
 )
@@ -42,9 +42,9 @@ def step_s(spans_ms: Iterable[tuple[int, int]]) -> int:
         return STEPS_S[0]
     length_s = (max(last for _, last in spans) - min(first for first, _ in spans)) // 1000
     for step in STEPS_S:
-        if length_s // step < MOST_RATES:
+        if length_s // step < MAX_RATE_STEPS:
             return step
-    days = -(-length_s // (MOST_RATES * 86_400))
+    days = -(-length_s // (MAX_RATE_STEPS * 86_400))
     return int(days * 86_400)
 
 
@@ -83,7 +83,7 @@ def key_text(key_hex: str) -> str:
     return text if text.isprintable() else f"0x{key_hex.lower()}"
 
 
-def figures(
+def profile_statistics(
     *,
     topic: str,
     side: str,
@@ -103,16 +103,16 @@ def figures(
     records = sum(row["records"] for row in partitions)
     size_bytes = sum(row["bytes"] for row in partitions)
     starts = [None if start is None else moment(start * 1000) for start, _, _ in rates]
-    names = ["least", *(f"p{q * 100:g}" for q in quantiles[1:-1]), "most"]
+    names = ["min", *(f"p{q * 100:g}" for q in quantiles[1:-1]), "max"]
 
     def quantiles_of(name: str) -> dict[str, int] | None:
-        told = sketched.get(f"{name}_quantiles")
-        return None if told is None else dict(zip(names, told, strict=True))
+        values = sketched.get(f"{name}_quantiles")
+        return None if values is None else dict(zip(names, values, strict=True))
 
     return {
         "topic": topic,
         "side": side,
-        "looked_at": iso(now_ms),
+        "profiled_at": iso(now_ms),
         "records": records,
         "bytes": size_bytes,
         # A task that Spark had to repeat may be twice in the sketches.
@@ -187,9 +187,9 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 6) if whole else 0.0
 
 
-def _frequent(told: Iterable[Any] | None) -> list[tuple[str, int]]:
+def _frequent(values: Iterable[Any] | None) -> list[tuple[str, int]]:
     """What a sketch says, the most frequent first; the null in it stands for what has none."""
-    pairs = [(item["item"], item["count"]) for item in told or () if item["item"] is not None]
+    pairs = [(item["item"], item["count"]) for item in values or () if item["item"] is not None]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -197,7 +197,7 @@ def _keys(sketched: Mapping[str, Any], records: int, top: int) -> dict[str, Any]
     frequent = _frequent(sketched.get("keys_top"))[:top]
     return {
         "without": sketched.get("keys_null", 0),
-        "distinct_about": (sketched.get("keys_distinct") or 0) + (1 if sketched.get("keys_empty") else 0),
+        "distinct_estimate": (sketched.get("keys_distinct") or 0) + (1 if sketched.get("keys_empty") else 0),
         "hottest_share": _share(frequent[0][1], records) if frequent else 0.0,
         "top": [
             {"key": key_text(key), "records": count, "share": _share(count, records)}

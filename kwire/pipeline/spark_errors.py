@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-SAID: Final = (
+OWN_ERRORS: Final = (
     "SegmentsError: ",
     "CorruptSegment: ",
     "ArchiveError: ",
@@ -24,28 +24,28 @@ _JAVA: Final = re.compile(r"^(?:Caused by: |: )?((?:org|java|scala|com)\.[\w.$]+
 _PYSPARK: Final = re.compile(r"^pyspark\.errors\.[\w.]+: (.+)$")
 _SYSTEM: Final = re.compile(r"^\w*Error: \[Errno \d+\] (.+)$")
 _CLIENT: Final = re.compile(r'^cimpl\.KafkaException: KafkaError\{.*str="(.*)"\}$')
-_AROUND: Final = ("PythonException", "Py4JException", "StreamingQueryException")
+_WRAPPERS: Final = ("PythonException", "Py4JException", "StreamingQueryException")
 """Exceptions of Java that only tell of others."""
 
 
-def sentence_of(error: Exception) -> str | None:
+def summarize_error(error: Exception) -> str | None:
     """What there is to say of an exception; None where nobody but its traceback can tell.
 
     That is so for what our own code did not expect. What Java says is told by the innermost exception.
     """
     lines = [*str(error).splitlines(), *str(getattr(error, "_stackTrace", "")).splitlines()]
     for line in lines:
-        for name in SAID:
+        for name in OWN_ERRORS:
             if name in line:
                 return line.partition(name)[2]
     for pattern in (_SYSTEM, _CLIENT):
         found = _last(pattern, lines)
         if found is not None:
             return found[1]
-    return _of_java(lines, is_sparks=type(error).__module__.startswith(("pyspark.", "py4j.")))
+    return _summarize_java(lines, is_sparks=type(error).__module__.startswith(("pyspark.", "py4j.")))
 
 
-def _of_java(lines: Sequence[str], *, is_sparks: bool) -> str | None:
+def _summarize_java(lines: Sequence[str], *, is_sparks: bool) -> str | None:
     if not is_sparks:
         return None
     text = "\n".join(lines)
@@ -53,7 +53,7 @@ def _of_java(lines: Sequence[str], *, is_sparks: bool) -> str | None:
         return "the cluster has no such topic or partition"
     if LOST in text:
         return _lost(lines)
-    told_by = [match for match in map(_JAVA.match, lines) if match and not match[1].endswith(_AROUND)]
+    told_by = [match for match in map(_JAVA.match, lines) if match and not match[1].endswith(_WRAPPERS)]
     if told_by and not any(".PythonException" in line for line in lines):
         return _sentence(told_by[-1][2] or told_by[-1][1])
     found = _last(_PYSPARK, lines)

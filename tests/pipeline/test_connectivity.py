@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kwire.pipeline.config import ConfigError, JobConfig
-from kwire.pipeline.reaching import check
+from kwire.pipeline.connectivity import check_reachable
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def free_port() -> int:
 
 
 def test_one_that_answers_is_enough(port: int) -> None:
-    check("k", f"127.0.0.1:{free_port()}, PLAINTEXT://127.0.0.1:{port}", 5)
+    check_reachable("k", f"127.0.0.1:{free_port()}, PLAINTEXT://127.0.0.1:{port}", 5)
 
 
 def test_nobody_is_told_within_a_bound() -> None:
     servers = f"127.0.0.1:{free_port()}"
     began = time.monotonic()
     with pytest.raises(ConfigError) as caught:
-        check('input.options."kafka.bootstrap.servers"', servers, 0.7)
+        check_reachable('input.options."kafka.bootstrap.servers"', servers, 0.7)
     assert time.monotonic() - began < 5
     assert str(caught.value) == (
         f'nobody answers at {servers}, where input.options."kafka.bootstrap.servers" says that a cluster is'
@@ -44,7 +44,7 @@ def test_nobody_is_told_within_a_bound() -> None:
 @pytest.mark.parametrize("servers", ["one two:9092", "one:port", "one:1:2"])
 def test_what_is_no_address_is_told(servers: str) -> None:
     with pytest.raises(ConfigError, match="k is a list like 'one:9092,two:9092', not"):
-        check("k", servers, 0)
+        check_reachable("k", servers, 0)
 
 
 def test_the_tables_of_a_job_say_where_clusters_are() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kwire.pipeline.archive.claim import CLAIM, check_before, claim
+from kwire.pipeline.archive.checkpoint_claim import CLAIM, check_previous_step, claim_checkpoint
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit
 
 JOB = "stream-1"
@@ -35,8 +35,8 @@ def archive_of(path: Path, steps: int, job: str = JOB) -> Archive:
 def test_a_new_archive_has_a_new_checkpoint_and_keeps_it(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "a")
     checkpoint = archive.directory / "_checkpoint"
-    claim(checkpoint, archive)
-    claim(checkpoint, archive)
+    claim_checkpoint(checkpoint, archive)
+    claim_checkpoint(checkpoint, archive)
     assert json.loads((checkpoint / CLAIM).read_text()) == {"archive": ".."}
     assert [path.name for path in checkpoint.iterdir()] == [CLAIM]
 
@@ -45,51 +45,51 @@ def test_a_new_archive_has_a_new_checkpoint_and_keeps_it(tmp_path: Path) -> None
 def test_one_of_before_there_were_notes_goes_on(tmp_path: Path, ahead: int) -> None:
     """The archive may have a step that Spark has not noted as done."""
     checkpoint = checkpoint_of(tmp_path / "c", planned=2 + ahead, done=2)
-    claim(checkpoint, archive_of(tmp_path / "a", 2 + ahead))
+    claim_checkpoint(checkpoint, archive_of(tmp_path / "a", 2 + ahead))
     assert (checkpoint / CLAIM).exists()
 
 
 def test_the_checkpoint_of_another_archive_is_refused(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c", planned=3, done=2)
-    claim(checkpoint, archive_of(tmp_path / "a", 2))
+    claim_checkpoint(checkpoint, archive_of(tmp_path / "a", 2))
     with pytest.raises(ArchiveError) as caught:
-        claim(checkpoint, Archive(tmp_path / "b"))
+        claim_checkpoint(checkpoint, Archive(tmp_path / "b"))
     assert str(caught.value) == (
         f"the checkpoint {checkpoint} goes on after step 1, which {tmp_path}/b does not have: it is another "
         f"archive's, or the archive has been removed or is an older copy; choose another checkpoint and "
         f"a new directory"
     )
-    claim(checkpoint, Archive(tmp_path / "a"))
+    claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
 
 
 def test_also_where_nothing_has_come_of_it_yet(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c", planned=1)
-    claim(checkpoint, Archive(tmp_path / "a"))
+    claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
     with pytest.raises(ArchiveError, match=f"is the checkpoint of the archive {tmp_path}/a: choose another"):
-        claim(checkpoint, Archive(tmp_path / "b"))
-    claim(checkpoint, Archive(tmp_path / "a"))
+        claim_checkpoint(checkpoint, Archive(tmp_path / "b"))
+    claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
 
 
 def test_an_archive_that_was_removed_or_is_an_older_copy_is_told(tmp_path: Path) -> None:
     archive = archive_of(tmp_path / "a", 2)
     checkpoint = checkpoint_of(tmp_path / "c", planned=2, done=2)
-    claim(checkpoint, archive)
+    claim_checkpoint(checkpoint, archive)
     (archive.directory / "_manifests" / f"{1:020d}.json").unlink()
     with pytest.raises(ArchiveError, match="goes on after step 1, which"):
-        claim(checkpoint, Archive(archive.directory))
+        claim_checkpoint(checkpoint, Archive(archive.directory))
     shutil.rmtree(archive.directory)
     with pytest.raises(ArchiveError, match="goes on after step 1, which"):
-        claim(checkpoint, Archive(archive.directory))
+        claim_checkpoint(checkpoint, Archive(archive.directory))
 
 
 def test_an_archive_may_be_moved(tmp_path: Path) -> None:
     archive = archive_of(tmp_path / "a", 1)
     checkpoint = checkpoint_of(archive.directory / "_checkpoint", planned=1, done=1)
-    claim(checkpoint, archive)
+    claim_checkpoint(checkpoint, archive)
     shutil.move(archive.directory, tmp_path / "b")
-    claim(tmp_path / "b" / "_checkpoint", Archive(tmp_path / "b"))
+    claim_checkpoint(tmp_path / "b" / "_checkpoint", Archive(tmp_path / "b"))
     shutil.move(tmp_path / "b" / "_checkpoint", tmp_path / "c")
-    claim(tmp_path / "c", Archive(tmp_path / "b"))
+    claim_checkpoint(tmp_path / "c", Archive(tmp_path / "b"))
 
 
 @pytest.mark.parametrize(("note", "job"), [("kwire-mirror.json", "a mirror"), ("windows.json", "windows")])
@@ -97,21 +97,21 @@ def test_that_of_another_job_is_refused(tmp_path: Path, note: str, job: str) -> 
     checkpoint = checkpoint_of(tmp_path / "c")
     (checkpoint / note).write_text("{}")
     with pytest.raises(ArchiveError, match=f"is the checkpoint of {job}: choose another one"):
-        claim(checkpoint, Archive(tmp_path / "a"))
+        claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
 
 
 def test_the_archive_of_another_stream_is_refused(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c", planned=1, done=1)
     with pytest.raises(ArchiveError, match="was written by the stream other"):
-        claim(checkpoint, archive_of(tmp_path / "a", 1, "other"))
+        claim_checkpoint(checkpoint, archive_of(tmp_path / "a", 1, "other"))
 
 
 def test_each_step_follows_one_that_is_there(tmp_path: Path) -> None:
     archive = archive_of(tmp_path / "a", 2)
-    check_before(archive, tmp_path, JOB, 0)
-    check_before(archive, tmp_path, JOB, 2)
+    check_previous_step(archive, tmp_path, JOB, 0)
+    check_previous_step(archive, tmp_path, JOB, 2)
     with pytest.raises(ArchiveError, match="goes on after step 2, which"):
-        check_before(archive, tmp_path, JOB, 3)
+        check_previous_step(archive, tmp_path, JOB, 3)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
@@ -119,11 +119,11 @@ def test_a_note_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:
     checkpoint = checkpoint_of(tmp_path / "c")
     (checkpoint / CLAIM).write_text(text)
     with pytest.raises(ArchiveError, match="does not name an archive"):
-        claim(checkpoint, Archive(tmp_path / "a"))
+        claim_checkpoint(checkpoint, Archive(tmp_path / "a"))
 
 
 def test_a_checkpoint_that_is_none_of_sparks_is_named(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c")
     (checkpoint / "metadata").write_text("")
     with pytest.raises(ArchiveError, match="holds no id as Spark writes it"):
-        claim(checkpoint, Archive(tmp_path / "a"))
+        claim_checkpoint(checkpoint, Archive(tmp_path / "a"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError
-from kwire.pipeline.archive.reading import Wanted, frame
+from kwire.pipeline.archive.reading import RecordFilter, load_archive
 from kwire.pipeline.config import ConfigError, JobConfig
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ FORMATS: Final = ("kafka", "kwire", "archive")
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
-def names_in(text: str) -> frozenset[str]:
+def split_names(text: str) -> frozenset[str]:
     """The names between commas."""
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
@@ -50,14 +50,14 @@ class Side(NamedTuple):
         directory = table.text("directory", "") if format_ == "archive" else ""
         if format_ == "archive" and not directory:
             raise ConfigError(f"{name}.directory is missing: where is the archive?")
-        topics = names_in(table.text("topics", ""))
+        topics = split_names(table.text("topics", ""))
         found = cls(
             format_,
             table.table("options").texts(),
             Path(directory) if directory else None,
             topics or None,
         )
-        table.done()
+        table.check_unknown_keys()
         return found
 
     @property
@@ -73,6 +73,6 @@ class Side(NamedTuple):
         if self.directory is not None:
             archive = Archive(self.directory)
             check_topics(archive, self.topics)
-            return frame(spark, archive, Wanted(self.topics))
+            return load_archive(spark, archive, RecordFilter(self.topics))
         options = {"startingOffsets": "earliest", **self.options, "includeHeaders": "true"}
         return spark.read.format(self.format).options(**options).load().select(*COLUMNS)

@@ -12,5 +12,5 @@ UNIT_MS: Final = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
-LONGEST_MS: Final = 10_000 * 365 * UNIT_MS["day"]
+MAX_INTERVAL_MS: Final = 10_000 * 365 * UNIT_MS["day"]
 """What is added to the time of an event still is one."""

@@ -13,51 +13,51 @@ from kwire.pipeline.origin import UNKNOWN, Origin
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ANSWER_MS: Final = 30_000
+TIMEOUT_MS: Final = 30_000
 NO_ID: Final = "A" * 22
 """The id of topics where the cluster is too old for ids."""
 _CLIENT: Final = "kafka."
 
 
-class Cluster:
+class JvmAdmin:
     """A cluster, and which of its topics Spark's options name."""
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         """ConfigError where the settings are no client's."""
         self._options = {name.lower(): value for name, value in options.items()}
-        self._where = self._options.get("kafka.bootstrap.servers", "")
+        self._bootstrap_servers = self._options.get("kafka.bootstrap.servers", "")
         self._jvm: Any = spark.sparkContext._jvm
         settings = self._jvm.java.util.HashMap()
         for name, value in self._options.items():
             if name.startswith(_CLIENT):
                 settings.put(name.removeprefix(_CLIENT), value)
-        settings.put("default.api.timeout.ms", str(ANSWER_MS))
-        settings.put("request.timeout.ms", str(ANSWER_MS // 2))
+        settings.put("default.api.timeout.ms", str(TIMEOUT_MS))
+        settings.put("request.timeout.ms", str(TIMEOUT_MS // 2))
         settings.put("client.id", "kwire-archive")
-        self._admin = self._asked(
+        self._admin = self._call(
             lambda: self._jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         )
 
     def origins(self, topics: Collection[str] | None = None) -> dict[str, Origin]:
         """Where topics come from: those of the names, or all that the options name. ArchiveError."""
-        names = self._named() if topics is None else sorted(topics)
-        cluster = self._asked(lambda: self._admin.describeCluster().clusterId().get())
-        asked = self._jvm.java.util.ArrayList()
+        names = self._topic_names() if topics is None else sorted(topics)
+        cluster = self._call(lambda: self._admin.describeCluster().clusterId().get())
+        java_names = self._jvm.java.util.ArrayList()
         for name in names:
-            asked.add(name)
-        answers = self._asked(lambda: self._admin.describeTopics(asked).topicNameValues())
+            java_names.add(name)
+        futures = self._call(lambda: self._admin.describeTopics(java_names).topicNameValues())
         found = {}
         for name in names:
-            topic_id = self._asked(lambda name=name: answers.get(name).get().topicId().toString(), name)
+            topic_id = self._call(lambda name=name: futures.get(name).get().topicId().toString(), name)
             found[name] = Origin(cluster or UNKNOWN, name, UNKNOWN if topic_id == NO_ID else topic_id)
         return found
 
-    def _named(self) -> list[str]:
+    def _topic_names(self) -> list[str]:
         options = self._options
         if "subscribe" in options:
             return sorted({name.strip() for name in options["subscribe"].split(",") if name.strip()})
         if "subscribepattern" in options:
-            there = self._asked(lambda: self._admin.listTopics().names().get())
+            there = self._call(lambda: self._admin.listTopics().names().get())
             names = self._jvm.java.util.ArrayList(there)
             names.removeIf(self._pattern(options["subscribepattern"]).asMatchPredicate().negate())
             # One call for all of them, as each costs as much as any.
@@ -77,7 +77,7 @@ class Cluster:
             why = error.java_exception.getMessage()
             raise ConfigError(f"input.options.subscribePattern is no pattern: {why}") from None
 
-    def _asked(self, call: Any, topic: str = "") -> Any:
+    def _call(self, call: Any, topic: str = "") -> Any:
         from py4j.protocol import Py4JJavaError
 
         try:
@@ -88,7 +88,7 @@ class Cluster:
                 cause = cause.getCause()
             kind, why = cause.getClass().getSimpleName(), cause.getMessage()
         if kind == "UnknownTopicOrPartitionException":
-            raise ArchiveError(f"{self._where} has no topic {topic}") from None
+            raise ArchiveError(f"{self._bootstrap_servers} has no topic {topic}") from None
         if kind == "TimeoutException":
-            raise ArchiveError(f"{self._where} does not answer: {why}") from None
-        raise ArchiveError(f"{self._where} cannot be asked: {kind}: {why}") from None
+            raise ArchiveError(f"{self._bootstrap_servers} does not answer: {why}") from None
+        raise ArchiveError(f"{self._bootstrap_servers} cannot be asked: {kind}: {why}") from None

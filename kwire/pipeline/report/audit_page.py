@@ -15,8 +15,8 @@ SAME, MISSING, EXTRA, DIFFERENT = "same", "missing", "extra", "different"
 KINDS: Final = ((SAME, "#cfe3d4"), (EXTRA, "#e9a23b"), (MISSING, "#c0392b"), (DIFFERENT, "#7b3fa0"))
 """Each with its colour, the worst last: where several windows share a field of the plot, it has the worst."""
 NUMBERS: Final = {name: number for number, (name, _) in enumerate(KINDS)}
-MOST_STEPS: Final = 240
-MOST_ROWS: Final = 1_000
+MAX_STEPS: Final = 240
+MAX_ROWS: Final = 1_000
 
 
 class Window(NamedTuple):
@@ -28,7 +28,7 @@ class Window(NamedTuple):
     verdict: str
     left_records: int
     right_records: int
-    told: str = ""
+    description: str = ""
     """Where it is not the same: what the table of the job says."""
 
 
@@ -95,15 +95,15 @@ def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
                         one.verdict,
                         one.left_records,
                         one.right_records,
-                        one.told,
+                        one.description,
                     ]
-                    for one in differing[:MOST_ROWS]
+                    for one in differing[:MAX_ROWS]
                 ],
             )
         )
-    if len(differing) > MOST_ROWS:
+    if len(differing) > MAX_ROWS:
         notes.append(
-            f"These are the first {MOST_ROWS:,} of {len(differing):,}; the job's output has them all."
+            f"These are the first {MAX_ROWS:,} of {len(differing):,}; the job's output has them all."
         )
     pictures = []
     if drawn:
@@ -152,7 +152,7 @@ def _step_ms(starts_ms: Sequence[int]) -> int:
     """The least distance of two windows, or what leaves a bearable number of steps."""
     least_ms = min(_distances(starts_ms), default=3_600_000)
     span_ms = starts_ms[-1] - starts_ms[0]
-    return least_ms * max(1, -(-(span_ms // least_ms + 1) // MOST_STEPS))
+    return least_ms * max(1, -(-(span_ms // least_ms + 1) // MAX_STEPS))
 
 
 def _distances(starts_ms: Sequence[int]) -> Iterable[int]:

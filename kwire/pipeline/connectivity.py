@@ -18,7 +18,7 @@ _PORT: Final = 9092
 _ADDRESS: Final = re.compile(r"(?:\w+://)?(?:\[(?P<ip>[^]]+)\]|(?P<host>[^:/\s]+))(?::(?P<port>\d{1,5}))?")
 
 
-def check(key: str, servers: str, seconds: float = SECONDS) -> None:
+def check_reachable(key: str, servers: str, seconds: float = SECONDS) -> None:
     """ConfigError where nobody takes a connection at any of the addresses for so long."""
     addresses = list(_addresses(key, servers))
     deadline = time.monotonic() + seconds

@@ -27,7 +27,7 @@ def job_id(checkpoint: Path) -> str:
         raise ArchiveError(f"{path} holds no id as Spark writes it") from None
 
 
-def claim(checkpoint: Path, archive: Archive) -> None:
+def claim_checkpoint(checkpoint: Path, archive: Archive) -> None:
     """Note in a checkpoint which archive it is of. ArchiveError where it is another's, or another job's."""
     for name, job in OTHERS.items():
         if (checkpoint / name).exists():
@@ -35,18 +35,20 @@ def claim(checkpoint: Path, archive: Archive) -> None:
     if (checkpoint / "metadata").exists():
         job = job_id(checkpoint)
         archive.check_owner(job)
-        done = _last_done(checkpoint)
+        done = _last_completed_step(checkpoint)
         if done is not None:
-            check_before(archive, checkpoint, job, done + 1)
+            check_previous_step(archive, checkpoint, job, done + 1)
         elif not any(commit.job == job for commit in archive.steps()):
-            _check_noted(checkpoint, archive)
+            _check_recorded(checkpoint, archive)
     checkpoint.mkdir(parents=True, exist_ok=True)
     unfinished = checkpoint / f".{CLAIM}.{os.getpid()}"
-    unfinished.write_text(json.dumps({"archive": _where(checkpoint, archive)}), encoding="utf-8")
+    unfinished.write_text(
+        json.dumps({"archive": _relative_archive_path(checkpoint, archive)}), encoding="utf-8"
+    )
     os.replace(unfinished, checkpoint / CLAIM)
 
 
-def check_before(archive: Archive, checkpoint: Path, job: str, batch_id: int) -> None:
+def check_previous_step(archive: Archive, checkpoint: Path, job: str, batch_id: int) -> None:
     """ArchiveError where the archive lacks what Spark has noted as done before a step."""
     if batch_id and not archive.has_batch(job, batch_id - 1):
         raise ArchiveError(
@@ -56,28 +58,28 @@ def check_before(archive: Archive, checkpoint: Path, job: str, batch_id: int) ->
         )
 
 
-def _last_done(checkpoint: Path) -> int | None:
+def _last_completed_step(checkpoint: Path) -> int | None:
     """The last step that Spark has noted as done."""
     names = [path.name for path in (checkpoint / "commits").glob("*")]
     return max((int(name) for name in names if name.isdigit()), default=None)
 
 
-def _check_noted(checkpoint: Path, archive: Archive) -> None:
+def _check_recorded(checkpoint: Path, archive: Archive) -> None:
     path = checkpoint / CLAIM
     try:
-        noted = json.loads(path.read_text(encoding="utf-8"))["archive"]
+        recorded = json.loads(path.read_text(encoding="utf-8"))["archive"]
     except FileNotFoundError:
         return  # It was begun before there were notes, and no step of it has come to its end.
     except (ValueError, KeyError, TypeError):
         raise ArchiveError(f"{path} does not name an archive: is the checkpoint another program's?") from None
-    if noted != _where(checkpoint, archive):
-        other = os.path.normpath(checkpoint / noted)
+    if recorded != _relative_archive_path(checkpoint, archive):
+        other = os.path.normpath(checkpoint / recorded)
         raise ArchiveError(
             f"{checkpoint} is the checkpoint of the archive {other}: choose another one for "
             f"{archive.directory}"
         )
 
 
-def _where(checkpoint: Path, archive: Archive) -> str:
+def _relative_archive_path(checkpoint: Path, archive: Archive) -> str:
     """The archive as seen from its checkpoint: mostly that is within, and both may be moved."""
     return os.path.relpath(archive.directory.resolve(), checkpoint.resolve())

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit
-from kwire.pipeline.tables import check_topics, names_in
+from kwire.pipeline.sides import check_topics, split_names
 
 
 @pytest.mark.parametrize("text", ["a,b", "a, b", " a ,b,,", "b,a"])
 def test_spaces_around_commas_are_no_part_of_names(text: str) -> None:
-    assert names_in(text) == {"a", "b"}
+    assert split_names(text) == {"a", "b"}
 
 
 def test_a_topic_that_an_archive_has_never_seen_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 PLAIN_DIGITS: Final = 18
 """Whole numbers of no more are integers at once, which any type can be made of."""
 
-DEEPEST: Final = 100
+MAX_DEPTH: Final = 100
 """What is nested more deeply says nothing of the type of its kind."""
 
 
@@ -72,7 +72,7 @@ def _around(first: str, inside: list[Any], step: int, last: str) -> list[Any]:
     return parts[::-1]
 
 
-class Spellings:
+class KeySpellings:
     """Keys that differ by case alone, which Spark takes for one: the most frequent of them stays."""
 
     def __init__(self) -> None:
@@ -87,17 +87,17 @@ class Spellings:
             self._counts.setdefault(inside, Counter())[key] += 1
             self.count(item, inside)
 
-    def kept(self, value: Any, path: tuple[str, ...] = ()) -> Any:
+    def deduplicated(self, value: Any, path: tuple[str, ...] = ()) -> Any:
         """A document that was seen, without the keys that do not stay."""
         if isinstance(value, list):
-            return [self.kept(item, path) for item in value]
+            return [self.deduplicated(item, path) for item in value]
         if not isinstance(value, dict):
             return value
         found = {}
         for key, item in value.items():
             inside = (*path, key.lower())
             if self._counts[inside].most_common(1)[0][0] == key:
-                found[key] = self.kept(item, inside)
+                found[key] = self.deduplicated(item, inside)
         return found
 
 
@@ -112,7 +112,7 @@ def _depth(value: Any) -> int:
 
 def sample_of(documents: Iterable[Any]) -> list[str]:
     """The objects among documents, as JSON of which Spark can infer one type for all."""
-    spellings = Spellings()
+    spellings = KeySpellings()
     seen = []
     for document in documents:
         if not isinstance(document, dict):
@@ -121,7 +121,7 @@ def sample_of(documents: Iterable[Any]) -> list[str]:
             dumps(document).encode()
         except UnicodeEncodeError:
             continue  # no column holds half of a character
-        if _depth(document) <= DEEPEST:
+        if _depth(document) <= MAX_DEPTH:
             spellings.count(document)
             seen.append(document)
-    return [dumps(spellings.kept(document)) for document in seen]
+    return [dumps(spellings.deduplicated(document)) for document in seen]
