@@ -9,7 +9,14 @@ import pytest
 from interop.brokers import free_port
 from interop.raw_client import RawClient
 from interop.sasl import PREFIX, SCRAM_256, SCRAM_512, Talk, jaas
-from interop.scenarios.raw_tokens import MECHANISMS, SECRET, Asking, asking, log_in, password
+from interop.scenarios.raw_tokens import (
+    MECHANISMS,
+    SECRET,
+    TokenClient,
+    plain_token_client,
+    scram_exchange,
+    token_password,
+)
 from interop.scenarios.raw_topics import until
 from interop.scenarios.raw_users import alter, deletion, describe, salted, upsertion
 from interop.swap.files import dumped
@@ -48,7 +55,7 @@ class Made:
         self.tokens: list[Any] = []
         self.gone: dict[str, tuple[str, str]] = {}
 
-    def make(self, turn: int, plain: RawClient, alice: Asking) -> None:
+    def make(self, turn: int, plain: RawClient, alice: TokenClient) -> None:
         """Users and tokens of this turn; one user of the turn before goes, and one token."""
         given = []
         for mechanism, code in CODES.items():
@@ -66,23 +73,26 @@ class Made:
             assert alice.expire(ended["Hmac"])["ErrorCode"] == 0
         self.tokens += [alice.create(owner=f"owner-{turn}", renewers=("alice",)), alice.create()]
         assert {made["ErrorCode"] for made in self.tokens} == {0}
-        until(lambda: alice.is_there(self.tokens[-1]["Hmac"]))
+        until(lambda: alice.is_known(self.tokens[-1]["Hmac"]))
 
     def come(self, listener: Listener) -> None:
         """All of them, as they may."""
         for name, (mechanism, secret) in self.users.items():
             with Talk(listener.bootstrap) as talk:
-                assert log_in(talk, mechanism, name, secret, "")[:2] == ("in", True), name
+                assert scram_exchange(talk, mechanism, name, secret, "")[:2] == ("in", True), name
         for name, (mechanism, secret) in self.gone.items():
             with Talk(listener.bootstrap) as talk:
-                assert log_in(talk, mechanism, name, secret, "")[0] == 58, name
+                assert scram_exchange(talk, mechanism, name, secret, "")[0] == 58, name
         for made in self.tokens:
             for mechanism in CODES:
                 with Talk(listener.bootstrap) as talk:
-                    assert log_in(talk, mechanism, made["TokenId"], password(made))[:2] == ("in", True)
+                    assert scram_exchange(talk, mechanism, made["TokenId"], token_password(made))[:2] == (
+                        "in",
+                        True,
+                    )
                     assert talk.metadata() != "closed"
 
-    def are_described(self, plain: RawClient, alice: Asking) -> None:
+    def are_described(self, plain: RawClient, alice: TokenClient) -> None:
         """As they were made."""
         for name, (mechanism, _) in self.users.items():
             (told,) = describe(plain, name)["Results"]
@@ -109,7 +119,7 @@ def test_users_and_tokens_change_hands(order: list[str]) -> None:
     try:
         for turn, how in enumerate(ENDINGS):
             broker = shared.start(order[turn % 2])
-            with RawClient(broker.bootstrap) as plain, asking(listener, "alice") as alice:
+            with RawClient(broker.bootstrap) as plain, plain_token_client(listener, "alice") as alice:
                 until(lambda: len(alice.described()) >= len(made.tokens))
                 made.are_described(plain, alice)
                 made.come(listener)

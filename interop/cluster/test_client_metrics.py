@@ -11,10 +11,10 @@ from interop.cluster.nodes import KAFKA_JOINS_KWIRE, Cluster, eventually
 from interop.raw_client import RawClient
 from interop.scenarios.raw_telemetry import (
     MANY,
+    client_instance_id,
     get,
     get_until,
-    instance,
-    is_told,
+    is_subscription,
     push,
     subscribe,
     unsubscribe,
@@ -31,14 +31,14 @@ def is_unknown(client: RawClient, instance_id: bytes, subscription_id: int) -> b
 
 
 def test_a_subscription_goes_with_its_client() -> None:
-    own = instance("a client of a cluster")
+    own = client_instance_id("a client of a cluster")
     with Cluster(KAFKA_JOINS_KWIRE).start() as cluster:
         clients = [RawClient(cluster.nodes[node_id].bootstrap) for node_id in cluster.brokers]
         before = {get(client, own)["SubscriptionId"] for client in clients}
         assert len(before) == 1
         subscribe(clients[-1], "cluster", SETTINGS)
         told = [
-            get_until(client, own, lambda answer: is_told(set(MANY), INTERVAL_MS, answer))
+            get_until(client, own, lambda answer: is_subscription(set(MANY), INTERVAL_MS, answer))
             for client in clients
         ]
         assert told == [told[0]] * len(clients)

@@ -16,8 +16,8 @@ from interop.cluster.load import read_all
 from interop.cluster.nodes import MAKEUPS, Cluster
 from interop.java_programs import JavaProgram
 from interop.scenarios.clients_confluent import producer_of
-from interop.scenarios.connect import Lines, Worker, line_count, sink, source
-from interop.scenarios.mirror import Side, mirror_maker
+from interop.scenarios.connect import SourceFile, Worker, line_count, sink_config, source_config
+from interop.scenarios.mirror import MirroredCluster, mirror_maker
 
 KILLS: Final = 3
 LINES: Final = 1000
@@ -40,7 +40,7 @@ def test_connect_loses_and_doubles_nothing(makeup: str, tmp_path: Path) -> None:
         "exactly.once.source.support": "enabled",
         **{f"{kind}.storage.replication.factor": "3" for kind in ("config", "offset", "status")},
     }
-    given, out = Lines(tmp_path / "in"), tmp_path / "out"
+    given, out = SourceFile(tmp_path / "in"), tmp_path / "out"
     with Cluster(MAKEUPS[makeup], SETTINGS).start() as cluster:
         # The controller stays, and leads last: the other two take turns.
         cluster.make_topic("lines", [[2, 3, 1]])
@@ -50,8 +50,8 @@ def test_connect_loses_and_doubles_nothing(makeup: str, tmp_path: Path) -> None:
             def until_out(lines: int) -> None:
                 worker.until(lambda: line_count(out) >= lines, f"{lines} lines come out", WAIT_S)
 
-            worker.connector("source", **source(given.path, "lines", "strings"))
-            worker.connector("sink", **sink(out, "lines", "strings"))
+            worker.create_connector("source", **source_config(given.path, "lines", "strings"))
+            worker.create_connector("sink", **sink_config(out, "lines", "strings"))
             until_out(given.count)
             for _ in range(KILLS):
                 until_all_in_sync(cluster)
@@ -64,8 +64,8 @@ def test_connect_loses_and_doubles_nothing(makeup: str, tmp_path: Path) -> None:
                 given.add(LINES)
                 until_out(given.count)
                 cluster.start_again(victim)
-            worker.runs("source")
-            worker.runs("sink")
+            worker.wait_until_running("source")
+            worker.wait_until_running("sink")
             worker.stop()
         until_all_in_sync(cluster)
         wanted = given.path.read_bytes().splitlines()
@@ -80,7 +80,7 @@ def test_connect_loses_and_doubles_nothing(makeup: str, tmp_path: Path) -> None:
 class Writing:
     """Numbered records to a side's own topic."""
 
-    def __init__(self, side: Side, partitions: int) -> None:
+    def __init__(self, side: MirroredCluster, partitions: int) -> None:
         self.side = side
         self.partitions = partitions
         self.count = 0
@@ -104,9 +104,9 @@ def test_mirror_maker_goes_on(makeup: str, tmp_path: Path) -> None:
     with Cluster(members, SETTINGS).start() as cluster:
         try:
             other.start()
-            east, west = Side("east", cluster, "west"), Side("west", other, "east")
+            east, west = MirroredCluster("east", cluster, "west"), MirroredCluster("west", other, "east")
             cluster.make_topic("mirror-east", [[2, 3, 1], [3, 2, 1]])
-            west.make(1)
+            west.create_topic(1)
             writings = [(Writing(east, 2), west), (Writing(west, 1), east)]
             with mirror_maker(tmp_path, east, west, replication_factor=AS_THE_BROKER_SAYS) as program:
                 for _ in range(KILLS):
@@ -126,11 +126,11 @@ def test_mirror_maker_goes_on(makeup: str, tmp_path: Path) -> None:
                 until_all_in_sync(cluster)
                 for writing, target in writings:
                     writing.side.commit_ends()
-                    program.until(target.has_all_offsets, f"{target.name} has the group's offsets", WAIT_S)
+                    program.until(target.is_group_caught_up, f"{target.name} has the group's offsets", WAIT_S)
                 program.stop()
             for writing, target in writings:
                 side = writing.side
-                mirrored = [list(dict.fromkeys(rows)) for rows in target.read(target.mirrored)]
+                mirrored = [list(dict.fromkeys(rows)) for rows in target.read(target.mirrored_topic)]
                 assert mirrored == side.read(side.topic)
                 assert sum(map(len, mirrored)) == writing.count
                 check_statuses(target, side.name)
@@ -141,12 +141,12 @@ def test_mirror_maker_goes_on(makeup: str, tmp_path: Path) -> None:
         cluster.check_complaints()
 
 
-def until_mirrored(program: JavaProgram, target: Side, records: int) -> None:
-    what = f"{target.name} has {records} records of {target.mirrored}"
+def until_mirrored(program: JavaProgram, target: MirroredCluster, records: int) -> None:
+    what = f"{target.name} has {records} records of {target.mirrored_topic}"
     program.until(partial(target.has_mirrored, records), what, WAIT_S)
 
 
-def check_statuses(side: Side, origin: str) -> None:
+def check_statuses(side: MirroredCluster, origin: str) -> None:
     """No connector or task that writes there has ever failed."""
     topic = f"mm2-status.{origin}.internal"
     found = read_all(side.broker.bootstrap, topic, len(side.partitions_of(topic)))

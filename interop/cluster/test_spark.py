@@ -10,7 +10,7 @@ import pytest
 
 from interop.cluster.load import ConfluentWriter, Load, read_all
 from interop.cluster.nodes import MAKEUPS, Cluster
-from interop.scenarios.spark import Job
+from interop.scenarios.spark import SparkJob
 
 if TYPE_CHECKING:
     from interop.record import Record
@@ -31,10 +31,10 @@ class Seen(NamedTuple):
     """The last count of each partition."""
 
 
-def seen(job: Job) -> Seen:
-    assert job.event() == {"ask": "read"}
-    job.go_on()
-    event = job.event()
+def seen(job: SparkJob) -> Seen:
+    assert job.next_event() == {"ask": "read"}
+    job.resume()
+    event = job.next_event()
     counts = (value.split() for value in values(event["counts"])[0])
     return Seen(values(event["source"]), values(event["copy"]), {int(of): int(count) for of, count in counts})
 
@@ -52,7 +52,7 @@ def test_spark_goes_on_while_leaders_are_killed(makeup: str, tmp_path: Path, rec
         cluster.make_topic("counts", [[2, 3, 1]])
         with (
             Load(cluster.bootstrap, "in", PARTITIONS) as load,
-            Job(
+            SparkJob(
                 "stream_failover",
                 cluster,
                 tmp_path,

@@ -9,7 +9,7 @@ import pytest
 from interop.cluster.logins import PLAIN, SCRAM, logins
 from interop.cluster.nodes import MAKEUPS, Cluster, eventually
 from interop.sasl import Talk
-from interop.scenarios.raw_tokens import SECRET, Asking, log_in, password
+from interop.scenarios.raw_tokens import SECRET, TokenClient, scram_exchange, token_password
 from interop.scenarios.raw_users import SHA_256, alter, deletion, salted, upsertion
 
 USER, USERS_SECRET = "carol", "a secret of carol's"
@@ -19,7 +19,7 @@ OWNER_MISMATCH = 63
 class Users:
     """A cluster, and a connection of alice's to each of its brokers."""
 
-    def __init__(self, cluster: Cluster, alices: list[Asking]) -> None:
+    def __init__(self, cluster: Cluster, alices: list[TokenClient]) -> None:
         self.addresses = [cluster.nodes[node_id].bootstrap for node_id in cluster.brokers]
         self.alices = alices
 
@@ -28,24 +28,24 @@ class Users:
         found = []
         for address in self.addresses:
             with Talk(address) as talk:
-                found.append(log_in(talk, SCRAM, name, secret, extensions)[0] == "in")
+                found.append(scram_exchange(talk, SCRAM, name, secret, extensions)[0] == "in")
         return found
 
-    def tokens_by(self, alice: Asking, another: Asking) -> None:
+    def tokens_by(self, alice: TokenClient, another: TokenClient) -> None:
         """One broker makes tokens, all know them, and another one ends them."""
         zoes, own = alice.create(owner="zoe"), alice.create()
         assert (zoes["ErrorCode"], zoes["TokenRequesterPrincipalName"]) == (0, "alice")
         eventually(
-            lambda: all(one.is_there(own["Hmac"]) for one in self.alices), "a broker does not hear of a token"
+            lambda: all(one.is_known(own["Hmac"]) for one in self.alices), "a broker does not hear of a token"
         )
-        shown = own["TokenId"], password(own), ",tokenauth=true"
+        shown = own["TokenId"], token_password(own), ",tokenauth=true"
         assert all(self.come(*shown))
         assert another.renew(zoes["Hmac"])["ErrorCode"] == OWNER_MISMATCH
         assert another.renew(own["Hmac"], 60_000)["ErrorCode"] == 0
         assert another.expire(own["Hmac"])["ErrorCode"] == 0
         eventually(lambda: not any(self.come(*shown)), "a token is taken that has ended")
 
-    def passwords_by(self, alice: Asking) -> None:
+    def passwords_by(self, alice: TokenClient) -> None:
         """One broker gives a password and takes it away, and all know it."""
         given = upsertion(USER, SHA_256, SaltedPassword=salted(SCRAM, USERS_SECRET))
         assert alter(alice.client, [], [given])["Results"][0]["ErrorCode"] == 0
@@ -64,7 +64,7 @@ def test_each_broker_knows_them(makeup: str) -> None:
         ExitStack() as stack,
     ):
         addresses = [cluster.nodes[node_id].bootstrap for node_id in cluster.brokers]
-        alices = [Asking(stack.enter_context(cluster.connect(address))) for address in addresses]
+        alices = [TokenClient(stack.enter_context(cluster.connect(address))) for address in addresses]
         users = Users(cluster, alices)
         for number, alice in enumerate(alices):
             users.tokens_by(alice, alices[number - 1])

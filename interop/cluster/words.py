@@ -75,7 +75,7 @@ class Counting:
         food = Counter(value for *_, value in read_all(self._bootstrap, TOPICS[0], PARTITIONS))
         assert food == Counter(line(number).encode() for number in range(written)), "it was fed otherwise"
         words = Counter(word for number in range(written) for word in line(number).split())
-        wrong = self._output.wrong(words)
+        wrong = self._output.wrong_counts(words)
         assert not wrong, wrong
         assert set(self._output.counts) == set(words)
         errors = [

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from interop.brokers import Broker
 from interop.pipeline.running import Jobs, kafka
-from interop.scenarios.clients_confluent import consumer_of, make_topic, producer_of, take, until
+from interop.scenarios.clients_confluent import consume, consumer_of, make_topic, producer_of, until
 
 DAY = "2023-11-14T00:00:00.000Z"
 GOOD_AND_BAD = {
@@ -122,6 +122,6 @@ def counted(broker: Broker, name: str, results: int) -> dict[str, int]:
     """The last count of each window, by its start, when so many results have come."""
     consumer = consumer_of(broker, f"{name}-reader")
     consumer.subscribe([f"{name}-counted"])
-    found = [json.loads(message.value()) for message in take(consumer, results)]
+    found = [json.loads(message.value()) for message in consume(consumer, results)]
     consumer.close()
     return {result["window_start"]: result["events"] for result in found}

@@ -25,7 +25,7 @@ from interop.brokers import Broker
 from interop.pipeline.running import JOB_SECONDS, Jobs, kafka
 from interop.pipeline_kills.reading import read_topics
 from interop.reference import HERE, spark_python
-from interop.scenarios.clients_confluent import consumer_of, producer_of, take
+from interop.scenarios.clients_confluent import consume, consumer_of, producer_of
 
 FLIGHTS = 20_000
 PARTITIONS = 4
@@ -41,7 +41,7 @@ def flights(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> list[An
     assert f"{FLIGHTS} events into flights\n" in jobs_in(directory).run("replay", {"replay": replay})
     consumer = consumer_of(broker, "flights-reader")
     consumer.assign([TopicPartition("flights", partition, 0) for partition in range(PARTITIONS)])
-    found = take(consumer, FLIGHTS)
+    found = consume(consumer, FLIGHTS)
     consumer.close()
     return found
 

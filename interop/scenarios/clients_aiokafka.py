@@ -26,7 +26,7 @@ async def make_topic(broker: Broker, name: str, partitions: int = 1) -> None:
         await admin.close()
 
 
-async def take(broker: Broker, topic: str, count: int, **settings: Any) -> list[Any]:
+async def consume(broker: Broker, topic: str, count: int, **settings: Any) -> list[Any]:
     consumer = AIOKafkaConsumer(
         topic, bootstrap_servers=broker.bootstrap, **{"auto_offset_reset": "earliest", **settings}
     )
@@ -40,7 +40,7 @@ async def take(broker: Broker, topic: str, count: int, **settings: Any) -> list[
     return taken
 
 
-def told(record: Any) -> list[Any]:
+def record_fields(record: Any) -> list[Any]:
     return [record.partition, record.offset, record.timestamp, record.key, record.value, list(record.headers)]
 
 
@@ -64,7 +64,7 @@ def codecs_and_acks(broker: Broker) -> Any:
                 for sent in records(60):
                     await producer.send(topic, sent.value, sent.key, 0, sent.timestamp_ms, sent.headers)
                 await producer.stop()
-                seen[topic] = [told(record) for record in await take(broker, topic, 60)]
+                seen[topic] = [record_fields(record) for record in await consume(broker, topic, 60)]
         return seen
 
     return asyncio.run(run())
@@ -80,7 +80,7 @@ def idempotent(broker: Broker) -> Any:
         futures = [await producer.send(topic, b"v%d" % index, b"k%d" % (index % 9)) for index in range(200)]
         written = sorted([sent.partition, sent.offset] for sent in await asyncio.gather(*futures))
         await producer.stop()
-        read = sorted([record.partition, record.offset] for record in await take(broker, topic, 200))
+        read = sorted([record.partition, record.offset] for record in await consume(broker, topic, 200))
         return {"written": written, "the same is read": written == read}
 
     return asyncio.run(run())
@@ -129,7 +129,7 @@ def groups_commit_and_resume(broker: Broker) -> Any:
         await producer.stop()
         seen["resumed with"] = [
             [record.value, record.partition, record.offset]
-            for record in await take(broker, topic, 1, group_id=group)
+            for record in await consume(broker, topic, 1, group_id=group)
         ]
         return seen
 
@@ -176,10 +176,10 @@ def administration(broker: Broker) -> Any:
         await admin.start()
         seen: dict[str, Any] = {}
         try:
-            made = await admin.create_topics(
+            created = await admin.create_topics(
                 [NewTopic(topic, 2, 1, topic_configs={"retention.ms": "3600000"})]
             )
-            seen["created"] = [list(entry[:2]) for entry in made.topic_errors]
+            seen["created"] = [list(entry[:2]) for entry in created.topic_errors]
             again = await admin.create_topics([NewTopic(topic, 2, 1)])
             seen["again"] = [list(entry[:2]) for entry in again.topic_errors]
             while len((await admin.describe_topics([topic]))[0]["partitions"]) < 2:

@@ -52,7 +52,7 @@ def consumer_of(broker: Served, group: str, **settings: Any) -> Consumer:
     )
 
 
-def take(consumer: Consumer, count: int, timeout_s: float = WAIT_S) -> list[Any]:
+def consume(consumer: Consumer, count: int, timeout_s: float = WAIT_S) -> list[Any]:
     taken: list[Any] = []
     deadline = time.monotonic() + timeout_s
     while len(taken) < count and time.monotonic() < deadline:
@@ -64,7 +64,7 @@ def take(consumer: Consumer, count: int, timeout_s: float = WAIT_S) -> list[Any]
     return taken
 
 
-def told(message: Any) -> list[Any]:
+def message_fields(message: Any) -> list[Any]:
     return [
         message.partition(),
         message.offset(),
@@ -75,7 +75,7 @@ def told(message: Any) -> list[Any]:
     ]
 
 
-def names_of_errors(futures: dict[Any, Any]) -> dict[str, Any]:
+def error_names(futures: dict[Any, Any]) -> dict[str, Any]:
     """Each future's error name, or its result where it is plain."""
     seen = {}
     for key, future in futures.items():
@@ -103,7 +103,7 @@ def codecs_and_acks(broker: Broker) -> Any:
             assert producer.flush(WAIT_S) == 0
             consumer = consumer_of(broker, topic)
             consumer.assign([TopicPartition(topic, 0, 0)])
-            seen[topic] = [told(message) for message in take(consumer, 60)]
+            seen[topic] = [message_fields(message) for message in consume(consumer, 60)]
             consumer.close()
     return seen
 
@@ -124,7 +124,7 @@ def idempotent(broker: Broker) -> Any:
     assert producer.flush(WAIT_S) == 0
     consumer = consumer_of(broker, "confluent-idempotent")
     consumer.subscribe([topic])
-    read = sorted([message.partition(), message.offset()] for message in take(consumer, 500))
+    read = sorted([message.partition(), message.offset()] for message in consume(consumer, 500))
     consumer.close()
     return {"written": sorted(written), "the same is read": sorted(written) == read}
 
@@ -143,12 +143,12 @@ def groups_commit_and_resume(broker: Broker) -> Any:
         settings = {"partition.assignment.strategy": strategy, "heartbeat.interval.ms": 200}
         first = consumer_of(broker, group, **settings)
         first.subscribe([topic])
-        seen[f"{strategy} first"] = [message.offset() for message in take(first, 20)]
+        seen[f"{strategy} first"] = [message.offset() for message in consume(first, 20)]
         first.commit(offsets=[TopicPartition(topic, 0, 20)], asynchronous=False)
         first.close()
         second = consumer_of(broker, group, **settings)
         second.subscribe([topic])
-        seen[f"{strategy} second"] = [message.offset() for message in take(second, 30)]
+        seen[f"{strategy} second"] = [message.offset() for message in consume(second, 30)]
         second.commit(asynchronous=False)
         seen[f"{strategy} committed"] = second.committed([TopicPartition(topic, 0)], timeout=10)[0].offset
         second.close()
@@ -168,7 +168,7 @@ def static_member(broker: Broker) -> Any:
     for turn in ("first", "again"):
         consumer = consumer_of(broker, group, **{"group.instance.id": "one"})
         consumer.subscribe([topic])
-        taken = take(consumer, 10)
+        taken = consume(consumer, 10)
         seen[turn] = [len(taken), sorted(partition.partition for partition in consumer.assignment())]
         consumer.close()
     return seen
@@ -190,9 +190,9 @@ def seeks(broker: Broker) -> Any:
     seen["ends"] = list(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10))
     for place in (0, 23, 49):
         consumer.assign([TopicPartition(topic, 0, place)])
-        seen[f"from {place}"] = take(consumer, 1)[0].offset()
+        seen[f"from {place}"] = consume(consumer, 1)[0].offset()
     consumer.assign([TopicPartition(topic, 0, 777)])
-    seen["out of range"] = take(consumer, 1)[0].offset()
+    seen["out of range"] = consume(consumer, 1)[0].offset()
     consumer.close()
     return seen
 
@@ -208,7 +208,7 @@ def administration(broker: Broker) -> Any:
         made = NewTopic(
             name, partitions, replicas, config={k.replace("_", "."): v for k, v in configs.items()}
         )
-        return names_of_errors(admin.create_topics([made]))
+        return error_names(admin.create_topics([made]))
 
     seen["created"] = new(topic, retention_ms="3600000")
     seen["again"] = new(topic)
@@ -216,8 +216,8 @@ def administration(broker: Broker) -> Any:
     seen["too many replicas"] = new("confluent-replicas", 1, 3)
     seen["bad config"] = new("confluent-config", 1, 1, retention_ms="soon")
     until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 2)
-    seen["grown"] = names_of_errors(admin.create_partitions([NewPartitions(topic, 4)]))
-    seen["shrunk"] = names_of_errors(admin.create_partitions([NewPartitions(topic, 1)]))
+    seen["grown"] = error_names(admin.create_partitions([NewPartitions(topic, 4)]))
+    seen["shrunk"] = error_names(admin.create_partitions([NewPartitions(topic, 1)]))
     resource = ConfigResource("topic", topic)
     described = admin.describe_configs([resource])[resource].result(WAIT_S)
     seen["configs"] = {
@@ -231,7 +231,7 @@ def administration(broker: Broker) -> Any:
             ConfigEntry("retention.ms", "7200000", incremental_operation=AlterConfigOpType.SET)
         ],
     )
-    seen["altered"] = names_of_errors(admin.incremental_alter_configs([changed]))
+    seen["altered"] = error_names(admin.incremental_alter_configs([changed]))
     producer = producer_of(broker)
     for index in range(20):
         producer.produce(topic, b"%d" % index, partition=0)
@@ -246,7 +246,7 @@ def administration(broker: Broker) -> Any:
     ]
     consumer = consumer_of(broker, group, **{"client.id": "interop"})
     consumer.subscribe([topic])
-    seen["read"] = [message.offset() for message in take(consumer, 15)]
+    seen["read"] = [message.offset() for message in consume(consumer, 15)]
     consumer.commit(asynchronous=False)
     group_seen = admin.describe_consumer_groups([group])[group].result(WAIT_S)
     seen["group"] = [
@@ -258,7 +258,7 @@ def administration(broker: Broker) -> Any:
             for member in group_seen.members
         ],
     ]
-    seen["deleted while in use"] = names_of_errors(admin.delete_consumer_groups([group]))
+    seen["deleted while in use"] = error_names(admin.delete_consumer_groups([group]))
     consumer.close()
     listed = admin.list_consumer_groups().result(WAIT_S)
     seen["listed"] = [[entry.group_id, entry.state.name] for entry in listed.valid if entry.group_id == group]
@@ -269,11 +269,11 @@ def administration(broker: Broker) -> Any:
     moved = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 7)])]
     altered = admin.alter_consumer_group_offsets(moved)[group].result(WAIT_S).topic_partitions
     seen["offsets altered"] = [[entry.partition, entry.offset] for entry in altered]
-    seen["group deleted"] = names_of_errors(admin.delete_consumer_groups([group]))
+    seen["group deleted"] = error_names(admin.delete_consumer_groups([group]))
     cluster = admin.describe_cluster().result(WAIT_S)
     seen["cluster"] = [len(cluster.nodes), cluster.controller.id]
-    seen["topic deleted"] = names_of_errors(admin.delete_topics([topic]))
-    seen["no such topic"] = names_of_errors(admin.delete_topics(["confluent-nowhere"]))
+    seen["topic deleted"] = error_names(admin.delete_topics([topic]))
+    seen["no such topic"] = error_names(admin.delete_topics(["confluent-nowhere"]))
     until(lambda: topic not in admin.list_topics(timeout=10).topics)
     return seen
 

@@ -36,7 +36,7 @@ def consumer_of(broker: Broker, *topics: str, **settings: Any) -> Any:
     )
 
 
-def take(consumer: Any, count: int) -> list[Any]:
+def consume(consumer: Any, count: int) -> list[Any]:
     """That many records, fewer when they do not come in time."""
     taken = []
     for record in consumer:
@@ -46,7 +46,7 @@ def take(consumer: Any, count: int) -> list[Any]:
     return taken
 
 
-def told(record: Any) -> list[Any]:
+def record_fields(record: Any) -> list[Any]:
     return [
         record.partition,
         record.offset,
@@ -78,7 +78,7 @@ def codecs_and_acks(broker: Broker) -> Any:
             producer.flush()
             producer.close()
             consumer = consumer_of(broker, topic)
-            seen[topic] = [told(record) for record in take(consumer, 60)]
+            seen[topic] = [record_fields(record) for record in consume(consumer, 60)]
             consumer.close()
     return seen
 
@@ -96,7 +96,7 @@ def idempotent(broker: Broker) -> Any:
     written = sorted((future.get(10).partition, future.get(10).offset) for future in futures)
     producer.close()
     consumer = consumer_of(broker, topic)
-    read = sorted((record.partition, record.offset) for record in take(consumer, 300))
+    read = sorted((record.partition, record.offset) for record in consume(consumer, 300))
     consumer.close()
     return {"written": written, "the same is read": written == read}
 
@@ -113,12 +113,12 @@ def groups_commit_and_resume(broker: Broker) -> Any:
     producer.close()
     seen: dict[str, Any] = {}
     first = consumer_of(broker, topic, group_id=group, enable_auto_commit=False)
-    seen["first"] = [record.offset for record in take(first, 30)]
+    seen["first"] = [record.offset for record in consume(first, 30)]
     first.commit({TopicPartition(topic, 0): OffsetAndMetadata(30, "half way", -1)})
     seen["committed"] = first.committed(TopicPartition(topic, 0), metadata=True)
     first.close()
     second = consumer_of(broker, topic, group_id=group, enable_auto_commit=True)
-    seen["second"] = [record.offset for record in take(second, 70)]
+    seen["second"] = [record.offset for record in consume(second, 70)]
     second.close()
     third = consumer_of(broker, topic, group_id=group, consumer_timeout_ms=2000)
     seen["third"] = [record.offset for record in third]
@@ -145,9 +145,9 @@ def seeks(broker: Broker) -> Any:
     seen["ends"] = [consumer.beginning_offsets([partition]), consumer.end_offsets([partition])]
     for place in (0, 17, 49):
         consumer.seek(partition, place)
-        seen[f"from {place}"] = take(consumer, 1)[0].offset
+        seen[f"from {place}"] = consume(consumer, 1)[0].offset
     consumer.seek(partition, 1000)
-    seen["out of range"] = take(consumer, 1)[0].offset
+    seen["out of range"] = consume(consumer, 1)[0].offset
     seen["position"] = consumer.position(partition)
     consumer.close()
     return seen
@@ -205,19 +205,21 @@ def administration(broker: Broker) -> Any:
         seen["gone"] = topic not in admin.list_topics()
     finally:
         admin.close()
-    return without_texts(seen)
+    return without_messages_and_ids(seen)
 
 
-def without_texts(value: Any) -> Any:
+def without_messages_and_ids(value: Any) -> Any:
     """Error messages are each broker's own words, and topic ids chance."""
     if isinstance(value, dict):
         return {
-            key: f"<{key}>" if key in ("error_message", "topic_id") and item else without_texts(item)
+            key: f"<{key}>"
+            if key in ("error_message", "topic_id") and item
+            else without_messages_and_ids(item)
             for key, item in value.items()
         }
     if isinstance(value, str) and value.startswith("[Error "):
         return value.partition(":")[0]
-    return [without_texts(item) for item in value] if isinstance(value, list) else value
+    return [without_messages_and_ids(item) for item in value] if isinstance(value, list) else value
 
 
 @scenario()
@@ -231,7 +233,7 @@ def group_administration(broker: Broker) -> Any:
     producer.flush()
     producer.close()
     consumer = consumer_of(broker, topic, group_id=group, client_id="interop")
-    take(consumer, 5)
+    consume(consumer, 5)
     consumer.commit()
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     seen: dict[str, Any] = {}

@@ -18,14 +18,21 @@ from interop.brokers import Broker
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.clients_confluent import make_topic
-from interop.scenarios.clients_consumer_groups import PARTITIONS, WAIT_S, Sharer, even, until, write
-from interop.scenarios.java_tools import TOOLS, said
+from interop.scenarios.clients_consumer_groups import (
+    PARTITIONS,
+    WAIT_S,
+    GroupConsumer,
+    evenly_assigned,
+    until,
+    write,
+)
+from interop.scenarios.java_tools import TOOLS, tool_output
 
 SETTLING_S = 5.0
 CLASSIC = {"group.protocol": "classic", "session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
 
 
-class Patient(Sharer):
+class LenientConsumer(GroupConsumer):
     """A consumer whose commit may come in the middle of a rebalance; the record is then read again."""
 
     def poll(self) -> None:
@@ -36,7 +43,7 @@ class Patient(Sharer):
                 self.consumer.commit(message=message, asynchronous=False)
 
 
-class PythonSharer(Sharer):
+class KafkaPythonConsumer(GroupConsumer):
     """The same with kafka-python, which speaks the classic protocol alone.
 
     It polls in a thread of its own: a poll that ends in the middle of a rebalance is followed by one that
@@ -82,51 +89,53 @@ class PythonSharer(Sharer):
         self._thread.join(WAIT_S)
 
 
-def kind(broker: Broker, group: str) -> list[str]:
+def group_listing(broker: Broker, group: str) -> list[str]:
     """What `kafka-groups` says of a group."""
-    lines = said(f"{TOOLS}.GroupsCommand", broker, "--list")
+    lines = tool_output(f"{TOOLS}.GroupsCommand", broker, "--list")
     return [line for line in lines if line.startswith(f"{group} ")]
 
 
-def all_read(values: list[str], sharers: list[Sharer]) -> bool:
-    return {value for sharer in sharers for value in sharer.read} >= set(values)
+def all_read(values: list[str], members: list[GroupConsumer]) -> bool:
+    return {value for consumer in members for value in consumer.read} >= set(values)
 
 
-def roll(broker: Broker, group: str, classic: list[Sharer], new: type[Sharer], **settings: Any) -> Any:
+def upgrade_and_downgrade(
+    broker: Broker, group: str, classic: list[GroupConsumer], new: type[GroupConsumer], **settings: Any
+) -> Any:
     """Replace the members of a classic group by ones of the new protocol, and those by classic ones."""
     seen: dict[str, Any] = {}
-    gone: list[Sharer] = []
+    gone: list[GroupConsumer] = []
     written: list[str] = []
 
-    def round_of(name: str, *sharers: Sharer) -> None:
-        until(even(PARTITIONS, *sharers), *sharers)
+    def run_phase(name: str, *members: GroupConsumer) -> None:
+        until(evenly_assigned(PARTITIONS, *members), *members)
         values = [f"{name}{at}" for at in range(24)]
         write(broker, group, values)
         written.extend(values)
-        everybody = [*gone, *sharers]
-        until(lambda: all_read(written, everybody), *sharers)
-        seen[name] = [len(sharer.owned) for sharer in sharers], kind(broker, group)
+        all_members = [*gone, *members]
+        until(lambda: all_read(written, all_members), *members)
+        seen[name] = [len(consumer.owned) for consumer in members], group_listing(broker, group)
 
-    def leave(sharer: Sharer) -> None:
-        gone.append(sharer)
-        sharer.close()
+    def close_member(consumer: GroupConsumer) -> None:
+        gone.append(consumer)
+        consumer.close()
 
     one, two = classic
-    round_of("classic", one, two)
-    modern = [new(broker, group, group)]
-    round_of("mixed", one, two, *modern)
-    leave(one)
-    modern.append(new(broker, group, group))
-    round_of("mostly new", two, *modern)
-    leave(two)
-    round_of("new", *modern)
+    run_phase("classic", one, two)
+    consumers = [new(broker, group, group)]
+    run_phase("mixed", one, two, *consumers)
+    close_member(one)
+    consumers.append(new(broker, group, group))
+    run_phase("mostly new", two, *consumers)
+    close_member(two)
+    run_phase("new", *consumers)
     back = new(broker, group, group, **settings)
-    round_of("mixed again", *modern, back)
-    for sharer in modern:
-        leave(sharer)
-    round_of("classic again", back)
-    leave(back)
-    seen["empty"] = kind(broker, group)
+    run_phase("mixed again", *consumers, back)
+    for consumer in consumers:
+        close_member(consumer)
+    run_phase("classic again", back)
+    close_member(back)
+    seen["empty"] = group_listing(broker, group)
     return seen
 
 
@@ -151,8 +160,8 @@ def eager(broker: Broker) -> Any:
     group = "clients-migration-eager"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "range"}
-    classic: list[Sharer] = [Patient(broker, group, group, **settings) for _ in range(2)]
-    return roll(broker, group, classic, Patient, **settings)
+    classic: list[GroupConsumer] = [LenientConsumer(broker, group, group, **settings) for _ in range(2)]
+    return upgrade_and_downgrade(broker, group, classic, LenientConsumer, **settings)
 
 
 @scenario(seconds=240)
@@ -162,32 +171,32 @@ def cooperative(broker: Broker) -> Any:
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "cooperative-sticky"}
     for _ in range(10):
-        classic: list[Sharer] = [Patient(broker, group, group, **settings) for _ in range(2)]
-        until(even(PARTITIONS, *classic), *classic)
+        classic: list[GroupConsumer] = [LenientConsumer(broker, group, group, **settings) for _ in range(2)]
+        until(evenly_assigned(PARTITIONS, *classic), *classic)
         # By how its rebalances went librdkafka puts user data into its assignments, or does not. With it a
         # group is not upgraded: the server could not keep it.
         if not has_user_data(broker, group):
             break
-        for sharer in classic:
-            sharer.close()
-    return roll(broker, group, classic, Patient, **settings)
+        for consumer in classic:
+            consumer.close()
+    return upgrade_and_downgrade(broker, group, classic, LenientConsumer, **settings)
 
 
-def settled(broker: Broker, group: str) -> PythonSharer:
+def consumer_with_all_partitions(broker: Broker, group: str) -> KafkaPythonConsumer:
     """A consumer of kafka-python that has all partitions of its group's topic.
 
     By chance it joins before it knows of any, as leader gives itself none, and does not look again.
     """
     for _ in range(10):
-        sharer = PythonSharer(broker, group, group)
-        everything = even(PARTITIONS, sharer)
+        consumer = KafkaPythonConsumer(broker, group, group)
+        everything = evenly_assigned(PARTITIONS, consumer)
         deadline = time.monotonic() + SETTLING_S
         while not everything() and time.monotonic() < deadline:
-            sharer.poll()
+            consumer.poll()
         if everything():
             break
-        sharer.close()
-    return sharer
+        consumer.close()
+    return consumer
 
 
 @scenario(seconds=240)
@@ -196,5 +205,11 @@ def two_libraries(broker: Broker) -> Any:
     group = "clients-migration-two"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "range,roundrobin"}
-    python = settled(broker, group)
-    return roll(broker, group, [Patient(broker, group, group, **settings), python], Patient, **settings)
+    python = consumer_with_all_partitions(broker, group)
+    return upgrade_and_downgrade(
+        broker,
+        group,
+        [LenientConsumer(broker, group, group, **settings), python],
+        LenientConsumer,
+        **settings,
+    )

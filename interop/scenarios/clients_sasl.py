@@ -35,7 +35,7 @@ WAIT_S = 30.0
 COUNT = 30
 
 
-def with_each(like: Broker, observe: Callable[[Secured, str], Any], **settings: str) -> Any:
+def with_each_mechanism(like: Broker, observe: Callable[[Secured, str], Any], **settings: str) -> Any:
     """What is observed of a broker by each mechanism."""
     overrides = {key.replace("_", "."): value for key, value in settings.items()}
     with secured(like, MECHANISMS, overrides) as one:
@@ -43,7 +43,7 @@ def with_each(like: Broker, observe: Callable[[Secured, str], Any], **settings: 
         return {mechanism: observe(one, mechanism) for mechanism in MECHANISMS}
 
 
-def python_login(one: Secured, mechanism: str, password: str = USERS["alice"]) -> dict[str, Any]:
+def python_client_config(one: Secured, mechanism: str, password: str = USERS["alice"]) -> dict[str, Any]:
     """For kafka-python and aiokafka."""
     return {
         "bootstrap_servers": one.bootstrap,
@@ -54,7 +54,7 @@ def python_login(one: Secured, mechanism: str, password: str = USERS["alice"]) -
     }
 
 
-def rdkafka_login(one: Secured, mechanism: str, password: str = USERS["alice"]) -> Any:
+def librdkafka_config(one: Secured, mechanism: str, password: str = USERS["alice"]) -> Any:
     return {
         "bootstrap.servers": one.bootstrap,
         "security.protocol": "SASL_PLAINTEXT",
@@ -67,7 +67,7 @@ def rdkafka_login(one: Secured, mechanism: str, password: str = USERS["alice"]) 
 @scenario(seconds=180)
 def kafka_python(broker: Broker) -> Any:
     def observe(one: Secured, mechanism: str) -> Any:
-        login = python_login(one, mechanism)
+        login = python_client_config(one, mechanism)
         topic = f"kafka-python-{mechanism}"
         admin = KafkaAdminClient(**login)
         admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
@@ -85,19 +85,19 @@ def kafka_python(broker: Broker) -> Any:
         consumer.close()
         try:
             # It tells its log why, and its caller that it took too long.
-            KafkaAdminClient(**python_login(one, mechanism, "guessed"), bootstrap_timeout_ms=3_000)
-            refused = "let in"
+            KafkaAdminClient(**python_client_config(one, mechanism, "guessed"), bootstrap_timeout_ms=3_000)
+            refused = "accepted"
         except kafka.errors.KafkaError as error:
             refused = type(error).__name__
         return [taken, refused]
 
-    return with_each(broker, observe)
+    return with_each_mechanism(broker, observe)
 
 
 @scenario(seconds=180)
 def aio_kafka(broker: Broker) -> Any:
     async def work(one: Secured, mechanism: str) -> Any:
-        login = python_login(one, mechanism)
+        login = python_client_config(one, mechanism)
         topic = f"aiokafka-{mechanism}"
         admin = AIOKafkaAdminClient(**login)
         await admin.start()
@@ -113,17 +113,17 @@ def aio_kafka(broker: Broker) -> Any:
         taken = [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(COUNT)]
         await consumer.commit()
         await consumer.stop()
-        intruder = AIOKafkaProducer(**python_login(one, mechanism, "guessed"))
+        intruder = AIOKafkaProducer(**python_client_config(one, mechanism, "guessed"))
         try:
             await intruder.start()
-            refused = "let in"
+            refused = "accepted"
         except aiokafka.errors.KafkaError as error:
             refused = type(error).__name__
         finally:
             await intruder.stop()
         return [taken, refused]
 
-    return with_each(broker, lambda one, mechanism: asyncio.run(work(one, mechanism)))
+    return with_each_mechanism(broker, lambda one, mechanism: asyncio.run(work(one, mechanism)))
 
 
 @scenario(seconds=180)
@@ -131,7 +131,7 @@ def confluent_kafka(broker: Broker) -> Any:
     """Once with a pause in which its connections' sessions end, that it goes on after."""
 
     def observe(one: Secured, mechanism: str) -> Any:
-        login = rdkafka_login(one, mechanism)
+        login = librdkafka_config(one, mechanism)
         topic = f"confluent-{mechanism}"
         admin = AdminClient(login)
         admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(WAIT_S)
@@ -156,12 +156,16 @@ def confluent_kafka(broker: Broker) -> Any:
                 if message is not None and not message.error():
                     taken.append(message.value())
         consumer.close()
-        return [taken, sorted(set(failures)), _refused(rdkafka_login(one, mechanism, "guessed"))]
+        return [
+            taken,
+            sorted(set(failures)),
+            _first_authentication_error(librdkafka_config(one, mechanism, "guessed")),
+        ]
 
-    return with_each(broker, observe, connections_max_reauth_ms=str(SESSION_MS))
+    return with_each_mechanism(broker, observe, connections_max_reauth_ms=str(SESSION_MS))
 
 
-def _refused(login: dict[str, Any]) -> list[str]:
+def _first_authentication_error(login: dict[str, Any]) -> list[str]:
     """What librdkafka says first of a broker that does not let it in."""
     told: list[KafkaError] = []
     settings: Any = {**login, "error_cb": told.append, "log_level": 0}
@@ -181,8 +185,8 @@ def java(broker: Broker) -> Any:
     def observe(one: Secured, mechanism: str) -> Any:
         topic = f"java-{mechanism}"
         with (
-            a_file(java_login(mechanism)) as config,
-            a_file(java_login(mechanism, "guessed")) as wrong,
+            a_file(java_client_config(mechanism)) as config,
+            a_file(java_client_config(mechanism, "guessed")) as wrong,
         ):
             at = ("--bootstrap-server", one.bootstrap)
             made = run(f"{TOOLS}.TopicCommand", *at, "--command-config", config, "--create", "--topic", topic)
@@ -205,10 +209,10 @@ def java(broker: Broker) -> Any:
             "refused": [refused.status, next(filter(None, errors), "")],
         }
 
-    return with_each(broker, observe, connections_max_reauth_ms=str(SESSION_MS))
+    return with_each_mechanism(broker, observe, connections_max_reauth_ms=str(SESSION_MS))
 
 
-def java_login(mechanism: str, password: str = USERS["alice"]) -> str:
+def java_client_config(mechanism: str, password: str = USERS["alice"]) -> str:
     """What a file for Java's clients says."""
     package = "plain.PlainLoginModule" if mechanism == PLAIN else "scram.ScramLoginModule"
     return (

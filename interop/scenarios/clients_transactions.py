@@ -21,11 +21,11 @@ ROUNDS, EACH = 6, 5
 WAIT_S = 20
 
 
-def values(number: int) -> list[bytes]:
+def transaction_values(number: int) -> list[bytes]:
     return [b"%d-%d" % (number, index) for index in range(EACH)]
 
 
-def commits(number: int) -> bool:
+def is_committed(number: int) -> bool:
     return number % 3 != 1
 
 
@@ -53,13 +53,13 @@ def read_by_librdkafka(broker: Broker, topic: str, isolation: str) -> list[str]:
     return found
 
 
-def views(broker: Broker, topic: str) -> Any:
+def isolation_views(broker: Broker, topic: str) -> Any:
     return {
         level: read_by_librdkafka(broker, topic, level) for level in ("read_committed", "read_uncommitted")
     }
 
 
-def topics(broker: Broker, name: str) -> tuple[str, str]:
+def create_topic_pair(broker: Broker, name: str) -> tuple[str, str]:
     with RawClient(broker.bootstrap) as client:
         for topic in (name, f"{name}-copy"):
             create_topic(client, topic)
@@ -69,20 +69,20 @@ def topics(broker: Broker, name: str) -> tuple[str, str]:
 @scenario(seconds=120)
 def confluent(broker: Broker) -> Any:
     """librdkafka: commits, aborts, a copy with its offsets, and a producer that is fenced."""
-    topic, copy = topics(broker, "transactions-confluent")
+    topic, copy = create_topic_pair(broker, "transactions-confluent")
     settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": topic}
     producer = Producer(settings)
     producer.init_transactions(WAIT_S)
     for number in range(ROUNDS):
         producer.begin_transaction()
-        for value in values(number):
+        for value in transaction_values(number):
             producer.produce(topic, value, partition=0)
         producer.flush(WAIT_S)
-        if commits(number):
+        if is_committed(number):
             producer.commit_transaction(WAIT_S)
         else:
             producer.abort_transaction(WAIT_S)
-    seen: dict[str, Any] = {"source": views(broker, topic)}
+    seen: dict[str, Any] = {"source": isolation_views(broker, topic)}
     reader = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -114,7 +114,7 @@ def confluent(broker: Broker) -> Any:
             producer.abort_transaction(WAIT_S)
             reader.seek(ConfluentPartition(topic, 0, 0))
     committed = reader.committed([ConfluentPartition(topic, 0)], WAIT_S)
-    seen["copied"] = [copied, views(broker, copy), committed[0].offset]
+    seen["copied"] = [copied, isolation_views(broker, copy), committed[0].offset]
     reader.close()
     producer.begin_transaction()
     producer.produce(topic, b"of the first", partition=0)
@@ -126,22 +126,22 @@ def confluent(broker: Broker) -> Any:
         seen["fenced"] = "not at all"
     except KafkaException as error:
         seen["fenced"] = [error.args[0].name(), error.args[0].fatal()]
-    seen["in the end"] = views(broker, topic)
+    seen["in the end"] = isolation_views(broker, topic)
     return seen
 
 
 @scenario(seconds=120)
 def kafka_python(broker: Broker) -> Any:
     """kafka-python: commits, aborts, offsets within a transaction."""
-    topic, _ = topics(broker, "transactions-kafka-python")
+    topic, _ = create_topic_pair(broker, "transactions-kafka-python")
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=topic)
     producer.init_transactions()
     for number in range(ROUNDS):
         producer.begin_transaction()
-        for value in values(number):
+        for value in transaction_values(number):
             producer.send(topic, value, partition=0)
         producer.flush()
-        if commits(number):
+        if is_committed(number):
             producer.commit_transaction()
         else:
             producer.abort_transaction()
@@ -164,22 +164,22 @@ def kafka_python(broker: Broker) -> Any:
     consumer.seek_to_beginning()
     own = [record.value.decode() for record in consumer]
     consumer.close()
-    return {"own": own, "committed": committed, "others": views(broker, topic)}
+    return {"own": own, "committed": committed, "others": isolation_views(broker, topic)}
 
 
 @scenario(seconds=120)
 def aiokafka(broker: Broker) -> Any:
     """aiokafka: commits, aborts, offsets within a transaction."""
-    topic, _ = topics(broker, "transactions-aiokafka")
+    topic, _ = create_topic_pair(broker, "transactions-aiokafka")
 
     async def work() -> Any:
         producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=topic)
         await producer.start()
         for number in range(ROUNDS):
             await producer.begin_transaction()
-            for value in values(number):
+            for value in transaction_values(number):
                 await producer.send_and_wait(topic, value, partition=0)
-            if commits(number):
+            if is_committed(number):
                 await producer.commit_transaction()
             else:
                 await producer.abort_transaction()
@@ -206,4 +206,4 @@ def aiokafka(broker: Broker) -> Any:
         return [own, committed]
 
     own, committed = asyncio.run(work())
-    return {"own": own, "committed": committed, "others": views(broker, topic)}
+    return {"own": own, "committed": committed, "others": isolation_views(broker, topic)}

@@ -23,7 +23,7 @@ from kafka.structs import OffsetAndMetadata
 from interop.brokers import Broker
 from interop.scenario import scenario
 from interop.scenarios.clients_confluent import make_topic, producer_of
-from interop.scenarios.clients_transactions import read_by_librdkafka, views
+from interop.scenarios.clients_transactions import isolation_views, read_by_librdkafka
 
 WAIT_S = 20
 TIMEOUT_MS = 1500
@@ -32,7 +32,7 @@ CHECK_S = 40.0
 """A coordinator looks for transactions that have timed out every ten seconds."""
 
 
-class Client(ABC):
+class TransactionalClient(ABC):
     """A transactional producer of one library, with what they all have."""
 
     def __init__(self, broker: Broker, transactional_id: str, topic: str, timeout_ms: int = 60_000) -> None:
@@ -58,7 +58,7 @@ class Client(ABC):
     def close(self) -> None: ...
 
 
-class Confluent(Client):
+class ConfluentClient(TransactionalClient):
     def __init__(self, broker: Broker, transactional_id: str, topic: str, timeout_ms: int = 60_000) -> None:
         super().__init__(broker, transactional_id, topic, timeout_ms)
         self.broker = broker
@@ -97,7 +97,7 @@ class Confluent(Client):
         self.producer.purge()
 
 
-class KafkaPython(Client):
+class KafkaPythonClient(TransactionalClient):
     def __init__(self, broker: Broker, transactional_id: str, topic: str, timeout_ms: int = 60_000) -> None:
         super().__init__(broker, transactional_id, topic, timeout_ms)
         self.producer = KafkaProducer(
@@ -128,7 +128,7 @@ class KafkaPython(Client):
         self.producer.close(timeout=1)
 
 
-class Aiokafka(Client):
+class AiokafkaClient(TransactionalClient):
     def __init__(self, broker: Broker, transactional_id: str, topic: str, timeout_ms: int = 60_000) -> None:
         super().__init__(broker, transactional_id, topic, timeout_ms)
         self.loop = asyncio.new_event_loop()
@@ -166,10 +166,10 @@ class Aiokafka(Client):
         self.loop.close()
 
 
-CLIENTS: dict[str, type[Client]] = {
-    "confluent": Confluent,
-    "kafka-python": KafkaPython,
-    "aiokafka": Aiokafka,
+CLIENTS: dict[str, type[TransactionalClient]] = {
+    "confluent": ConfluentClient,
+    "kafka-python": KafkaPythonClient,
+    "aiokafka": AiokafkaClient,
 }
 
 
@@ -185,7 +185,9 @@ def attempt(action: Callable[[], Any]) -> Any:
     return "ok"
 
 
-def of_each(broker: Broker, what: str, observe: Callable[[Broker, type[Client], str], Any]) -> Any:
+def observe_each_client(
+    broker: Broker, what: str, observe: Callable[[Broker, type[TransactionalClient], str], Any]
+) -> Any:
     """What each client sees, with a topic and an id of its own."""
     seen: dict[str, Any] = {}
     for name, client in CLIENTS.items():
@@ -199,7 +201,7 @@ def of_each(broker: Broker, what: str, observe: Callable[[Broker, type[Client], 
 def fenced(broker: Broker) -> Any:
     """A second producer with the same id ends the transaction of the first, which can do nothing any more."""
 
-    def observe(broker: Broker, client: type[Client], topic: str) -> Any:
+    def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
         seen: dict[str, Any] = {}
         for last in ("commit", "abort", "send"):
             zombie = client(broker, topic, topic)
@@ -219,15 +221,15 @@ def fenced(broker: Broker) -> Any:
                 seen[f"other after {last}"] = attempt(other.commit)
             zombie.close()
             other.close()
-        return [seen, views(broker, topic)]
+        return [seen, isolation_views(broker, topic)]
 
-    return of_each(broker, "fenced", observe)
+    return observe_each_client(broker, "fenced", observe)
 
 
 @scenario(seconds=120)
 def timed_out(broker: Broker) -> Any:
     """Transactions that the coordinator ends: readers get on, and the producer learns of it."""
-    producers: dict[str, Client] = {}
+    producers: dict[str, TransactionalClient] = {}
     plain = Producer({"bootstrap.servers": broker.bootstrap})
     for name, client in CLIENTS.items():
         topic = f"transactions-timed-out-{name}"
@@ -251,16 +253,16 @@ def timed_out(broker: Broker) -> Any:
         heir.send("of the next")
         seen[topic]["the next"] = attempt(heir.commit)
         heir.close()
-        seen[topic]["views"] = views(broker, topic)
+        seen[topic]["views"] = isolation_views(broker, topic)
     return seen
 
 
 @scenario(seconds=120)
-def refused(broker: Broker) -> Any:
+def rejected_record(broker: Broker) -> Any:
     """A record that the topic does not take: this transaction can only be aborted, and the next is fine."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
-    def observe(broker: Broker, client: type[Client], topic: str) -> Any:
+    def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
         narrow = f"{topic}-narrow"
         admin.create_topics([NewTopic(narrow, 1, 1, config={"max.message.bytes": "1000"})])[narrow].result(30)
         producer = client(broker, topic, narrow)
@@ -274,16 +276,16 @@ def refused(broker: Broker) -> Any:
         seen["again"] = attempt(lambda: producer.send("again"))
         seen["commit again"] = attempt(producer.commit)
         producer.close()
-        return [seen, views(broker, narrow)]
+        return [seen, isolation_views(broker, narrow)]
 
-    return of_each(broker, "refused", observe)
+    return observe_each_client(broker, "refused", observe)
 
 
 @scenario(seconds=120)
-def offsets(broker: Broker) -> Any:
+def offset_commits(broker: Broker) -> Any:
     """Offsets of a group: aborted ones do not count, and one that a member holds open shows as pending."""
 
-    def observe(broker: Broker, client: type[Client], topic: str) -> Any:
+    def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
         group = f"{topic}-group"
 
         def committed() -> int:
@@ -311,13 +313,13 @@ def offsets(broker: Broker) -> Any:
         seen.append([attempt(heir.commit), committed()])
         producer.close()
         heir.close()
-        return [seen, views(broker, topic)]
+        return [seen, isolation_views(broker, topic)]
 
-    return of_each(broker, "offsets", observe)
+    return observe_each_client(broker, "offsets", observe)
 
 
 @scenario(seconds=90)
-def members_that_left(broker: Broker) -> Any:
+def former_group_member(broker: Broker) -> Any:
     """Offsets in the name of a member that is not in its group any more are refused (KIP-447)."""
     topic = "transactions-members-that-left"
     make_topic(broker, topic)
@@ -374,4 +376,4 @@ def members_that_left(broker: Broker) -> Any:
     last = Consumer(settings)
     seen["committed"] = [place.offset for place in last.committed([ConfluentPartition(topic, 0)], WAIT_S)]
     last.close()
-    return [seen, views(broker, topic)]
+    return [seen, isolation_views(broker, topic)]

@@ -23,7 +23,7 @@ SECONDS = 30.0
 MECHANISMS = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 
 
-def outcomes(futures: Any) -> dict[str, str]:
+def error_names(futures: Any) -> dict[str, str]:
     """What became of each user."""
     return {
         name: "done" if (error := future.exception(SECONDS)) is None else str(error.args[0].name())
@@ -35,18 +35,18 @@ def alter(admin: AdminClient, *alterations: UserScramCredentialAlteration) -> An
     return admin.alter_user_scram_credentials(list(alterations))
 
 
-def described(admin: AdminClient, name: str) -> list[Any]:
+def credential_infos(admin: AdminClient, name: str) -> list[Any]:
     found: Any = admin.describe_user_scram_credentials([name])
     infos = found[name].result(SECONDS).scram_credential_infos
     return sorted((info.mechanism.name, info.iterations) for info in infos)
 
 
-def has(admin: AdminClient, name: str, count: int) -> bool:
-    return len(described(admin, name)) == count
+def has_credentials(admin: AdminClient, name: str, count: int) -> bool:
+    return len(credential_infos(admin, name)) == count
 
 
 @scenario(seconds=120)
-def of_confluent(broker: Broker) -> Any:
+def confluent_kafka(broker: Broker) -> Any:
     """Given by both mechanisms, described, and taken away."""
     admin, name = AdminClient({"bootstrap.servers": broker.bootstrap}), "confluents-user"
     seen: list[Any] = []
@@ -57,29 +57,29 @@ def of_confluent(broker: Broker) -> Any:
             UserScramCredentialUpsertion(name, right, b"a password"),
             UserScramCredentialUpsertion("nobody", wrong, b"x"),
         )
-        seen.append(outcomes(alter(admin, *given)))
-        until(partial(has, admin, name, number))
-        seen.append(described(admin, name))
+        seen.append(error_names(alter(admin, *given)))
+        until(partial(has_credentials, admin, name, number))
+        seen.append(credential_infos(admin, name))
     everybody: Any = admin.describe_user_scram_credentials()
     seen.append(name in everybody.result(SECONDS))
-    seen.append(outcomes(admin.describe_user_scram_credentials([name, "nobody"])))
+    seen.append(error_names(admin.describe_user_scram_credentials([name, "nobody"])))
     for mechanism in MECHANISMS:
         deletions = [UserScramCredentialDeletion(user, mechanism) for user in (name, "nobody")]
-        seen.append(outcomes(alter(admin, *deletions)))
+        seen.append(error_names(alter(admin, *deletions)))
     return seen
 
 
 @scenario(seconds=120)
-def of_kafka_python(broker: Broker) -> Any:
+def kafka_python(broker: Broker) -> Any:
     """Described, whoever has given them."""
     name = "kafka-pythons-user"
     confluent = AdminClient({"bootstrap.servers": broker.bootstrap})
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 6000)
     given = alter(confluent, UserScramCredentialUpsertion(name, info, b"a password"))
-    seen: list[Any] = [outcomes(given)]
+    seen: list[Any] = [error_names(given)]
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     until(lambda: not admin.describe_user_scram_credentials([name])[name]["error"])
     seen += [str(admin.describe_user_scram_credentials([user])) for user in (name, "nobody")]
     admin.close()
     taken = UserScramCredentialDeletion(name, ScramMechanism.SCRAM_SHA_256)
-    return [*seen, outcomes(alter(confluent, taken))]
+    return [*seen, error_names(alter(confluent, taken))]

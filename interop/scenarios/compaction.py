@@ -38,7 +38,7 @@ COMPRESS: dict[int, Callable[[bytes], bytes]] = {
 }
 DELETE_HORIZON = 0x40
 
-OWN = {
+CLEANER_SETTINGS = {
     "log.cleaner.backoff.ms": "200",
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
@@ -56,7 +56,7 @@ def sized(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-class Log:
+class CompactedLog:
     """A topic of one partition, written batch by batch and cleaned when it is told to be."""
 
     def __init__(self, broker: Broker, client: RawClient, topic: str, configs: dict[str, str]) -> None:
@@ -106,8 +106,8 @@ class Log:
         """Let the cleaner at it, until everything but the active segment is clean."""
         self.set_policy(policy)
         deadline = time.monotonic() + WAIT_S
-        while self.cleaned_offset() != self.active_base():
-            assert time.monotonic() < deadline, (self.cleaned_offset(), self.active_base())
+        while self.cleaned_offset() != self.active_segment_base_offset():
+            assert time.monotonic() < deadline, (self.cleaned_offset(), self.active_segment_base_offset())
             time.sleep(0.05)
         self.set_policy("delete")
 
@@ -119,10 +119,10 @@ class Log:
                 return int(offset)
         return -1
 
-    def active_base(self) -> int:
+    def active_segment_base_offset(self) -> int:
         return max(int(path.stem) for path in (self.broker.log_dir / f"{self.topic}-0").glob("*.log"))
 
-    def seen(self) -> dict[str, Any]:
+    def observe(self) -> dict[str, Any]:
         return {
             "records": self.records(),
             "batches": self.batches(),
@@ -182,7 +182,7 @@ def value(number: int) -> bytes:
     return b"%d " % number + b"v" * (number * 37 % 400)
 
 
-def first_phase(log: Log) -> None:
+def first_phase(log: CompactedLog) -> None:
     """Keys again and again over several segments: all codecs, one to many records a batch, no key, null."""
     number = 0
     for segment in range(4):
@@ -210,7 +210,7 @@ def first_phase(log: Log) -> None:
     log.write([Record(b"active", key(1)), Record(None, key(2))])
 
 
-def second_phase(log: Log) -> None:
+def second_phase(log: CompactedLog) -> None:
     """Some keys are new, some come back, some go; the producer goes on."""
     for number in range(30):
         log.write([Record(value(number), key(number)), Record(None, key(60 + number % 4))], number % 5)
@@ -220,41 +220,41 @@ def second_phase(log: Log) -> None:
     log.write([Record(b"active", key(4))])
 
 
-def two_phases(broker: Broker, configs: dict[str, str], policy: str = "compact") -> Any:
-    own = type(broker)(OWN)
+def run_two_phases(broker: Broker, configs: dict[str, str], policy: str = "compact") -> Any:
+    own = type(broker)(CLEANER_SETTINGS)
     own.start()
     try:
         with RawClient(own.bootstrap) as client:
-            log = Log(own, client, "compacted", configs)
+            log = CompactedLog(own, client, "compacted", configs)
             first_phase(log)
-            seen = {"before": log.seen()["segments"]}
+            seen = {"before": log.observe()["segments"]}
             log.clean(policy)
-            seen["first"] = log.seen()
+            seen["first"] = log.observe()
             second_phase(log)
             log.clean(policy)
-            seen["second"] = log.seen()
+            seen["second"] = log.observe()
             own.restart()
         with RawClient(own.bootstrap) as client:
             log.client = client
-            seen["after a restart"] = log.seen()
+            seen["after a restart"] = log.observe()
         return seen
     finally:
         own.discard()
 
 
 @scenario(seconds=240)
-def tombstones_that_stay(broker: Broker) -> Any:
+def tombstones_retained(broker: Broker) -> Any:
     """delete.retention.ms of a day: every last tombstone is there, with a horizon."""
-    return two_phases(broker, {})
+    return run_two_phases(broker, {})
 
 
 @scenario(seconds=240)
-def tombstones_that_go(broker: Broker) -> Any:
+def tombstones_deleted(broker: Broker) -> Any:
     """delete.retention.ms of 0: a tombstone outlives one round, and no second."""
-    return two_phases(broker, {"delete.retention.ms": "0"})
+    return run_two_phases(broker, {"delete.retention.ms": "0"})
 
 
 @scenario(seconds=240)
 def larger_segments(broker: Broker) -> Any:
     """Segments are put together up to segment.bytes; compact,delete."""
-    return two_phases(broker, {"segment.bytes": "4194304"}, "compact,delete")
+    return run_two_phases(broker, {"segment.bytes": "4194304"}, "compact,delete")

@@ -16,8 +16,8 @@ from interop.brokers import Broker
 from interop.raw import produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.compaction import CHECKPOINT, OWN, WAIT_S, Log
-from interop.scenarios.raw_transactions import Id, ready
+from interop.scenarios.compaction import CHECKPOINT, CLEANER_SETTINGS, WAIT_S, CompactedLog
+from interop.scenarios.raw_transactions import TransactionalId, wait_for_transaction_coordinator
 from interop.tools import another
 
 TOPIC = "overlapping"
@@ -28,15 +28,15 @@ TRANSACTIONAL = 0x10
 INDEX_ENTRY = 34
 
 
-class Overlapping:
+class TransactionalLog:
     """A log, and the transactional ids that write to it."""
 
     def __init__(self, broker: Broker, client: RawClient, configs: dict[str, str] | None = None) -> None:
-        ready(client, "any")
+        wait_for_transaction_coordinator(client, "any")
         self.client = client
         own = {"segment.ms": str(1 << 40), "delete.retention.ms": "0"}
-        self.log = Log(broker, client, TOPIC, {**own, **(configs or {})})
-        self.ids = {name: Id(client, name) for name in ("first", "second")}
+        self.log = CompactedLog(broker, client, TOPIC, {**own, **(configs or {})})
+        self.ids = {name: TransactionalId(client, name) for name in ("first", "second")}
         for one in self.ids.values():
             one.init()
 
@@ -72,13 +72,13 @@ class Overlapping:
             time.sleep(0.05)
         self.log.set_policy("delete")
 
-    def asks(self, client: RawClient) -> None:
+    def use_client(self, client: RawClient) -> None:
         """Go on with another connection."""
         self.client = self.log.client = client
         for one in self.ids.values():
             one.client = client
 
-    def seen(self) -> dict[str, Any]:
+    def observe(self) -> dict[str, Any]:
         return {
             "records": [[*record[:3]] for record in self.log.records()[2]],
             "batches": [
@@ -90,10 +90,10 @@ class Overlapping:
                 ]
                 for batch in self.log.batches()
             ],
-            "aborted": self.indexed(),
+            "aborted": self.transaction_indexes(),
         }
 
-    def indexed(self) -> dict[str, Any]:
+    def transaction_indexes(self) -> dict[str, Any]:
         """The entries of each transaction index, but for who the producer is."""
         directory = self.log.broker.log_dir / f"{TOPIC}-0"
         names = {one.producer_id: name for name, one in self.ids.items()}
@@ -112,10 +112,10 @@ class Overlapping:
 
 
 @scenario(seconds=240)
-def ended_while_another_is_open(broker: Broker) -> Any:
+def ended_during_another_transaction(broker: Broker) -> Any:
     """Aborted behind the last stable offset; then in several rounds."""
-    with another(broker, OWN) as own, RawClient(own.bootstrap) as client:
-        log = Overlapping(own, client)
+    with another(broker, CLEANER_SETTINGS) as own, RawClient(own.bootstrap) as client:
+        log = TransactionalLog(own, client)
         log.write(b"key", b"committed")
         log.write(b"key", b"aborted", "first")
         log.write(b"gone", b"aborted", "first")
@@ -124,26 +124,26 @@ def ended_while_another_is_open(broker: Broker) -> Any:
         log.end("first", commit=False)
         log.roll()
         log.roll()
-        told = {"before": log.seen()}
+        told = {"before": log.observe()}
         bases = sorted(int(path.stem) for path in (own.log_dir / f"{TOPIC}-0").glob("*.log"))
         log.clean(bases[1])
-        told["while another is open"] = log.seen()
+        told["while another is open"] = log.observe()
         log.end("second", commit=True)
         log.write(b"gone", b"again", "first")
         log.end("first", commit=False)
         log.roll()
         for number in range(3):
             log.roll()
-            log.clean(log.log.active_base())
-            told[f"round {number}"] = log.seen()
+            log.clean(log.log.active_segment_base_offset())
+            told[f"round {number}"] = log.observe()
         return told
 
 
-EACH_BATCH = {"index.interval.bytes": "0"}
+INDEX_EVERY_BATCH = {"index.interval.bytes": "0"}
 """Each batch but the first has an entry in the offset index."""
 
 
-def written_inside_a_segment(log: Overlapping) -> int:
+def write_transactions_in_a_segment(log: TransactionalLog) -> int:
     """Transactions, and keys that come twice, in one segment and a little of the next: an offset between."""
     log.write(b"key", b"old")
     log.write(b"other", b"old", "second")
@@ -166,21 +166,21 @@ def written_inside_a_segment(log: Overlapping) -> int:
 
 
 @scenario(seconds=240)
-def begins_inside_a_segment(broker: Broker) -> Any:
+def cleaning_starts_inside_a_segment(broker: Broker) -> Any:
     """The checkpoint of the cleaner lies inside one, behind an abort marker; then all is cleaned again."""
-    with another(broker, OWN) as own:
+    with another(broker, CLEANER_SETTINGS) as own:
         with RawClient(own.bootstrap) as client:
-            log = Overlapping(own, client, EACH_BATCH)
-            middle = written_inside_a_segment(log)
-            told = {"before": log.seen()}
+            log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
+            middle = write_transactions_in_a_segment(log)
+            told = {"before": log.observe()}
         own.stop()
         (own.log_dir / CHECKPOINT).write_text(f"0\n1\n{TOPIC} 0 {middle}\n")
         own.start()
         with RawClient(own.bootstrap) as client:
-            log.asks(client)
+            log.use_client(client)
             for number in range(2):
-                log.clean(log.log.active_base())
-                told[f"round {number}"] = log.seen()
+                log.clean(log.log.active_segment_base_offset())
+                told[f"round {number}"] = log.observe()
                 log.write(b"other", b"more", "second")
                 log.end("second", commit=False)
                 log.roll()
@@ -188,16 +188,16 @@ def begins_inside_a_segment(broker: Broker) -> Any:
 
 
 @scenario(seconds=240)
-def ended_before_the_log_start(broker: Broker) -> Any:
+def aborted_before_the_log_start(broker: Broker) -> Any:
     """DeleteRecords up to inside a segment: what was aborted before is not known as such any more."""
-    with another(broker, OWN) as own, RawClient(own.bootstrap) as client:
-        log = Overlapping(own, client, EACH_BATCH)
-        middle = written_inside_a_segment(log)
-        told = {"before": log.seen()}
+    with another(broker, CLEANER_SETTINGS) as own, RawClient(own.bootstrap) as client:
+        log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
+        middle = write_transactions_in_a_segment(log)
+        told = {"before": log.observe()}
         wanted = [{"Name": TOPIC, "Partitions": [{"PartitionIndex": 0, "Offset": middle}]}]
         told["deleted"] = client.call("DeleteRecords", 2, Topics=wanted, TimeoutMs=10_000)["Topics"]
         for number in range(3):
-            log.clean(log.log.active_base())
-            told[f"round {number}"] = log.seen()
+            log.clean(log.log.active_segment_base_offset())
+            told[f"round {number}"] = log.observe()
             log.roll()
         return told

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition
 from interop.brokers import Broker, Served, free_port
 from interop.java_programs import JavaProgram
 from interop.scenario import scenario
-from interop.scenarios.clients_confluent import consumer_of, make_topic, take
+from interop.scenarios.clients_confluent import consume, consumer_of, make_topic
 
 LINES = 3000
 WAIT_S = 90.0
@@ -56,7 +56,7 @@ class Worker(JavaProgram):
             "org.apache.kafka.connect.cli.ConnectDistributed", str(properties), log=directory / "worker.log"
         )
 
-    def ask(self, path: str, body: dict[str, str] | None = None) -> Any:
+    def request(self, path: str, body: dict[str, str] | None = None) -> Any:
         """The answer to a GET, or to a PUT of a body; None while the worker does not answer, or refuses."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
@@ -70,32 +70,32 @@ class Worker(JavaProgram):
         except (urllib.error.URLError, OSError):
             return None
 
-    def connector(self, name: str, **settings: str) -> None:
+    def create_connector(self, name: str, **settings: str) -> None:
         """Have a connector, and wait for it and its task to run."""
         given = {key.replace("_", "."): value for key, value in settings.items()}
 
         def made() -> bool:
-            return self.ask(f"/connectors/{name}/config", {"tasks.max": "1", **given}) is not None
+            return self.request(f"/connectors/{name}/config", {"tasks.max": "1", **given}) is not None
 
         self.until(made, f"{name} is made", WAIT_S)
-        self.runs(name)
+        self.wait_until_running(name)
 
-    def runs(self, name: str) -> None:
+    def wait_until_running(self, name: str) -> None:
         self.until(
-            lambda: states(self.ask(f"/connectors/{name}/status")) == ["RUNNING", "RUNNING"],
+            lambda: connector_states(self.request(f"/connectors/{name}/status")) == ["RUNNING", "RUNNING"],
             f"{name} runs",
             WAIT_S,
         )
 
 
-def states(status: Any) -> list[str]:
+def connector_states(status: Any) -> list[str]:
     """Of the connector and of its tasks."""
     if status is None:
         return []
     return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
 
 
-class Lines:
+class SourceFile:
     """A file that is written part by part, in ASCII: the source counts characters, and skips bytes."""
 
     def __init__(self, path: Path) -> None:
@@ -117,12 +117,12 @@ def read_topic(broker: Broker, topic: str, isolation: str, count: int, seconds: 
     """The first records of a topic that this isolation level sees; fewer, if there are no more in time."""
     consumer = consumer_of(broker, f"{topic}-{isolation}", **{"isolation.level": isolation})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found = [message.value() for message in take(consumer, count, seconds)]
+    found = [message.value() for message in consume(consumer, count, seconds)]
     consumer.close()
     return found
 
 
-def source(path: Path, topic: str, converter: str) -> dict[str, str]:
+def source_config(path: Path, topic: str, converter: str) -> dict[str, str]:
     return {
         "connector_class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
         "file": str(path),
@@ -132,7 +132,7 @@ def source(path: Path, topic: str, converter: str) -> dict[str, str]:
     }
 
 
-def sink(path: Path, topic: str, converter: str) -> dict[str, str]:
+def sink_config(path: Path, topic: str, converter: str) -> dict[str, str]:
     return {
         "connector_class": "org.apache.kafka.connect.file.FileStreamSinkConnector",
         "file": str(path),
@@ -143,39 +143,39 @@ def sink(path: Path, topic: str, converter: str) -> dict[str, str]:
 
 
 @scenario(seconds=240)
-def files(broker: Broker) -> Any:
+def file_connectors(broker: Broker) -> Any:
     """A source and a sink with a topic between, as strings; the worker is restarted in order."""
     topic = "connect-files"
     make_topic(broker, topic)
     with tempfile.TemporaryDirectory(prefix="interop-connect-") as name:
         directory = Path(name)
-        given, out = Lines(directory / "in"), directory / "out"
+        given, out = SourceFile(directory / "in"), directory / "out"
         given.add(LINES // 2)
         with Worker(broker, directory, topic) as worker:
-            worker.connector("source", **source(given.path, topic, "strings"))
-            worker.connector("sink", **sink(out, topic, "strings"))
+            worker.create_connector("source", **source_config(given.path, topic, "strings"))
+            worker.create_connector("sink", **sink_config(out, topic, "strings"))
             worker.until(lambda: line_count(out) > 0, "lines come out", WAIT_S)
             given.add(LINES // 4)
             seen: dict[str, Any] = {"ends in order": worker.stop()}
         given.add(LINES - given.count)
         with Worker(broker, directory, topic) as worker:
-            worker.runs("source")
-            worker.runs("sink")
+            worker.wait_until_running("source")
+            worker.wait_until_running("sink")
             worker.until(lambda: line_count(out) >= LINES, "all lines come out", WAIT_S)
             worker.until(
                 lambda: (
-                    source_position(worker.ask("/connectors/source/offsets")) == given.path.stat().st_size
+                    source_position(worker.request("/connectors/source/offsets")) == given.path.stat().st_size
                 ),
                 "the source commits its end",
                 WAIT_S,
             )
             worker.until(
-                lambda: sink_offset(worker.ask("/connectors/sink/offsets")) == LINES,
+                lambda: sink_offset(worker.request("/connectors/sink/offsets")) == LINES,
                 "the sink commits its end",
                 WAIT_S,
             )
-            seen["connectors"] = sorted(worker.ask("/connectors"))
-            seen["version"] = worker.ask("/")["version"]
+            seen["connectors"] = sorted(worker.request("/connectors"))
+            seen["version"] = worker.request("/")["version"]
             worker.stop()
         seen["out is in"] = out.read_bytes() == given.path.read_bytes()
     return seen
@@ -205,10 +205,12 @@ def exactly_once_source(broker: Broker) -> Any:
     settings = {"exactly.once.source.support": "enabled", "producer.transaction.timeout.ms": "5000"}
     with tempfile.TemporaryDirectory(prefix="interop-connect-") as name:
         directory = Path(name)
-        given, out = Lines(directory / "in"), directory / "out"
+        given, out = SourceFile(directory / "in"), directory / "out"
         given.add(LINES // 3)
         with Worker(broker, directory, topic, **settings) as worker:
-            worker.connector("source", **source(given.path, topic, "json") | {"batch_size": "100"})
+            worker.create_connector(
+                "source", **source_config(given.path, topic, "json") | {"batch_size": "100"}
+            )
             first = read_topic(broker, topic, "read_committed", LINES // 3, WAIT_S)
             given.add(LINES // 3)
             more = read_topic(broker, topic, "read_uncommitted", LINES // 3 + 50, WAIT_S)
@@ -216,9 +218,9 @@ def exactly_once_source(broker: Broker) -> Any:
         seen: dict[str, Any] = {"before the kill": len(first), "more": len(more)}
         given.add(LINES - given.count)
         with Worker(broker, directory, topic, **settings) as worker:
-            worker.runs("source")
+            worker.wait_until_running("source")
             committed = read_topic(broker, topic, "read_committed", LINES, WAIT_S)
-            worker.connector("sink", **sink(out, topic, "json"))
+            worker.create_connector("sink", **sink_config(out, topic, "json"))
             worker.until(lambda: line_count(out) >= LINES, "all lines come out", WAIT_S)
             worker.stop()
         seen["committed"] = len(committed)

@@ -22,7 +22,7 @@ PARTITIONS = 12
 WAIT_S = 60.0
 
 
-class Member:
+class MemberProcess:
     """A group member in a process of its own, and what it told so far."""
 
     def __init__(self, broker: Broker, group: str, topic: str) -> None:
@@ -60,7 +60,7 @@ class Member:
             self.kill()
 
 
-class Load:
+class NumberedProducer:
     """A producer that numbers its records over all partitions until it is told to stop."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
@@ -108,24 +108,26 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def shares(members: list[Member]) -> list[int]:
+def assignment_sizes(members: list[MemberProcess]) -> list[int]:
     return sorted(len(member.assigned) for member in members)
 
 
-def share_out(broker: Broker, name: str, disturb: Callable[[list[Member]], list[Member]]) -> Any:
+def run_group(
+    broker: Broker, name: str, disturb: Callable[[list[MemberProcess]], list[MemberProcess]]
+) -> Any:
     """Run the group under load, disturb it, and account for every acknowledged record."""
     make_topic(broker, name, PARTITIONS)
-    members = [Member(broker, name, name) for _ in range(3)]
-    load = Load(broker, name)
+    members = [MemberProcess(broker, name, name) for _ in range(3)]
+    load = NumberedProducer(broker, name)
     everyone = list(members)
     try:
-        until(lambda: shares(members) == [4, 4, 4], "the members never shared alike")
-        seen: dict[str, Any] = {"shares": shares(members)}
+        until(lambda: assignment_sizes(members) == [4, 4, 4], "the members never shared alike")
+        seen: dict[str, Any] = {"shares": assignment_sizes(members)}
         until(lambda: all(len(member.values) > 100 for member in members), "a member read nothing")
         members = disturb(members)
         left = [PARTITIONS // len(members)] * len(members)
-        until(lambda: shares(members) == left, "the others never took over")
-        seen["shares after"] = shares(members)
+        until(lambda: assignment_sizes(members) == left, "the others never took over")
+        seen["shares after"] = assignment_sizes(members)
         mark = [len(member.values) for member in members]
         until(
             lambda: all(len(member.values) > count + 50 for member, count in zip(members, mark, strict=True)),
@@ -149,38 +151,38 @@ def share_out(broker: Broker, name: str, disturb: Callable[[list[Member]], list[
 
 @scenario(seconds=180)
 def member_killed(broker: Broker) -> Any:
-    def disturb(members: list[Member]) -> list[Member]:
+    def disturb(members: list[MemberProcess]) -> list[MemberProcess]:
         members[0].kill()
         return members[1:]
 
-    return share_out(broker, "groups-member-killed", disturb)
+    return run_group(broker, "groups-member-killed", disturb)
 
 
 @scenario(seconds=180)
 def member_leaves(broker: Broker) -> Any:
-    def disturb(members: list[Member]) -> list[Member]:
+    def disturb(members: list[MemberProcess]) -> list[MemberProcess]:
         members[0].end()
         return members[1:]
 
-    return share_out(broker, "groups-member-leaves", disturb)
+    return run_group(broker, "groups-member-leaves", disturb)
 
 
 @scenario(seconds=240)
 def broker_restarts(broker: Broker) -> Any:
     """The group is loaded from its log and goes on: nobody is asked to read anything again from the start."""
 
-    def disturb(members: list[Member]) -> list[Member]:
+    def disturb(members: list[MemberProcess]) -> list[MemberProcess]:
         broker.restart()
         return members
 
-    return share_out(broker, "groups-broker-restarts", disturb)
+    return run_group(broker, "groups-broker-restarts", disturb)
 
 
 @scenario(seconds=240)
 def broker_killed(broker: Broker) -> Any:
-    def disturb(members: list[Member]) -> list[Member]:
+    def disturb(members: list[MemberProcess]) -> list[MemberProcess]:
         broker.kill()
         broker.start()
         return members
 
-    return share_out(broker, "groups-broker-killed", disturb)
+    return run_group(broker, "groups-broker-killed", disturb)

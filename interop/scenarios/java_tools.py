@@ -17,19 +17,23 @@ from interop.scenario import scenario
 TOOLS = "org.apache.kafka.tools"
 
 
-def said(main: str, broker: Broker, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
+def tool_output(
+    main: str, broker: Broker, *arguments: str, stdin: str = "", timeout_s: float = 60.0
+) -> list[str]:
     """What a tool printed, line by line, with what chance decides replaced; its status is the last line."""
-    return outcome(main, "--bootstrap-server", broker.bootstrap, *arguments, stdin=stdin, timeout_s=timeout_s)
+    return command_output(
+        main, "--bootstrap-server", broker.bootstrap, *arguments, stdin=stdin, timeout_s=timeout_s
+    )
 
 
-def outcome(main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
+def command_output(main: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> list[str]:
     run = run_tool(main, *arguments, stdin=stdin, timeout_s=timeout_s)
-    lines = [steady(line) for line in (run.stdout + run.stderr).splitlines()]
+    lines = [normalize_line(line) for line in (run.stdout + run.stderr).splitlines()]
     kept = [line for line in lines if line and not line.startswith(("\tat ", "Caused by", "SLF4J"))]
     return [*kept, f"exit {run.returncode}"]
 
 
-def steady(line: str) -> str:
+def normalize_line(line: str) -> str:
     """A line of output without ids, ports, times and runs of spaces."""
     line = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", line)
     line = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-<uuid>", line)
@@ -48,9 +52,9 @@ def errors_only(lines: list[str]) -> list[str]:
     return [*dict.fromkeys(found), lines[-1]]
 
 
-def feed(broker: Broker, topic: str, lines: list[str], *arguments: str) -> list[str]:
+def console_produce(broker: Broker, topic: str, lines: list[str], *arguments: str) -> list[str]:
     text = "".join(f"{line}\n" for line in lines)
-    return said(f"{TOOLS}.ConsoleProducer", broker, "--topic", topic, *arguments, stdin=text)
+    return tool_output(f"{TOOLS}.ConsoleProducer", broker, "--topic", topic, *arguments, stdin=text)
 
 
 @scenario(seconds=240)
@@ -58,26 +62,26 @@ def topics(broker: Broker) -> Any:
     """kafka-topics: create, list, describe, alter, delete, and what it says of mistakes."""
     tool, name = f"{TOOLS}.TopicCommand", "java-topics"
     seen: dict[str, Any] = {}
-    seen["create"] = said(
+    seen["create"] = tool_output(
         tool,
         broker,
         *("--create", "--topic", name, "--partitions", "3", "--replication-factor", "1"),
         *("--config", "retention.ms=3600000"),
     )
-    seen["create again"] = errors_only(said(tool, broker, "--create", "--topic", name))
-    seen["create unless there"] = said(tool, broker, "--create", "--topic", name, "--if-not-exists")
-    seen["create with a bad name"] = errors_only(said(tool, broker, "--create", "--topic", "a b"))
-    seen["describe"] = said(tool, broker, "--describe", "--topic", name)
-    seen["grow"] = said(tool, broker, "--alter", "--topic", name, "--partitions", "5")
-    seen["shrink"] = errors_only(said(tool, broker, "--alter", "--topic", name, "--partitions", "1"))
-    seen["describe grown"] = said(tool, broker, "--describe", "--topic", name)
-    seen["under-replicated"] = said(
+    seen["create again"] = errors_only(tool_output(tool, broker, "--create", "--topic", name))
+    seen["create unless there"] = tool_output(tool, broker, "--create", "--topic", name, "--if-not-exists")
+    seen["create with a bad name"] = errors_only(tool_output(tool, broker, "--create", "--topic", "a b"))
+    seen["describe"] = tool_output(tool, broker, "--describe", "--topic", name)
+    seen["grow"] = tool_output(tool, broker, "--alter", "--topic", name, "--partitions", "5")
+    seen["shrink"] = errors_only(tool_output(tool, broker, "--alter", "--topic", name, "--partitions", "1"))
+    seen["describe grown"] = tool_output(tool, broker, "--describe", "--topic", name)
+    seen["under-replicated"] = tool_output(
         tool, broker, "--describe", "--under-replicated-partitions", "--topic", name
     )
-    listed = said(tool, broker, "--list")
+    listed = tool_output(tool, broker, "--list")
     seen["list"] = [line for line in listed if line in (name, "exit 0")]
-    seen["delete"] = said(tool, broker, "--delete", "--topic", name)
-    seen["describe deleted"] = errors_only(said(tool, broker, "--describe", "--topic", name))
+    seen["delete"] = tool_output(tool, broker, "--delete", "--topic", name)
+    seen["describe deleted"] = errors_only(tool_output(tool, broker, "--describe", "--topic", name))
     return seen
 
 
@@ -86,26 +90,30 @@ def console(broker: Broker) -> Any:
     """kafka-console-producer and -consumer, with keys and headers, with a group, by offset and partition."""
     topic, group = "java-console", "java-console-group"
     consumer = f"{TOOLS}.consumer.ConsoleConsumer"
-    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
+    tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
     seen: dict[str, Any] = {}
     plain = [f"line {index}" for index in range(20)]
-    seen["produce"] = feed(broker, topic, plain)
+    seen["produce"] = console_produce(broker, topic, plain)
     parsing = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
-    seen["produce with keys"] = feed(broker, topic, ["h1:a,h2:b\tkey\tvalue", "h3:c\tkey2\tvalue2"], *parsing)
+    seen["produce with keys"] = console_produce(
+        broker, topic, ["h1:a,h2:b\tkey\tvalue", "h3:c\tkey2\tvalue2"], *parsing
+    )
     for codec in ("gzip", "snappy", "lz4", "zstd"):
-        seen[f"produce {codec}"] = feed(broker, topic, [f"in {codec}"], "--compression-codec", codec)
+        seen[f"produce {codec}"] = console_produce(
+            broker, topic, [f"in {codec}"], "--compression-codec", codec
+        )
     shown = [f"print.{what}=true" for what in ("key", "headers", "offset", "partition")]
     formatting = [part for what in shown for part in ("--formatter-property", what)]
-    seen["consume"] = said(
+    seen["consume"] = tool_output(
         consumer, broker, "--topic", topic, "--from-beginning", "--max-messages", "26", *formatting
     )
-    seen["consume from 18"] = said(
+    seen["consume from 18"] = tool_output(
         consumer, broker, "--topic", topic, "--partition", "0", "--offset", "18", "--max-messages", "3"
     )
-    seen["consume in a group"] = said(
+    seen["consume in a group"] = tool_output(
         consumer, broker, "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "10"
     )
-    seen["go on in the group"] = said(
+    seen["go on in the group"] = tool_output(
         consumer, broker, "--topic", topic, "--group", group, "--max-messages", "4"
     )
     return seen
@@ -116,15 +124,17 @@ def consumer_groups(broker: Broker) -> Any:
     """kafka-consumer-groups: list, describe, state, members, reset-offsets of each kind, delete."""
     topic, group = "java-groups", "java-groups-group"
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
-    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
-    feed(broker, topic, [f"{index}" for index in range(10)])
+    tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
+    console_produce(broker, topic, [f"{index}" for index in range(10)])
     consumer = f"{TOOLS}.consumer.ConsoleConsumer"
-    said(consumer, broker, "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "10")
+    tool_output(
+        consumer, broker, "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "10"
+    )
     seen: dict[str, Any] = {}
-    seen["list"] = [line for line in said(tool, broker, "--list") if line in (group, "exit 0")]
-    seen["describe"] = sorted(said(tool, broker, "--describe", "--group", group))
-    seen["state"] = said(tool, broker, "--describe", "--group", group, "--state")
-    seen["members"] = said(tool, broker, "--describe", "--group", group, "--members")
+    seen["list"] = [line for line in tool_output(tool, broker, "--list") if line in (group, "exit 0")]
+    seen["describe"] = sorted(tool_output(tool, broker, "--describe", "--group", group))
+    seen["state"] = tool_output(tool, broker, "--describe", "--group", group, "--state")
+    seen["members"] = tool_output(tool, broker, "--describe", "--group", group, "--members")
     whole = ("--reset-offsets", "--group", group, "--topic", topic)
     for how in (
         ("--to-earliest",),
@@ -134,13 +144,13 @@ def consumer_groups(broker: Broker) -> Any:
         ("--to-datetime", "2020-01-01T00:00:00.000"),
         ("--to-current",),
     ):
-        seen[" ".join(how)] = sorted(said(tool, broker, *whole, *how, "--execute"))
-    seen["dry run"] = sorted(said(tool, broker, *whole, "--to-latest", "--dry-run"))
+        seen[" ".join(how)] = sorted(tool_output(tool, broker, *whole, *how, "--execute"))
+    seen["dry run"] = sorted(tool_output(tool, broker, *whole, "--to-latest", "--dry-run"))
     seen["delete offsets"] = sorted(
-        said(tool, broker, "--delete-offsets", "--group", group, "--topic", topic)
+        tool_output(tool, broker, "--delete-offsets", "--group", group, "--topic", topic)
     )
-    seen["delete"] = said(tool, broker, "--delete", "--group", group)
-    seen["describe deleted"] = errors_only(said(tool, broker, "--describe", "--group", group))
+    seen["delete"] = tool_output(tool, broker, "--delete", "--group", group)
+    seen["describe deleted"] = errors_only(tool_output(tool, broker, "--describe", "--group", group))
     return seen
 
 
@@ -149,8 +159,8 @@ def group_in_use(broker: Broker) -> Any:
     """A group described while a console consumer is in it; its offsets cannot be reset."""
     topic, group = "java-in-use", "java-in-use-group"
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
-    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
-    feed(broker, topic, ["one", "two", "three"])
+    tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
+    console_produce(broker, topic, ["one", "two", "three"])
     consumer = start_tool(
         f"{TOOLS}.consumer.ConsoleConsumer",
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group, "--from-beginning"),
@@ -160,20 +170,20 @@ def group_in_use(broker: Broker) -> Any:
         seen: dict[str, Any] = {}
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            described = said(tool, broker, "--describe", "--group", group, "--state")
-            lag = said(tool, broker, "--describe", "--group", group)
+            described = tool_output(tool, broker, "--describe", "--group", group, "--state")
+            lag = tool_output(tool, broker, "--describe", "--group", group)
             total = sum(
                 int(line.split()[5]) for line in lag if line.startswith(group) and line.split()[5].isdigit()
             )
             if any("Stable" in line for line in described) and total == 0 and len(lag) > 3:
                 break
         seen["state"] = described
-        seen["members"] = said(tool, broker, "--describe", "--group", group, "--members", "--verbose")
-        reset = said(
+        seen["members"] = tool_output(tool, broker, "--describe", "--group", group, "--members", "--verbose")
+        reset = tool_output(
             tool, broker, "--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute"
         )
         seen["reset"] = [line for line in reset if "Assignments can only" in line or line.startswith("exit")]
-        seen["delete"] = errors_only(said(tool, broker, "--delete", "--group", group))
+        seen["delete"] = errors_only(tool_output(tool, broker, "--delete", "--group", group))
     finally:
         consumer.send_signal(signal.SIGTERM)
         output = consumer.communicate(timeout=30)[0]
@@ -185,8 +195,8 @@ def group_in_use(broker: Broker) -> Any:
 def offsets_and_records(broker: Broker) -> Any:
     """kafka-get-offsets by each kind of time, kafka-delete-records, kafka-log-dirs."""
     topic = "java-offsets"
-    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
-    feed(broker, topic, [f"{index}" for index in range(12)])
+    tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
+    console_produce(broker, topic, [f"{index}" for index in range(12)])
     seen: dict[str, Any] = {}
     tool = f"{TOOLS}.GetOffsetShell"
     for when in (
@@ -200,7 +210,7 @@ def offsets_and_records(broker: Broker) -> Any:
         "0",
         "4102444800000",
     ):
-        lines = said(tool, broker, "--topic", topic, "--time", when)
+        lines = tool_output(tool, broker, "--topic", topic, "--time", when)
         if when in ("-3", "max-timestamp"):
             # Which record has the greatest timestamp is for the producer's clock to decide.
             lines = [re.sub(r":\d+$", ":<n>", line) for line in lines]
@@ -209,9 +219,9 @@ def offsets_and_records(broker: Broker) -> Any:
         wanted = Path(directory) / "delete.json"
         partitions = [{"topic": topic, "partition": partition, "offset": -1} for partition in (0,)]
         wanted.write_text(json.dumps({"partitions": partitions, "version": 1}))
-        deleted = said(f"{TOOLS}.DeleteRecordsCommand", broker, "--offset-json-file", str(wanted))
+        deleted = tool_output(f"{TOOLS}.DeleteRecordsCommand", broker, "--offset-json-file", str(wanted))
         seen["delete records"] = [re.sub(r"\d+$", "<n>", line) for line in deleted if "partition" in line]
-    dirs = said(f"{TOOLS}.LogDirsCommand", broker, "--describe", "--topic-list", topic)
+    dirs = tool_output(f"{TOOLS}.LogDirsCommand", broker, "--describe", "--topic-list", topic)
     found = next(json.loads(line) for line in dirs if line.startswith("{"))
     for entry in found["brokers"]:
         for directory_ in entry["logDirs"]:
@@ -226,13 +236,13 @@ def offsets_and_records(broker: Broker) -> Any:
 def performance(broker: Broker) -> Any:
     """The performance tools run to their end and count all records; figures are not compared."""
     topic = "java-performance"
-    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "3")
-    produced = outcome(
+    tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "3")
+    produced = command_output(
         f"{TOOLS}.ProducerPerformance",
         *("--topic", topic, "--num-records", "50000", "--record-size", "100", "--throughput", "-1"),
         *("--producer-props", f"bootstrap.servers={broker.bootstrap}", "linger.ms=5"),
     )
-    consumed = said(f"{TOOLS}.ConsumerPerformance", broker, "--topic", topic, "--num-records", "50000")
+    consumed = tool_output(f"{TOOLS}.ConsumerPerformance", broker, "--topic", topic, "--num-records", "50000")
     rows = [line.split(", ") for line in consumed if line.startswith("20")]
     return {
         "produced": [line.split()[0] for line in produced if "records sent" in line][-1:],
@@ -243,16 +253,16 @@ def performance(broker: Broker) -> Any:
 
 
 @scenario(seconds=240)
-def verifiable(broker: Broker) -> Any:
+def verifiable_clients(broker: Broker) -> Any:
     """kafka-verifiable-producer and -consumer: every record acknowledged, every record seen."""
     topic = "java-verifiable"
-    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
-    produced = outcome(
+    tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "2")
+    produced = command_output(
         f"{TOOLS}.VerifiableProducer",
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--max-messages", "200", "--acks", "-1"),
     )
     events = [json.loads(line) for line in produced if line.startswith("{")]
-    consumer = outcome(
+    consumer = command_output(
         f"{TOOLS}.VerifiableConsumer",
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group-id", "java-verifiable"),
         *("--reset-policy", "earliest", "--max-messages", "200", "--verbose"),
@@ -275,35 +285,37 @@ def configs(broker: Broker) -> Any:
     """kafka-configs: describe and alter topics and groups, describe the broker."""
     topic = "java-configs"
     tool = "kafka.admin.ConfigCommand"
-    said(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
+    tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")
     of_topic = ("--entity-type", "topics", "--entity-name", topic)
     seen: dict[str, Any] = {}
-    seen["describe"] = said(tool, broker, "--describe", *of_topic)
-    seen["alter"] = said(
+    seen["describe"] = tool_output(tool, broker, "--describe", *of_topic)
+    seen["alter"] = tool_output(
         tool, broker, "--alter", *of_topic, "--add-config", "retention.ms=1000,segment.ms=60000"
     )
-    seen["describe altered"] = said(tool, broker, "--describe", *of_topic)
-    seen["delete"] = said(tool, broker, "--alter", *of_topic, "--delete-config", "segment.ms")
-    seen["all"] = sorted(said(tool, broker, "--describe", *of_topic, "--all"))
+    seen["describe altered"] = tool_output(tool, broker, "--describe", *of_topic)
+    seen["delete"] = tool_output(tool, broker, "--alter", *of_topic, "--delete-config", "segment.ms")
+    seen["all"] = sorted(tool_output(tool, broker, "--describe", *of_topic, "--all"))
     seen["bad value"] = errors_only(
-        said(tool, broker, "--alter", *of_topic, "--add-config", "retention.ms=soon")
+        tool_output(tool, broker, "--alter", *of_topic, "--add-config", "retention.ms=soon")
     )
     of_group = ("--entity-type", "groups", "--entity-name", "java-configs")
     added = "consumer.session.timeout.ms=50000,share.isolation.level=read_committed"
-    seen["group"] = sorted(said(tool, broker, "--describe", *of_group, "--all"))
-    seen["alter group"] = said(tool, broker, "--alter", *of_group, "--add-config", added)
-    seen["describe group"] = sorted(said(tool, broker, "--describe", *of_group))
-    of_all = said(tool, broker, "--describe", "--entity-type", "groups")
+    seen["group"] = sorted(tool_output(tool, broker, "--describe", *of_group, "--all"))
+    seen["alter group"] = tool_output(tool, broker, "--alter", *of_group, "--add-config", added)
+    seen["describe group"] = sorted(tool_output(tool, broker, "--describe", *of_group))
+    of_all = tool_output(tool, broker, "--describe", "--entity-type", "groups")
     # Other scenarios have their groups, too.
     start = of_all.index("Dynamic configs for group java-configs are:")
     seen["groups"] = of_all[start : start + 3]
     refused = "streams.session.timeout.ms=1"
-    seen["bad group value"] = said(tool, broker, "--alter", *of_group, "--add-config", refused)
-    seen["delete of group"] = said(
+    seen["bad group value"] = tool_output(tool, broker, "--alter", *of_group, "--add-config", refused)
+    seen["delete of group"] = tool_output(
         tool, broker, "--alter", *of_group, "--delete-config", "share.isolation.level"
     )
-    seen["group left"] = sorted(said(tool, broker, "--describe", *of_group))
-    of_broker = said(tool, broker, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all")
+    seen["group left"] = sorted(tool_output(tool, broker, "--describe", *of_group))
+    of_broker = tool_output(
+        tool, broker, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all"
+    )
     seen["broker"] = sorted(line.partition("=")[0] for line in of_broker)
     return seen
 
@@ -312,11 +324,11 @@ def configs(broker: Broker) -> Any:
 def cluster(broker: Broker) -> Any:
     """kafka-broker-api-versions, kafka-cluster cluster-id, kafka-groups."""
     seen: dict[str, Any] = {}
-    versions = said(f"{TOOLS}.BrokerApiVersionsCommand", broker)
+    versions = tool_output(f"{TOOLS}.BrokerApiVersionsCommand", broker)
     seen["api versions"] = [versions[0].partition(" ->")[0], versions[-1]]
-    identity = outcome(f"{TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", broker.bootstrap)
+    identity = command_output(f"{TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", broker.bootstrap)
     seen["cluster id"] = identity
     with contextlib.suppress(StopIteration):
-        groups = said(f"{TOOLS}.GroupsCommand", broker, "--list")
+        groups = tool_output(f"{TOOLS}.GroupsCommand", broker, "--list")
         seen["groups"] = [next(line for line in groups if line.startswith("GROUP")), groups[-1]]
     return seen

@@ -32,17 +32,17 @@ CONFIGS = {
 """The topic `mirror-east` is made on the one side and `mirror-west` on the other, with these settings."""
 
 
-class Side:
+class MirroredCluster:
     """One cluster: the topic that is made there, and what is mirrored to there."""
 
     def __init__(self, name: str, broker: Served, origin: str) -> None:
         self.name = name
         self.broker = broker
         self.topic = f"mirror-{name}"
-        self.mirrored = f"{origin}.mirror-{origin}"
+        self.mirrored_topic = f"{origin}.mirror-{origin}"
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
-    def make(self, partitions: int) -> None:
+    def create_topic(self, partitions: int) -> None:
         topic = NewTopic(self.topic, partitions, 1, config=CONFIGS[self.name])
         self.admin.create_topics([topic])[self.topic].result(30)
 
@@ -67,7 +67,7 @@ class Side:
         assert producer.flush(30) == 0
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        found = self.admin.list_topics(timeout=30).topics.get(topic)
+        found = self.admin.list_topics(timeout=30).mirror_topics.get(topic)
         return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
 
     def read(self, topic: str, starts: list[TopicPartition] | None = None) -> list[list[str]]:
@@ -97,12 +97,12 @@ class Side:
         return found
 
     def has_mirrored(self, count: int) -> bool:
-        return sum(map(len, self.read(self.mirrored))) >= count
+        return sum(map(len, self.read(self.mirrored_topic))) >= count
 
     def has_partitions(self, count: int) -> bool:
-        return len(self.partitions_of(self.mirrored)) == count
+        return len(self.partitions_of(self.mirrored_topic)) == count
 
-    def settings(self, topic: str) -> dict[str, str]:
+    def topic_configs(self, topic: str) -> dict[str, str]:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         entries = self.admin.describe_configs([resource])[resource].result(30)
         wanted = CONFIGS["east"] | CONFIGS["west"] | {"message.timestamp.type": ""}
@@ -118,28 +118,28 @@ class Side:
         consumer.commit(offsets=ends, asynchronous=False)
         consumer.close()
 
-    def left(self) -> list[int] | None:
+    def unread_by_group(self) -> list[int] | None:
         """How many mirrored records of each partition are new to the group; None where it has no offset."""
-        asked = ConsumerGroupTopicPartitions(GROUP, self.partitions_of(self.mirrored))
+        asked = ConsumerGroupTopicPartitions(GROUP, self.partitions_of(self.mirrored_topic))
         answer = self.admin.list_consumer_group_offsets([asked])[GROUP].result(30)
         if any(place.offset < 0 for place in answer.topic_partitions):
             return None
-        return [len(rows) for rows in self.read(self.mirrored, sorted(answer.topic_partitions))]
+        return [len(rows) for rows in self.read(self.mirrored_topic, sorted(answer.topic_partitions))]
 
-    def has_all_offsets(self) -> bool:
-        left = self.left()
+    def is_group_caught_up(self) -> bool:
+        left = self.unread_by_group()
         return left is not None and not any(left)
 
-    def topics(self) -> dict[str, int]:
+    def mirror_topics(self) -> dict[str, int]:
         """MirrorMaker's own topics here, and those that it mirrors."""
         kinds = ("mirror-", "mm2-", "heartbeats", "east.", "west.")
-        listed = self.admin.list_topics(timeout=30).topics
+        listed = self.admin.list_topics(timeout=30).mirror_topics
         return {name: len(found.partitions) for name, found in listed.items() if name.startswith(kinds)}
 
 
 @contextmanager
 def mirror_maker(
-    directory: Path, east: Side, west: Side, *, replication_factor: int = 1
+    directory: Path, east: MirroredCluster, west: MirroredCluster, *, replication_factor: int = 1
 ) -> Iterator[JavaProgram]:
     """MirrorMaker with both flows on, which looks for what is new every second."""
     settings = {
@@ -184,20 +184,22 @@ def mirror_maker(
 
 
 @scenario(seconds=480)
-def both_ways(broker: Broker) -> Any:
+def both_directions(broker: Broker) -> Any:
     """Records, settings, new partitions and a group's offsets, from Apache Kafka to here and back."""
     other = ApacheKafka()
     other.start()
     try:
-        return mirrored(Side("east", other, "west"), Side("west", broker, "east"))
+        return mirror_both_directions(
+            MirroredCluster("east", other, "west"), MirroredCluster("west", broker, "east")
+        )
     finally:
         other.discard()
 
 
-def mirrored(east: Side, west: Side) -> Any:
+def mirror_both_directions(east: MirroredCluster, west: MirroredCluster) -> Any:
     """What is on both sides when each has the other's records, settings and offsets."""
-    east.make(3)
-    west.make(2)
+    east.create_topic(3)
+    west.create_topic(2)
     east.produce(3)
     west.produce(2)
     flows = [(east, west), (west, east)]
@@ -233,7 +235,7 @@ def mirrored(east: Side, west: Side) -> Any:
             origin.commit_ends()
         for origin, target in flows:
             program.until(
-                target.has_all_offsets,
+                target.is_group_caught_up,
                 f"the group's offsets in {origin.topic} are there on the other side",
                 WAIT_S,
             )
@@ -247,10 +249,10 @@ def mirrored(east: Side, west: Side) -> Any:
             )
             rows = origin.read(origin.topic)
             seen[f"{origin.topic} as it was"] = [digest(partition) for partition in rows]
-            seen[f"{origin.topic} mirrored alike"] = target.read(target.mirrored) == rows
-            seen[f"{origin.topic}, new to the group"] = target.left()
-            seen[f"{origin.topic}, settings of the mirror"] = target.settings(target.mirrored)
-            seen[f"topics in the {target.name}"] = target.topics()
+            seen[f"{origin.topic} mirrored alike"] = target.read(target.mirrored_topic) == rows
+            seen[f"{origin.topic}, new to the group"] = target.unread_by_group()
+            seen[f"{origin.topic}, settings of the mirror"] = target.topic_configs(target.mirrored_topic)
+            seen[f"topics in the {target.name}"] = target.mirror_topics()
         program.stop()
     return seen
 

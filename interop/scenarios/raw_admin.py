@@ -16,13 +16,13 @@ from interop.wire import Fields, versions_of
 
 METADATA = "__cluster_metadata"
 FIRST_DELETE_BY_ID = 6
-NOBODY = bytes(16)
+ZERO_ID = bytes(16)
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 
 
-def create(client: RawClient, name: str, partitions: int) -> None:
+def ensure_topic(client: RawClient, name: str, partitions: int) -> None:
     topic = {
         "Name": name,
         "NumPartitions": partitions,
@@ -35,7 +35,7 @@ def create(client: RawClient, name: str, partitions: int) -> None:
 
 
 @scenario()
-def quorum(broker: Broker) -> Any:
+def describe_quorum(broker: Broker) -> Any:
     """DescribeQuorum in each version: the one quorum, and what is none."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -74,11 +74,11 @@ def quorum(broker: Broker) -> Any:
 
 
 @scenario()
-def elections(broker: Broker) -> Any:
+def elect_leaders(broker: Broker) -> Any:
     """ElectLeaders in each version and kind, of partitions that are led as they should be."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create(client, "raw-elections", 2)
+        ensure_topic(client, "raw-elections", 2)
 
         def elect(version: int, kind: int, topics: Any, timeout_ms: int = 10_000) -> Any:
             more = {"ElectionType": kind} if version else {}
@@ -112,11 +112,11 @@ def elections(broker: Broker) -> Any:
 
 
 @scenario()
-def moves(broker: Broker) -> Any:
+def partition_reassignments(broker: Broker) -> Any:
     """AlterPartitionReassignments and ListPartitionReassignments, where there is one broker to move to."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create(client, "raw-moves", 2)
+        ensure_topic(client, "raw-moves", 2)
 
         def move(
             version: int, *topics: tuple[str, Sequence[tuple[int, list[int] | None]]], **more: Any
@@ -174,7 +174,7 @@ def config_resources(broker: Broker) -> Any:
     """ListConfigResources: every type, alone and together, known or not."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create(client, "raw-resources", 1)
+        ensure_topic(client, "raw-resources", 1)
         group = {
             "ResourceType": GROUP,
             "ResourceName": "raw-resources-group",
@@ -204,7 +204,7 @@ def config_resources(broker: Broker) -> Any:
 
 
 @contextlib.contextmanager
-def kept_levels(client: RawClient) -> Iterator[None]:
+def restored_feature_levels(client: RawClient) -> Iterator[None]:
     """Give the features of every cluster the levels back that it began with."""
     try:
         yield
@@ -217,10 +217,10 @@ def kept_levels(client: RawClient) -> Iterator[None]:
 
 
 @scenario()
-def features(broker: Broker) -> Any:
+def update_features(broker: Broker) -> Any:
     """UpdateFeatures: every refusal, and levels that go up and down."""
     seen: dict[str, Any] = {}
-    with RawClient(broker.bootstrap) as client, kept_levels(client):
+    with RawClient(broker.bootstrap) as client, restored_feature_levels(client):
 
         def update(
             *updates: tuple[str, int, int], version: int = 2, only: bool = False, timeout_ms: int = 10_000
@@ -292,7 +292,7 @@ def features(broker: Broker) -> Any:
     return seen
 
 
-NUMBERS = (
+BROKER_NAMES = (
     " 1",
     "1 ",
     "1_0",
@@ -310,7 +310,7 @@ NUMBERS = (
 """Names of brokers: numbers as Java reads them, and others."""
 
 
-def of_a_broker(client: RawClient, node: str) -> list[Fields]:
+def config_responses_for_broker(client: RawClient, node: str) -> list[Fields]:
     """What is said of a broker of this name, in each request for configurations."""
     resource = {"ResourceType": BROKER, "ResourceName": node}
     change = {"Name": "num.io.threads", "Value": "8"}
@@ -369,9 +369,9 @@ def loggers(broker: Broker) -> Any:
         seen["nothing"] = alter()
         for node in ("2", "", "x"):
             seen[f"node {node}"] = alter(("root", SET, "INFO"), node=node)
-        for node in NUMBERS:
+        for node in BROKER_NAMES:
             seen[f"node {node!r}"] = alter(("root", SET, "ERROR"), node=node, only=True), describe(4, node)
-            seen[f"broker {node!r}"] = of_a_broker(client, node)
+            seen[f"broker {node!r}"] = config_responses_for_broker(client, node)
         legacy = {
             "ResourceType": LOGGER,
             "ResourceName": "1",
@@ -395,7 +395,7 @@ def loggers(broker: Broker) -> Any:
 
 
 @scenario()
-def too_late(broker: Broker) -> Any:
+def expired_timeouts(broker: Broker) -> Any:
     """Requests for the controller whose time is over before they begin, and brokers that are not there."""
     seen: dict[str, Any] = {}
 
@@ -431,10 +431,10 @@ def too_late(broker: Broker) -> Any:
                 seen[f"delete {names} {timeout_ms}"] = client.call(
                     "DeleteTopics",
                     6,
-                    Topics=[{"Name": name, "TopicId": NOBODY} for name in names],
+                    Topics=[{"Name": name, "TopicId": ZERO_ID} for name in names],
                     TimeoutMs=timeout_ms,
                 )
-        nothing = [{"Name": None, "TopicId": NOBODY}]
+        nothing = [{"Name": None, "TopicId": ZERO_ID}]
         seen["delete nothing"] = client.call("DeleteTopics", 6, Topics=nothing, TimeoutMs=0)
         seen["delete 1"] = client.call("DeleteTopics", 1, TopicNames=["late"], TimeoutMs=0)
         for broker_id in (2, -1, 2**31 - 1):
@@ -443,7 +443,7 @@ def too_late(broker: Broker) -> Any:
 
 
 @scenario()
-def undeletable(broker: Broker) -> Any:
+def topic_deletion_disabled(broker: Broker) -> Any:
     """DeleteTopics of a broker that deletes none."""
     seen: dict[str, Any] = {}
     own = type(broker)({"delete.topic.enable": "false"})
@@ -452,9 +452,9 @@ def undeletable(broker: Broker) -> Any:
         with RawClient(own.bootstrap) as client:
             topic_id = create_topic(client, "kept")
             cases: dict[str, list[tuple[str | None, bytes]]] = {
-                "one": [("kept", NOBODY)],
-                "several": [("nope", NOBODY), ("kept", NOBODY), ("kept", NOBODY), ("", NOBODY)],
-                "by id": [(None, topic_id), (None, b"x" * 16), (None, NOBODY)],
+                "one": [("kept", ZERO_ID)],
+                "several": [("nope", ZERO_ID), ("kept", ZERO_ID), ("kept", ZERO_ID), ("", ZERO_ID)],
+                "by id": [(None, topic_id), (None, b"x" * 16), (None, ZERO_ID)],
                 "by both": [("kept", topic_id), ("nope", topic_id)],
                 "nothing": [],
             }
@@ -471,11 +471,11 @@ def undeletable(broker: Broker) -> Any:
 
 
 @scenario()
-def odd_requests(broker: Broker) -> Any:
+def unusual_requests(broker: Broker) -> Any:
     """What is named twice or not at all, types that are none, and subscriptions that cannot be."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        create(client, "raw-odd", 2)
+        ensure_topic(client, "raw-odd", 2)
         wait_for_topic(client, "raw-odd", 2)
 
         def delete(*topics: tuple[str, Sequence[tuple[int, int]]]) -> Any:

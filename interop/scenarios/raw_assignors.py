@@ -14,11 +14,11 @@ from interop.consumer_groups import Member, Topics, described
 from interop.raw import wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_group_configs import SET, alter, own
+from interop.scenarios.raw_group_configs import SET, alter, group_overrides
 from interop.scenarios.raw_topics import until
 
 
-def targets(topics: Topics, group: str) -> Any:
+def target_assignments(topics: Topics, group: str) -> Any:
     """Who has which partition; of what the uniform assignor has made only how many each member has."""
     (found,) = described(topics, group)["Groups"]
     owned = {member["MemberId"]: member["TargetAssignment"] for member in found["Members"]}
@@ -27,7 +27,7 @@ def targets(topics: Topics, group: str) -> Any:
     return sorted(sum(map(len, assignment.values())) for assignment in owned.values())
 
 
-def lives(
+def run_group(
     client: RawClient, group: str, assignor: str, wanted: list[list[str]], sizes: dict[str, int], steps: int
 ) -> list[Any]:
     """Targets after each step: a member joins, leaves for good, or comes back under its instance id."""
@@ -35,7 +35,7 @@ def lives(
     wait_for_coordinator(client, group)
     [(code, _)] = alter(client, group, ("consumer.assignment.interval.ms", SET, "0"))
     assert code == 0
-    until(lambda: bool(own(client, group)))
+    until(lambda: bool(group_overrides(client, group)))
     topics = Topics(client)
     for name, partitions in sizes.items():
         topics.create(name, partitions)
@@ -57,46 +57,46 @@ def lives(
         else:
             # Someone who stays, so that what is free is given out.
             members[0].send()
-        seen.append(targets(topics, group))
+        seen.append(target_assignments(topics, group))
     return seen
 
 
 @scenario()
-def uniform_alike(broker: Broker) -> Any:
+def uniform_same_topic(broker: Broker) -> Any:
     """Everybody wants the same topic."""
     with RawClient(broker.bootstrap) as client:
         topic = "raw-assignors-alike"
-        return lives(client, topic, "uniform", [[topic]], {topic: 37}, 50)
+        return run_group(client, topic, "uniform", [[topic]], {topic: 37}, 50)
 
 
 @scenario()
-def uniform_different(broker: Broker) -> Any:
+def uniform_different_topics(broker: Broker) -> Any:
     """Members want different topics."""
     sizes = {"raw-assignors-x": 5, "raw-assignors-y": 11, "raw-assignors-z": 17}
     x, y, z = sizes
     wanted = [[x], [y], [z], [x, y], [y, z], [x, y, z], [x, y, z]]
     with RawClient(broker.bootstrap) as client:
-        return lives(client, "raw-assignors-different", "uniform", wanted, sizes, 50)
+        return run_group(client, "raw-assignors-different", "uniform", wanted, sizes, 50)
 
 
 @scenario()
-def nothing_wanted(broker: Broker) -> Any:
+def members_without_topics(broker: Broker) -> Any:
     """Some members want no topic: they raise no epoch, and may be given what they do not want."""
     told: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for assignor in ("uniform", "range"):
             one, several = f"raw-assignors-nothing-{assignor}", f"raw-assignors-nothing-{assignor}-several"
-            told[one] = lives(client, one, assignor, [[one], [one], [one], [], []], {one: 7}, 40)
+            told[one] = run_group(client, one, assignor, [[one], [one], [one], [], []], {one: 7}, 40)
             sizes = {f"{several}-x": 7, f"{several}-y": 4}
             wanted = [list(sizes), list(sizes)[:1], []]
-            told[several] = lives(client, several, assignor, wanted, sizes, 40)
+            told[several] = run_group(client, several, assignor, wanted, sizes, 40)
     return told
 
 
 @scenario()
-def ranges(broker: Broker) -> Any:
+def range_with_static_members(broker: Broker) -> Any:
     """The range assignor, with static members."""
     sizes = {"raw-assignors-r": 6, "raw-assignors-s": 9}
     r, s = sizes
     with RawClient(broker.bootstrap) as client:
-        return lives(client, "raw-assignors-range", "range", [[r, s], [r, s], [s]], sizes, 30)
+        return run_group(client, "raw-assignors-range", "range", [[r, s], [r, s], [s]], sizes, 30)

@@ -16,7 +16,7 @@ THROTTLES = [
     "follower.replication.throttled.rate",
     "replica.alter.log.dirs.io.max.bytes.per.second",
 ]
-OF_ONE_BROKER = [
+PER_BROKER_ONLY = [
     "cordoned.log.dirs",
     "ssl.provider",
     "ssl.cipher.suites",
@@ -40,7 +40,7 @@ def alter(
     return [answer["ErrorCode"], answer["ErrorMessage"]]
 
 
-def shown(client: RawClient, resource: str, names: list[str]) -> dict[str, Any]:
+def described_configs(client: RawClient, resource: str, names: list[str]) -> dict[str, Any]:
     """How these keys are described, but for their documentation."""
     answer = client.call(
         "DescribeConfigs",
@@ -54,11 +54,11 @@ def shown(client: RawClient, resource: str, names: list[str]) -> dict[str, Any]:
 
 
 @scenario()
-def refused(broker: Broker) -> Any:
+def rejected_values(broker: Broker) -> Any:
     """Before anything is changed."""
     asked = [
         *((name, value) for name in THROTTLES for value in ("x", "-1", "", "0")),
-        *((name, "") for name in OF_ONE_BROKER),
+        *((name, "") for name in PER_BROKER_ONLY),
         ("cordoned.log.dirs", "/nowhere"),
         ("log.cleaner.threads", "9"),
         ("log.cleaner.threads", "2"),
@@ -76,7 +76,7 @@ def refused(broker: Broker) -> Any:
 
 
 @scenario()
-def described(broker: Broker) -> Any:
+def dynamic_configs(broker: Broker) -> Any:
     """What is set on the running broker or cluster alone, and what it hides of the settings at start."""
     changes = [
         ("", THROTTLES[0], "5000000"),
@@ -97,15 +97,15 @@ def described(broker: Broker) -> Any:
             assert alter(client, resource, name, value) == [0, None]
         try:
             deadline = time.monotonic() + SECONDS
-            while "nonsense" not in shown(client, "1", names):
+            while "nonsense" not in described_configs(client, "1", names):
                 assert time.monotonic() < deadline, "never shown"
                 time.sleep(0.05)
-            seen = {"one": shown(client, "1", names), "all": shown(client, "", names)}
+            seen = {"one": described_configs(client, "1", names), "all": described_configs(client, "", names)}
         finally:
             for resource, name, _ in changes:
                 alter(client, resource, name, None)
-        while "nonsense" in shown(client, "1", names):
+        while "nonsense" in described_configs(client, "1", names):
             assert time.monotonic() < deadline + SECONDS, "still shown"
             time.sleep(0.05)
-        seen["afterwards"] = shown(client, "1", names)
+        seen["afterwards"] = described_configs(client, "1", names)
     return seen

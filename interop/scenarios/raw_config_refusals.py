@@ -23,8 +23,8 @@ NAME = "raw-config-refusals"
 THROTTLED = "leader.replication.throttled.replicas"
 CIPHERS = "ssl.cipher.suites"
 MIN_ISR = "min.insync.replicas"
-LONGEST = 32767
-MOST = 10_000
+MAX_VALUE_LENGTH = 32767
+MAX_RECORDS = 10_000
 
 Change = tuple[str, int, str | None]
 Resource = tuple[int, str, list[Change]]
@@ -75,7 +75,7 @@ def values(client: RawClient, kind: int, resource: str, *names: str) -> list[Any
 
 
 @scenario()
-def one_by_one(broker: Broker) -> Any:
+def invalid_resources(broker: Broker) -> Any:
     """What is refused for each of its reasons, before and behind what is not."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -93,7 +93,7 @@ def replicas(size: int, first: int) -> str:
 
 
 @scenario(seconds=120)
-def too_long(broker: Broker) -> Any:
+def values_too_long(broker: Broker) -> Any:
     """Lists that what is appended makes longer than a record's value may be."""
     seen: dict[str, Any] = {}
     other: Resource = CLIENT_METRICS, NAME, [("interval.ms", SET, "1000")]
@@ -101,7 +101,7 @@ def too_long(broker: Broker) -> Any:
         create_topic(client, f"{NAME}-long")
         whole = replicas(30_000, 10_000)
         seen["long"] = alter(client, (TOPIC, f"{NAME}-long", [(THROTTLED, SET, whole)]), check=False)
-        for size in (LONGEST - 1, LONGEST, LONGEST + 1, 40_000):
+        for size in (MAX_VALUE_LENGTH - 1, MAX_VALUE_LENGTH, MAX_VALUE_LENGTH + 1, 40_000):
             more = replicas(size - len(whole) - 1, 50_000)
             grown = THROTTLED, APPEND, more
             for beside in ([], [("retention.ms", APPEND, "1")], [("retention.ms", SET, "x")]):
@@ -119,11 +119,12 @@ def too_long(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def too_many(broker: Broker) -> Any:
+def too_many_records(broker: Broker) -> Any:
     """More records than one request may make, those counted that take eligible leaders back."""
     seen: dict[str, Any] = {}
     several: list[Resource] = [
-        (CLIENT_METRICS, f"{NAME}-{number}", [("interval.ms", SET, "1000")]) for number in range(MOST + 1)
+        (CLIENT_METRICS, f"{NAME}-{number}", [("interval.ms", SET, "1000")])
+        for number in range(MAX_RECORDS + 1)
     ]
     with RawClient(broker.bootstrap) as client:
         create_topic(client, f"{NAME}-many")
@@ -146,14 +147,14 @@ def too_many(broker: Broker) -> Any:
         for legacy, resource in product((False, True), own):
             if legacy and resource[2][:1] == [(MIN_ISR, DELETE, None)]:
                 continue
-            for count in (MOST - 2, MOST - 1):
+            for count in (MAX_RECORDS - 2, MAX_RECORDS - 1):
                 label = f"{count} and {resource}, {legacy}"
                 seen[label] = told(*several[:count], resource, legacy=legacy)
         for legacy in (False, True):
             seen[f"too many, {legacy}"] = told(*several, *own[2:], check=False, legacy=legacy)
-        keys: list[Change] = [(f"key{number}", SET, "1") for number in range(MOST + 1)]
+        keys: list[Change] = [(f"key{number}", SET, "1") for number in range(MAX_RECORDS + 1)]
         for kind, resource_name in ((BROKER, "1"), (BROKER, ""), (TOPIC, f"{NAME}-many"), (GROUP, "g")):
-            for count in (MOST, MOST + 1):
+            for count in (MAX_RECORDS, MAX_RECORDS + 1):
                 answers = alter(client, (kind, resource_name, keys[:count]), (GROUP, "h", []), check=True)
                 seen[f"{count} keys of {kind} {resource_name}"] = [code for _, _, code, _ in answers]
         # Few of them, and yet too long for a batch of the controller's log.
@@ -177,7 +178,7 @@ PER_IP, OVERRIDES = "max.connections.per.ip", "max.connections.per.ip.overrides"
 
 
 @scenario()
-def of_a_broker(broker: Broker) -> Any:
+def broker_configs(broker: Broker) -> Any:
     """Several settings that cannot be, as they are named; and what replaces all that is stored."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

@@ -41,7 +41,7 @@ NAMES = sorted({*FIRST, *(name for settings in DYNAMIC.values() for name in sett
 SECONDS = 10.0
 
 
-def shown(client: RawClient) -> dict[str, Any]:
+def described_configs(client: RawClient) -> dict[str, Any]:
     """How the keys are described, once what is stored for the broker has been looked at.
 
     Apache Kafka shows what is stored a moment before it applies it: it is asked until nothing changes.
@@ -62,7 +62,7 @@ def shown(client: RawClient) -> dict[str, Any]:
 
 
 @scenario(seconds=150)
-def started_again(broker: Broker) -> Any:
+def conflicting_static_configs(broker: Broker) -> Any:
     """On the same directory, with other settings each time."""
     seen: dict[str, Any] = {}
     own = type(broker)(FIRST)
@@ -72,13 +72,13 @@ def started_again(broker: Broker) -> Any:
             for where, settings in DYNAMIC.items():
                 made = [(name, SET, value) for name, value in settings.items()]
                 assert change(client, BROKER, where, made, check=False) == [0, None]
-            seen["made"] = shown(client)
+            seen["made"] = described_configs(client)
         for label, settings in LATER.items():
             own.stop()
             own.properties.update(FIRST | settings)
             own.start()
             with RawClient(own.bootstrap) as client:
-                seen[label] = shown(client)
+                seen[label] = described_configs(client)
         with RawClient(own.bootstrap) as client:
             seen["another change"] = change(client, BROKER, "", [("message.max.bytes", SET, "6000")])
             repair = [("max.connections.per.ip", DELETE, None)]
@@ -87,14 +87,14 @@ def started_again(broker: Broker) -> Any:
             while "5000" not in [entry["Value"] for entry in entries(client, BROKER, "1", NAMES)]:
                 assert time.monotonic() < deadline, "never applied"
                 time.sleep(0.1)
-            seen["then"] = shown(client)
+            seen["then"] = described_configs(client)
     finally:
         own.discard()
     return seen
 
 
 @scenario(seconds=150)
-def seldom_set(broker: Broker) -> Any:
+def rarely_set_keys(broker: Broker) -> Any:
     """A key that is shown only where it is set, a retention below -1, and few slots for sessions."""
     settings = {
         "log.initial.task.delay.ms": "100",

@@ -67,7 +67,7 @@ LIMITS = "max.connections", "max.connection.creation.rate"
 
 Settings = Sequence[tuple[str, str]]
 
-TOGETHER: list[Settings] = [
+BROKER_COMBINATIONS: list[Settings] = [
     *([(OVERRIDES, hosts), *zero] for hosts in HOSTS for zero in ([], [("max.connections.per.ip", "0")])),
     *([(name, str(count))] for name in THREADS for count in (1, 2, 3, 4, 5, 6, 16, 17, 20, 21)),
     *([("log.cleaner.min.cleanable.ratio", text)] for text in DOUBLES),
@@ -112,7 +112,7 @@ TOGETHER: list[Settings] = [
     [("metric.reporters", "x,y")],
     [("config.providers", ",")],
 ]
-OF_A_TOPIC: list[Settings] = [
+TOPIC_COMBINATIONS: list[Settings] = [
     [("segment.bytes", "x"), ("retention.ms", "x")],
     [("retention.ms", "x"), ("segment.bytes", "x")],
     [("retention.ms", "x"), ("nope", "1")],
@@ -172,7 +172,7 @@ def entries(client: RawClient, kind: int, resource: str, names: Sequence[str] | 
     return found
 
 
-def told(name: str, value: str | None, outcome: list[Any]) -> list[Any] | int:
+def comparable_outcome(name: str, value: str | None, outcome: list[Any]) -> list[Any] | int:
     """The answer, without words and ports that are a broker's own."""
     if name == "listener.security.protocol.map" and outcome[1] is not None:
         return [outcome[0], re.sub(r"(//[0-9.]+):\d+", r"\1:<Port>", outcome[1])]
@@ -182,18 +182,18 @@ def told(name: str, value: str | None, outcome: list[Any]) -> list[Any] | int:
     return outcome
 
 
-def made(client: RawClient) -> None:
+def ensure_topic(client: RawClient) -> None:
     topic = {"Name": NAME, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
     answer = client.call("CreateTopics", 7, Topics=[topic], timeoutMs=10000)["Topics"][0]
     assert answer["ErrorCode"] in (0, 36), answer
 
 
 @scenario(seconds=120)
-def of_topics(broker: Broker) -> Any:
+def topic_values(broker: Broker) -> Any:
     """Each key of a topic, by both requests."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        made(client)
+        ensure_topic(client)
         deadline = time.monotonic() + SECONDS
         while not (keys := entries(client, TOPIC, NAME)):
             assert time.monotonic() < deadline, "never there"
@@ -209,13 +209,13 @@ def of_topics(broker: Broker) -> Any:
                 ]
             for how, value in product((APPEND, SUBTRACT), EDITS):
                 seen[f"{name} {how} {value!r}"] = change(client, TOPIC, NAME, [(name, how, value)])
-        for settings in OF_A_TOPIC:
+        for settings in TOPIC_COMBINATIONS:
             seen[repr(settings)] = change(client, TOPIC, NAME, [(name, SET, text) for name, text in settings])
     return seen
 
 
 @scenario(seconds=120)
-def of_brokers(broker: Broker) -> Any:
+def broker_values(broker: Broker) -> Any:
     """Each key that a running broker can be told, for one of them and for all."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -223,13 +223,13 @@ def of_brokers(broker: Broker) -> Any:
         for name, resource in product([*keys, "process.roles", "num.partitions"], ("1", "")):
             for value in VALUES:
                 answer = change(client, BROKER, resource, [(name, SET, value)])
-                seen[f"{name}={value!r} of {resource!r}"] = told(name, value, answer)
+                seen[f"{name}={value!r} of {resource!r}"] = comparable_outcome(name, value, answer)
             if name == "process.roles":
                 continue  # a list without a default: Kafka trips over what is added to it (decision 0007)
             for how, value in product((APPEND, SUBTRACT), EDITS):
                 answer = change(client, BROKER, resource, [(name, how, value)])
-                seen[f"{name} {how} {value!r} of {resource!r}"] = told(name, None, answer)
-        for settings, resource in product(TOGETHER, ("1", "")):
+                seen[f"{name} {how} {value!r} of {resource!r}"] = comparable_outcome(name, None, answer)
+        for settings, resource in product(BROKER_COMBINATIONS, ("1", "")):
             changes = [(name, SET, text) for name, text in settings]
             seen[f"{settings!r} of {resource!r}"] = change(client, BROKER, resource, changes)
         for resource in ("01", "+1", " 1", "1_0", "\u0661", "1x", "-1", "2"):
@@ -238,7 +238,7 @@ def of_brokers(broker: Broker) -> Any:
 
 
 @scenario()
-def one_after_another(broker: Broker) -> Any:
+def successive_changes(broker: Broker) -> Any:
     """Settings that are made: those of the cluster and those of the broker hold together or are refused."""
     seen: list[Any] = []
     names = sorted({name for _, name, _ in STEPS})
@@ -273,12 +273,12 @@ def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> 
 
 
 @scenario()
-def lists(broker: Broker) -> Any:
+def list_operations(broker: Broker) -> Any:
     """A topic's list is appended to from Kafka's default, whatever the cluster's is."""
     seen: list[Any] = []
     policy = "log.cleanup.policy"
     with RawClient(broker.bootstrap) as client:
-        made(client)
+        ensure_topic(client)
         assert change(client, BROKER, "", [(policy, SET, "compact")], check=False) == [0, None]
         try:
             wait_for(client, "", policy, "compact")
@@ -298,7 +298,7 @@ def lists(broker: Broker) -> Any:
 
 
 @scenario()
-def keys(broker: Broker) -> Any:
+def described_keys(broker: Broker) -> Any:
     """All keys, some keys, and one more of a topic that is shown only where it is set."""
     topic = f"{NAME}-keys"
     three = ["retention.ms", "segment.bytes", "cleanup.policy"]

@@ -122,7 +122,7 @@ def wrong_requests(broker: Broker) -> Any:
 
 
 @scenario()
-def handing_over(broker: Broker) -> Any:
+def partition_handover(broker: Broker) -> Any:
     """Partitions go from one member to the next once they are released."""
     group = "raw-848-hand"
     seen: list[Any] = []
@@ -173,7 +173,7 @@ def handing_over(broker: Broker) -> Any:
 
 
 @scenario()
-def slow_to_give_up(broker: Broker) -> Any:
+def slow_revocation(broker: Broker) -> Any:
     """Who does not give up its partitions within its rebalance timeout is fenced."""
     group = "raw-848-slow"
     seen: list[Any] = []
@@ -257,39 +257,39 @@ def subscriptions(broker: Broker) -> Any:
         time.sleep(INTERVAL_S)
         seen.append(member.send(SubscribedTopicNames=["raw-848-topics-b", "raw-848-topics-c"]))
         topics.create("raw-848-topics-c", 2)
-        seen.append(settled(member))
+        seen.append(settled_assignments(member))
         client.call(
             "CreatePartitions", 2, TimeoutMs=10_000, Topics=[{"Name": "raw-848-topics-c", "Count": 3}]
         )
-        seen.append(settled(member))
+        seen.append(settled_assignments(member))
         seen.append(member.send(SubscribedTopicNames=[], SubscribedTopicRegex="raw-848-topics-[ab]"))
-        seen.append(settled(member))
+        seen.append(settled_assignments(member))
         seen.append(described(topics, group))
         seen.append(other.join("raw-848-topics-c", SubscribedTopicRegex="raw-848-.*("))
         seen.append(other.join("raw-848-topics-c", SubscribedTopicRegex="raw-848-topics-[ab]"))
-        seen.append(settled(member, other))
+        seen.append(settled_assignments(member, other))
         seen.append(other.send(SubscribedTopicRegex=""))
-        seen.append(settled(member, other))
+        seen.append(settled_assignments(member, other))
         # New topics are matched once the last matching is ten seconds old.
         time.sleep(10)
         topics.create("raw-848-topics-bb", 1)
         wait_until_heard(topics, group)  # else it would match without the new one again
         seen.append(member.send(SubscribedTopicRegex="raw-848-topics-[ab]+"))
-        seen.append(settled(member, other))
+        seen.append(settled_assignments(member, other))
         time.sleep(10)
         topics.create("raw-848-topics-ba", 1)
-        seen.append(settled(member, other))
+        seen.append(settled_assignments(member, other))
         client.call("DeleteTopics", 5, TimeoutMs=10_000, TopicNames=["raw-848-topics-b"])
-        seen.append(settled(member, other))
+        seen.append(settled_assignments(member, other))
         seen.append(member.leave())
-        seen.append(settled(other))
+        seen.append(settled_assignments(other))
         seen.append(described(topics, group))
         seen.append(other.leave())
         seen.append(client.call("DeleteGroups", 2, GroupsNames=[group]))
     return seen
 
 
-def settled(*members: Member) -> Any:
+def settled_assignments(*members: Member) -> Any:
     """What members own after heartbeats until nothing has changed for longer than the assignment interval."""
     deadline = time.monotonic() + 20
     quiet_since = time.monotonic()
@@ -432,7 +432,7 @@ def other_protocols(broker: Broker) -> Any:
 
 
 @scenario()
-def after_a_restart(broker: Broker) -> Any:
+def after_coordinator_restart(broker: Broker) -> Any:
     """Members go on after the coordinator was started anew, in the middle of a handover."""
     group = "raw-848-restart"
     seen: list[Any] = []
@@ -463,7 +463,7 @@ def after_a_restart(broker: Broker) -> Any:
 
 
 @scenario()
-def assignors_named(broker: Broker) -> Any:
+def server_assignors(broker: Broker) -> Any:
     """Which assignor is used, and which one is told of, while two members name one.
 
     One assignor gives all of these topics to the first member, the other half of them.

@@ -10,14 +10,21 @@ from typing import Any
 from interop.brokers import Broker
 from interop.raw import create_topic
 from interop.scenario import scenario
-from interop.scenarios.raw_disks import Disks, disks, fill, other, until_true, values
+from interop.scenarios.raw_disks import (
+    LogDirBroker,
+    becomes_true,
+    fill,
+    log_dir_broker,
+    other_directory,
+    records_and_end,
+)
 from interop.scenarios.raw_topics import until
 
 COPIES = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210")
 CHECKPOINTS = ("recovery-point", "log-start", "replication")
 
 
-def refused(own: Disks) -> bool:
+def fails_to_start(own: LogDirBroker) -> bool:
     """Whether the broker, which is stopped, does not start."""
     try:
         own.broker.start()
@@ -28,23 +35,23 @@ def refused(own: Disks) -> bool:
     return False
 
 
-def listed(own: Disks) -> list[str]:
+def partition_directories(own: LogDirBroker) -> list[str]:
     return sorted(
         str(found) for path in own.paths.values() for found in path.iterdir() if found.name.startswith("t-")
     )
 
 
 @scenario(seconds=240)
-def doubled_partitions(broker: Broker) -> Any:
+def duplicate_partitions(broker: Broker) -> Any:
     """One partition in two directories, and two copies of it on their way: the broker must not choose."""
     seen: dict[str, Any] = {}
-    with disks(broker) as own:
+    with log_dir_broker(broker) as own:
         with own.client() as client:
             create_topic(client, "t")
             fill(client, "t", 3)
-            home = own.place(client, "t")
+            home = own.directory_of(client, "t")
         own.broker.stop()
-        source, away = own.paths[home] / "t-0", own.paths[other(home)]
+        source, away = own.paths[home] / "t-0", own.paths[other_directory(home)]
         damages: dict[str, list[Path]] = {
             "directories": [away / "t-0"],
             "copies": [away / f"t-0.{copy}-future" for copy in COPIES],
@@ -52,29 +59,29 @@ def doubled_partitions(broker: Broker) -> Any:
         for label, paths in damages.items():
             for path in paths:
                 shutil.copytree(source, path)
-            before = listed(own)
+            before = partition_directories(own)
             told = len(own.broker.log_text())
-            seen[label] = {"refused": refused(own), "untouched": listed(own) == before}
+            seen[label] = {"refused": fails_to_start(own), "untouched": partition_directories(own) == before}
             both = [source, *paths][-2:]
             seen[label]["both are named"] = all(str(path) in own.broker.log_text()[told:] for path in both)
             for path in paths:
                 shutil.rmtree(path)
         own.broker.start()
         with own.client() as client:
-            until(lambda: values(client, "t")["error"] == 0)
-            seen["whole again"] = values(client, "t")
+            until(lambda: records_and_end(client, "t")["error"] == 0)
+            seen["whole again"] = records_and_end(client, "t")
     return seen
 
 
 @scenario(seconds=300)
-def garbled_checkpoints(broker: Broker) -> Any:
+def corrupt_checkpoints(broker: Broker) -> Any:
     """A checkpoint that makes no sense takes its directory offline; without the file all is there."""
     seen: dict[str, Any] = {}
-    with disks(broker) as own:
+    with log_dir_broker(broker) as own:
         with own.client() as client:
             create_topic(client, "x")
             create_topic(client, "y")
-            beside, within = ("x", "y") if own.place(client, "x") == "A" else ("y", "x")
+            beside, within = ("x", "y") if own.directory_of(client, "x") == "A" else ("y", "x")
             for name in (beside, within):
                 fill(client, name, 3)
         own.broker.stop()
@@ -82,14 +89,14 @@ def garbled_checkpoints(broker: Broker) -> Any:
         def start(label: str, expected: Callable[[], bool]) -> None:
             own.broker.start()
             with own.client() as client:
-                until(lambda: values(client, beside)["error"] == 0)
-                assert until_true(lambda: (values(client, within)["error"] == 0) == expected())
+                until(lambda: records_and_end(client, beside)["error"] == 0)
+                assert becomes_true(lambda: (records_and_end(client, within)["error"] == 0) == expected())
                 seen[label] = {
                     "directories": {
                         where: entry["ErrorCode"] for where, entry in own.describe(client).items()
                     },
-                    "beside": values(client, beside),
-                    "within": values(client, within)["end"],
+                    "beside": records_and_end(client, beside),
+                    "within": records_and_end(client, within)["end"],
                 }
             own.broker.stop()
 
@@ -104,7 +111,7 @@ def garbled_checkpoints(broker: Broker) -> Any:
         first = own.paths["A"] / "replication-offset-checkpoint"
         whole = first.read_bytes()
         first.write_text("0\n7\nx 0 1\n")
-        seen["beside the metadata log"] = refused(own)
+        seen["beside the metadata log"] = fails_to_start(own)
         first.write_bytes(whole)
         start("at last", lambda: True)
     return seen

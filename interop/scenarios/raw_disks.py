@@ -27,7 +27,7 @@ BATCH_BYTES = 64 * 1024
 ENTRIES = re.compile(r"^(?P<name>.+-\d+)(?:\.[0-9a-f]{32}(?P<suffix>-future|-delete|-stray))?$")
 
 
-class Disks:
+class LogDirBroker:
     """A broker with two log directories, and what can be seen of them."""
 
     def __init__(self, like: Broker, **overrides: str) -> None:
@@ -57,7 +57,7 @@ class Disks:
             seen[self.name_of(directory["LogDir"])] = entry
         return seen
 
-    def place(self, client: RawClient, name: str, index: int = 0) -> str:
+    def directory_of(self, client: RawClient, name: str, index: int = 0) -> str:
         """The directory that holds the partition itself, and not on its way there."""
         for directory in client.call("DescribeLogDirs", 4, Topics=None)["Results"]:
             for one in directory["Topics"]:
@@ -68,7 +68,7 @@ class Disks:
                         return self.name_of(directory["LogDir"])
         return ""
 
-    def counts(self, client: RawClient, *topics: str) -> dict[str, int]:
+    def partition_counts(self, client: RawClient, *topics: str) -> dict[str, int]:
         """How many partitions of the topics lie in each directory."""
         found = dict.fromkeys(self.paths, 0)
         for directory in client.call("DescribeLogDirs", 4, Topics=None)["Results"]:
@@ -95,7 +95,7 @@ class Disks:
             for partition in sorted(one["Partitions"], key=lambda partition: partition["PartitionIndex"])
         }
 
-    def names(self, topic_name: str) -> dict[str, list[str]]:
+    def directory_names(self, topic_name: str) -> dict[str, list[str]]:
         """What the directories on disk that belong to a topic are called, without what chance decides."""
         found: dict[str, list[str]] = {}
         for where, path in self.paths.items():
@@ -108,8 +108,8 @@ class Disks:
 
 
 @contextmanager
-def disks(like: Broker, **overrides: str) -> Iterator[Disks]:
-    found = Disks(like, **overrides)
+def log_dir_broker(like: Broker, **overrides: str) -> Iterator[LogDirBroker]:
+    found = LogDirBroker(like, **overrides)
     found.broker.start()
     try:
         yield found
@@ -117,11 +117,11 @@ def disks(like: Broker, **overrides: str) -> Iterator[Disks]:
         found.broker.discard()
 
 
-def other(place: str) -> str:
+def other_directory(place: str) -> str:
     return "B" if place == "A" else "A"
 
 
-def values(client: RawClient, name: str, partition: int = 0) -> Any:
+def records_and_end(client: RawClient, name: str, partition: int = 0) -> Any:
     """How many records a consumer gets from the start on, and where the last batch ends."""
     offset, batches = 0, 0
     while True:
@@ -149,7 +149,7 @@ def fill(client: RawClient, name: str, count: int, partition: int = 0) -> None:
         assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
 
 
-def until_true(condition: Callable[[], bool]) -> bool:
+def becomes_true(condition: Callable[[], bool]) -> bool:
     """Whether it comes about soon enough."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
@@ -160,35 +160,37 @@ def until_true(condition: Callable[[], bool]) -> bool:
 
 
 @scenario(seconds=120)
-def placement(broker: Broker) -> Any:
+def partition_placement(broker: Broker) -> Any:
     """New partitions go where the fewest are."""
     seen: dict[str, Any] = {}
-    with disks(broker) as own, own.client() as client:
+    with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "four", 4)
-        seen["four"] = own.counts(client, "four")
+        seen["four"] = own.partition_counts(client, "four")
         create_topic(client, "one", 1)
         create_topic(client, "three", 3)
-        seen["eight"] = own.counts(client, "four", "one", "three")
+        seen["eight"] = own.partition_counts(client, "four", "one", "three")
         seen["moved"] = own.move(client, {"A": {"four": [0, 1, 2, 3]}})
-        assert until_true(lambda: own.counts(client, "four") == {"A": 4, "B": 0})
+        assert becomes_true(lambda: own.partition_counts(client, "four") == {"A": 4, "B": 0})
         create_topic(client, "more", 4)
-        seen["after a move"] = sorted(own.counts(client, "four", "one", "three", "more").values())
+        seen["after a move"] = sorted(own.partition_counts(client, "four", "one", "three", "more").values())
         answer = client.call("DeleteTopics", 4, TopicNames=["four"], TimeoutMs=10_000)
         seen["deleted"] = answer["Responses"][0]["ErrorCode"]
-        assert until_true(lambda: own.counts(client, "four") == {"A": 0, "B": 0})
+        assert becomes_true(lambda: own.partition_counts(client, "four") == {"A": 0, "B": 0})
         create_topic(client, "last", 8)
-        seen["after a deletion"] = sorted(own.counts(client, "one", "three", "more", "last").values())
+        seen["after a deletion"] = sorted(
+            own.partition_counts(client, "one", "three", "more", "last").values()
+        )
     return seen
 
 
 @scenario(seconds=120)
-def moves(broker: Broker) -> Any:
+def replica_moves(broker: Broker) -> Any:
     """What is refused, and a move there and back with everything in it."""
     seen: dict[str, Any] = {}
-    with disks(broker) as own, own.client() as client:
+    with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "t", 2)
-        home = own.place(client, "t")
-        away = other(home)
+        home = own.directory_of(client, "t")
+        away = other_directory(home)
         for version in versions_of("AlterReplicaLogDirs"):
             seen[f"v{version} unknown directory"] = own.move(client, {"/nowhere": {"t": [0]}}, version)
             seen[f"v{version} relative"] = own.move(client, {away.lower(): {"t": [0]}}, version)
@@ -202,50 +204,56 @@ def moves(broker: Broker) -> Any:
         seen["long name"] = own.move(client, {"A": {"n" * 249: [0]}})
         seen["names"] = own.move(client, {"A": {"bad name": [0], "": [0]}})
         fill(client, "t", 40)
-        seen["before"] = values(client, "t")
+        seen["before"] = records_and_end(client, "t")
         seen["there"] = own.move(client, {away: {"t": [0]}})
-        assert until_true(lambda: own.place(client, "t") == away)
-        seen["after"] = values(client, "t")
+        assert becomes_true(lambda: own.directory_of(client, "t") == away)
+        seen["after"] = records_and_end(client, "t")
         described = own.describe(client, "t")
         seen["described"] = {"home": described[home], "away": described[away]}
-        assert until_true(lambda: own.names("t")[home] in ([], ["t-1"]))
+        assert becomes_true(lambda: own.directory_names("t")[home] in ([], ["t-1"]))
         fill(client, "t", 3)
         seen["back"] = own.move(client, {home: {"t": [0]}})
-        assert until_true(lambda: own.place(client, "t") == home)
-        seen["at home"] = values(client, "t")
+        assert becomes_true(lambda: own.directory_of(client, "t") == home)
+        seen["at home"] = records_and_end(client, "t")
         seen["two at once"] = own.move(client, {"A": {"t": [0, 1]}, "B": {"t": [0, 1]}})
         seen["asked before it is there"] = own.move(client, {away: {"later": [0, 1, 2, 3]}})
         create_topic(client, "later", 4)
-        counts = own.counts(client, "later")
+        counts = own.partition_counts(client, "later")
         seen["later"] = {"home": counts[home], "away": counts[away]}
     return seen
 
 
 @scenario(seconds=120)
-def moves_within_a_batch(broker: Broker) -> Any:
+def moves_with_log_start_inside_a_batch(broker: Broker) -> Any:
     """Logs that begin within a batch move, there and back."""
     seen: dict[str, Any] = {}
-    with disks(broker) as own, own.client() as client:
+    with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "t")
-        home = own.place(client, "t")
+        home = own.directory_of(client, "t")
         for _ in range(3):
             batch = Batch([Record(b"v" * 100) for _ in range(10)])
             answer = produce(client, "t", batch.encode())
             assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
-        for start, where in ((5, other(home)), (10, home), (25, other(home)), (29, home), (30, other(home))):
+        for start, where in (
+            (5, other_directory(home)),
+            (10, home),
+            (25, other_directory(home)),
+            (29, home),
+            (30, other_directory(home)),
+        ):
             before = {"PartitionIndex": 0, "Offset": start}
             deleted = client.call(
                 "DeleteRecords", 2, Topics=[{"Name": "t", "Partitions": [before]}], TimeoutMs=10_000
             )
             seen[f"{start}: deleted"] = comparable(deleted)
             seen[f"{start}: move"] = own.move(client, {where: {"t": [0]}})
-            assert until_true(lambda where=where: own.place(client, "t") == where)  # type: ignore[misc]
+            assert becomes_true(lambda where=where: own.directory_of(client, "t") == where)  # type: ignore[misc]
             seen[f"{start}: moved"] = comparable(fetch(client, "t", start))
             seen[f"{start}: too early"] = comparable(fetch(client, "t", start - 1))
     return seen
 
 
-def limit(client: RawClient, bytes_per_second: int | None) -> None:
+def throttle_moves(client: RawClient, bytes_per_second: int | None) -> None:
     """How fast partitions may move: at one byte a second a copy gets one fetch, and then stands still."""
     change = {"Name": LIMIT, "ConfigOperation": 0, "Value": str(bytes_per_second)}
     if bytes_per_second is None:
@@ -259,15 +267,15 @@ def limit(client: RawClient, bytes_per_second: int | None) -> None:
 def slow_moves(broker: Broker) -> Any:
     """A partition on its way: described, cancelled, deleted, gone on with after a restart."""
     seen: dict[str, Any] = {}
-    with disks(broker) as own:
+    with log_dir_broker(broker) as own:
         with own.client() as client:
             create_topic(client, "t")
-            home = own.place(client, "t")
-            away = other(home)
+            home = own.directory_of(client, "t")
+            away = other_directory(home)
 
             def look(label: str) -> None:
                 described = own.describe(client, "t")
-                names = own.names("t")
+                names = own.directory_names("t")
                 for place in described.values():
                     for partition in place.values():
                         if isinstance(partition, dict) and partition["IsFutureKey"]:
@@ -279,34 +287,34 @@ def slow_moves(broker: Broker) -> Any:
                 }
 
             fill(client, "t", 100)
-            limit(client, 1)
+            throttle_moves(client, 1)
             seen["asked"] = own.move(client, {away: {"t": [0]}})
             look("on its way")
             fill(client, "t", 5)
             seen["asked again"] = own.move(client, {away: {"t": [0]}})
             look("still on its way")
-            seen["written meanwhile"] = values(client, "t")
+            seen["written meanwhile"] = records_and_end(client, "t")
             seen["cancelled"] = own.move(client, {home: {"t": [0]}})
             look("cancelled")
             seen["and again"] = own.move(client, {away: {"t": [0]}})
             look("on its way again")
         own.broker.stop()
-        names = own.names("t")
+        names = own.directory_names("t")
         seen["stopped"] = [names[home], [name for name in names[away] if not name.endswith("-delete")]]
         own.broker.start()
         with own.client() as client:
-            until(lambda: values(client, "t")["error"] == 0)
+            until(lambda: records_and_end(client, "t")["error"] == 0)
             look("after a restart")
-            limit(client, None)
-            assert until_true(lambda: own.place(client, "t") == away)
-            until(lambda: values(client, "t")["end"] == 105)
-            seen["moved"] = values(client, "t")
-            assert until_true(lambda: own.names("t")[home] == [])
-            limit(client, 1)
+            throttle_moves(client, None)
+            assert becomes_true(lambda: own.directory_of(client, "t") == away)
+            until(lambda: records_and_end(client, "t")["end"] == 105)
+            seen["moved"] = records_and_end(client, "t")
+            assert becomes_true(lambda: own.directory_names("t")[home] == [])
+            throttle_moves(client, 1)
             seen["asked at last"] = own.move(client, {home: {"t": [0]}})
             answer = client.call("DeleteTopics", 4, TopicNames=["t"], TimeoutMs=10_000)
             seen["deleted"] = answer["Responses"][0]["ErrorCode"]
-            assert until_true(lambda: own.names("t") == {"A": [], "B": []})
+            assert becomes_true(lambda: own.directory_names("t") == {"A": [], "B": []})
     return seen
 
 
@@ -314,7 +322,7 @@ def slow_moves(broker: Broker) -> Any:
 def cordoned(broker: Broker) -> Any:
     """KIP-1066: no new partitions in a cordoned directory."""
     seen: dict[str, Any] = {}
-    with disks(broker) as own, own.client() as client:
+    with log_dir_broker(broker) as own, own.client() as client:
         create_topic(client, "before", 2)
 
         def cordon(resource: str, value: str | None) -> Any:
@@ -332,14 +340,14 @@ def cordoned(broker: Broker) -> Any:
 
         seen["unknown"] = cordon("1", "/nowhere")
         seen["set"] = cordon("1", str(own.paths["B"]))
-        until_true(lambda: described() == {"A": False, "B": True})
+        becomes_true(lambda: described() == {"A": False, "B": True})
         seen["described"] = described()
         create_topic(client, "t", 4)
-        seen["placed"] = own.counts(client, "t")
+        seen["placed"] = own.partition_counts(client, "t")
         seen["moved into"] = own.move(client, {"B": {"t": [0]}})
         seen["moved before"] = own.move(client, {"B": {"before": [0, 1]}})
         seen["all"] = cordon("1", "*")
-        until_true(lambda: described() == {"A": True, "B": True})
+        becomes_true(lambda: described() == {"A": True, "B": True})
         seen["all described"] = described()
         seen["refused"] = comparable(create(client, topic("refused")), words=False)
         seen["no more partitions"] = comparable(
@@ -350,14 +358,14 @@ def cordoned(broker: Broker) -> Any:
             words=False,
         )  # fmt: skip
         seen["none"] = cordon("1", None)
-        until_true(lambda: described() == {"A": False, "B": False})
+        becomes_true(lambda: described() == {"A": False, "B": False})
         seen["none described"] = described()
         create_topic(client, "after", 3)
-        seen["placed again"] = sorted(own.counts(client, "t", "after").values())
+        seen["placed again"] = sorted(own.partition_counts(client, "t", "after").values())
     return seen
 
 
-def answers(client: RawClient, name: str, topic_id: bytes) -> dict[str, Any]:
+def responses_for_partition(client: RawClient, name: str, topic_id: bytes) -> dict[str, Any]:
     """What each API says of a topic's first partition, in its oldest and newest version."""
     seen: dict[str, Any] = {}
     record = Batch([Record(b"more")], base_timestamp=1_700_000_000_000).encode()
@@ -387,73 +395,73 @@ def answers(client: RawClient, name: str, topic_id: bytes) -> dict[str, Any]:
     return seen
 
 
-def either_refusal(answer: Any) -> Any:
+def normalize_offline_error(answer: Any) -> Any:
     """Of a partition lost before the start Kafka says now KAFKA_STORAGE_ERROR, now NOT_LEADER_OR_FOLLOWER.
 
     In which of two ways its replica manager comes to know of it is chance; the second names a leader.
     """
     if isinstance(answer, list):
-        return [either_refusal(one) for one in answer]
+        return [normalize_offline_error(one) for one in answer]
     if not isinstance(answer, dict):
         return answer
     return {
         key: "refused"
         if key == "ErrorCode" and value in (LOG_DIR_OFFLINE, NOT_LEADER)
-        else either_refusal(value)
+        else normalize_offline_error(value)
         for key, value in answer.items()
         if key != "CurrentLeader"
     }
 
 
 @scenario(seconds=240)
-def lost_directory(broker: Broker) -> Any:
+def failed_log_dir(broker: Broker) -> Any:
     """A directory that is gone: what lies in it, what lies beside it, and after a restart."""
     seen: dict[str, Any] = {}
-    with disks(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
+    with log_dir_broker(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
         path = own.paths["B"]
         aside = Path(f"{path}.aside")
         with own.client() as client:
             ids = {name: create_topic(client, name) for name in ("x", "y")}
-            lost, kept = ("x", "y") if own.place(client, "x") == "B" else ("y", "x")
+            lost, kept = ("x", "y") if own.directory_of(client, "x") == "B" else ("y", "x")
             fill(client, lost, 3)
             fill(client, kept, 3)
             path.rename(aside)
             path.write_text("no directory any more")
-            seen["noticed"] = until_true(lambda: own.describe(client)["B"]["ErrorCode"] == LOG_DIR_OFFLINE)
+            seen["noticed"] = becomes_true(lambda: own.describe(client)["B"]["ErrorCode"] == LOG_DIR_OFFLINE)
             until(lambda: client.call("Metadata", 9, Topics=[{"Name": lost}], AllowAutoTopicCreation=False)
                   ["Topics"][0]["Partitions"][0]["LeaderId"] == -1)  # fmt: skip
             described = own.describe(client, lost, kept)
             seen["described"] = {"A": described["A"].get(f"{kept}-0"), "B": described["B"]}
-            seen["lost"] = answers(client, lost, ids[lost])
-            seen["kept"] = answers(client, kept, ids[kept])
+            seen["lost"] = responses_for_partition(client, lost, ids[lost])
+            seen["kept"] = responses_for_partition(client, kept, ids[kept])
             seen["moved out"] = list(own.move(client, {"A": {lost: [0]}}).values())
             seen["moved in"] = list(own.move(client, {"B": {kept: [0]}}).values())
             create_topic(client, "new", 4)
-            seen["new"] = own.counts(client, "new")
+            seen["new"] = own.partition_counts(client, "new")
         own.broker.stop()
         own.broker.start()
         with own.client() as client:
-            until(lambda: values(client, kept)["error"] == 0)
+            until(lambda: records_and_end(client, kept)["error"] == 0)
             seen["still described"] = own.describe(client)
-            seen["still lost"] = either_refusal(answers(client, lost, ids[lost]))
-            seen["still kept"] = values(client, kept)
+            seen["still lost"] = normalize_offline_error(responses_for_partition(client, lost, ids[lost]))
+            seen["still kept"] = records_and_end(client, kept)
         own.broker.stop()
         path.unlink()
         aside.rename(path)
         own.broker.start()
         with own.client() as client:
-            until(lambda: values(client, lost)["end"] == 3)
-            seen["found again"] = values(client, lost)
+            until(lambda: records_and_end(client, lost)["end"] == 3)
+            seen["found again"] = records_and_end(client, lost)
             record = Batch([Record(b"more")], base_timestamp=1_700_000_000_000).encode()
             seen["written again"] = comparable(produce(client, lost, record))
-            seen["kept all the while"] = values(client, kept)
+            seen["kept all the while"] = records_and_end(client, kept)
     return seen
 
 
 @scenario(seconds=120)
-def lost_metadata(broker: Broker) -> Any:
+def failed_metadata_log_dir(broker: Broker) -> Any:
     """Without the directory of the metadata log there is no broker."""
-    with disks(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
+    with log_dir_broker(broker, log_flush_offset_checkpoint_interval_ms="200") as own:
         with own.client() as client:
             create_topic(client, "t", 4)
         path = own.paths["A"]

@@ -13,14 +13,14 @@ from interop.scenario import scenario
 from interop.wire import versions_of
 
 
-def one(answer: Any) -> Any:
+def first_partition(answer: Any) -> Any:
     """The one partition of a fetch answer, or the whole answer when there is none."""
     responses = answer.get("Responses") or []
     return responses[0]["Partitions"][0] if responses else answer
 
 
 @scenario()
-def offsets(broker: Broker) -> Any:
+def fetch_offsets(broker: Broker) -> Any:
     """Offsets inside, at the end, past the end, below the start; limits of bytes."""
     topic = "raw-fetch-offsets"
     seen: dict[str, Any] = {}
@@ -29,18 +29,20 @@ def offsets(broker: Broker) -> Any:
         fill(client, topic, 5)
         produce(client, topic, Batch([Record(bytes([index])) for index in range(10)]).encode())
         for offset in (0, 3, 4, 5, 9, 14, 15, 16, 100, -1, -2, 2**62):
-            seen[f"offset {offset}"] = one(comparable(fetch(client, topic, offset)))
-        seen["partition 2"] = one(comparable(fetch(client, topic, 0, partition=2)))
-        seen["partition -1"] = one(comparable(fetch(client, topic, 0, partition=-1)))
-        seen["empty partition"] = one(comparable(fetch(client, topic, 0, partition=1)))
-        seen["unknown topic"] = one(comparable(fetch(client, "raw-fetch-nowhere", 0)))
+            seen[f"offset {offset}"] = first_partition(comparable(fetch(client, topic, offset)))
+        seen["partition 2"] = first_partition(comparable(fetch(client, topic, 0, partition=2)))
+        seen["partition -1"] = first_partition(comparable(fetch(client, topic, 0, partition=-1)))
+        seen["empty partition"] = first_partition(comparable(fetch(client, topic, 0, partition=1)))
+        seen["unknown topic"] = first_partition(comparable(fetch(client, "raw-fetch-nowhere", 0)))
         for limit in (0, 1, 68, 70, 140, 200):
-            seen[f"partition limit {limit}"] = one(
+            seen[f"partition limit {limit}"] = first_partition(
                 comparable(fetch(client, topic, 1, partition_fields={"PartitionMaxBytes": limit}))
             )
-            seen[f"request limit {limit}"] = one(comparable(fetch(client, topic, 1, MaxBytes=limit)))
+            seen[f"request limit {limit}"] = first_partition(
+                comparable(fetch(client, topic, 1, MaxBytes=limit))
+            )
         for isolation in (0, 1):
-            seen[f"isolation {isolation}"] = one(
+            seen[f"isolation {isolation}"] = first_partition(
                 comparable(fetch(client, topic, 14, IsolationLevel=isolation))
             )
     return seen
@@ -55,11 +57,11 @@ def leader_epochs(broker: Broker) -> Any:
         create_topic(client, topic)
         fill(client, topic, 3)
         for current in (-1, 0, 1, 99, -2):
-            seen[f"fetch at {current}"] = one(
+            seen[f"fetch at {current}"] = first_partition(
                 comparable(fetch(client, topic, 0, partition_fields={"CurrentLeaderEpoch": current}))
             )
         for last in (-1, 0, 1, 99):
-            seen[f"last fetched {last}"] = one(
+            seen[f"last fetched {last}"] = first_partition(
                 comparable(fetch(client, topic, 2, partition_fields={"LastFetchedEpoch": last}))
             )
         for version in versions_of("OffsetForLeaderEpoch"):
@@ -201,9 +203,9 @@ def long_polls(broker: Broker) -> Any:
             answer = comparable(client.receive("Fetch", 11))
             spent = time.monotonic() - started
             return {
-                "batches": len(one(answer)["Records"]),
+                "batches": len(first_partition(answer)["Records"]),
                 "waited": "all its time" if spent >= wait_ms / 1000 else "less",
-                "error": one(answer)["ErrorCode"],
+                "error": first_partition(answer)["ErrorCode"],
             }
 
         seen["nothing comes"] = poll(0, 600, 1, 0)
@@ -298,12 +300,12 @@ def delete_records(broker: Broker) -> Any:
         seen["unknown partition"] = delete(0, partition=7)
         seen["unknown topic"] = delete(0, name="raw-fetch-nowhere")
         seen["internal topic"] = delete(0, name="__cluster_metadata")
-        seen["fetch below"] = one(comparable(fetch(client, topic, 1)))
-        seen["fetch at the start"] = one(comparable(fetch(client, topic, 3)))
+        seen["fetch below"] = first_partition(comparable(fetch(client, topic, 1)))
+        seen["fetch at the start"] = first_partition(comparable(fetch(client, topic, 3)))
         seen["earliest"] = list_offsets(client, topic, -2)
         seen["by timestamp below"] = list_offsets(client, topic, 0)
         seen["to the end"] = delete(-1)
-        seen["fetch at the end"] = one(comparable(fetch(client, topic, 10)))
+        seen["fetch at the end"] = first_partition(comparable(fetch(client, topic, 10)))
         seen["all ends"] = [list_offsets(client, topic, timestamp) for timestamp in (-1, -2, -3)]
         compact = "raw-fetch-delete-compact"
         create_topic(client, compact, 1, {"cleanup.policy": "compact"})

@@ -15,7 +15,7 @@ Parts = list[tuple[str | bytes, list[int]]]
 """Topics, by name or by id, and partitions of them."""
 
 
-def call(
+def session_fetch(
     client: RawClient,
     session: int,
     epoch: int,
@@ -50,7 +50,7 @@ def call(
     )
 
 
-def told(answer: Fields) -> list[Any]:
+def summarize_partitions(answer: Fields) -> list[Any]:
     """Each partition of an answer in its place: its index, its error and how many batches it has."""
     return [
         [topic.get("Topic", ""), partition["PartitionIndex"], partition["ErrorCode"], len(batches)]
@@ -61,7 +61,7 @@ def told(answer: Fields) -> list[Any]:
 
 
 @scenario()
-def emptied(broker: Broker) -> Any:
+def session_without_partitions(broker: Broker) -> Any:
     """A request that leaves its session without partitions is answered, and the session is gone."""
     name = "raw-fetch-sessions-emptied"
     seen: dict[str, Any] = {}
@@ -78,31 +78,31 @@ def emptied(broker: Broker) -> Any:
                 ("one that is not there", [7], [7, 0]),
                 ("nothing", [], [0]),
             ):
-                session = call(client, 0, 0, [(topic, [0])], version=version)["SessionId"]
+                session = session_fetch(client, 0, 0, [(topic, [0])], version=version)["SessionId"]
                 parts: Parts = [(topic, asked)] if asked else []
-                last = call(client, session, 1, parts, [(topic, forgotten)], version)
-                after = call(client, session, 2, [], version=version)
+                last = session_fetch(client, session, 1, parts, [(topic, forgotten)], version)
+                after = session_fetch(client, session, 2, [], version=version)
                 seen[f"{what}, v{version}"] = [comparable(last), comparable(after)]
-        empty = call(client, 0, 0, [])["SessionId"]
-        seen["empty from the start"] = [comparable(call(client, empty, 1, [])), empty != 0]
+        empty = session_fetch(client, 0, 0, [])["SessionId"]
+        seen["empty from the start"] = [comparable(session_fetch(client, empty, 1, [])), empty != 0]
     return seen
 
 
 @scenario()
-def order(broker: Broker) -> Any:
+def partition_order(broker: Broker) -> Any:
     """Partitions come in the order of the first answer, where those that are not there come last."""
     name, later = "raw-fetch-sessions-order", "raw-fetch-sessions-order-later"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         topic_id = create_topic(client, name, 2)
-        by_name = call(client, 0, 0, [(later, [0]), (name, [3, 1, 0])])
-        by_id = call(client, 0, 0, [(bytes(15) + b"\7", [0]), (topic_id, [3, 1, 0])], version=13)
-        seen["at first"] = [told(by_name), told(by_id)]
+        by_name = session_fetch(client, 0, 0, [(later, [0]), (name, [3, 1, 0])])
+        by_id = session_fetch(client, 0, 0, [(bytes(15) + b"\7", [0]), (topic_id, [3, 1, 0])], version=13)
+        seen["at first"] = [summarize_partitions(by_name), summarize_partitions(by_id)]
         sessions = {11: by_name["SessionId"], 13: by_id["SessionId"]}
         added: Parts = [(name, [2])]
         seen["added"] = [
-            told(call(client, sessions[11], 1, added)),
-            told(call(client, sessions[13], 1, [(topic_id, [2])], version=13)),
+            summarize_partitions(session_fetch(client, sessions[11], 1, added)),
+            summarize_partitions(session_fetch(client, sessions[13], 1, [(topic_id, [2])], version=13)),
         ]
         create_topic(client, later)
         client.call(
@@ -115,8 +115,10 @@ def order(broker: Broker) -> Any:
         for epoch in range(2, 8):
             for version, session in sessions.items():
                 # Room for one batch: each in its turn.
-                answer = call(client, session, epoch, [], version=version, MaxBytes=1)
-                seen[f"epoch {epoch}, v{version}"] = told(answer)
+                answer = session_fetch(client, session, epoch, [], version=version, MaxBytes=1)
+                seen[f"epoch {epoch}, v{version}"] = summarize_partitions(answer)
         for version, session in sessions.items():
-            seen[f"all, v{version}"] = told(call(client, session, 8, [], version=version, MaxBytes=1 << 20))
+            seen[f"all, v{version}"] = summarize_partitions(
+                session_fetch(client, session, 8, [], version=version, MaxBytes=1 << 20)
+            )
     return seen

@@ -37,7 +37,7 @@ def zstd(broker: Broker) -> Any:
 
 
 @scenario()
-def replicas(broker: Broker) -> Any:
+def replica_ids(broker: Broker) -> Any:
     """Replica ids that are none of the partition's, with and without leader epochs."""
     topic = "raw-fetch-replicas"
     seen: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def replicas(broker: Broker) -> Any:
 
 
 @scenario()
-def divergence(broker: Broker) -> Any:
+def diverging_epoch(broker: Broker) -> Any:
     """An epoch that diverges, in a session that goes on in versions without a place for it."""
     topic = "raw-fetch-divergence"
     seen: dict[str, Any] = {}

@@ -33,7 +33,7 @@ def api_versions(broker: Broker) -> Any:
 
 
 @scenario()
-def api_versions_from_the_future(broker: Broker) -> Any:
+def api_versions_unsupported_version(broker: Broker) -> Any:
     """Error 35 comes in the body of version 0, naming the range of ApiVersions itself."""
     seen = {}
     for version in (5, 6, 99, 32767):
@@ -89,7 +89,7 @@ def unknown_apis(broker: Broker) -> Any:
 
 
 @scenario()
-def sizes(broker: Broker) -> Any:
+def frame_sizes(broker: Broker) -> Any:
     """Frame sizes that are not possible; socket.request.max.bytes is 20,000,000 here."""
     seen = {}
     for size in (-1, -(2**31), 0, 1, 7, 20_000_001, 2**31 - 1):
@@ -101,7 +101,7 @@ def sizes(broker: Broker) -> Any:
 
 
 @scenario()
-def half_a_frame(broker: Broker) -> Any:
+def incomplete_frame(broker: Broker) -> Any:
     """A connection that sends half a frame and waits keeps nobody else from being served."""
     frame = encode_request("ApiVersions", 0, {})
     with RawClient(broker.bootstrap) as slow, RawClient(broker.bootstrap) as other:
@@ -158,7 +158,7 @@ def trailing_bytes(broker: Broker) -> Any:
 
 
 @scenario()
-def lying_lengths(broker: Broker) -> Any:
+def invalid_lengths(broker: Broker) -> Any:
     """Array counts and string lengths that reach past the frame, or below zero."""
     header_v1 = struct.pack(">hhih", 3, 4, 7, -1)
     header_v2 = struct.pack(">hhih", 3, 12, 7, -1) + b"\0"
@@ -185,7 +185,7 @@ def lying_lengths(broker: Broker) -> Any:
 
 
 @scenario()
-def answers_in_order(broker: Broker) -> Any:
+def responses_in_order(broker: Broker) -> Any:
     """Requests pipelined on one connection are answered in their order, whatever waits among them."""
     with RawClient(broker.bootstrap) as client:
         sent = []
@@ -201,7 +201,7 @@ def answers_in_order(broker: Broker) -> Any:
 
 
 @scenario()
-def answers_before_the_end(broker: Broker) -> Any:
+def responses_before_close(broker: Broker) -> Any:
     """What was asked for before a frame that ends the connection, and arrives with it, is answered."""
     topic = "raw-frames-before-the-end"
     good = encode_request("Metadata", 9, {"Topics": []})

@@ -80,7 +80,7 @@ def described(client: RawClient, group: str, version: int = 4, **fields: Any) ->
     return result
 
 
-def own(client: RawClient, group: str) -> dict[str, str]:
+def group_overrides(client: RawClient, group: str) -> dict[str, str]:
     """What is set for a group itself."""
     entries = described(client, group)["Configs"].items()
     return {name: entry["Value"] for name, entry in entries if entry["ConfigSource"] == 8}
@@ -95,22 +95,24 @@ def alter(
 ) -> Any:
     configs = [{"Name": key, "ConfigOperation": how, "Value": value} for key, how, value in changes]
     wanted = {"ResourceType": GROUP, "ResourceName": group, "Configs": configs}
-    return outcome(client.call("IncrementalAlterConfigs", version, Resources=[wanted], ValidateOnly=check))
+    return codes_and_messages(
+        client.call("IncrementalAlterConfigs", version, Resources=[wanted], ValidateOnly=check)
+    )
 
 
 def replace(client: RawClient, group: str, configs: dict[str, str | None], *, check: bool = False) -> Any:
     listed = [{"Name": key, "Value": value} for key, value in configs.items()]
     wanted = {"ResourceType": GROUP, "ResourceName": group, "Configs": listed}
-    return outcome(client.call("AlterConfigs", 2, Resources=[wanted], ValidateOnly=check))
+    return codes_and_messages(client.call("AlterConfigs", 2, Resources=[wanted], ValidateOnly=check))
 
 
-def outcome(answer: dict[str, Any]) -> list[tuple[int, str | None]]:
+def codes_and_messages(answer: dict[str, Any]) -> list[tuple[int, str | None]]:
     """Codes, and what is wrong in Kafka's words: a person who mistypes a setting reads them."""
     return [(response["ErrorCode"], response["ErrorMessage"]) for response in answer["Responses"]]
 
 
 @scenario()
-def describe(broker: Broker) -> Any:
+def described_configs(broker: Broker) -> Any:
     """A group without settings of its own, in each version, with and without synonyms."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -124,7 +126,7 @@ def describe(broker: Broker) -> Any:
 
 
 @scenario()
-def refused(broker: Broker) -> Any:
+def rejected_configs(broker: Broker) -> Any:
     """Settings that no group may have, by both requests."""
     seen: dict[str, Any] = {}
     group = "raw-group-configs-wrong"
@@ -140,12 +142,12 @@ def refused(broker: Broker) -> Any:
         seen["no name"] = alter(client, "", (key, SET, "50000"))
         seen["replace: no value"] = replace(client, group, {key: None})
         seen["replace: no name"] = replace(client, "", {key: "50000"})
-        seen["after"] = own(client, group)
+        seen["after"] = group_overrides(client, group)
     return seen
 
 
 @scenario()
-def changed(broker: Broker) -> Any:
+def altered_configs(broker: Broker) -> Any:
     """Settings of a group set, changed, replaced and removed."""
     seen: dict[str, Any] = {}
     key = "consumer.session.timeout.ms"
@@ -153,25 +155,28 @@ def changed(broker: Broker) -> Any:
         for index, (label, configs) in enumerate(RIGHT.items()):
             group = f"raw-group-configs-{index}"
             changes = [(name, SET, value) for name, value in configs.items()]
-            seen[f"{label}: checked"] = alter(client, group, *changes, check=True), own(client, group)
+            seen[f"{label}: checked"] = (
+                alter(client, group, *changes, check=True),
+                group_overrides(client, group),
+            )
             [(code, message)] = alter(client, group, *changes)
             seen[f"{label}: set"] = code, message
             wanted = 0 if code else len(configs)
-            until(lambda group=group, wanted=wanted: len(own(client, group)) == wanted)  # type: ignore[misc]
-            seen[f"{label}: then"] = own(client, group)
+            until(lambda group=group, wanted=wanted: len(group_overrides(client, group)) == wanted)  # type: ignore[misc]
+            seen[f"{label}: then"] = group_overrides(client, group)
         group = "raw-group-configs-0"
         seen["synonyms"] = described(client, group, IncludeSynonyms=True)["Configs"][key]
         # What the request leaves alone still counts: 50000 of before is too short for this.
         seen["delete one"] = alter(client, group, ("consumer.heartbeat.interval.ms", DELETE, None))
-        until(lambda: len(own(client, group)) == 1)
-        seen["one left"] = own(client, group)
+        until(lambda: len(group_overrides(client, group)) == 1)
+        seen["one left"] = group_overrides(client, group)
         seen["delete what is not set"] = alter(client, group, ("share.session.timeout.ms", DELETE, None))
         seen["delete what does not exist"] = alter(client, group, ("no.such", DELETE, None))
         seen["replace checked"] = replace(client, group, {"streams.num.standby.replicas": "1"}, check=True)
         seen["replace"] = replace(client, group, {"streams.num.standby.replicas": "1"})
-        until(lambda: key not in own(client, group))
-        seen["replaced"] = own(client, group)
+        until(lambda: key not in group_overrides(client, group))
+        seen["replaced"] = group_overrides(client, group)
         seen["replace by nothing"] = replace(client, group, {})
-        until(lambda: not own(client, group))
-        seen["bare"] = own(client, group)
+        until(lambda: not group_overrides(client, group))
+        seen["bare"] = group_overrides(client, group)
     return seen

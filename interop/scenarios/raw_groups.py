@@ -18,7 +18,7 @@ PROTOCOLS = [{"Name": "range", "Metadata": SUBSCRIPTION}, {"Name": "roundrobin",
 COMMITTED = "raw-groups-committed"
 
 
-def prepare(client: RawClient, group: str) -> None:
+def prepare_group(client: RawClient, group: str) -> None:
     """A coordinator for the group, and a topic to commit for."""
     wait_for_coordinator(client, group)
     answer = client.call(
@@ -58,7 +58,7 @@ class Member:
             fields["GroupInstanceId"] = self.instance
         self.client.send("JoinGroup", version, **{**fields, **changes})
 
-    def joined(self, version: int = 7) -> Any:
+    def receive_join(self, version: int = 7) -> Any:
         """The answer to the join that was sent; the member's id and generation follow it."""
         answer = self.client.receive("JoinGroup", version)
         if answer["ErrorCode"] in (0, 79):
@@ -70,10 +70,10 @@ class Member:
     def join(self, version: int = 7, **changes: Any) -> Any:
         """Join, with the second round that MEMBER_ID_REQUIRED asks for."""
         self.send_join(version, **changes)
-        answer = self.joined(version)
+        answer = self.receive_join(version)
         if answer["ErrorCode"] == 79:
             self.send_join(version, **changes)
-            answer = self.joined(version)
+            answer = self.receive_join(version)
         return answer
 
     def sync(self, assignments: dict[str, bytes] | None = None, version: int = 5, **changes: Any) -> Any:
@@ -128,17 +128,17 @@ def one_member(broker: Broker) -> Any:
     group = "raw-groups-one"
     seen: dict[str, Any] = {}
     with Member(broker, group) as member:
-        prepare(member.client, group)
+        prepare_group(member.client, group)
         seen["describe before"] = describe(member.client, group)
         seen["heartbeat before"] = member.heartbeat(MemberId="nobody")
         seen["sync before"] = comparable(member.sync(MemberId="nobody"))
         seen["leave before"] = member.leave({"MemberId": "nobody", "GroupInstanceId": None})
         member.send_join()
-        first = member.joined()
+        first = member.receive_join()
         seen["asked for an id"] = comparable(first)
         seen["describe while pending"] = describe_stored(member.client, group)
         member.send_join()
-        seen["joined"] = comparable(member.joined())
+        seen["joined"] = comparable(member.receive_join())
         seen["describe before sync"] = describe(member.client, group)
         seen["heartbeat before sync"] = member.heartbeat()
         seen["commit before sync"] = member.commit(COMMITTED, 1)
@@ -168,7 +168,7 @@ def one_member(broker: Broker) -> Any:
         seen["leave again"] = member.leave()
         seen["describe empty"] = describe(member.client, group)
         seen["heartbeat after"] = member.heartbeat()
-        seen["list"] = listed(member.client, group)
+        seen["list"] = list_group(member.client, group)
         seen["delete"] = delete(member.client, group)
         seen["delete again"] = delete(member.client, group)
         seen["describe after"] = describe(member.client, group)
@@ -188,7 +188,7 @@ def describe_stored(client: RawClient, group: str) -> Any:
     return answer
 
 
-def listed(client: RawClient, group: str, version: int = 5, **fields: Any) -> Any:
+def list_group(client: RawClient, group: str, version: int = 5, **fields: Any) -> Any:
     answer = client.call("ListGroups", version, **fields)
     return [comparable(entry) for entry in answer["Groups"] if entry["GroupId"] == group]
 
@@ -206,9 +206,9 @@ def join_requests(broker: Broker) -> Any:
     for version in versions_of("JoinGroup"):
         with Member(broker, f"raw-groups-join-v{version}") as member:
             member.send_join(version)
-            seen[f"v{version}"] = comparable(member.joined(version))
+            seen[f"v{version}"] = comparable(member.receive_join(version))
             member.send_join(version)
-            seen[f"v{version} with an id"] = comparable(member.joined(version))
+            seen[f"v{version} with an id"] = comparable(member.receive_join(version))
     changes: dict[str, dict[str, Any]] = {
         "empty group": {"GroupId": ""},
         "session 5 s": {"SessionTimeoutMs": 5999},
@@ -233,7 +233,7 @@ def join_requests(broker: Broker) -> Any:
             member.client.socket.settimeout(8)
             member.send_join(7, **change)
             try:
-                seen[label] = comparable(member.joined())
+                seen[label] = comparable(member.receive_join())
             except EOFError:
                 seen[label] = "closed"
     return seen
@@ -245,11 +245,11 @@ def two_members(broker: Broker) -> Any:
     group = "raw-groups-two"
     seen: dict[str, Any] = {}
     with Member(broker, group) as first, Member(broker, group) as second:
-        prepare(first.client, group)
+        prepare_group(first.client, group)
         first.join()
         first.sync({first.member_id: b"everything"})
         second.send_join()
-        second.joined()
+        second.receive_join()
         second.send_join()
         for _ in range(200):
             beat = first.heartbeat()
@@ -260,7 +260,7 @@ def two_members(broker: Broker) -> Any:
         seen["commit during the rebalance"] = first.commit(COMMITTED, 5)
         seen["describe"] = describe(first.client, group)["GroupState"]
         first.send_join(Protocols=PROTOCOLS)
-        answers = {"first": first.joined(), "second": second.joined()}
+        answers = {"first": first.receive_join(), "second": second.receive_join()}
         seen["leader is the first"] = answers["second"]["Leader"] == first.member_id
         seen["answers"] = {name: comparable(answer) for name, answer in answers.items()}
         seen["protocol"] = answers["first"]["ProtocolName"]
@@ -281,7 +281,7 @@ def two_members(broker: Broker) -> Any:
         seen["old generation"] = second.heartbeat(GenerationId=1)
         # The follower joins again unchanged: nothing is rebalanced. The leader does so: everything is.
         second.send_join(Protocols=PROTOCOLS)
-        seen["follower joins unchanged"] = comparable(second.joined())
+        seen["follower joins unchanged"] = comparable(second.receive_join())
         seen["after that"] = describe(first.client, group)["GroupState"]
         seen["second leaves"] = second.leave()
         seen["first after"] = first.heartbeat()
@@ -294,7 +294,7 @@ def static_members(broker: Broker) -> Any:
     group = "raw-groups-static"
     seen: dict[str, Any] = {}
     with Member(broker, group, "i1") as old, Member(broker, group, "i1") as new:
-        prepare(old.client, group)
+        prepare_group(old.client, group)
         seen["joined"] = comparable(old.join())
         seen["synced"] = comparable(old.sync({old.member_id: b"mine"}))
         seen["rejoined"] = comparable(new.join(8))
@@ -318,7 +318,7 @@ def session_expires(broker: Broker) -> Any:
     """A member that falls silent is dropped after its session; the shortest session is 6 s."""
     group = "raw-groups-expire"
     with Member(broker, group) as member, RawClient(broker.bootstrap) as other:
-        prepare(member.client, group)
+        prepare_group(member.client, group)
         member.join(SessionTimeoutMs=6000)
         member.sync({member.member_id: b"x"})
         started = time.monotonic()
@@ -392,7 +392,7 @@ def offsets(broker: Broker) -> Any:
         )
         seen["fetched back"] = fetch_offsets(client, 8, group, topic, topic_id, [1])
         seen["describe"] = describe(client, group)
-        seen["list"] = listed(client, group)
+        seen["list"] = list_group(client, group)
         seen["nothing"] = comparable(
             client.call("OffsetCommit", 9, GroupId=group, GenerationIdOrMemberEpoch=-1, Topics=[])
         )
@@ -463,11 +463,11 @@ def every_version(broker: Broker) -> Any:
         seen["describe empty name"] = describe(client, "")
         seen["describe none"] = comparable(client.call("DescribeGroups", 5, Groups=[]))
         for version in versions_of("ListGroups"):
-            seen[f"list v{version}"] = listed(client, group, version)
+            seen[f"list v{version}"] = list_group(client, group, version)
         for states in (["Stable"], ["stable"], ["Empty"], ["Nonsense"], []):
-            seen[f"list {states}"] = listed(client, group, 4, StatesFilter=states)
+            seen[f"list {states}"] = list_group(client, group, 4, StatesFilter=states)
         for types in (["classic"], ["Classic"], ["consumer"], ["nonsense"], []):
-            seen[f"list types {types}"] = listed(client, group, 5, TypesFilter=types)
+            seen[f"list types {types}"] = list_group(client, group, 5, TypesFilter=types)
         for version in versions_of("Heartbeat"):
             changes = {"GroupInstanceId": None} if version >= 3 else {}
             seen[f"heartbeat v{version}"] = member.heartbeat(version, **changes)

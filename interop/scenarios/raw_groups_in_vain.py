@@ -11,7 +11,7 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_groups import Member
 from interop.scenarios.raw_topics import until
-from interop.scenarios.raw_transactions import Id, ready
+from interop.scenarios.raw_transactions import TransactionalId, wait_for_transaction_coordinator
 from interop.tools import another
 
 TOPIC = "in-vain"
@@ -33,7 +33,7 @@ def commit(client: RawClient, group: str, metadata: str, version: int = 8, **mem
     return code
 
 
-def seen(client: RawClient, group: str) -> list[Any]:
+def group_state(client: RawClient, group: str) -> list[Any]:
     listed = client.call("ListGroups", 5)["Groups"]
     classic = client.call("DescribeGroups", 6, Groups=[group])["Groups"][0]
     consumer = client.call("ConsumerGroupDescribe", 1, GroupIds=[group])["Groups"][0]
@@ -44,12 +44,12 @@ def seen(client: RawClient, group: str) -> list[Any]:
     ]
 
 
-LONG = {"SessionTimeoutMs": 600_000, "RebalanceTimeoutMs": 600_000}
+LONG_TIMEOUTS = {"SessionTimeoutMs": 600_000, "RebalanceTimeoutMs": 600_000}
 """No timer is to write anything while a scenario looks."""
 
-AT_ONCE = {"group.initial.rebalance.delay.ms": "0", "group.coordinator.append.linger.ms": "0"}
+WITHOUT_DELAYS = {"group.initial.rebalance.delay.ms": "0", "group.coordinator.append.linger.ms": "0"}
 
-REFUSED_GROUPS: dict[str, tuple[int, dict[str, Any]]] = {
+REJECTED_GROUPS: dict[str, tuple[int, dict[str, Any]]] = {
     "at once": (3, {}),
     "static": (9, {"GroupInstanceId": "i"}),
     "a member id first": (7, {}),
@@ -58,46 +58,56 @@ REFUSED_GROUPS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @scenario(seconds=120)
-def groups_that_the_log_refuses(broker: Broker) -> Any:
+def records_too_large(broker: Broker) -> Any:
     """A classic group whose first record is too large for its log is none, and replaces none."""
     told: dict[str, Any] = {}
-    with another(broker, {**ONE_STATE_PARTITION, **AT_ONCE}) as own, RawClient(own.bootstrap) as client:
+    with (
+        another(broker, {**ONE_STATE_PARTITION, **WITHOUT_DELAYS}) as own,
+        RawClient(own.bootstrap) as client,
+    ):
         wait_for_coordinator(client, "any")
         create_topic(client, TOPIC)
-        for name in REFUSED_GROUPS:
+        for name in REJECTED_GROUPS:
             heartbeat(client, f"was, {name}", "m", 0)
             commit(client, f"was, {name}", "kept", 9, MemberId="m", GenerationIdOrMemberEpoch=2)
             heartbeat(client, f"was, {name}", "m", -1)
-        limit(client, "30")
+        set_max_message_bytes(client, "30")
         until(lambda: commit(client, "any", "refused") != 0)
-        for name, (version, fields) in REFUSED_GROUPS.items():
+        for name, (version, fields) in REJECTED_GROUPS.items():
             for group in (f"new, {name}", f"was, {name}"):
                 with Member(own, group) as member:
-                    member.send_join(version, **{**LONG, **fields})
-                    answer = member.joined(version)
-                    told[group] = [comparable(answer), seen_once(client, group), fetched(client, group)]
+                    member.send_join(version, **{**LONG_TIMEOUTS, **fields})
+                    answer = member.receive_join(version)
+                    told[group] = [
+                        comparable(answer),
+                        group_state_once(client, group),
+                        fetched_offsets(client, group),
+                    ]
                     if answer["MemberId"]:
-                        member.send_join(version, **{**LONG, **fields})
-                        told[group] += [member.joined(version)["ErrorCode"], seen_once(client, group)]
-        limit(client, None)
+                        member.send_join(version, **{**LONG_TIMEOUTS, **fields})
+                        told[group] += [
+                            member.receive_join(version)["ErrorCode"],
+                            group_state_once(client, group),
+                        ]
+        set_max_message_bytes(client, None)
         until(lambda: commit(client, "any", "small") == 0)
         for group, steps in told.items():
             with Member(own, group) as member:
                 steps += [
-                    seen_once(client, group),
-                    member.join(**LONG)["GenerationId"],
-                    seen_once(client, group),
+                    group_state_once(client, group),
+                    member.join(**LONG_TIMEOUTS)["GenerationId"],
+                    group_state_once(client, group),
                 ]
     return told
 
 
-def seen_once(client: RawClient, group: str) -> list[Any]:
+def group_state_once(client: RawClient, group: str) -> list[Any]:
     """As `seen`; ListGroups of Kafka's has a group twice that a refused one was to replace."""
-    listed, *described = seen(client, group)
+    listed, *described = group_state(client, group)
     return [listed[:1], *described]
 
 
-def limit(client: RawClient, max_message_bytes: str | None) -> None:
+def set_max_message_bytes(client: RawClient, max_message_bytes: str | None) -> None:
     """How large a batch of the offsets topic may be; None: as large as ever."""
     change = {
         "Name": "max.message.bytes",
@@ -108,7 +118,7 @@ def limit(client: RawClient, max_message_bytes: str | None) -> None:
     client.call("IncrementalAlterConfigs", 1, Resources=[resource], ValidateOnly=False)
 
 
-def fetched(client: RawClient, group: str) -> list[Any]:
+def fetched_offsets(client: RawClient, group: str) -> list[Any]:
     """The group's offset as it is stored, and as those see it who want a stable one."""
     topics = [{"Name": TOPIC, "PartitionIndexes": [0]}]
     told: list[Any] = []
@@ -122,14 +132,14 @@ def fetched(client: RawClient, group: str) -> list[Any]:
 
 
 @scenario(seconds=120)
-def the_empty_id(broker: Broker) -> Any:
+def empty_group_id(broker: Broker) -> Any:
     """TxnOffsetCommit for the group "": nothing about its transaction is looked at, or changed."""
     told: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        ready(client, "any")
+        wait_for_transaction_coordinator(client, "any")
         create_topic(client, TOPIC)
         for version in range(6):
-            one = Id(client, f"raw-in-vain-{version}")
+            one = TransactionalId(client, f"raw-in-vain-{version}")
             one.init()
             for begun in (False, True):
                 if begun:
@@ -145,7 +155,7 @@ def the_empty_id(broker: Broker) -> Any:
                     answer = client.call(
                         "TxnOffsetCommit",
                         version,
-                        **{**one.who, **other},
+                        **{**one.identity, **other},
                         GroupId="",
                         Topics=[{"Name": TOPIC, "Partitions": [partition]}],
                     )
@@ -173,13 +183,13 @@ def heartbeat(client: RawClient, group: str, member: str, epoch: int, **fields: 
     return [answer["ErrorCode"], bool(answer["ErrorMessage"]), answer["MemberEpoch"], partitions]
 
 
-def state(client: RawClient, group: str) -> list[Any]:
+def described_state(client: RawClient, group: str) -> list[Any]:
     found = client.call("ConsumerGroupDescribe", 1, GroupIds=[group])["Groups"][0]
     return [found[name] for name in ("GroupState", "GroupEpoch", "AssignmentEpoch", "AssignorName")]
 
 
 @scenario(seconds=120)
-def an_assignor_that_is_gone(broker: Broker) -> Any:
+def removed_assignor(broker: Broker) -> Any:
     """Its members named it when the broker still had it: no new target until most name another, or none."""
     told: dict[str, Any] = {}
     with another(broker, {"group.consumer.assignment.interval.ms": "0"}) as own:
@@ -195,18 +205,18 @@ def an_assignor_that_is_gone(broker: Broker) -> Any:
         with RawClient(own.bootstrap) as client:
             wait_for_coordinator(client, "any")
             for group, steps in told.items():
-                steps += [heartbeat(client, group, "m", 2), state(client, group)]
+                steps += [heartbeat(client, group, "m", 2), described_state(client, group)]
                 if group != "grows":
-                    steps += [heartbeat(client, group, "second", 0), state(client, group)]
+                    steps += [heartbeat(client, group, "second", 0), described_state(client, group)]
             told["leaves"] += [
                 heartbeat(client, "leaves", "m", -1),
                 heartbeat(client, "leaves", "second", 0),
-                state(client, "leaves"),
+                described_state(client, "leaves"),
             ]
             told["names another"] += [
                 heartbeat(client, "names another", "m", 2, ServerAssignor="range"),
                 heartbeat(client, "names another", "second", 0),
-                state(client, "names another"),
+                described_state(client, "names another"),
             ]
             client.call(
                 "CreatePartitions",
@@ -219,9 +229,9 @@ def an_assignor_that_is_gone(broker: Broker) -> Any:
                 time.sleep(0.05)
             told["grows"] += [
                 heartbeat(client, "grows", "m", 2),
-                state(client, "grows"),
+                described_state(client, "grows"),
                 heartbeat(client, "grows", "m", 2, ServerAssignor="range"),
-                state(client, "grows"),
+                described_state(client, "grows"),
             ]
         own.stop()
         own.properties["group.consumer.assignors"] = "range,uniform"

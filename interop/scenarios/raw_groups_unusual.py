@@ -14,8 +14,8 @@ from interop.scenarios.raw_groups import (
     delete,
     describe,
     describe_stored,
-    listed,
-    prepare,
+    list_group,
+    prepare_group,
 )
 
 
@@ -25,11 +25,11 @@ def pending_members(broker: Broker) -> Any:
     group = "raw-groups-pending"
     seen: dict[str, Any] = {}
     with Member(broker, group) as member:
-        prepare(member.client, group)
+        prepare_group(member.client, group)
         member.send_join()
-        member.joined()
+        member.receive_join()
         describe_stored(member.client, group)
-        seen["list"] = listed(member.client, group)
+        seen["list"] = list_group(member.client, group)
         seen["heartbeat"] = member.heartbeat()
         seen["sync"] = comparable(member.sync())
         seen["commit"] = member.commit(COMMITTED, 1, GenerationIdOrMemberEpoch=0)
@@ -37,22 +37,22 @@ def pending_members(broker: Broker) -> Any:
         seen["leave"] = member.leave()
         seen["leave again"] = member.leave()
         member.send_join()
-        seen["join after all"] = comparable(member.joined())
+        seen["join after all"] = comparable(member.receive_join())
         member.send_join(MemberId="")
-        member.joined()
+        member.receive_join()
         seen["delete"] = delete(member.client, group)
         seen["join a deleted group"] = comparable(member.join())
     return seen
 
 
 @scenario()
-def other_kinds(broker: Broker) -> Any:
+def other_protocol_types(broker: Broker) -> Any:
     """Groups that are not of consumers: their offsets cannot be deleted while they have members."""
     seen: dict[str, Any] = {}
     for kind in ("consumer", "connect"):
         group = f"raw-groups-kind-{kind}"
         with Member(broker, group) as member:
-            prepare(member.client, group)
+            prepare_group(member.client, group)
             seen[f"{kind} joined"] = comparable(member.join(ProtocolType=kind))
             seen[f"{kind} delete offsets early"] = delete_offsets(member.client, group, (COMMITTED, [0]))
             given = {member.member_id: b"all", "stranger": b"nothing"}
@@ -87,7 +87,7 @@ def delete_offsets(client: RawClient, group: str, *topics: tuple[str, list[int]]
 
 
 @scenario()
-def many(broker: Broker) -> Any:
+def many_items(broker: Broker) -> Any:
     """What becomes of each of many topics, partitions and groups, with errors among them."""
     group, one, two, three = "raw-groups-orders", "raw-orders-1", "raw-orders-2", "raw-orders-3"
     seen: dict[str, Any] = {}

@@ -131,15 +131,15 @@ class Ports:
         }
         self.now = f"PLAINTEXT://{HERE}:{broker.port},CONTROLLER://{HERE}:{broker.controller_port}"
 
-    def filled(self, text: str) -> str:
+    def with_numbers(self, text: str) -> str:
         return text.format(now=self.now, **self.numbers)
 
-    def told(self, value: Any) -> Any:
+    def with_names(self, value: Any) -> Any:
         """The value with names for numbers."""
         if isinstance(value, dict):
-            return {self.told(key): self.told(item) for key, item in value.items()}
+            return {self.with_names(key): self.with_names(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.told(item) for item in value]
+            return [self.with_names(item) for item in value]
         for name, number in self.numbers.items():
             if value == number and not isinstance(value, bool):
                 return f"<{name}>"
@@ -148,7 +148,7 @@ class Ports:
         return value
 
 
-class Observer:
+class ListenerObserver:
     """Changes a broker's listeners and looks at what comes of it."""
 
     def __init__(self, broker: Broker) -> None:
@@ -158,10 +158,10 @@ class Observer:
 
     def change(self, settings: Settings, *, check: bool = False) -> Any:
         changes = [
-            (name, DELETE, None) if text is None else (name, SET, self.ports.filled(text))
+            (name, DELETE, None) if text is None else (name, SET, self.ports.with_numbers(text))
             for name, text in settings.items()
         ]
-        return self.ports.told(change(self.client, BROKER, "1", changes, check=check))
+        return self.ports.with_names(change(self.client, BROKER, "1", changes, check=check))
 
     def state(self) -> Any:
         """Which ports answer, and the keys as described, once neither changes any more.
@@ -184,7 +184,7 @@ class Observer:
                 ),
             }
             if found == before:
-                return self.ports.told(found)
+                return self.ports.with_names(found)
             assert time.monotonic() < deadline, found
             before = found
             time.sleep(PAUSE_S)
@@ -192,7 +192,7 @@ class Observer:
     def connect(self, port: str) -> RawClient:
         return RawClient(f"{HERE}:{self.ports.numbers[port]}")
 
-    def seen_through(self, port: str) -> Any:
+    def metadata_seen_at(self, port: str) -> Any:
         """What clients of this port are told of the cluster."""
         with self.connect(port) as client:
             wanted = [{"TopicId": bytes(16), "Name": TOPIC}]
@@ -213,7 +213,7 @@ class Observer:
     def endpoints(self, answer: Any) -> Any:
         """The answer with its brokers' ports by name, which would be lost as a value of chance."""
         for broker in answer.get("Brokers", ()):
-            broker["Host"] = f"{broker['Host']}:{self.ports.told(broker['Port'])}"
+            broker["Host"] = f"{broker['Host']}:{self.ports.with_names(broker['Port'])}"
         return comparable(answer)
 
 
@@ -226,18 +226,20 @@ def is_alive(client: RawClient) -> bool:
     return True
 
 
-def checked(observer: Observer, settings: list[dict[str, str]]) -> list[Any]:
-    return [[observer.ports.told(each), observer.change(each, check=True)] for each in settings]
+def validate(observer: ListenerObserver, settings: list[dict[str, str]]) -> list[Any]:
+    return [[observer.ports.with_names(each), observer.change(each, check=True)] for each in settings]
 
 
 @scenario()
-def looked_at(broker: Broker) -> Any:
+def validated_only(broker: Broker) -> Any:
     """What a broker says of other listeners, in which words; nothing is made."""
-    observer = Observer(broker)
+    observer = ListenerObserver(broker)
     with observer.client as client:
         cluster = [change(client, BROKER, "", [(name, SET, "x")]) for name in KEYS]
         edits = [
-            observer.ports.told(change(client, BROKER, "1", [(name, how, observer.ports.filled(text))]))
+            observer.ports.with_names(
+                change(client, BROKER, "1", [(name, how, observer.ports.with_numbers(text))])
+            )
             for how in (APPEND, SUBTRACT)
             for name, text in (
                 (LISTENERS, "EXTRA://127.0.0.1:{A}"),
@@ -246,23 +248,23 @@ def looked_at(broker: Broker) -> Any:
                 (MAP, "EXTRA:PLAINTEXT"),
             )
         ]
-        return [cluster, edits, checked(observer, CHECKED), observer.state()]
+        return [cluster, edits, validate(observer, CHECKED), observer.state()]
 
 
 @scenario(seconds=150)
-def taken_up_and_given_up(broker: Broker) -> Any:
+def added_and_removed(broker: Broker) -> Any:
     """One more listener, its connections, another address of it, and what the next starts make of it."""
     own = type(broker)()
     own.start()
     try:
         seen: list[Any] = []
-        observer = Observer(own)
+        observer = ListenerObserver(own)
         with observer.client as client:
             create_topic(client, TOPIC)
-            seen += [observer.state(), observer.seen_through("own")]
+            seen += [observer.state(), observer.metadata_seen_at("own")]
             more: dict[str, str | None] = {LISTENERS: "{now},EXTRA://127.0.0.1:{A}", MAP: THREE}
-            seen += [observer.change(more), observer.state(), observer.seen_through("A")]
-            seen.append(observer.seen_through("own"))
+            seen += [observer.change(more), observer.state(), observer.metadata_seen_at("A")]
+            seen.append(observer.metadata_seen_at("own"))
             with observer.connect("A") as one, observer.connect("A") as other:
                 seen.append([is_alive(one), is_alive(other)])
                 seen.append(observer.change({MAP: None}))
@@ -289,12 +291,12 @@ def taken_up_and_given_up(broker: Broker) -> Any:
         own.restart()
         observer.client = RawClient(own.bootstrap)
         with observer.client:
-            seen += [observer.state(), observer.seen_through("own"), observer.seen_through("A")]
+            seen += [observer.state(), observer.metadata_seen_at("own"), observer.metadata_seen_at("A")]
         own.properties.update(
             {
-                LISTENERS: observer.ports.filled("{now},EXTRA://127.0.0.1:{B}"),
+                LISTENERS: observer.ports.with_numbers("{now},EXTRA://127.0.0.1:{B}"),
                 MAP: THREE,
-                "advertised.listeners": observer.ports.filled(
+                "advertised.listeners": observer.ports.with_numbers(
                     "PLAINTEXT://127.0.0.1:{own},EXTRA://127.0.0.1:{B}"
                 ),
             }
@@ -302,7 +304,7 @@ def taken_up_and_given_up(broker: Broker) -> Any:
         own.restart()
         observer.client = RawClient(own.bootstrap)
         with observer.client:
-            seen += [observer.state(), observer.seen_through("B")]
+            seen += [observer.state(), observer.metadata_seen_at("B")]
             seen.append(observer.change({LISTENERS: "{now}"}))
             seen.append(observer.change({LISTENERS: None}))
         return seen
@@ -311,26 +313,26 @@ def taken_up_and_given_up(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def not_advertised(broker: Broker) -> Any:
+def without_advertised_listeners(broker: Broker) -> Any:
     """A broker without `advertised.listeners` takes listeners up, and never gives them up again."""
     own = type(broker)()
     del own.properties["advertised.listeners"]
     del own.properties[MAP]
     own.start()
     try:
-        observer = Observer(own)
+        observer = ListenerObserver(own)
         with observer.client as client:
             create_topic(client, TOPIC)
-            seen: list[Any] = [checked(observer, UNADVERTISED)]
+            seen: list[Any] = [validate(observer, UNADVERTISED)]
             more: dict[str, str | None] = {LISTENERS: "{now},EXTRA://127.0.0.1:{A}", MAP: THREE}
-            seen += [observer.change(more), observer.state(), observer.seen_through("A")]
+            seen += [observer.change(more), observer.state(), observer.metadata_seen_at("A")]
             seen.append(observer.change({LISTENERS: None, MAP: None}))
             seen.append(observer.change({LISTENERS: "{now}"}))
             seen.append(observer.state())
         own.restart()
         observer.client = RawClient(own.bootstrap)
         with observer.client:
-            seen += [observer.state(), observer.seen_through("own"), observer.seen_through("A")]
+            seen += [observer.state(), observer.metadata_seen_at("own"), observer.metadata_seen_at("A")]
         return seen
     finally:
         own.discard()

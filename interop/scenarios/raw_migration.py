@@ -67,7 +67,7 @@ def _read_assignment(data: bytes) -> Any:
     return [struct.unpack_from(">h", data)[0], found, data[position:]]
 
 
-class Classic(classic.Member):
+class ClassicMember(classic.Member):
     """A member of the classic protocol with a subscription."""
 
     def __init__(
@@ -86,11 +86,11 @@ class Classic(classic.Member):
         answer = super().join(version, **{"Protocols": self.protocols(), **changes})
         return comparable({**answer, "Leader": bool(answer["Leader"]), "Members": len(answer["Members"])})
 
-    def begin(self, version: int = 7) -> None:
+    def send_subscribed_join(self, version: int = 7) -> None:
         """Send a JoinGroup, whose answer may take its time."""
         self.send_join(version, Protocols=self.protocols())
 
-    def take(self, given: dict[str, bytes] | None = None, **changes: Any) -> Any:
+    def sync_assignment(self, given: dict[str, bytes] | None = None, **changes: Any) -> Any:
         """SyncGroup; what it gives is what the member owns from then on."""
         answer = self.sync(given, **changes)
         found = read_assignment(answer.pop("Assignment"))
@@ -98,19 +98,19 @@ class Classic(classic.Member):
             self.owned = found[1]
         return comparable({**answer, "Assignment": found})
 
-    def called(self) -> None:
+    def wait_for_rebalance(self) -> None:
         """Wait until a heartbeat is told of a rebalance that somebody else has begun."""
         until(lambda: self.heartbeat() == REBALANCE_IN_PROGRESS)
 
-    def again(self) -> Any:
+    def rejoin(self) -> Any:
         """What a client does when its heartbeat is told of a rebalance."""
         told = self.heartbeat()
         if told != REBALANCE_IN_PROGRESS:
             return told
-        return told, self.join(), self.take()
+        return told, self.join(), self.sync_assignment()
 
 
-class Mixed:
+class MixedGroup:
     """A group, members of both protocols, and names for their ids in what is seen."""
 
     def __init__(self, broker: Broker, group: str, client: RawClient) -> None:
@@ -118,11 +118,11 @@ class Mixed:
         self.group = group
         self.client = client
         self.topics = Topics(client)
-        self.members: list[Classic] = []
+        self.members: list[ClassicMember] = []
         wait_for_coordinator(client, group)
 
-    def classic(self, *topics: str, instance: str | None = None, version: int = 1) -> Classic:
-        member = Classic(self.broker, self.group, *topics, instance=instance, version=version)
+    def classic(self, *topics: str, instance: str | None = None, version: int = 1) -> ClassicMember:
+        member = ClassicMember(self.broker, self.group, *topics, instance=instance, version=version)
         self.members.append(member)
         return member
 
@@ -146,20 +146,20 @@ class Mixed:
             )
         return told, comparable(asked), listed(self.client, self.group)
 
-    def form(self, member: Classic, owned: Owned) -> Any:
+    def form_classic_group(self, member: ClassicMember, owned: Owned) -> Any:
         """Make a classic group of one member, its leader, with this assignment."""
-        return member.join(), member.take({member.member_id: assignment(owned)})
+        return member.join(), member.sync_assignment({member.member_id: assignment(owned)})
 
-    def stored(self) -> list[str]:
+    def stored_records(self) -> list[str]:
         """Its records. Where there is one for each member, their order is that of a hash map."""
-        lines = self.steady(stored(self.broker, self.group))
+        lines = self.normalize(stored(self.broker, self.group))
         found: list[str] = []
         for _, run in itertools.groupby(lines, key=lambda line: line[:18]):
             found += sorted(run)
         # So is that of the members in a classic group's record.
         return [re.sub(r'"members":\[(.*)\]', _sorted_members, line) for line in found]
 
-    def steady(self, seen: Any, *ids: str) -> Any:
+    def normalize(self, seen: Any, *ids: str) -> Any:
         """What was seen without the ids that chance decides."""
         written = json.dumps(seen, default=lambda value: value.decode("latin-1"))
         named = [(member.member_id, f"<member {at}>") for at, member in enumerate(self.members)]
@@ -175,35 +175,35 @@ def _sorted_members(match: re.Match[str]) -> str:
 
 
 @contextmanager
-def mixed(broker: Broker, group: str) -> Iterator[Mixed]:
+def mixed_group(broker: Broker, group: str) -> Iterator[MixedGroup]:
     with RawClient(broker.bootstrap) as client:
-        group_of_both = Mixed(broker, group, client)
+        group_of_both = MixedGroup(broker, group, client)
         yield group_of_both
         for member in group_of_both.members:
             member.__exit__()
 
 
 @scenario()
-def there_and_back(broker: Broker) -> Any:
+def upgraded_and_downgraded(broker: Broker) -> Any:
     """A classic group gets a consumer of the new protocol, hands half over, and takes it back."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-back"
-    with mixed(broker, "raw-migration-back") as group:
+    with mixed_group(broker, "raw-migration-back") as group:
         group.topics.create(topic, 4)
         old = group.classic(topic)
-        seen["classic"] = group.form(old, {topic: [0, 1, 2, 3]})
+        seen["classic"] = group.form_classic_group(old, {topic: [0, 1, 2, 3]})
         seen["commit"] = old.commit(topic, 5)
         new = group.consumer("new")
         seen["upgraded"] = new.join(topic)
         seen["described"] = group.described()
         seen["commit, both kinds"] = old.commit(topic, 6), new.commit(topic, 0, 7)
-        seen["syncs before it joins"] = old.take()
+        seen["syncs before it joins"] = old.sync_assignment()
         seen["heartbeat"] = old.heartbeat()
         seen["joins"] = old.join()
-        seen["given less"] = old.take()
+        seen["given less"] = old.sync_assignment()
         seen["described while it gives up"] = group.described()
         seen["new waits"] = new.ack()
-        seen["called again"] = old.again()
+        seen["called again"] = old.rejoin()
         seen["calm"] = old.heartbeat()
         seen["new has its half"] = new.send(), new.ack()
         seen["described balanced"] = group.described()
@@ -213,32 +213,32 @@ def there_and_back(broker: Broker) -> Any:
         seen["described classic"] = group.described()
         seen["heartbeat classic"] = old.heartbeat()
         seen["joins classic"] = old.join()
-        seen["leads"] = old.take({old.member_id: assignment({topic: [0, 1, 2, 3]})})
+        seen["leads"] = old.sync_assignment({old.member_id: assignment({topic: [0, 1, 2, 3]})})
         seen["stable"] = old.heartbeat(), group.described()
         seen["old leaves"] = old.leave()
         seen["new starts anew"] = new.join(topic)
-        seen["stored"] = group.stored()
-        return group.steady(seen)
+        seen["stored"] = group.stored_records()
+        return group.normalize(seen)
 
 
 @scenario()
-def joins_a_consumer_group(broker: Broker) -> Any:
+def classic_member_joins(broker: Broker) -> Any:
     """A consumer of the classic protocol joins a consumer group, step by step, and leaves."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-join"
-    with mixed(broker, "raw-migration-join") as group:
+    with mixed_group(broker, "raw-migration-join") as group:
         group.topics.create(topic, 4)
         new = group.consumer("new")
         seen["alone"] = new.join(topic)
         old = group.classic(topic)
-        old.begin()
-        seen["asked for an id"] = old.joined()
+        old.send_subscribed_join()
+        seen["asked for an id"] = old.receive_join()
         seen["before the interval is over"] = old.join()
-        seen["nothing yet"] = old.take(), group.described()
+        seen["nothing yet"] = old.sync_assignment(), group.described()
         time.sleep(modern.INTERVAL_S)
         seen["a target"] = new.send(), new.ack()
-        seen["old may have some"] = old.again()
-        seen["again"] = old.again()
+        seen["old may have some"] = old.rejoin()
+        seen["again"] = old.rejoin()
         seen["described"] = group.described()
         again = group.classic(topic, version=0)
         seen["version 3 needs no id"] = again.join(version=3)
@@ -250,15 +250,15 @@ def joins_a_consumer_group(broker: Broker) -> Any:
             {"MemberId": "nobody", "GroupInstanceId": None},
         )
         seen["after"] = new.send(), group.described()
-        return group.steady(seen)
+        return group.normalize(seen)
 
 
 @scenario()
-def wrong_steps(broker: Broker) -> Any:
+def wrong_requests(broker: Broker) -> Any:
     """What members of the classic protocol are told in a consumer group that they take for another."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-wrong"
-    with mixed(broker, "raw-migration-wrong") as group:
+    with mixed_group(broker, "raw-migration-wrong") as group:
         group.topics.create(topic, 2)
         new = group.consumer("new")
         new.join(topic)
@@ -272,20 +272,20 @@ def wrong_steps(broker: Broker) -> Any:
         )
         time.sleep(modern.INTERVAL_S)
         seen["an id of its own"] = old.join(MemberId="old")
-        seen["synced"] = old.take()
+        seen["synced"] = old.sync_assignment()
         other = group.classic(topic)
         seen["other protocol"] = other.join(Protocols=[{"Name": "x", "Metadata": subscription(topic)}])
         seen["one in common"] = other.join(
             Protocols=[{"Name": "x", "Metadata": subscription(topic)}, protocols[1]]
         )
         epoch = old.generation
-        seen["sync, wrong generation"] = old.take(GenerationId=epoch + 1)
-        seen["sync, nobody"] = old.take(MemberId="nobody")
-        seen["sync, new"] = old.take(MemberId="new", GenerationId=new.epoch)
-        seen["sync, wrong type"] = old.take(ProtocolType="connect")
-        seen["sync, wrong protocol"] = old.take(ProtocolName="cooperative-sticky")
-        seen["sync, no names"] = old.take(ProtocolType=None, ProtocolName=None)
-        seen["sync, unknown instance"] = old.take(GroupInstanceId="i")
+        seen["sync, wrong generation"] = old.sync_assignment(GenerationId=epoch + 1)
+        seen["sync, nobody"] = old.sync_assignment(MemberId="nobody")
+        seen["sync, new"] = old.sync_assignment(MemberId="new", GenerationId=new.epoch)
+        seen["sync, wrong type"] = old.sync_assignment(ProtocolType="connect")
+        seen["sync, wrong protocol"] = old.sync_assignment(ProtocolName="cooperative-sticky")
+        seen["sync, no names"] = old.sync_assignment(ProtocolType=None, ProtocolName=None)
+        seen["sync, unknown instance"] = old.sync_assignment(GroupInstanceId="i")
         seen["heartbeat, wrong generation"] = old.heartbeat(GenerationId=epoch - 1)
         seen["heartbeat, nobody"] = old.heartbeat(MemberId="nobody")
         seen["heartbeat, new"] = old.heartbeat(MemberId="new", GenerationId=new.epoch)
@@ -295,11 +295,11 @@ def wrong_steps(broker: Broker) -> Any:
         seen["commit as new"] = old.commit(topic, 1, MemberId="new", GenerationIdOrMemberEpoch=epoch + 7)
         seen["commit, wrong generation"] = old.commit(topic, 1, GenerationIdOrMemberEpoch=epoch + 7)
         seen["deleted"] = comparable(group.client.call("DeleteGroups", 2, GroupsNames=[group.group]))
-        return group.steady(seen, other.member_id)
+        return group.normalize(seen, other.member_id)
 
 
 @scenario()
-def cannot_be_upgraded(broker: Broker) -> Any:
+def not_upgradable(broker: Broker) -> Any:
     """Classic groups that a consumer of the new protocol cannot join."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-cannot"
@@ -316,62 +316,64 @@ def cannot_be_upgraded(broker: Broker) -> Any:
         ),
     }
     for index, (label, (changes, given)) in enumerate(cases.items()):
-        with mixed(broker, f"raw-migration-cannot-{index}") as group:
+        with mixed_group(broker, f"raw-migration-cannot-{index}") as group:
             if not index:
                 group.topics.create(topic, 1)
                 ids = group.topics.ids
             group.topics.ids = ids
             old = group.classic(topic, instance="i")
             joined = old.join(**changes)
-            took = old.take({old.member_id: given}, ProtocolType=changes.get("ProtocolType", "consumer"))
+            took = old.sync_assignment(
+                {old.member_id: given}, ProtocolType=changes.get("ProtocolType", "consumer")
+            )
             new = group.consumer("new")
-            seen[label] = group.steady(
+            seen[label] = group.normalize(
                 [joined, took, new.join(topic, ServerAssignor="range"), old.heartbeat(), group.described()]
             )
     return seen
 
 
 @scenario()
-def while_it_rebalances(broker: Broker) -> Any:
+def upgraded_during_rebalance(broker: Broker) -> Any:
     """A classic group is upgraded while its members wait for each other."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-waits"
-    with mixed(broker, "raw-migration-waits") as group:
+    with mixed_group(broker, "raw-migration-waits") as group:
         group.topics.create(topic, 2)
         first, second = group.classic(topic), group.classic(topic)
-        group.form(first, {topic: [0, 1]})
-        second.begin()
-        second.joined()
-        second.begin()
-        first.called()
+        group.form_classic_group(first, {topic: [0, 1]})
+        second.send_subscribed_join()
+        second.receive_join()
+        second.send_subscribed_join()
+        first.wait_for_rebalance()
         new = group.consumer("new")
         seen["upgraded"] = new.join(topic, ServerAssignor="range")
-        seen["second is told"] = comparable(second.joined())
+        seen["second is told"] = comparable(second.receive_join())
         seen["described"] = len(group.described()[0]["Groups"][0]["Members"])
         seen["first joins"] = first.join()
         seen["second joins"] = second.join()["ErrorCode"]
-        return group.steady(seen)
+        return group.normalize(seen)
 
 
 @scenario()
-def a_member_without_the_protocol(broker: Broker) -> Any:
+def member_without_common_protocol(broker: Broker) -> Any:
     """Who waits to join, and does not know what the others go by, is in the way of an upgrade."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-lacks"
-    with mixed(broker, "raw-migration-lacks") as group:
+    with mixed_group(broker, "raw-migration-lacks") as group:
         group.topics.create(topic, 2)
         first, second = group.classic(topic), group.classic(topic)
-        group.form(first, {topic: [0, 1]})
+        group.form_classic_group(first, {topic: [0, 1]})
         sticky = second.protocols()[1:]
         second.send_join(7, Protocols=sticky)
-        second.joined()
+        second.receive_join()
         second.send_join(7, Protocols=sticky)
-        first.called()
+        first.wait_for_rebalance()
         seen["refused"] = group.consumer("new").join(topic, ServerAssignor="range")
-        seen["second is told"] = comparable(second.joined())
+        seen["second is told"] = comparable(second.receive_join())
         (asked,) = group.client.call("DescribeGroups", 5, Groups=[group.group])["Groups"]
         seen["state"] = asked["GroupState"]
-        return group.steady(seen)
+        return group.normalize(seen)
 
 
 @scenario()
@@ -379,63 +381,63 @@ def static_members(broker: Broker) -> Any:
     """Static members come back with the other protocol, one by one, and back again."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-static"
-    with mixed(broker, "raw-migration-static") as group:
+    with mixed_group(broker, "raw-migration-static") as group:
         group.topics.create(topic, 4)
         one, two = group.classic(topic, instance="i1"), group.classic(topic, instance="i2")
-        group.form(one, {topic: [0, 1, 2, 3]})
-        two.begin()
-        one.called()
-        one.begin()
-        one.joined()
-        two.joined()
+        group.form_classic_group(one, {topic: [0, 1, 2, 3]})
+        two.send_subscribed_join()
+        one.wait_for_rebalance()
+        one.send_subscribed_join()
+        one.receive_join()
+        two.receive_join()
         two.client.send(
             "SyncGroup", 5, GroupId=group.group, GenerationId=two.generation, MemberId=two.member_id,
             GroupInstanceId="i2", ProtocolType="consumer", ProtocolName="range", Assignments=[],
         )  # fmt: skip
         shares = {one.member_id: assignment({topic: [0, 1]}), two.member_id: assignment({topic: [2, 3]})}
-        seen["one syncs"] = one.take(shares)
+        seen["one syncs"] = one.sync_assignment(shares)
         two.client.receive("SyncGroup", 5)
         two.owned = {topic: [2, 3]}
         former = [one.member_id, two.member_id]
         new_one = group.consumer("new-1", "i1")
         seen["one is back, new"] = new_one.join(topic)
-        seen["the old one"] = one.heartbeat(), one.take(), one.commit(topic, 1)
+        seen["the old one"] = one.heartbeat(), one.sync_assignment(), one.commit(topic, 1)
         seen["described"] = group.described()
-        seen["two"] = two.again(), two.heartbeat()
+        seen["two"] = two.rejoin(), two.heartbeat()
         new_two = group.consumer("new-2", "i2")
         seen["two is back, new"] = new_two.join(topic)
         seen["two again, while it is there"] = group.consumer("new-3", "i2").join(topic)
         seen["described, all new"] = group.described()
         two.member_id, two.generation = "", -1
-        seen["two is back, old"] = two.join(), two.take()
+        seen["two is back, old"] = two.join(), two.sync_assignment()
         seen["new two is fenced"] = new_two.send()
         seen["described, mixed"] = group.described()
         one.member_id, one.generation = "", -1
-        seen["one is back, old: downgraded"] = one.join(), one.take()
+        seen["one is back, old: downgraded"] = one.join(), one.sync_assignment()
         seen["described, classic"] = group.described()
         seen["heartbeats"] = one.heartbeat(), two.heartbeat()
-        seen["stored"] = group.stored()
-        return group.steady(seen, *former)
+        seen["stored"] = group.stored_records()
+        return group.normalize(seen, *former)
 
 
 @scenario()
-def static_member_with_another_subscription(broker: Broker) -> Any:
+def static_member_with_new_subscription(broker: Broker) -> Any:
     """The last consumer of the new protocol comes back with the classic one, and wants something else."""
     seen: dict[str, Any] = {}
     topic, more = "raw-migration-a", "raw-migration-b"
-    with mixed(broker, "raw-migration-else") as group:
+    with mixed_group(broker, "raw-migration-else") as group:
         group.topics.create(topic, 2)
         group.topics.create(more, 1)
         new = group.consumer("new", "i")
         seen["alone"] = new.join(topic, SubscribedTopicRegex="raw-migration-a.*")
         time.sleep(0.5)  # the expression is matched after the answer
         old = group.classic(topic, instance="j")
-        seen["joined by"] = old.join(), old.take()
+        seen["joined by"] = old.join(), old.sync_assignment()
         back = group.classic(topic, more, instance="i")
-        seen["back"] = back.join(), back.take()
+        seen["back"] = back.join(), back.sync_assignment()
         seen["rebalances"] = old.heartbeat(), back.heartbeat(), group.described()
-        seen["stored"] = group.stored()
-        return group.steady(seen)
+        seen["stored"] = group.stored_records()
+        return group.normalize(seen)
 
 
 @scenario(seconds=120)
@@ -446,59 +448,59 @@ def before_the_first_generation(broker: Broker) -> Any:
     own = type(broker)({"group.initial.rebalance.delay.ms": "2000"})
     own.start()
     try:
-        with mixed(own, topic) as group:
+        with mixed_group(own, topic) as group:
             group.topics.create(topic, 1)
             old = group.classic(topic)
-            old.begin()
-            old.joined()
-            old.begin()
+            old.send_subscribed_join()
+            old.receive_join()
+            old.send_subscribed_join()
             time.sleep(0.5)
             new = group.consumer("new")
             seen["new"] = new.join(topic)
-            seen["old"] = comparable(old.joined())
+            seen["old"] = comparable(old.receive_join())
             seen["new again"] = new.join(topic)
             seen["described"] = group.described()
             seen["old joins again"] = old.join()
-            seen["leads"] = old.take({old.member_id: assignment({topic: [0]})})
+            seen["leads"] = old.sync_assignment({old.member_id: assignment({topic: [0]})})
             seen["new at last"] = new.join(topic)["ErrorCode"], old.heartbeat()
-            return group.steady(seen)
+            return group.normalize(seen)
     finally:
         own.stop()
 
 
 @scenario(seconds=240)
-def policies(broker: Broker) -> Any:
+def migration_policies(broker: Broker) -> Any:
     """What `group.consumer.migration.policy` lets happen."""
     seen: dict[str, Any] = {}
     for policy in ("disabled", "UPGRADE", "downgrade"):
         own = type(broker)({"group.consumer.migration.policy": policy})
         own.start()
         try:
-            seen[policy] = under_policy(own)
+            seen[policy] = observe_policy(own)
         finally:
             own.stop()
     return seen
 
 
-def under_policy(broker: Broker) -> Any:
+def observe_policy(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     topic = "raw-migration-policy"
-    with mixed(broker, "classic") as group:
+    with mixed_group(broker, "classic") as group:
         group.topics.create(topic, 1)
         ids = group.topics.ids
         old = group.classic(topic)
-        group.form(old, {topic: [0]})
+        group.form_classic_group(old, {topic: [0]})
         new = group.consumer("new")
         seen["new joins classic"] = new.join(topic), old.heartbeat()
         seen["new leaves"] = new.leave(), old.heartbeat(), group.described()
-        seen["classic"] = group.steady(dict(seen))
-    with mixed(broker, "modern") as group:
+        seen["classic"] = group.normalize(dict(seen))
+    with mixed_group(broker, "modern") as group:
         group.topics.ids = ids
         new = group.consumer("new")
         new.join(topic)
         old = group.classic(topic)
         answers = [old.join()]
         if not answers[0]["ErrorCode"]:
-            answers.append(old.take())
-        seen["modern"] = group.steady([answers, new.leave(), old.heartbeat(), group.described()])
+            answers.append(old.sync_assignment())
+        seen["modern"] = group.normalize([answers, new.leave(), old.heartbeat(), group.described()])
     return {"classic": seen["classic"], "modern": seen["modern"]}

@@ -14,7 +14,7 @@ from interop.wire import Fields, Truncated, api_keys, decode_response, encode_re
 LOCAL = bytes([127, 0, 0, 1])
 
 
-def versioned(api: str, version: int, rest: bytes) -> bytes:
+def frame_of_version(api: str, version: int, rest: bytes) -> bytes:
     """A frame of a version that there may not be."""
     return (api_keys()[api] << 16 | version).to_bytes(4, "big") + rest
 
@@ -25,12 +25,12 @@ def principal(kind: str = "User", name: str = "ANONYMOUS") -> bytes:
     return b"\0\0" + texts + b"\0" + b"\0"
 
 
-def topic(name: str) -> Fields:
+def topic_spec(name: str) -> Fields:
     return {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1}
 
 
 @scenario(seconds=120)
-def contents(broker: Broker) -> Any:
+def forwarded_requests(broker: Broker) -> Any:
     """Requests that may be forwarded, requests that may not, and bytes that are none."""
     seen: dict[str, Any] = {}
 
@@ -55,14 +55,14 @@ def contents(broker: Broker) -> Any:
                 answer["ResponseData"] = [correlation_id, comparable(body)]
         seen[label] = comparable(answer)
 
-    create = {"Topics": [topic("raw-envelope")], "timeoutMs": 10_000, "validateOnly": True}
+    create = {"Topics": [topic_spec("raw-envelope")], "timeoutMs": 10_000, "validateOnly": True}
     asked = encode_request("CreateTopics", 7, create, correlation_id=4711, client_id="someone")
     good = ("CreateTopics", 7)
     for version in versions_of("CreateTopics"):
         frame = encode_request("CreateTopics", version, create, correlation_id=version)
         ask(f"CreateTopics {version}", frame, ("CreateTopics", version))
-    ask("refused inside", encode_request("CreateTopics", 7, {**create, "Topics": [topic("/")]}), good)
-    twice = {**create, "Topics": [topic("a"), topic("a")]}
+    ask("refused inside", encode_request("CreateTopics", 7, {**create, "Topics": [topic_spec("/")]}), good)
+    twice = {**create, "Topics": [topic_spec("a"), topic_spec("a")]}
     ask("twice inside", encode_request("CreateTopics", 7, twice), good)
     gone = encode_request("DeleteTopics", 6, {"Topics": [{"Name": "raw-nothing"}], "TimeoutMs": 1000})
     ask("DeleteTopics", gone, ("DeleteTopics", 6))
@@ -77,10 +77,10 @@ def contents(broker: Broker) -> Any:
         ask(api, encode_request(api, version, {}), (api, version))
     ask("an Envelope in it", encode_request("Envelope", 0, {"RequestData": asked}))
     ask("Metadata that is cut short", encode_request("Metadata", 12, {})[:-3])
-    ask("a version to come", versioned("CreateTopics", 99, asked[4:]))
-    ask("a version that was", versioned("CreateTopics", 0, asked[4:]))
-    ask("a negative version", versioned("CreateTopics", 65535, asked[4:]))
-    ask("a version to come of Metadata", versioned("Metadata", 99, asked[4:]))
+    ask("a version to come", frame_of_version("CreateTopics", 99, asked[4:]))
+    ask("a version that was", frame_of_version("CreateTopics", 0, asked[4:]))
+    ask("a negative version", frame_of_version("CreateTopics", 65535, asked[4:]))
+    ask("a version to come of Metadata", frame_of_version("Metadata", 99, asked[4:]))
     ask("nothing", b"")
     ask("half a key", asked[:1])
     ask("half a header", asked[:9])

@@ -11,7 +11,7 @@ from interop.made_up import PATIENT, MadeUpBroker, uuid
 from interop.raw import comparable, fetch, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_nodes_replicas import create, described
+from interop.scenarios.raw_nodes_replicas import create_assigned_topic, described_partitions
 from interop.tools import another, until
 from interop.wire import Fields, encode_request, versions_of
 
@@ -29,7 +29,7 @@ class Follower:
         self.broker = broker
         self.topic_id = topic_id
 
-    def ask(
+    def fetch(
         self,
         offset: int = 0,
         *,
@@ -63,14 +63,14 @@ class Follower:
         return comparable(answer)
 
 
-def seen_by_consumers(client: RawClient) -> Any:
+def consumer_view(client: RawClient) -> Any:
     """How far a consumer may read, and how much it gets."""
     [topic] = fetch(client, NAME, 0)["Responses"]
     [partition] = topic["Partitions"]
     return partition["HighWatermark"], len(partition["Records"] or b"") > 0
 
 
-def append(client: RawClient, count: int, name: str = NAME) -> Any:
+def append_batches(client: RawClient, count: int, name: str = NAME) -> Any:
     """Batches that need no follower."""
     return [
         produce(client, name, Batch(base_timestamp=1_700_000_000_000 + number).encode(), acks=1)["Responses"][
@@ -80,34 +80,34 @@ def append(client: RawClient, count: int, name: str = NAME) -> Any:
     ]
 
 
-def led_by(client: RawClient, leader: int, name: str = NAME) -> Any:
+def wait_for_leader(client: RawClient, leader: int, name: str = NAME) -> Any:
     """The partition, once that broker leads it."""
-    until(lambda: described(client, name)[0]["LeaderId"] == leader)
+    until(lambda: described_partitions(client, name)[0]["LeaderId"] == leader)
     time.sleep(SETTLING_S)
-    return comparable(described(client, name)[0])
+    return comparable(described_partitions(client, name)[0])
 
 
 @scenario(seconds=180)
-def fetches(broker: Broker) -> Any:
+def follower_fetches(broker: Broker) -> Any:
     """Through four leader epochs, of which two have records: who fetches what, and what comes of it."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
         other.join()
         with MadeUpBroker(own, 3) as third:
             third.join()
-        topic_id = create(client, NAME, [2, 1])
-        unrelated = create(client, NAME + "-2", [1])
+        topic_id = create_assigned_topic(client, NAME, [2, 1])
+        unrelated = create_assigned_topic(client, NAME + "-2", [1])
         follower = Follower(own, other, topic_id)
-        ask = follower.ask
+        ask = follower.fetch
         seen["of a follower here"] = ask()
         seen["of a follower here, as another"] = ask(replica=3)
         seen["of a follower here, in no epoch"] = ask(CurrentLeaderEpoch=0)
         seen["of a follower here, in an epoch to come"] = ask(CurrentLeaderEpoch=3)
         other.beat(WantFence=True)
-        seen["leads in epoch 1"] = led_by(client, 1)
-        seen["appended"] = append(client, 3)
+        seen["leads in epoch 1"] = wait_for_leader(client, 1)
+        seen["appended"] = append_batches(client, 3)
         other.beat()
-        seen["nobody waits for it"] = seen_by_consumers(client)
+        seen["nobody waits for it"] = consumer_view(client)
 
         for version in versions_of("Fetch"):
             seen[f"v{version}"] = ask(0, version=version)
@@ -130,11 +130,11 @@ def fetches(broker: Broker) -> Any:
         seen["in another life"] = ask(3, epoch=other.epoch - 1)
         seen["in a life to come"] = ask(3, epoch=other.epoch + 1)
         seen["in no life"] = ask(0, epoch=-1)
-        seen["is it in sync"] = comparable(described(client, NAME)[0]["IsrNodes"])
+        seen["is it in sync"] = comparable(described_partitions(client, NAME)[0]["IsrNodes"])
         seen["at a negative offset"] = ask(-1)
         seen["beyond the end"] = ask(4)
         seen["far beyond the end"] = ask(BEYOND)
-        seen["it counts for nothing"] = seen_by_consumers(client)
+        seen["it counts for nothing"] = consumer_view(client)
         seen["in an epoch that was"] = ask(0, CurrentLeaderEpoch=0)
         seen["in this epoch"] = ask(0, CurrentLeaderEpoch=1)
         seen["in an epoch to come"] = ask(0, CurrentLeaderEpoch=2)
@@ -145,34 +145,34 @@ def fetches(broker: Broker) -> Any:
         for epoch in (-7, -1, 0, 1, 2):
             for offset in (0, 2, 3, 4):
                 seen[f"after epoch {epoch} at {offset}"] = ask(offset, LastFetchedEpoch=epoch)
-        until(lambda: 2 in described(client, NAME)[0]["IsrNodes"])
-        seen["it is in sync"] = comparable(described(client, NAME)[0])
-        seen["committed"] = seen_by_consumers(client)
+        until(lambda: 2 in described_partitions(client, NAME)[0]["IsrNodes"])
+        seen["it is in sync"] = comparable(described_partitions(client, NAME)[0])
+        seen["committed"] = consumer_view(client)
 
-        seen["appended once more"] = append(client, 2)
-        seen["not committed"] = seen_by_consumers(client)
+        seen["appended once more"] = append_batches(client, 2)
+        seen["not committed"] = consumer_view(client)
         seen["in another life, at the end"] = ask(5, epoch=other.epoch - 1)
         seen["as another, at the end of more"] = ask(5, replica=3)
         seen["beyond the end again"] = ask(6)
-        seen["still not committed"] = seen_by_consumers(client)
+        seen["still not committed"] = consumer_view(client)
         seen["a little on"] = ask(4, LastFetchedEpoch=1)
-        seen["committed a little"] = seen_by_consumers(client)
+        seen["committed a little"] = consumer_view(client)
         seen["back again"] = ask(1)
         seen["at the beginning"] = ask(0, LastFetchedEpoch=0)
-        seen["committed as before"] = seen_by_consumers(client)
+        seen["committed as before"] = consumer_view(client)
         seen["at the end"] = ask(5, LastFetchedEpoch=1)
-        seen["committed to the end"] = seen_by_consumers(client)
+        seen["committed to the end"] = consumer_view(client)
 
         preferred = [{"Topic": NAME, "Partitions": [0]}]
         answer = client.call("ElectLeaders", 2, ElectionType=0, TimeoutMs=10_000, TopicPartitions=preferred)
         seen["elected"] = comparable(answer)
-        seen["leads in epoch 2"] = led_by(client, 2)
+        seen["leads in epoch 2"] = wait_for_leader(client, 2)
         seen["of a follower that has led"] = ask(0)
         seen["of a follower that has led, in its epoch"] = ask(0, CurrentLeaderEpoch=1)
         other.beat(WantFence=True)
-        seen["leads in epoch 3"] = led_by(client, 1)
+        seen["leads in epoch 3"] = wait_for_leader(client, 1)
         other.beat()
-        seen["appended in epoch 3"] = append(client, 2)
+        seen["appended in epoch 3"] = append_batches(client, 2)
         for epoch in range(5):
             for offset in (0, 4, 5, 6, 7, 8):
                 seen[f"epoch 3, after epoch {epoch} at {offset}"] = ask(offset, LastFetchedEpoch=epoch)
@@ -212,7 +212,7 @@ def fetches(broker: Broker) -> Any:
     return seen
 
 
-def start_of(client: RawClient) -> int:
+def log_start_offset(client: RawClient) -> int:
     """Where the log begins."""
     asked = [{"PartitionIndex": 0, "Timestamp": -2}]
     answer = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": NAME, "Partitions": asked}])
@@ -221,12 +221,12 @@ def start_of(client: RawClient) -> int:
 
 
 @scenario(seconds=180)
-def waits(broker: Broker) -> Any:
+def delayed_operations(broker: Broker) -> Any:
     """Whoever waits for a follower: producers, deletions of records, consumers; and its fetch sessions."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
         other.join()
-        topic_id = create(client, NAME, [1, 2], min_insync_replicas="2")
+        topic_id = create_assigned_topic(client, NAME, [1, 2], min_insync_replicas="2")
         follower = Follower(own, other, topic_id)
 
         def ask_produce(acks: int, timeout_ms: int) -> int:
@@ -246,22 +246,24 @@ def waits(broker: Broker) -> Any:
         ask_produce(-1, 500)
         answer("nobody fetches", "Produce", 9)
         ask_produce(-1, 20_000)
-        seen["it has a part"] = follower.ask(1, LastFetchedEpoch=0)
-        seen["it has all, in another life"] = follower.ask(2, epoch=other.epoch - 1)
-        seen["it has more than all"] = follower.ask(3)
-        seen["it has all"] = follower.ask(2, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0]["ErrorCode"]
+        seen["it has a part"] = follower.fetch(1, LastFetchedEpoch=0)
+        seen["it has all, in another life"] = follower.fetch(2, epoch=other.epoch - 1)
+        seen["it has more than all"] = follower.fetch(3)
+        seen["it has all"] = follower.fetch(2, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0][
+            "ErrorCode"
+        ]
         answer("it has fetched", "Produce", 9)
         ask_delete(1, 500)
         answer("deleted, and it is not told", "DeleteRecords", 2)
         ask_delete(2, 20_000)
-        until(lambda: start_of(other.leader) == 2)
-        seen["its log begins at 1"] = follower.ask(2, LogStartOffset=1)
-        seen["its log begins at 2"] = follower.ask(2, LogStartOffset=2)
+        until(lambda: log_start_offset(other.leader) == 2)
+        seen["its log begins at 1"] = follower.fetch(2, LogStartOffset=1)
+        seen["its log begins at 2"] = follower.fetch(2, LogStartOffset=2)
         answer("deleted, and it is told", "DeleteRecords", 2)
-        seen["before the start"] = follower.ask(1)
-        seen["before the start, after an epoch"] = follower.ask(0, LastFetchedEpoch=0)
+        seen["before the start"] = follower.fetch(1)
+        seen["before the start, after an epoch"] = follower.fetch(0, LastFetchedEpoch=0)
         other.beat(WantFence=True)
-        until(lambda: described(client, NAME)[0]["IsrNodes"] == [1])
+        until(lambda: described_partitions(client, NAME)[0]["IsrNodes"] == [1])
         time.sleep(SETTLING_S)
         ask_produce(-1, 500)
         answer("it is gone", "Produce", 9)
@@ -269,20 +271,20 @@ def waits(broker: Broker) -> Any:
         answer("it is gone, and nobody minds", "Produce", 9)
         [found] = fetch(client, NAME, 2)["Responses"]
         seen["a consumer, without it"] = comparable(found)
-        seen["fenced, it fetches"] = follower.ask(2, LastFetchedEpoch=0)
-        seen["fenced, it has all"] = follower.ask(3, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0][
+        seen["fenced, it fetches"] = follower.fetch(2, LastFetchedEpoch=0)
+        seen["fenced, it has all"] = follower.fetch(3, LastFetchedEpoch=0)["Responses"][0]["Partitions"][0][
             "ErrorCode"
         ]
-        seen["it is not taken"] = comparable(described(client, NAME)[0])
+        seen["it is not taken"] = comparable(described_partitions(client, NAME)[0])
         other.beat()
 
         def joins() -> bool:
-            follower.ask(3, LastFetchedEpoch=0)
-            return 2 in described(client, NAME)[0]["IsrNodes"]
+            follower.fetch(3, LastFetchedEpoch=0)
+            return 2 in described_partitions(client, NAME)[0]["IsrNodes"]
 
         # The leader may learn a moment later that it is back, and then wants to hear of it once more.
         until(joins)
-        seen["it is taken"] = comparable(described(client, NAME)[0])
+        seen["it is taken"] = comparable(described_partitions(client, NAME)[0])
         [found] = fetch(client, NAME, 2)["Responses"]
         seen["a consumer, with it"] = comparable(found)
 
@@ -309,7 +311,7 @@ def waits(broker: Broker) -> Any:
         in_session("after its end", 2, its, 1)
 
         elsewhere = NAME + "-2"
-        create(client, elsewhere, [2, 1])
+        create_assigned_topic(client, elsewhere, [2, 1])
         time.sleep(SETTLING_S)
         for label, name in {"led here": NAME, "followed here": elsewhere}.items():
             marker = {
@@ -324,7 +326,7 @@ def waits(broker: Broker) -> Any:
                 # A marker waits for the in-sync set as any other record does.
                 until(
                     lambda: (
-                        follower.ask(4, LogStartOffset=2)["Responses"][0]["Partitions"][0]["ErrorCode"] == 0
+                        follower.fetch(4, LogStartOffset=2)["Responses"][0]["Partitions"][0]["ErrorCode"] == 0
                     )
                 )
             answer(f"marker {label}", "WriteTxnMarkers", 1)

@@ -14,14 +14,14 @@ from interop.tools import another, until
 from interop.wire import Fields, versions_of
 
 
-def told(answer: Fields) -> Any:
+def without_broker_epoch(answer: Fields) -> Any:
     """An answer without the epoch that a broker was given."""
     return comparable(
         {name: "<epoch>" if name == "BrokerEpoch" and value > 0 else value for name, value in answer.items()}
     )
 
 
-def brokers_of(client: RawClient) -> Any:
+def described_brokers(client: RawClient) -> Any:
     """Those whom clients are told of, and those who are fenced."""
     found = client.call("DescribeCluster", 2, IncludeFencedBrokers=True)["Brokers"]
     return sorted((each["BrokerId"], each["IsFenced"], each["Rack"], each["Port"] == 9) for each in found)
@@ -34,7 +34,7 @@ def registrations(broker: Broker) -> Any:
     with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:
 
         def ask(label: str, version: int = 4, **fields: Any) -> None:
-            seen[label] = told(other.register(version, **fields))
+            seen[label] = without_broker_epoch(other.register(version, **fields))
 
         name = "raw-registrations"
         create_topic(client, name)
@@ -70,28 +70,30 @@ def registrations(broker: Broker) -> Any:
         for version in versions_of("BrokerRegistration"):
             ask(f"v{version} of another cluster", version, ClusterId="other")
         ask("v1 without directories", 1)
-        seen["nobody else"] = brokers_of(client)
+        seen["nobody else"] = described_brokers(client)
 
         ask("good", Listeners=[])
         first = other.epoch
         ask("again")
         seen["the same epoch"] = other.epoch == first
-        until(lambda: len(brokers_of(client)) == 2)
-        seen["fenced"] = brokers_of(client)
+        until(lambda: len(described_brokers(client)) == 2)
+        seen["fenced"] = described_brokers(client)
         ask("with a rack and more listeners", Rack="there", Listeners=[listener, {**listener, "Name": "B"}])
         ask("another incarnation of one that is not heard of", IncarnationId=uuid(7000))
         seen["another epoch"] = other.epoch > first
-        seen["its heartbeat"] = told(other.beat())
+        seen["its heartbeat"] = without_broker_epoch(other.beat())
         ask("another incarnation of one that lives", IncarnationId=uuid(7001))
         ask("another incarnation of one that lives, with nothing", IncarnationId=uuid(7001), LogDirs=[],
             Features=[])  # fmt: skip
         ask("this incarnation of one that lives", IncarnationId=uuid(7000), Rack="elsewhere")
-        until(lambda: brokers_of(client)[-1][2] == "elsewhere")
-        seen["it has moved"] = brokers_of(client)
+        until(lambda: described_brokers(client)[-1][2] == "elsewhere")
+        seen["it has moved"] = described_brokers(client)
         ask("its features too low", IncarnationId=uuid(7000), Features=features(metadata_version=(1, 7)))
         with MadeUpBroker(own, 3) as third:
-            seen["a directory of another"] = told(third.register(LogDirs=[uuid(1002)]))
-            seen["a previous epoch of another"] = told(third.register(PreviousBrokerEpoch=other.epoch))
+            seen["a directory of another"] = without_broker_epoch(third.register(LogDirs=[uuid(1002)]))
+            seen["a previous epoch of another"] = without_broker_epoch(
+                third.register(PreviousBrokerEpoch=other.epoch)
+            )
         seen["gone"] = comparable(other.controller.call("UnregisterBroker", 0, BrokerId=3))
         seen["serves"] = comparable(produce(client, name, Batch().encode()))
     return seen
@@ -116,8 +118,8 @@ def heartbeats(broker: Broker) -> Any:
             ask(f"{label}: in an epoch to come", BrokerEpoch=other.epoch + 1)
             ask(f"{label}: unfenced")
             ask(f"{label}: unfenced, behind again", CurrentMetadataOffset=0)
-            until(lambda: not brokers_of(client)[-1][1])
-            seen[f"{label}: seen"] = brokers_of(client)
+            until(lambda: not described_brokers(client)[-1][1])
+            seen[f"{label}: seen"] = described_brokers(client)
 
         def forget() -> None:
             """A session that lasts stands in the way of the next life."""
@@ -128,17 +130,17 @@ def heartbeats(broker: Broker) -> Any:
             ask(f"v{version} of another life", version, BrokerId=1, BrokerEpoch=-1)
             ask(f"v{version} of a life to come", version, BrokerId=1, BrokerEpoch=1 << 50)
         ask("of nobody who wants to go", WantFence=True, WantShutDown=True)
-        seen["registered"] = told(other.register())
+        seen["registered"] = without_broker_epoch(other.register())
         life("first")
         ask("fenced", WantFence=True)
         ask("fenced once more", WantFence=True)
         ask("unfenced again")
         ask("fenced and gone", WantFence=True, WantShutDown=True)
         ask("gone, and not")
-        until(lambda: not brokers_of(client)[-1][1])
-        seen["it is back"] = brokers_of(client)
+        until(lambda: not described_brokers(client)[-1][1])
+        seen["it is back"] = described_brokers(client)
         ask("going, leads nothing", WantShutDown=True)
-        seen["it has gone"] = brokers_of(client)
+        seen["it has gone"] = described_brokers(client)
         ask("going, has gone", WantShutDown=True)
         ask("fenced, does not want to go", WantFence=True)
         ask("unfenced as if nothing had been")
@@ -157,27 +159,29 @@ def heartbeats(broker: Broker) -> Any:
             for topic in client.call("CreateTopics", 7, Topics=asked, timeoutMs=10_000)["Topics"]
         ]
         one, two = (topic["Name"] for topic in asked)
-        leads(client, two, 2)
-        seen["leads"] = partitions_of(client, one, two)
+        wait_for_leader(client, two, 2)
+        seen["leads"] = partition_states(client, one, two)
         ask("going, leads", WantShutDown=True, CurrentMetadataOffset=0)
         ask("going, leads one", WantShutDown=True)
-        leads(client, two, 1)
-        seen["leads one"] = partitions_of(client, one, two)
+        wait_for_leader(client, two, 1)
+        seen["leads one"] = partition_states(client, one, two)
         client.call("DeleteTopics", 6, Topics=[{"Name": one}, {"Name": two}], TimeoutMs=10_000)
         until(lambda: bool(other.beat(WantShutDown=True)["ShouldShutDown"]))
         ask("gone", WantShutDown=True)
         ask("gone, and not fenced in this life")
-        seen["the next life, too early"] = told(other.register(IncarnationId=uuid(8000)))
+        seen["the next life, too early"] = without_broker_epoch(other.register(IncarnationId=uuid(8000)))
         ask("gone for good", WantFence=True, WantShutDown=True)
         known: Fields = {"IncarnationId": uuid(8000), "PreviousBrokerEpoch": other.epoch}
-        seen["back at once"] = told(other.register(**known))
+        seen["back at once"] = without_broker_epoch(other.register(**known))
         forget()
-        seen["the next life"] = told(other.register(**known))
+        seen["the next life"] = without_broker_epoch(other.register(**known))
         life("next")
 
         forget()
         directories = [uuid(500), uuid(501)]
-        seen["directories"] = told(other.register(IncarnationId=uuid(8001), LogDirs=directories))
+        seen["directories"] = without_broker_epoch(
+            other.register(IncarnationId=uuid(8001), LogDirs=directories)
+        )
         ask("a directory of nobody's is offline", OfflineLogDirs=[uuid(502)])
         ask("one is offline", OfflineLogDirs=[uuid(500)])
         ask("and again", OfflineLogDirs=[uuid(500), uuid(500)])
@@ -188,20 +192,20 @@ def heartbeats(broker: Broker) -> Any:
         ask("none is cordoned", CordonedLogDirs=[])
         ask("nothing is said", CordonedLogDirs=None)
         forget()
-        seen["another life"] = told(other.register(IncarnationId=uuid(8002)))
+        seen["another life"] = without_broker_epoch(other.register(IncarnationId=uuid(8002)))
         ask("cordoned at once", CordonedLogDirs=[other.directory])
         forget()
         ask("of one that was forgotten")
-        seen["nobody else"] = brokers_of(client)
+        seen["nobody else"] = described_brokers(client)
     return seen
 
 
-def leads(client: RawClient, topic: str, leader: int) -> None:
+def wait_for_leader(client: RawClient, topic: str, leader: int) -> None:
     """Wait until the metadata has it so."""
-    until(lambda: partitions_of(client, topic)[0][0] == leader)
+    until(lambda: partition_states(client, topic)[0][0] == leader)
 
 
-def partitions_of(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
+def partition_states(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
     """Leader, replicas, in-sync set and error of the first partition of each."""
     found = client.call("Metadata", 12, Topics=[{"TopicId": bytes(16), "Name": name} for name in topics])
     partitions = {topic["Name"]: topic["Partitions"][:1] for topic in found["Topics"]}
@@ -213,7 +217,7 @@ def partitions_of(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
 
 
 @scenario(seconds=120)
-def ids_and_controllers(broker: Broker) -> Any:
+def producer_ids_and_controllers(broker: Broker) -> Any:
     """AllocateProducerIds of those who are and are not; ControllerRegistration of some that there are not."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, MadeUpBroker(own) as other, RawClient(own.bootstrap) as client:

@@ -9,18 +9,18 @@ from interop.made_up import PATIENT, uuid
 from interop.raw import comparable
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.tools_controller import METADATA, controller_of, ports_named
+from interop.scenarios.tools_controller import METADATA, controller_of, with_named_ports
 from interop.tools import another, until
 from interop.wire import Fields, encode_request, versions_of
 
 METADATA_ID = uuid(1)
 OBSERVER = {"ReplicaId": 77, "ReplicaEpoch": -1}
-QUIET = {**PATIENT, "metadata.max.idle.interval.ms": "0"}
+IDLE_NODE = {**PATIENT, "metadata.max.idle.interval.ms": "0"}
 """Nothing is written while nobody asks, so that the log stands still."""
-SMALL_SNAPSHOTS = {**QUIET, "metadata.log.max.record.bytes.between.snapshots": "1000"}
+SMALL_SNAPSHOTS = {**IDLE_NODE, "metadata.log.max.record.bytes.between.snapshots": "1000"}
 
 
-def told(own: Broker, answer: Any, end: int) -> Any:
+def summarize_response(own: Broker, answer: Any, end: int) -> Any:
     """An answer by what it says of epochs, offsets and errors; of records, by whether there are any."""
     if isinstance(answer, str):
         return answer
@@ -32,16 +32,16 @@ def told(own: Broker, answer: Any, end: int) -> Any:
             if diverging.get("EndOffset") == end:
                 diverging["EndOffset"] = "end"
             partition["Has"] = bool(partition.pop("Records"))
-    return comparable(ports_named(own, answer))
+    return comparable(with_named_ports(own, answer))
 
 
 @scenario(seconds=120)
-def fetches(broker: Broker) -> Any:
+def observer_fetches(broker: Broker) -> Any:
     """What is wrong with a Fetch of an observer, each alone and some together."""
     seen: dict[str, Any] = {}
-    with another(broker, QUIET) as own, RawClient(controller_of(own)) as client:
+    with another(broker, IDLE_NODE) as own, RawClient(controller_of(own)) as client:
         cluster_id = client.call("DescribeCluster", 1, EndpointType=2)["ClusterId"]
-        [end] = ends(client)
+        [end] = log_ends(client)
 
         def ask(label: str, version: int = 17, topics: Any = None, **fields: Any) -> None:
             changed = {name: fields.pop(name) for name in PARTITION if name in fields}
@@ -64,7 +64,7 @@ def fetches(broker: Broker) -> Any:
                 request["ReplicaId"] = request.pop("ReplicaState", OBSERVER)["ReplicaId"]
             with RawClient(controller_of(own)) as asking:
                 answer = asking.outcome(encode_request("Fetch", version, request), "Fetch", version)
-            seen[label] = told(own, answer, end)
+            seen[label] = summarize_response(own, answer, end)
 
         for version in versions_of("Fetch"):
             ask(f"v{version}", version)
@@ -130,7 +130,7 @@ PARTITION = {
 }
 
 
-def ends(client: RawClient) -> list[int]:
+def log_ends(client: RawClient) -> list[int]:
     """The end of the log, once nothing is added any more."""
     asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
     found = [-1]
@@ -181,7 +181,7 @@ def snapshots(broker: Broker) -> Any:
                         "end" if partition["Position"] == size_bytes - 1 else partition["Position"]
                     )
                     partition["UnalignedRecords"] = min(len(partition["UnalignedRecords"] or b""), 200)
-            seen[label] = answer if isinstance(answer, str) else comparable(ports_named(own, answer))
+            seen[label] = answer if isinstance(answer, str) else comparable(with_named_ports(own, answer))
 
         piece: Fields = {
             "Partition": 0,

@@ -15,7 +15,7 @@ from interop.wire import Fields, versions_of
 LEADER, FOLLOWER, ABSENT, UNREGISTERED = 2, 1, 3, 77
 
 
-def create(client: RawClient, name: str, *replicas: list[int], **configs: str) -> bytes:
+def create_assigned_topic(client: RawClient, name: str, *replicas: list[int], **configs: str) -> bytes:
     """A topic whose partitions have these replicas; its id, once the node knows it."""
     asked = {
         "Name": name,
@@ -26,19 +26,19 @@ def create(client: RawClient, name: str, *replicas: list[int], **configs: str) -
     }
     [topic] = client.call("CreateTopics", 7, Topics=[asked], timeoutMs=10_000)["Topics"]
     assert topic["ErrorCode"] == 0, topic
-    until(lambda: len(described(client, name)) == len(replicas))
+    until(lambda: len(described_partitions(client, name)) == len(replicas))
     topic_id: bytes = topic["TopicId"]
     return topic_id
 
 
-def described(client: RawClient, name: str) -> list[Fields]:
+def described_partitions(client: RawClient, name: str) -> list[Fields]:
     """What the metadata has of its partitions, by index."""
     found = client.call("DescribeTopicPartitions", 0, Topics=[{"Name": name}])["Topics"][0]["Partitions"]
     return sorted(found, key=lambda each: each["PartitionIndex"])
 
 
 @scenario(seconds=180)
-def in_sync_sets(broker: Broker) -> Any:
+def alter_partition(broker: Broker) -> Any:
     """AlterPartition: each thing that can be wrong, alone and before others, and what is granted."""
     seen: dict[str, Any] = {}
     name = "raw-in-sync"
@@ -46,8 +46,8 @@ def in_sync_sets(broker: Broker) -> Any:
         leader.join()
         with MadeUpBroker(own, ABSENT) as absent:
             assert absent.register()["ErrorCode"] == 0
-        topic_id = create(client, name, [2, 1], [1, 2])
-        three = create(client, name + "-3", [2, 3, 1])
+        topic_id = create_assigned_topic(client, name, [2, 1], [1, 2])
+        three = create_assigned_topic(client, name + "-3", [2, 3, 1])
 
         def partition(index: int = 0, *isr: int, **fields: Any) -> Fields:
             members = fields.pop("epochs", {})
@@ -114,29 +114,29 @@ def in_sync_sets(broker: Broker) -> Any:
         ask("the same again", partition(0, LEADER, PartitionEpoch=1))
         ask("of both", partition(0, LEADER, FOLLOWER, PartitionEpoch=1), version=2)
         ask("in another order", partition(0, FOLLOWER, LEADER, PartitionEpoch=2))
-        seen["described"] = settled(client, name, 0, [FOLLOWER, LEADER])
+        seen["described"] = wait_for_isr(client, name, 0, [FOLLOWER, LEADER])
         ask("less of them", partition(0, LEADER, FOLLOWER), topic=three)
         ask("one left", partition(0, LEADER, PartitionEpoch=3))
-        seen["described then"] = settled(client, name, 0, [LEADER])
+        seen["described then"] = wait_for_isr(client, name, 0, [LEADER])
         leader.beat(WantFence=True)
         ask("fenced", partition(0, LEADER, FOLLOWER, PartitionEpoch=3))
-        seen["fenced, described"] = settled(client, name, 0, [])
+        seen["fenced, described"] = wait_for_isr(client, name, 0, [])
         ask("fenced, of now", partition(0, LEADER, FOLLOWER, LeaderEpoch=1, PartitionEpoch=5))
         leader.beat()
-        seen["back, described"] = settled(client, name, 0, [LEADER])
+        seen["back, described"] = wait_for_isr(client, name, 0, [LEADER])
         ask("back", partition(0, LEADER, FOLLOWER, LeaderEpoch=2, PartitionEpoch=6))
-        seen["back and both, described"] = settled(client, name, 0, [FOLLOWER, LEADER])
+        seen["back and both, described"] = wait_for_isr(client, name, 0, [FOLLOWER, LEADER])
     return seen
 
 
-def settled(client: RawClient, name: str, index: int, isr: list[int]) -> Any:
+def wait_for_isr(client: RawClient, name: str, index: int, isr: list[int]) -> Any:
     """A partition, once its in-sync set is that."""
-    until(lambda: sorted(described(client, name)[index]["IsrNodes"]) == isr)
-    return comparable(described(client, name)[index])
+    until(lambda: sorted(described_partitions(client, name)[index]["IsrNodes"]) == isr)
+    return comparable(described_partitions(client, name)[index])
 
 
 @scenario(seconds=120)
-def directories(broker: Broker) -> Any:
+def assign_directories(broker: Broker) -> Any:
     """AssignReplicasToDirs: directories that are none, replicas of others, and one of each."""
     seen: dict[str, Any] = {}
     name = "raw-directories"
@@ -144,8 +144,8 @@ def directories(broker: Broker) -> Any:
         other.directory = uuid(1002)
         assert other.register(LogDirs=[uuid(500), uuid(501)])["ErrorCode"] == 0
         other.beat()
-        topic_id = create(client, name, [2, 1])
-        alone = create(client, name + "-1", [2], [1])
+        topic_id = create_assigned_topic(client, name, [2, 1])
+        alone = create_assigned_topic(client, name + "-1", [2], [1])
 
         def ask(label: str, *places: tuple[bytes, bytes, list[int]], **fields: Any) -> None:
             given = [
@@ -177,15 +177,17 @@ def directories(broker: Broker) -> Any:
         ask("again", (uuid(501), topic_id, [0]))
         ask("back", (uuid(500), topic_id, [0]))
         ask("in two", (uuid(500), topic_id, [0]), (uuid(501), topic_id, [0]))
-        seen["before"] = settled(client, name, 0, [1, 2])
+        seen["before"] = wait_for_isr(client, name, 0, [1, 2])
         ask("in none of its own", (uuid(502), topic_id, [0]))
-        seen["in none of its own, described"] = settled(client, name, 0, [1])
+        seen["in none of its own, described"] = wait_for_isr(client, name, 0, [1])
         ask("in that of another place", (uuid(0), alone, [0]))
-        seen["unassigned, described"] = comparable(described(client, name + "-1")[0])
+        seen["unassigned, described"] = comparable(described_partitions(client, name + "-1")[0])
         ask("lost", (uuid(1), alone, [0]))
-        seen["lost, described"] = comparable(described(client, name + "-1")[0])
+        seen["lost, described"] = comparable(described_partitions(client, name + "-1")[0])
         ask("found again", (uuid(500), alone, [0]), (uuid(501), topic_id, [0]))
-        seen["found again, described"] = [comparable(described(client, each)) for each in (name, name + "-1")]
+        seen["found again, described"] = [
+            comparable(described_partitions(client, each)) for each in (name, name + "-1")
+        ]
         other.beat(WantFence=True)
         ask("fenced", (uuid(501), alone, [0]))
     return seen

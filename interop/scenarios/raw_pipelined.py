@@ -20,7 +20,7 @@ Request = tuple[str, int, Fields]
 
 
 @scenario()
-def what_came_before(broker: Broker) -> Any:
+def reads_after_writes(broker: Broker) -> Any:
     """Writes, and what looks at them from behind."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, TOPIC, 2)
@@ -29,44 +29,50 @@ def what_came_before(broker: Broker) -> Any:
     for number in range(ROUNDS):
         name = f"{GROUP}-{number}"
         groups: Request = "ListGroups", 4, {"StatesFilter": []}
-        answers = together(
+        answers = send_together(
             broker,
-            produced(0),
-            listed(0, -1),
-            produced(1),
-            produced(0),
-            fetched(1),
-            listed(0, -1),
-            produced(1),
+            produce_request(0),
+            list_offsets_request(0, -1),
+            produce_request(1),
+            produce_request(0),
+            fetch_request(1),
+            list_offsets_request(0, -1),
+            produce_request(1),
         )
         seen[f"{number}: the log"] = [
-            appended(answers[0]),
-            offset(answers[1]),
-            appended(answers[2]),
-            appended(answers[3]),
+            base_offset(answers[0]),
+            listed_offset(answers[1]),
+            base_offset(answers[2]),
+            base_offset(answers[3]),
             answers[4]["Responses"][0]["Partitions"][0]["HighWatermark"],
-            offset(answers[5]),
-            appended(answers[6]),
+            listed_offset(answers[5]),
+            base_offset(answers[6]),
         ]
-        answers = together(broker, deleted(number), listed(0, -2), committed(GROUP, number), offsets(GROUP))
-        seen[f"{number}: start and commit"] = [offset(answers[1]), commits(answers[3])]
-        answers = together(
+        answers = send_together(
             broker,
-            committed(name, 1),
+            delete_records_request(number),
+            list_offsets_request(0, -2),
+            commit_request(GROUP, number),
+            offset_fetch_request(GROUP),
+        )
+        seen[f"{number}: start and commit"] = [listed_offset(answers[1]), committed_offsets(answers[3])]
+        answers = send_together(
+            broker,
+            commit_request(name, 1),
             groups,
             ("DeleteGroups", 2, {"GroupsNames": [name]}),
             groups,
-            committed(name, 2),
-            offsets(name),
+            commit_request(name, 2),
+            offset_fetch_request(name),
         )
         seen[f"{number}: a group"] = [
             [name in [group["GroupId"] for group in answers[at]["Groups"]] for at in (1, 3)],
-            commits(answers[5]),
+            committed_offsets(answers[5]),
         ]
     return seen
 
 
-def together(broker: Broker, *requests: Request) -> list[Any]:
+def send_together(broker: Broker, *requests: Request) -> list[Any]:
     """Send all of them in one piece, and read their answers."""
     frames = [encode_request(api, version, fields) for api, version, fields in requests]
     with RawClient(broker.bootstrap) as client:
@@ -74,7 +80,7 @@ def together(broker: Broker, *requests: Request) -> list[Any]:
         return [client.answer(api, version) for api, version, _ in requests]
 
 
-def produced(partition: int) -> Request:
+def produce_request(partition: int) -> Request:
     data = [{"Index": partition, "Records": Batch().encode()}]
     return (
         "Produce",
@@ -83,41 +89,41 @@ def produced(partition: int) -> Request:
     )
 
 
-def appended(answer: Fields) -> int:
+def base_offset(answer: Fields) -> int:
     found: int = answer["Responses"][0]["PartitionResponses"][0]["BaseOffset"]
     return found
 
 
-def listed(partition: int, timestamp: int) -> Request:
+def list_offsets_request(partition: int, timestamp: int) -> Request:
     asked = {"PartitionIndex": partition, "Timestamp": timestamp, "CurrentLeaderEpoch": -1}
     return "ListOffsets", 4, {"ReplicaId": -1, "Topics": [{"Name": TOPIC, "Partitions": [asked]}]}
 
 
-def offset(answer: Fields) -> int:
+def listed_offset(answer: Fields) -> int:
     found: int = answer["Topics"][0]["Partitions"][0]["Offset"]
     return found
 
 
-def fetched(partition: int) -> Request:
+def fetch_request(partition: int) -> Request:
     asked = {"Partition": partition, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
     topics = [{"Topic": TOPIC, "Partitions": [asked]}]
     return "Fetch", 12, {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, "Topics": topics}
 
 
-def deleted(before: int) -> Request:
+def delete_records_request(before: int) -> Request:
     partitions = [{"PartitionIndex": 0, "Offset": before}]
     return "DeleteRecords", 2, {"TimeoutMs": 5_000, "Topics": [{"Name": TOPIC, "Partitions": partitions}]}
 
 
-def committed(group: str, at: int) -> Request:
+def commit_request(group: str, at: int) -> Request:
     partitions = [{"PartitionIndex": 0, "CommittedOffset": at, "CommittedMetadata": ""}]
     who = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": ""}
     return "OffsetCommit", 8, {**who, "Topics": [{"Name": TOPIC, "Partitions": partitions}]}
 
 
-def offsets(group: str) -> Request:
+def offset_fetch_request(group: str) -> Request:
     return "OffsetFetch", 7, {"GroupId": group, "Topics": None}
 
 
-def commits(answer: Fields) -> list[int]:
+def committed_offsets(answer: Fields) -> list[int]:
     return [partition["CommittedOffset"] for topic in answer["Topics"] for partition in topic["Partitions"]]

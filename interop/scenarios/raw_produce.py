@@ -39,7 +39,7 @@ def attempt(broker: Broker, topic: str, records: bytes | None, **fields: Any) ->
 
 
 @scenario()
-def wrong_batches(broker: Broker) -> Any:
+def invalid_batches(broker: Broker) -> Any:
     """Batches that lie, each in one way."""
     topic = "raw-produce-wrong"
     with RawClient(broker.bootstrap) as client:
@@ -112,10 +112,10 @@ def wrong_batches(broker: Broker) -> Any:
     seen = {name: attempt(broker, topic, records) for name, records in attempts.items()}
     with RawClient(broker.bootstrap) as client:
         seen["log"] = comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0]
-    return offsets_apart(seen)
+    return without_shifted_offsets(seen)
 
 
-def offsets_apart(seen: dict[str, Any]) -> dict[str, Any]:
+def without_shifted_offsets(seen: dict[str, Any]) -> dict[str, Any]:
     """One accepted batch more or less shifts all later offsets: tell only that there was one."""
     previous = -1
     for answer in seen.values():
@@ -131,7 +131,7 @@ def offsets_apart(seen: dict[str, Any]) -> dict[str, Any]:
 
 
 @scenario()
-def topics_with_rules(broker: Broker) -> Any:
+def topic_limits(broker: Broker) -> Any:
     """Topic configurations that decide what may be produced."""
     big = Batch([Record(b"x" * 3000)]).encode()
     old = Batch([Record()], base_timestamp=BASE_TIMESTAMP).encode()
@@ -180,7 +180,7 @@ def topics_with_rules(broker: Broker) -> Any:
 
 
 @scenario()
-def partitions_and_topics(broker: Broker) -> Any:
+def unknown_partitions_and_topics(broker: Broker) -> Any:
     """Where a produce may not go; auto.create.topics.enable never creates by Produce."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "raw-produce-where", 2)
@@ -209,7 +209,7 @@ def partitions_and_topics(broker: Broker) -> Any:
 
 
 @scenario()
-def behind_a_refused_one(broker: Broker) -> Any:
+def requests_after_a_rejected_one(broker: Broker) -> Any:
     """With acks=0, whatever comes behind a request that is refused in part is not done either."""
     good, bad, behind = "raw-produce-partly", "raw-produce-nowhere", "raw-produce-behind"
     made = "raw-produce-made"
@@ -423,7 +423,7 @@ def producer_ids(broker: Broker) -> Any:
 
 
 @scenario()
-def many_in_one(broker: Broker) -> Any:
+def several_topics(broker: Broker) -> Any:
     """Several topics and partitions in a request, some wrong."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "raw-produce-many-a", 2)
@@ -455,7 +455,7 @@ def many_in_one(broker: Broker) -> Any:
 
 
 @scenario()
-def connection_survives(broker: Broker) -> Any:
+def connection_survives_errors(broker: Broker) -> Any:
     """After each error the same connection goes on; a decompression bomb harms nobody."""
     topic = "raw-produce-survives"
     with RawClient(broker.bootstrap) as client:

@@ -9,7 +9,7 @@ from typing import Any
 from interop.brokers import Broker
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_transactions import ready
+from interop.scenarios.raw_transactions import wait_for_transaction_coordinator
 from interop.tools import another
 
 BLOCK = 1_000
@@ -20,14 +20,14 @@ SETTLE_S = 1.0
 """In which the controller's answer has long come."""
 
 
-def ask(client: RawClient, name: str | None = None, timeout_ms: int = 60_000) -> Any:
+def init_producer_id(client: RawClient, name: str | None = None, timeout_ms: int = 60_000) -> Any:
     answer = client.call("InitProducerId", 4, TransactionalId=name, TransactionTimeoutMs=timeout_ms)
     return [answer["ErrorCode"], answer["ProducerId"], answer["ProducerEpoch"]]
 
 
-def loaded(client: RawClient, name: str) -> None:
+def wait_until_loaded(client: RawClient, name: str) -> None:
     """Wait until the coordinator of a transactional id knows what there is, and so has no other reason."""
-    ready(client, name)
+    wait_for_transaction_coordinator(client, name)
     deadline = time.monotonic() + WAIT_S
     while client.call("DescribeTransactions", 0, TransactionalIds=[name])["TransactionStates"][0][
         "ErrorCode"
@@ -36,21 +36,21 @@ def loaded(client: RawClient, name: str) -> None:
         time.sleep(0.05)
 
 
-def given(client: RawClient, count: int) -> list[int]:
-    return [ask(client)[1] for _ in range(count)]
+def allocated_ids(client: RawClient, count: int) -> list[int]:
+    return [init_producer_id(client)[1] for _ in range(count)]
 
 
 @scenario(seconds=120)
-def blocks(broker: Broker) -> Any:
+def id_blocks(broker: Broker) -> Any:
     """Who asks first after a start is to ask again, nobody after that; a restart gives the rest up."""
     told: dict[str, Any] = {}
     with another(broker, {}) as own:
         with RawClient(own.bootstrap) as client:
-            told["first"] = ask(client)
+            told["first"] = init_producer_id(client)
             time.sleep(SETTLE_S)
-            ids = given(client, PREFETCHED_AT + 20)
+            ids = allocated_ids(client, PREFETCHED_AT + 20)
             time.sleep(SETTLE_S)
-            ids += given(client, BLOCK)
+            ids += allocated_ids(client, BLOCK)
             told["ids"] = sorted({after - before for before, after in itertools.pairwise(ids)})
         for how in ("restart", "kill"):
             if how == "kill":
@@ -59,31 +59,34 @@ def blocks(broker: Broker) -> Any:
             else:
                 own.restart()
             with RawClient(own.bootstrap) as client:
-                told[how] = [ask(client)]
+                told[how] = [init_producer_id(client)]
                 time.sleep(SETTLE_S)
-                told[how] += [ask(client)[1] - ids[0]]
+                told[how] += [init_producer_id(client)[1] - ids[0]]
     return told
 
 
 @scenario(seconds=120)
-def transactional(broker: Broker) -> Any:
+def transactional_ids(broker: Broker) -> Any:
     """The same for transactional ids: only who needs a producer id hears that there is none."""
     told: dict[str, Any] = {}
     with another(broker, {}) as own:
         with RawClient(own.bootstrap) as client:
-            loaded(client, "known")
-            told["asked wrongly"] = [ask(client, "", 1000)[0], ask(client, "known", 0)[0]]
-            told["first"] = ask(client, "known")
+            wait_until_loaded(client, "known")
+            told["asked wrongly"] = [
+                init_producer_id(client, "", 1000)[0],
+                init_producer_id(client, "known", 0)[0],
+            ]
+            told["first"] = init_producer_id(client, "known")
             time.sleep(SETTLE_S)
-            told["second"] = ask(client, "known")[::2]
+            told["second"] = init_producer_id(client, "known")[::2]
         own.restart()
         with RawClient(own.bootstrap) as client:
-            loaded(client, "known")
-            loaded(client, "new")
-            told["known"] = ask(client, "known")[::2]
-            told["new"] = [ask(client, "new")]
+            wait_until_loaded(client, "known")
+            wait_until_loaded(client, "new")
+            told["known"] = init_producer_id(client, "known")[::2]
+            told["new"] = [init_producer_id(client, "new")]
             listed = client.call("ListTransactions", 1)["TransactionStates"]
             told["new"] += [[one["TransactionalId"] for one in listed]]
             time.sleep(SETTLE_S)
-            told["new"] += [ask(client, "new")[::2]]
+            told["new"] += [init_producer_id(client, "new")[::2]]
     return told

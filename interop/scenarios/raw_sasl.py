@@ -58,7 +58,7 @@ TOKENS: dict[str, bytes] = {
 
 
 @scenario(seconds=180)
-def tokens(broker: Broker) -> Any:
+def plain_tokens(broker: Broker) -> Any:
     """What PLAIN makes of what it is told, in each form."""
     seen: dict[str, Any] = {}
     with secured(broker) as one:
@@ -92,7 +92,7 @@ def mechanisms(broker: Broker) -> Any:
 
 
 @scenario(seconds=180)
-def before(broker: Broker) -> Any:
+def requests_before_authentication(broker: Broker) -> Any:
     """What may come first, and what after it."""
     seen: dict[str, Any] = {}
     with secured(broker) as one:
@@ -144,7 +144,7 @@ def before(broker: Broker) -> Any:
 
 
 @scenario(seconds=180)
-def garbage(broker: Broker) -> Any:
+def malformed_frames(broker: Broker) -> Any:
     """Frames that are no requests, or none that is known, at each point."""
     seen: dict[str, Any] = {}
     handshake = encode_request("SaslHandshake", 1, {"Mechanism": PLAIN})
@@ -186,7 +186,7 @@ def garbage(broker: Broker) -> Any:
 
 
 @scenario(seconds=180)
-def sizes(broker: Broker) -> Any:
+def request_sizes(broker: Broker) -> Any:
     """How long what comes may be, before and after it is known who asks."""
     seen: dict[str, Any] = {}
     limit = 1_000
@@ -221,7 +221,7 @@ def sizes(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def at_once(broker: Broker) -> Any:
+def pipelined_authentication(broker: Broker) -> Any:
     """All that is to be said in one segment, and what follows it."""
     seen: dict[str, Any] = {}
     handshake = encode_request("SaslHandshake", 1, {"Mechanism": PLAIN})
@@ -259,7 +259,7 @@ def at_once(broker: Broker) -> Any:
 
 
 @scenario(seconds=180)
-def again(broker: Broker) -> Any:
+def reauthentication(broker: Broker) -> Any:
     """KIP-368: sessions that end after three seconds, and clients that go on."""
     seen: dict[str, Any] = {}
     with secured(broker, (PLAIN, SCRAM_256), {REAUTH: str(SESSION_MS)}) as one:
@@ -332,7 +332,7 @@ def again(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def nobody_asks(broker: Broker) -> Any:
+def listeners_without_sasl(broker: Broker) -> Any:
     """On the plain listener, and on the controller's."""
     seen: dict[str, Any] = {}
     one = Secured(broker).broker
@@ -437,7 +437,7 @@ FINAL_CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @scenario(seconds=120)
-def tokens_of_delegation(broker: Broker) -> Any:
+def delegation_tokens(broker: Broker) -> Any:
     """A delegation token is a password by SCRAM: whose it is, for how long, and what he may not ask for."""
     seen: dict[str, Any] = {}
     settings = {"delegation.token.secret.key": "a secret of the cluster"}
@@ -482,7 +482,7 @@ def tokens_of_delegation(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def of_a_controller(broker: Broker) -> Any:
+def controller_listener(broker: Broker) -> Any:
     """A controller asks who comes as well, and knows users before there is a broker to ask for them."""
     seen: dict[str, Any] = {}
     node = (
@@ -533,7 +533,7 @@ def of_a_controller(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def idle(broker: Broker) -> Any:
+def unauthenticated_timeout(broker: Broker) -> Any:
     """How long who connects may take to say who he is: as long as who is known may say nothing."""
     idle_ms = 2_000
     seen: dict[str, Any] = {}

@@ -64,7 +64,7 @@ SECONDS = 10.0
 
 
 @contextmanager
-def with_another_listener(broker: Broker) -> Iterator[tuple[Broker, RawClient]]:
+def broker_with_sasl_listener(broker: Broker) -> Iterator[tuple[Broker, RawClient]]:
     """A broker of the same kind with a listener of SASL, where nobody has to come by."""
     own = type(broker)(FIRST)
     own.properties["listeners"] += f",SECURE://127.0.0.1:{free_port()}"
@@ -77,32 +77,32 @@ def with_another_listener(broker: Broker) -> Iterator[tuple[Broker, RawClient]]:
         own.discard()
 
 
-def shown(client: RawClient) -> list[Any]:
+def described_configs(client: RawClient) -> list[Any]:
     """How the keys are described, in their order."""
     return sorted(entries(client, BROKER, "1", NAMES), key=lambda entry: str(entry["Name"]))
 
 
 @scenario(seconds=90)
-def changed(broker: Broker) -> Any:
+def altered_configs(broker: Broker) -> Any:
     """One after the other, each beside those that were stored before."""
-    with with_another_listener(broker) as (_, client):
-        seen: dict[str, Any] = {"first": shown(client)}
+    with broker_with_sasl_listener(broker) as (_, client):
+        seen: dict[str, Any] = {"first": described_configs(client)}
         for where, settings in CHANGES:
             made = [(name, SET, value) for name, value in settings.items()]
             label = f"{where}: {', '.join(f'{name}={value}' for name, value in settings.items())}"
             seen[label] = change(client, BROKER, where, made, check=False)
         deadline = time.monotonic() + SECONDS
-        while "100" not in [entry["Value"] for entry in shown(client)]:
+        while "100" not in [entry["Value"] for entry in described_configs(client)]:
             assert time.monotonic() < deadline, "never applied"
             time.sleep(0.1)
-        seen["then"] = shown(client)
+        seen["then"] = described_configs(client)
         return seen
 
 
 @scenario(seconds=90)
-def taken_up(broker: Broker) -> Any:
+def added_listener(broker: Broker) -> Any:
     """A listener of SASL more, while the broker runs: it answers what mechanisms there are."""
-    with with_another_listener(broker) as (own, client):
+    with broker_with_sasl_listener(broker) as (own, client):
         port = free_port()
         settings = {"listeners": f"{own.properties['listeners']},MORE://127.0.0.1:{port}", **MORE}
         made = [(name, SET, value) for name, value in settings.items()]

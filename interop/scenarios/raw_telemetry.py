@@ -58,12 +58,12 @@ MATCHES = (
 """What a pattern may speak of, and such that match and such that do not."""
 
 
-def instance(name: str) -> bytes:
+def client_instance_id(name: str) -> bytes:
     """The id of a client instance, and of no other."""
     return uuid5(NAMESPACE, name).bytes
 
 
-def text(instance_id: bytes) -> str:
+def uuid_text(instance_id: bytes) -> str:
     return urlsafe_b64encode(instance_id)[:22].decode()
 
 
@@ -96,7 +96,7 @@ def unsubscribe(client: RawClient, name: str, settings: dict[str, str]) -> None:
 
 
 @scenario()
-def told(broker: Broker) -> Any:
+def subscription_responses(broker: Broker) -> Any:
     """What a client instance is told to push, and when it may ask again."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -106,7 +106,7 @@ def told(broker: Broker) -> Any:
         seen["again"] = get(client, first["ClientInstanceId"])
         seen["another"] = get(client, bytes(16))["ErrorCode"]
         seen["id one"] = get(client, bytes(15) + b"\x01")
-        own = instance("told")
+        own = client_instance_id("told")
         seen["of its own"] = get(client, own)
         seen["of its own, again"] = get(client, own)
         with RawClient(broker.bootstrap) as another:
@@ -117,20 +117,20 @@ def told(broker: Broker) -> Any:
     return seen
 
 
-def is_told(metrics: set[str], interval_ms: int, answer: Fields) -> bool:
+def is_subscription(metrics: set[str], interval_ms: int, answer: Fields) -> bool:
     """Whether it is this that a client instance is to push."""
     return (set(answer["RequestedMetrics"]), answer["PushIntervalMs"]) == (metrics, interval_ms)
 
 
 @scenario()
-def subscribed(broker: Broker) -> Any:
+def subscription_kinds(broker: Broker) -> Any:
     """Subscriptions of all sorts, and what their clients are told."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name, subscriptions in SUBSCRIPTIONS.items():
-            own = instance(name)
+            own = client_instance_id(name)
             made = [
-                (f"{number}", {**settings, "match": f"client_instance_id={text(own)}"})
+                (f"{number}", {**settings, "match": f"client_instance_id={uuid_text(own)}"})
                 for number, settings in enumerate(subscriptions)
             ]
             for number, settings in made:
@@ -143,7 +143,7 @@ def subscribed(broker: Broker) -> Any:
                 [DEFAULT_MS, *(int(one.get("interval.ms", DEFAULT_MS)) for one in subscriptions)]
             )
 
-            seen[name] = get_until(client, own, partial(is_told, wanted, interval_ms))
+            seen[name] = get_until(client, own, partial(is_subscription, wanted, interval_ms))
             for number, settings in made:
                 unsubscribe(client, number, settings)
             if made:
@@ -154,18 +154,20 @@ def subscribed(broker: Broker) -> Any:
 
 
 @scenario()
-def matched(broker: Broker) -> Any:
+def client_matches(broker: Broker) -> Any:
     """Which clients a subscription is for: one that says all of itself, and one that says nothing."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for pattern in MATCHES:
-            known, unknown, marker = (instance(f"{pattern}, {who}") for who in ("known", "unknown", "marker"))
+            known, unknown, marker = (
+                client_instance_id(f"{pattern}, {who}") for who in ("known", "unknown", "marker")
+            )
             settings = {
                 "metrics": "found",
-                "match": f"client_instance_id={text(known)}|{text(unknown)},{pattern}",
+                "match": f"client_instance_id={uuid_text(known)}|{uuid_text(unknown)},{pattern}",
             }
             subscribe(client, "matched", settings)
-            marked = {"metrics": "marker", "match": f"client_instance_id={text(marker)}"}
+            marked = {"metrics": "marker", "match": f"client_instance_id={uuid_text(marker)}"}
             subscribe(client, "marker", marked)
             get_until(client, marker, lambda answer: answer["RequestedMetrics"] == ["marker"])
             with RawClient(broker.bootstrap) as one:
@@ -182,7 +184,7 @@ def matched(broker: Broker) -> Any:
 
 
 @scenario()
-def pushed(broker: Broker) -> Any:
+def pushes(broker: Broker) -> Any:
     """Which pushes are taken, and what is said of the others."""
     seen: dict[str, Any] = {}
     garbage = b"\xff" * 100
@@ -190,7 +192,7 @@ def pushed(broker: Broker) -> Any:
         seen["ids that are none"] = [push(client, bytes(16)), push(client, bytes(15) + b"\x01")]
 
         def fresh(name: str) -> tuple[bytes, int]:
-            own = instance(f"pushed {name}")
+            own = client_instance_id(f"pushed {name}")
             return own, get(client, own)["SubscriptionId"]
 
         own, known = fresh("in order")
@@ -249,7 +251,7 @@ def pushed(broker: Broker) -> Any:
         ]
         # Not asked before: by another broker's answer, as it were.
         for name in ("pushed unasked", "pushed unasked, and wrongly"):
-            own = instance(name)
+            own = client_instance_id(name)
             with RawClient(broker.bootstrap) as another:
                 known = get(another, own)["SubscriptionId"]
             get_until(client, own, lambda answer: answer["ErrorCode"] == NONE)
@@ -258,10 +260,10 @@ def pushed(broker: Broker) -> Any:
 
 
 @scenario()
-def changed(broker: Broker) -> Any:
+def subscription_changes(broker: Broker) -> Any:
     """A subscription that changes while its client pushes."""
-    own = instance("changed")
-    settings = {"metrics": "a", "interval.ms": "60000", "match": f"client_instance_id={text(own)}"}
+    own = client_instance_id("changed")
+    settings = {"metrics": "a", "interval.ms": "60000", "match": f"client_instance_id={uuid_text(own)}"}
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         subscribe(client, "changed", settings)

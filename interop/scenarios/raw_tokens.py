@@ -28,13 +28,13 @@ SOON_MS = 8_000
 LONGEST = 2**63 - 1
 
 
-class Asking:
+class TokenClient:
     """A connection of somebody who is known, and what he asks of tokens."""
 
     def __init__(self, client: RawClient) -> None:
         self.client = client
 
-    def __enter__(self) -> Asking:
+    def __enter__(self) -> TokenClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,12 +48,12 @@ class Asking:
         return self.client.call("CreateDelegationToken", version, **fields)
 
     def renew(self, hmac: bytes, period_ms: int = -1, version: int = 2) -> Any:
-        return told(
+        return without_random_values(
             self.client.call("RenewDelegationToken", version, Hmac=bytes(hmac), RenewPeriodMs=period_ms)
         )
 
     def expire(self, hmac: bytes, period_ms: int = -1, version: int = 2) -> Any:
-        return told(
+        return without_random_values(
             self.client.call("ExpireDelegationToken", version, Hmac=bytes(hmac), ExpiryTimePeriodMs=period_ms)
         )
 
@@ -64,18 +64,18 @@ class Asking:
         assert answer["ErrorCode"] == 0, answer
         return sorted(answer["Tokens"], key=lambda token: (token["PrincipalName"], token["IssueTimestamp"]))
 
-    def is_there(self, hmac: bytes) -> bool:
+    def is_known(self, hmac: bytes) -> bool:
         """Whether the broker has heard of a token."""
         return any(bytes(token["Hmac"]) == bytes(hmac) for token in self.described())
 
 
-def asking(one: Served, name: str) -> Asking:
+def plain_token_client(one: Served, name: str) -> TokenClient:
     """Somebody who has come by PLAIN."""
     client = RawClient(one.bootstrap)
     client.call("SaslHandshake", 1, Mechanism=PLAIN)
     answer = client.call("SaslAuthenticate", 2, AuthBytes=plain(name))
     assert answer["ErrorCode"] == 0, answer
-    return Asking(client)
+    return TokenClient(client)
 
 
 def user(text: str) -> dict[str, str]:
@@ -83,7 +83,7 @@ def user(text: str) -> dict[str, str]:
     return {"PrincipalType": kind or "User", "PrincipalName": name}
 
 
-def told(answer: Any) -> Any:
+def without_random_values(answer: Any) -> Any:
     """An answer without what chance decides: times as what is left of them, the token as how long it is."""
     answer = comparable(answer)
     now_ms = time.time() * 1000
@@ -93,41 +93,49 @@ def told(answer: Any) -> Any:
         elif key in ("TokenId", "Hmac"):
             answer[key] = len(value)
         elif key in ("Tokens",):
-            answer[key] = [told(token) for token in value]
+            answer[key] = [without_random_values(token) for token in value]
     return answer
 
 
 @scenario(seconds=120)
-def created(broker: Broker) -> Any:
+def token_creation(broker: Broker) -> Any:
     """By whom, for whom, for how long, in each version."""
     seen: dict[str, Any] = {}
-    with secured(broker, MECHANISMS, SECRET) as one, asking(one, "alice") as alice:
+    with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         for version in (1, 2, 3):
             for lifetime_ms in (-1, 0, 20 * HOUR_MS, DAY_MS, 30 * DAY_MS, LONGEST, -LONGEST):
-                seen[f"v{version} {lifetime_ms}"] = told(alice.create(version, lifetime_ms=lifetime_ms))
-            seen[f"v{version} renewers"] = told(alice.create(version, renewers=("bob", "carol", "bob")))
-            seen[f"v{version} group"] = told(alice.create(version, renewers=("bob", "Group:carol")))
+                seen[f"v{version} {lifetime_ms}"] = without_random_values(
+                    alice.create(version, lifetime_ms=lifetime_ms)
+                )
+            seen[f"v{version} renewers"] = without_random_values(
+                alice.create(version, renewers=("bob", "carol", "bob"))
+            )
+            seen[f"v{version} group"] = without_random_values(
+                alice.create(version, renewers=("bob", "Group:carol"))
+            )
         for owner in ("bob", "Group:bob", "User:zoe:x", "alice"):
-            seen[f"for {owner}"] = told(alice.create(owner=owner))
+            seen[f"for {owner}"] = without_random_values(alice.create(owner=owner))
         made = alice.create(renewers=("last",))
-        until(lambda: alice.is_there(made["Hmac"]))
+        until(lambda: alice.is_known(made["Hmac"]))
         for version in (1, 2, 3):
-            seen[f"described v{version}"] = [told(token) for token in alice.described(version=version)]
+            seen[f"described v{version}"] = [
+                without_random_values(token) for token in alice.described(version=version)
+            ]
     return seen
 
 
 @scenario(seconds=120)
-def renewed(broker: Broker) -> Any:
+def renewal_and_expiry(broker: Broker) -> Any:
     """By whom and for how long, and ended by whom."""
     seen: list[Any] = []
     with (
         secured(broker, MECHANISMS, SHORT) as one,
-        asking(one, "alice") as alice,
-        asking(one, "bob") as bob,
+        plain_token_client(one, "alice") as alice,
+        plain_token_client(one, "bob") as bob,
     ):
         made = alice.create(renewers=("bob",))
         others = alice.create(owner="zoe")
-        until(lambda: alice.is_there(others["Hmac"]))
+        until(lambda: alice.is_known(others["Hmac"]))
         for period_ms in (-1, 0, 5 * HOUR_MS, 40 * HOUR_MS, 30 * DAY_MS):
             seen += [alice.renew(made["Hmac"], period_ms), bob.renew(made["Hmac"], period_ms, 1)]
         seen += [
@@ -139,11 +147,11 @@ def renewed(broker: Broker) -> Any:
         ]
         for period_ms in (10 * HOUR_MS, 40 * HOUR_MS, 30 * DAY_MS, LONGEST):
             seen += [alice.expire(made["Hmac"], period_ms), bob.expire(made["Hmac"], period_ms, 1)]
-        seen += [bob.expire(made["Hmac"]), told({"there": alice.is_there(others["Hmac"])})]
-        until(lambda: not alice.is_there(made["Hmac"]))
+        seen += [bob.expire(made["Hmac"]), without_random_values({"there": alice.is_known(others["Hmac"])})]
+        until(lambda: not alice.is_known(made["Hmac"]))
         seen += [alice.renew(made["Hmac"]), alice.expire(made["Hmac"])]
         now = alice.create()
-        until(lambda: alice.is_there(now["Hmac"]))
+        until(lambda: alice.is_known(now["Hmac"]))
         seen.append(alice.expire(now["Hmac"], 0))
         time.sleep(0.3)
         # It is there, since the round that removes it is far off, and has run out.
@@ -152,25 +160,25 @@ def renewed(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def looked_for(broker: Broker) -> Any:
+def token_description(broker: Broker) -> Any:
     """By owner, by who has asked, by renewer; anybody sees all."""
     with (
         secured(broker, MECHANISMS, SECRET) as one,
-        asking(one, "alice") as alice,
-        asking(one, "bob") as bob,
+        plain_token_client(one, "alice") as alice,
+        plain_token_client(one, "bob") as bob,
     ):
         alice.create(renewers=("carol",))
         alice.create(owner="zoe")
         last = bob.create(renewers=("alice",))
-        until(lambda: alice.is_there(last["Hmac"]))
+        until(lambda: alice.is_known(last["Hmac"]))
         return [
-            [told(token) for token in asker.described(*owners)]
+            [without_random_values(token) for token in asker.described(*owners)]
             for asker in (alice, bob)
             for owners in ((), ("alice",), ("zoe",), ("carol",), ("bob", "zoe"), ("Group:bob",), ("nobody",))
-        ] + [told(alice.client.call("DescribeDelegationToken", 3, Owners=[]))]
+        ] + [without_random_values(alice.client.call("DescribeDelegationToken", 3, Owners=[]))]
 
 
-def log_in(
+def scram_exchange(
     talk: Talk, mechanism: str, token_id: str, password: str, extensions: str = ",tokenauth=true"
 ) -> Any:
     """An exchange of SCRAM to its end, told of step by step."""
@@ -186,31 +194,31 @@ def log_in(
     return "in", scram.is_answered_by(final["AuthBytes"]), f"for {hours} hours"
 
 
-def password(made: Any) -> str:
+def token_password(made: Any) -> str:
     return base64.b64encode(bytes(made["Hmac"])).decode()
 
 
 @scenario(seconds=120)
-def shown(broker: Broker) -> Any:
+def token_authentication(broker: Broker) -> Any:
     """A token is shown, rightly and wrongly; who is known by it is its owner, and may ask for no other."""
     seen: dict[str, Any] = {}
-    with secured(broker, MECHANISMS, SECRET) as one, asking(one, "alice") as alice:
+    with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         made = alice.create(owner="zoe")
         last = alice.create(owner="Group:bob")
-        until(lambda: alice.is_there(last["Hmac"]))
+        until(lambda: alice.is_known(last["Hmac"]))
         for mechanism in (SCRAM_256, SCRAM_512):
             for name, shows in {
-                "right": (made["TokenId"], password(made)),
-                "a group's": (last["TokenId"], password(last)),
-                "another's": (made["TokenId"], password(last)),
-                "no such": ("nothing", password(made)),
-                "as a user": (made["TokenId"], password(made), ""),
-                "as none": (made["TokenId"], password(made), ",tokenauth=false"),
-                "as one, in capitals": (made["TokenId"], password(made), ",tokenauth=TRUE"),
+                "right": (made["TokenId"], token_password(made)),
+                "a group's": (last["TokenId"], token_password(last)),
+                "another's": (made["TokenId"], token_password(last)),
+                "no such": ("nothing", token_password(made)),
+                "as a user": (made["TokenId"], token_password(made), ""),
+                "as none": (made["TokenId"], token_password(made), ",tokenauth=false"),
+                "as one, in capitals": (made["TokenId"], token_password(made), ",tokenauth=TRUE"),
                 "a user as a token": ("alice", "alice's secret"),
             }.items():
                 with Talk(one.bootstrap) as talk:
-                    what = [log_in(talk, mechanism, *shows)]
+                    what = [scram_exchange(talk, mechanism, *shows)]
                     if what[0][0] == "in":
                         what += [
                             talk.client.call(api, version, **fields)
@@ -218,7 +226,7 @@ def shown(broker: Broker) -> Any:
                         ]
                     seen[f"{mechanism} {name}"] = what
         with Talk(one.bootstrap) as talk:
-            log_in(talk, SCRAM_256, made["TokenId"], password(made))
+            scram_exchange(talk, SCRAM_256, made["TokenId"], token_password(made))
             seen["renewed"] = alice.renew(last["Hmac"])
             talk.metadata()
             seen["served"] = talk.seen
@@ -226,47 +234,47 @@ def shown(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def at_its_end(broker: Broker) -> Any:
+def session_expiry(broker: Broker) -> Any:
     """A session ends with its token, and a token that is removed lets nobody in."""
     seen: list[Any] = []
     settings = SECRET | {"delegation.token.expiry.check.interval.ms": "1000"}
     with (
         secured(broker, MECHANISMS, settings) as one,
-        asking(one, "alice") as alice,
+        plain_token_client(one, "alice") as alice,
         Talk(one.bootstrap) as talk,
     ):
         short, kept = alice.create(lifetime_ms=SOON_MS), alice.create()
         ends = time.monotonic() + SOON_MS / 1000
-        until(lambda: alice.is_there(kept["Hmac"]))
-        seen.append(log_in(talk, SCRAM_256, short["TokenId"], password(short)))
+        until(lambda: alice.is_known(kept["Hmac"]))
+        seen.append(scram_exchange(talk, SCRAM_256, short["TokenId"], token_password(short)))
         talk.metadata()
         time.sleep(ends + 0.5 - time.monotonic())
         talk.metadata()
         seen.append(talk.seen)
-        until(lambda: not alice.is_there(short["Hmac"]))
-        seen += [alice.is_there(kept["Hmac"]), alice.renew(short["Hmac"]), alice.expire(short["Hmac"])]
+        until(lambda: not alice.is_known(short["Hmac"]))
+        seen += [alice.is_known(kept["Hmac"]), alice.renew(short["Hmac"]), alice.expire(short["Hmac"])]
         with Talk(one.bootstrap) as late:
-            seen.append(log_in(late, SCRAM_256, short["TokenId"], password(short)))
+            seen.append(scram_exchange(late, SCRAM_256, short["TokenId"], token_password(short)))
     return seen
 
 
 @scenario(seconds=120)
-def past_its_end(broker: Broker) -> Any:
+def expired_token(broker: Broker) -> Any:
     """A token that has run out, and is not removed yet."""
-    with secured(broker, MECHANISMS, SECRET) as one, asking(one, "alice") as alice:
+    with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         made = alice.create(lifetime_ms=1_000)
-        until(lambda: alice.is_there(made["Hmac"]))
+        until(lambda: alice.is_known(made["Hmac"]))
         time.sleep(1.2)
         with Talk(one.bootstrap) as talk:
-            outcome = log_in(talk, SCRAM_256, made["TokenId"], password(made))
+            outcome = scram_exchange(talk, SCRAM_256, made["TokenId"], token_password(made))
             talk.metadata()
-            seen = [alice.is_there(made["Hmac"]), alice.renew(made["Hmac"]), outcome, talk.seen]
-        return seen + [in_one_segment(one, made) for _ in range(20)]
+            seen = [alice.is_known(made["Hmac"]), alice.renew(made["Hmac"]), outcome, talk.seen]
+        return seen + [pipelined_request(one, made) for _ in range(20)]
 
 
-def in_one_segment(one: Served, made: Any) -> Any:
+def pipelined_request(one: Served, made: Any) -> Any:
     """The last word of an exchange, and a request that does not wait for what is answered to it."""
-    scram = Scram(SCRAM_256, made["TokenId"], password(made), extensions=",tokenauth=true")
+    scram = Scram(SCRAM_256, made["TokenId"], token_password(made), extensions=",tokenauth=true")
     with Talk(one.bootstrap) as talk:
         talk.handshake(SCRAM_256)
         first = talk.client.call("SaslAuthenticate", 2, AuthBytes=scram.first())
@@ -283,11 +291,11 @@ def in_one_segment(one: Served, made: Any) -> Any:
 
 
 @scenario(seconds=120)
-def without_a_secret(broker: Broker) -> Any:
+def tokens_disabled(broker: Broker) -> Any:
     """There are no tokens."""
     with (
         secured(broker, MECHANISMS, {"delegation.token.secret.key": ""}) as one,
-        asking(one, "alice") as alice,
+        plain_token_client(one, "alice") as alice,
     ):
         return [
             [api, version, comparable(alice.client.call(api, version, **fields))]

@@ -27,18 +27,18 @@ JOIN: Fields = {
 }
 
 
-def short(value: Any) -> Any:
+def shorten(value: Any) -> Any:
     """An answer whose long texts are told by their ends and their length."""
     if isinstance(value, dict):
-        return {name: short(one) for name, one in value.items() if name != "TopicId"}
+        return {name: shorten(one) for name, one in value.items() if name != "TopicId"}
     if isinstance(value, list):
-        return [short(one) for one in value]
+        return [shorten(one) for one in value]
     if isinstance(value, str) and len(value) > 2 * SHOWN:
         return f"{value[:SHOWN]} ... {value[-SHOWN:]} ({len(value)})"
     return value
 
 
-def seen_of(broker: Broker, asked: Iterator[tuple[str, str, int, Fields]]) -> Any:
+def observe(broker: Broker, asked: Iterator[tuple[str, str, int, Fields]]) -> Any:
     """Each answer, all of them over one connection for as long as it stays."""
     seen: dict[str, Any] = {}
     client = RawClient(broker.bootstrap)
@@ -46,7 +46,7 @@ def seen_of(broker: Broker, asked: Iterator[tuple[str, str, int, Fields]]) -> An
         answer = client.outcome(encode_request(api, version, fields), api, version)
         name = f"{api} v{version} {what}"
         assert name not in seen, name
-        seen[name] = short(answer)
+        seen[name] = shorten(answer)
         if answer in ("closed", "silence"):
             client.socket.close()
             client = RawClient(broker.bootstrap)
@@ -82,7 +82,7 @@ def topics(broker: Broker) -> Any:
         yield "", "DescribeTopicPartitions", 0, {"Topics": [{"Name": LONGEST}], "ResponsePartitionLimit": 5}
         yield "", "DescribeLogDirs", 1, {"Topics": [{"Topic": LONGEST, "Partitions": [0]}]}
 
-    seen: dict[str, Any] = seen_of(broker, asked())
+    seen: dict[str, Any] = observe(broker, asked())
     logs = seen.pop("DescribeLogDirs v1 ")
     return {**seen, "directories": [[one["ErrorCode"], one["Topics"]] for one in logs["Results"]]}
 
@@ -128,7 +128,7 @@ def configurations(broker: Broker) -> Any:
 
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "raw-too-long-topic")
-    return seen_of(broker, asked())
+    return observe(broker, asked())
 
 
 @scenario(seconds=120)
@@ -159,7 +159,7 @@ def groups(broker: Broker) -> Any:
 
     with RawClient(broker.bootstrap) as client:
         wait_for_coordinator(client, "raw-too-long")
-    seen: dict[str, Any] = seen_of(broker, asked())
+    seen: dict[str, Any] = observe(broker, asked())
     for name, answer in seen.items():
         if name.startswith("ConsumerGroupHeartbeat") and isinstance(answer, dict):
             # Epochs and assignments depend on who has joined before.

@@ -130,7 +130,7 @@ def create_topics(broker: Broker) -> Any:
 
 
 @scenario()
-def too_much_at_once(broker: Broker) -> Any:
+def creation_limits(broker: Broker) -> Any:
     """More partitions or records than one request may make: who is told so, and what is looked at before."""
     name = "raw-topics-much"
     once, twice = topic(f"{name}-once"), [topic(f"{name}-twice")] * 2
@@ -158,7 +158,7 @@ def too_much_at_once(broker: Broker) -> Any:
 
 
 @scenario()
-def growth_too_much_at_once(broker: Broker) -> Any:
+def growth_limits(broker: Broker) -> Any:
     """More records than one request may make, and more topics: validated alone, as it is much to make."""
     name = "raw-topics-growth"
     seen: dict[str, Any] = {}

@@ -22,7 +22,7 @@ LOADING = (14, 15, 16)
 TRANSACTIONAL = 0x10
 
 
-class Id:
+class TransactionalId:
     """One transactional id, and the producer that it has been given."""
 
     def __init__(self, client: RawClient, name: str) -> None:
@@ -52,12 +52,12 @@ class Id:
         return [answer["ErrorCode"], answer["ProducerEpoch"]]
 
     @property
-    def who(self) -> Fields:
+    def identity(self) -> Fields:
         return {"TransactionalId": self.name, "ProducerId": self.producer_id, "ProducerEpoch": self.epoch}
 
     def add(self, *partitions: tuple[str, int], version: int = 3, **other: Any) -> Any:
         """AddPartitionsToTxn as clients send it."""
-        who = {**self.who, **other}
+        who = {**self.identity, **other}
         answer = self.client.call(
             "AddPartitionsToTxn",
             version,
@@ -99,7 +99,7 @@ class Id:
         """EndTxn; from version 5 on the producer goes on as the answer says."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            answer = self.client.call("EndTxn", version, **{**self.who, "Committed": commit, **other})
+            answer = self.client.call("EndTxn", version, **{**self.identity, "Committed": commit, **other})
             if answer["ErrorCode"] != CONCURRENT or not patient or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
@@ -129,19 +129,19 @@ class Id:
         ]
 
 
-def settle(*ids: Id) -> None:
+def settle(*ids: TransactionalId) -> None:
     for one in ids:
         one.described()
 
 
-def wait_for_abort(one: Id) -> None:
+def wait_for_abort(one: TransactionalId) -> None:
     """Until its transaction has timed out, or for a while."""
     deadline = time.monotonic() + WAIT_S
     while one.described()[1] == "Ongoing" and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
-def offsets(client: RawClient, topic: str) -> Any:
+def stable_and_high_offsets(client: RawClient, topic: str) -> Any:
     """The last stable offset and the high watermark."""
     found = []
     for isolation in (1, 0):
@@ -159,7 +159,7 @@ def committed_view(client: RawClient, topic: str, offset: int = 0) -> Any:
     return [found["ErrorCode"], found["HighWatermark"], found["LastStableOffset"], first]
 
 
-def ready(client: RawClient, name: str) -> None:
+def wait_for_transaction_coordinator(client: RawClient, name: str) -> None:
     """The first FindCoordinator creates the state topic, which takes a moment."""
     deadline = time.monotonic() + WAIT_S
     while client.call("FindCoordinator", 2, Key=name, KeyType=1)["ErrorCode"]:
@@ -167,10 +167,10 @@ def ready(client: RawClient, name: str) -> None:
         time.sleep(0.05)
 
 
-def on_client(broker: Broker, work: Callable[[RawClient, dict[str, Any]], None]) -> Any:
+def with_client(broker: Broker, work: Callable[[RawClient, dict[str, Any]], None]) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        ready(client, "any")
+        wait_for_transaction_coordinator(client, "any")
         work(client, seen)
     return seen
 
@@ -181,12 +181,12 @@ def init_producer_id(broker: Broker) -> Any:
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         for version in [one for one in versions_of("InitProducerId") if one <= 5]:
-            one = Id(client, f"raw-init-v{version}")
+            one = TransactionalId(client, f"raw-init-v{version}")
             seen[f"v{version}"] = [one.init(version), one.init(version)]
-        one = Id(client, "raw-init")
+        one = TransactionalId(client, "raw-init")
         for timeout in (0, -1, 900_000, 900_001):
             seen[f"timeout {timeout}"] = one.init(timeout_ms=timeout)
-        seen["empty id"] = Id(client, "").init()
+        seen["empty id"] = TransactionalId(client, "").init()
         seen["again"] = one.init()
         known = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
         seen["expected"] = one.init(**known)
@@ -198,15 +198,15 @@ def init_producer_id(broker: Broker) -> Any:
             )
         seen["id without epoch"] = one.init(ProducerId=known["ProducerId"], ProducerEpoch=-1)
         seen["epoch without id"] = one.init(ProducerId=-1, ProducerEpoch=0)
-        seen["new with 0 and 0"] = Id(client, "raw-init-new").init(ProducerId=0, ProducerEpoch=0)
+        seen["new with 0 and 0"] = TransactionalId(client, "raw-init-new").init(ProducerId=0, ProducerEpoch=0)
         seen["described"] = one.described()
-        seen["unknown"] = Id(client, "raw-init-nobody").described()
+        seen["unknown"] = TransactionalId(client, "raw-init-nobody").described()
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario()
-def ends(broker: Broker) -> Any:
+def end_txn(broker: Broker) -> Any:
     """Commit and abort by versions of both protocols; ends that come twice, too early, for somebody else."""
     topic = "raw-txn-ends"
 
@@ -214,7 +214,7 @@ def ends(broker: Broker) -> Any:
         create_topic(client, topic, 2)
         for version in versions_of("EndTxn"):
             for commit in (True, False):
-                one = Id(client, f"raw-ends-v{version}-{commit}")
+                one = TransactionalId(client, f"raw-ends-v{version}-{commit}")
                 name = f"v{version} commit" if commit else f"v{version} abort"
                 produced = 12 if version >= 5 else 11
                 steps: list[Any] = [one.init(), one.end(commit=commit, version=version), one.described()]
@@ -228,8 +228,8 @@ def ends(broker: Broker) -> Any:
                 steps.append(one.end(commit=not commit, version=version, **before))
                 steps.append(one.described())
                 seen[name] = steps
-        one = Id(client, "raw-ends-wrong")
-        seen["unknown id"] = Id(client, "raw-ends-nobody").end(commit=True)
+        one = TransactionalId(client, "raw-ends-wrong")
+        seen["unknown id"] = TransactionalId(client, "raw-ends-nobody").end(commit=True)
         one.init()
         seen["empty id"] = one.end(commit=True, TransactionalId="")
         seen["wrong producer"] = one.end(commit=True, ProducerId=one.producer_id + 999)
@@ -239,11 +239,11 @@ def ends(broker: Broker) -> Any:
                 commit=True, version=version, ProducerEpoch=one.epoch + 7
             )
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario(seconds=120)
-def ends_in_turn(broker: Broker) -> Any:
+def end_txn_versions(broker: Broker) -> Any:
     """A transaction of either protocol, ended in one version and then in another."""
     topic = "raw-txn-turns"
 
@@ -252,7 +252,7 @@ def ends_in_turn(broker: Broker) -> Any:
         for produced in (11, 12):
             for first, second in product((3, 4, 5), (3, 4, 5)):
                 for commit, then in product((True, False), (True, False)):
-                    one = Id(client, f"raw-turns-{produced}-{first}-{second}-{commit}-{then}")
+                    one = TransactionalId(client, f"raw-turns-{produced}-{first}-{second}-{commit}-{then}")
                     one.init()
                     if produced == 11:
                         one.add((topic, 0))
@@ -261,19 +261,19 @@ def ends_in_turn(broker: Broker) -> Any:
                     steps += [one.end(commit=then, version=second), one.described()]
                     seen[one.name] = [*steps, one.init(), one.described()]
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @contextmanager
-def on_another(broker: Broker, topic: str, overrides: dict[str, str] | None = None) -> Iterator[RawClient]:
+def own_broker(broker: Broker, topic: str, overrides: dict[str, str] | None = None) -> Iterator[RawClient]:
     """A client of a broker of one's own, which has this topic and takes transactions."""
     with another(broker, overrides) as own, RawClient(own.bootstrap) as client:
-        ready(client, "any")
+        wait_for_transaction_coordinator(client, "any")
         create_topic(client, topic, 1)
         yield client
 
 
-def transaction_version(client: RawClient, level: int) -> int:
+def set_transaction_version(client: RawClient, level: int) -> int:
     """Take the feature to a level, up or down; the error."""
     update = {
         "Feature": "transaction.version",
@@ -285,23 +285,23 @@ def transaction_version(client: RawClient, level: int) -> int:
 
 
 @scenario(seconds=120)
-def another_version(broker: Broker) -> Any:
+def transaction_version_change(broker: Broker) -> Any:
     """Transactions of both protocols that are open when the cluster goes over to the other."""
     topic = "raw-txn-levels"
     seen: dict[str, Any] = {}
-    with on_another(broker, topic) as client:
+    with own_broker(broker, topic) as client:
         for level in (1, 2):
             before, known = [], {}
             for produced in (11, 12):
                 for name in ("again", "commits", "aborts", "expected"):
-                    one = Id(client, f"levels-{level}-{produced}-{name}")
+                    one = TransactionalId(client, f"levels-{level}-{produced}-{name}")
                     one.init()
                     if produced == 11:
                         one.add((topic, 0))
                     seen[f"{one.name} sent"] = one.send(topic, version=produced)[0]
                     known[one.name] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
                     before.append(one)
-            seen[f"to {level}"] = transaction_version(client, level)
+            seen[f"to {level}"] = set_transaction_version(client, level)
             for one in before:
                 kind = one.name.rpartition("-")[2]
                 if kind == "again":
@@ -317,14 +317,14 @@ def another_version(broker: Broker) -> Any:
 
 
 @scenario()
-def partitions(broker: Broker) -> Any:
+def add_partitions(broker: Broker) -> Any:
     """AddPartitionsToTxn in every version of clients, and what it refuses."""
     topic = "raw-txn-partitions"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 2)
         for version in (0, 1, 2, 3):
-            one = Id(client, f"raw-partitions-v{version}")
+            one = TransactionalId(client, f"raw-partitions-v{version}")
             one.init()
             steps = [one.add((topic, 0), version=version), one.add((topic, 0), (topic, 1), version=version)]
             steps.append(one.add((topic, 0), ("raw-txn-nowhere", 0), version=version))
@@ -338,18 +338,18 @@ def partitions(broker: Broker) -> Any:
             settle(one)
             seen[f"v{version}"] = steps
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario()
-def produced(broker: Broker) -> Any:
+def produce_versions(broker: Broker) -> Any:
     """Produce within and without a transaction, by version; sequences and epochs; duplicates."""
     topic = "raw-txn-produced"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 1)
         for version in (3, 9, 10, 11, 12):
-            one = Id(client, f"raw-produced-v{version}")
+            one = TransactionalId(client, f"raw-produced-v{version}")
             one.init()
             steps: list[Any] = [one.send(topic, version=version)[::2]]  # nothing was added
             steps.append(one.described()[1:])
@@ -368,7 +368,7 @@ def produced(broker: Broker) -> Any:
                 one.end(commit=False)
                 settle(one)
             seen[f"v{version}"] = steps
-        one = Id(client, "raw-produced-plain")
+        one = TransactionalId(client, "raw-produced-plain")
         one.init()
         one.add((topic, 0))
         one.send(topic)
@@ -380,22 +380,22 @@ def produced(broker: Broker) -> Any:
         one.end(commit=False)
         settle(one)
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario()
-def readers(broker: Broker) -> Any:
+def read_committed(broker: Broker) -> Any:
     """The last stable offset, aborted transactions and open ones, as readers are told of them."""
     topic = "raw-txn-readers"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 1)
-        first, second = Id(client, "raw-readers-1"), Id(client, "raw-readers-2")
+        first, second = TransactionalId(client, "raw-readers-1"), TransactionalId(client, "raw-readers-2")
         first.init()
         second.init()
 
         def look(name: str) -> None:
-            seen[name] = [offsets(client, topic), committed_view(client, topic)]
+            seen[name] = [stable_and_high_offsets(client, topic), committed_view(client, topic)]
 
         produce(client, topic, Batch().encode())
         look("plain")
@@ -420,7 +420,7 @@ def readers(broker: Broker) -> Any:
             settle(first)
         look("more of both")
         seen["from the middle"] = committed_view(client, topic, 8)
-        seen["from the end"] = committed_view(client, topic, offsets(client, topic)[1])
+        seen["from the end"] = committed_view(client, topic, stable_and_high_offsets(client, topic)[1])
         answer = client.call("DescribeProducers", 0, Topics=[{"Name": topic, "PartitionIndexes": [0, 9]}])
         seen["producers"] = [
             [
@@ -433,7 +433,7 @@ def readers(broker: Broker) -> Any:
             for one in answer["Topics"][0]["Partitions"]
         ]
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario()
@@ -443,7 +443,7 @@ def fencing(broker: Broker) -> Any:
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 1)
-        first, second = Id(client, "raw-fencing"), Id(client, "raw-fencing")
+        first, second = TransactionalId(client, "raw-fencing"), TransactionalId(client, "raw-fencing")
         first.init()
         first.add((topic, 0))
         seen["sent"] = first.send(topic)
@@ -455,7 +455,7 @@ def fencing(broker: Broker) -> Any:
         seen["first adds"] = [first.add((topic, 0), version=version) for version in (1, 2, 3)]
         seen["first ends"] = [first.end(commit=True, version=version) for version in (1, 2, 4, 5)]
         seen["view"] = committed_view(client, topic)
-        timed = Id(client, "raw-fencing-timeout")
+        timed = TransactionalId(client, "raw-fencing-timeout")
         timed.init(timeout_ms=1000)
         timed.add((topic, 0))
         timed.send(topic)
@@ -465,7 +465,7 @@ def fencing(broker: Broker) -> Any:
         seen["timed out"] = timed.described()
         seen["ends late"] = timed.end(commit=True)
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario()
@@ -487,19 +487,19 @@ def group_offsets(broker: Broker) -> Any:
             for commit in (True, False):
                 group = f"raw-txn-group-{version}-{commit}"
                 wait_for_coordinator(client, group)
-                one = Id(client, f"raw-offsets-{version}-{commit}")
+                one = TransactionalId(client, f"raw-offsets-{version}-{commit}")
                 one.init()
 
                 def offset(index: int, value: int, name: str = topic, **fields: Any) -> Any:
                     topics = [
                         {"Name": name, "Partitions": [{"PartitionIndex": index, "CommittedOffset": value}]}
                     ]
-                    request = {**one.who, "GroupId": group, "Topics": topics, **fields}  # noqa: B023
+                    request = {**one.identity, "GroupId": group, "Topics": topics, **fields}  # noqa: B023
                     answer = client.call("TxnOffsetCommit", version, **request)  # noqa: B023
                     return answer["Topics"][0]["Partitions"][0]["ErrorCode"]
 
                 steps: list[Any] = [offset(0, 1)]
-                added = client.call("AddOffsetsToTxn", min(version, 4), **one.who, GroupId=group)
+                added = client.call("AddOffsetsToTxn", min(version, 4), **one.identity, GroupId=group)
                 steps.append(added["ErrorCode"])
                 steps += [offset(0, 5), offset(1, 6), offset(9, 7), offset(0, 7, "raw-txn-nowhere")]
                 steps.append(offset(0, 8, ProducerEpoch=99))
@@ -514,17 +514,17 @@ def group_offsets(broker: Broker) -> Any:
                 steps.append(fetched(client, group))
                 seen[f"v{version} {'commit' if commit else 'abort'}"] = steps
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario()
-def listed(broker: Broker) -> Any:
+def list_transactions(broker: Broker) -> Any:
     """ListTransactions and its filters."""
     topic = "raw-txn-listed"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 1)
-        idle, busy = Id(client, "raw-listed-idle"), Id(client, "raw-listed-busy")
+        idle, busy = TransactionalId(client, "raw-listed-idle"), TransactionalId(client, "raw-listed-busy")
         idle.init()
         busy.init()
         busy.add((topic, 0))
@@ -555,4 +555,4 @@ def listed(broker: Broker) -> Any:
         busy.end(commit=False)
         settle(busy)
 
-    return on_client(broker, work)
+    return with_client(broker, work)

@@ -21,12 +21,12 @@ from interop.scenario import scenario
 from interop.scenarios.raw_transactions import (
     LOADING,
     WAIT_S,
-    Id,
-    on_client,
-    ready,
+    TransactionalId,
+    set_transaction_version,
     settle,
-    transaction_version,
     wait_for_abort,
+    wait_for_transaction_coordinator,
+    with_client,
 )
 from interop.scenarios.raw_transactions_wrong import txn_commit
 from interop.tools import another
@@ -69,20 +69,20 @@ def _store(client: RawClient, name: str, producer_id: int, epoch: int) -> None:
     assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0, answer
 
 
-def _loaded(own: Broker, topic: str, names: Iterable[str], epoch: int) -> None:
+def _load_ids(own: Broker, topic: str, names: Iterable[str], epoch: int) -> None:
     """Restart a broker, so that it knows ids that were written into its state topic."""
     with RawClient(own.bootstrap) as client:
-        ready(client, "any")
+        wait_for_transaction_coordinator(client, "any")
         create_topic(client, topic, 1)
         for number, name in enumerate(names):
-            warm = Id(client, f"warm-{name}")
+            warm = TransactionalId(client, f"warm-{name}")
             assert warm.init()[0] == 0
             _store(client, name, FIRST_ID + number, epoch)
     own.restart()
 
 
-def _known(client: RawClient, name: str, number: int, epoch: int) -> Id:
-    one = Id(client, name)
+def _known_id(client: RawClient, name: str, number: int, epoch: int) -> TransactionalId:
+    one = TransactionalId(client, name)
     deadline = time.monotonic() + WAIT_S
     while one.described()[0] in LOADING and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -91,38 +91,40 @@ def _known(client: RawClient, name: str, number: int, epoch: int) -> Id:
 
 
 @contextmanager
-def _ids(
+def _broker_with_ids(
     broker: Broker, level: int, topic: str, names: Sequence[str], epoch: int
-) -> Iterator[tuple[RawClient, dict[str, Id]]]:
+) -> Iterator[tuple[RawClient, dict[str, TransactionalId]]]:
     """Ids of that epoch, in a cluster of one's own at that level of transaction.version."""
     with another(broker, QUICK) as own:
         if level == 1:
             with RawClient(own.bootstrap) as client:
-                ready(client, "any")
-                assert transaction_version(client, level) == 0
-        _loaded(own, topic, names, epoch)
+                wait_for_transaction_coordinator(client, "any")
+                assert set_transaction_version(client, level) == 0
+        _load_ids(own, topic, names, epoch)
         with RawClient(own.bootstrap) as client:
-            ready(client, "any")
-            assert Id(client, "fresh").init()[0] == 0  # so that producer ids are at hand
-            yield client, {name: _known(client, name, number, epoch) for number, name in enumerate(names)}
+            wait_for_transaction_coordinator(client, "any")
+            assert TransactionalId(client, "fresh").init()[0] == 0  # so that producer ids are at hand
+            yield client, {name: _known_id(client, name, number, epoch) for number, name in enumerate(names)}
 
 
-def _describe(one: Id) -> Any:
+def _describe(one: TransactionalId) -> Any:
     code, state, _, epoch, topics = one.described()
     return [code, state, epoch, topics]
 
 
 @scenario(seconds=180)
-def last(broker: Broker) -> Any:
+def last_epoch(broker: Broker) -> Any:
     """The last epoch that a client is given, at each level of the cluster."""
     seen: dict[str, Any] = {}
     names = ["committed", "aborted", "of-nothing", "successor", "timed-out", "recovers", "others"]
     for level in (2, 1):
         topic = f"raw-epochs-{level}"
         produced, ended = (12, 5) if level == 2 else (11, 4)
-        with _ids(broker, level, topic, names, LAST) as (client, ids):
+        with _broker_with_ids(broker, level, topic, names, LAST) as (client, ids):
 
-            def begin(one: Id, level: int = level, topic: str = topic, version: int = produced) -> Any:
+            def begin(
+                one: TransactionalId, level: int = level, topic: str = topic, version: int = produced
+            ) -> Any:
                 added = one.add((topic, 0)) if level == 1 else None
                 return [added, one.send(topic, version=version)[0]]
 
@@ -138,10 +140,10 @@ def last(broker: Broker) -> Any:
             one = ids["successor"]
             seen[f"{level} successor"] = [
                 begin(one),
-                *_fenced(one, ended),
+                *_next_and_former(one, ended),
                 begin(one),
                 _describe(one),
-                *_fenced(one, ended),
+                *_next_and_former(one, ended),
             ]
             one = ids["timed-out"]
             steps = [one.init(timeout_ms=TIMEOUT_MS), begin(one)]
@@ -153,27 +155,27 @@ def last(broker: Broker) -> Any:
                 named = {"ProducerId": FIRST_ID + names.index("recovers"), "ProducerEpoch": epoch}
                 steps = [one.init(version, **named) for version in (3, 4, 5)]
                 seen[f"{level} recovers {epoch}"] = steps
-            seen[f"{level} others"] = [begin(ids["others"]), Id(client, "warm-others").init()]
+            seen[f"{level} others"] = [begin(ids["others"]), TransactionalId(client, "warm-others").init()]
     return seen
 
 
-def _fenced(one: Id, ended: int) -> list[Any]:
+def _next_and_former(one: TransactionalId, ended: int) -> list[Any]:
     """What the next one with this id is told, and then the one before."""
     old: dict[str, Any] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
-    steps = [Id(one.client, one.name).init(), _describe(one)]
+    steps = [TransactionalId(one.client, one.name).init(), _describe(one)]
     steps.append(one.end(commit=False, version=ended, **old))
     settle(one)
     return [*steps, one.init(), _describe(one)]
 
 
 @scenario(seconds=180)
-def greatest(broker: Broker) -> Any:
+def greatest_epoch(broker: Broker) -> Any:
     """The epoch behind that, which a client of the first protocol comes by only if it makes it up."""
     seen: dict[str, Any] = {}
     names = ["committed", "aborted", "successor", "timed-out", "others"]
     for level in (2, 1):
         topic = f"raw-epochs-{level}"
-        with _ids(broker, level, topic, names, GREATEST) as (client, ids):
+        with _broker_with_ids(broker, level, topic, names, GREATEST) as (client, ids):
             for version in (4, 5) if level == 2 else (4,):
                 for commit in (True, False) if version == 4 else (False,):
                     one = ids["committed" if commit else "aborted"]
@@ -182,23 +184,23 @@ def greatest(broker: Broker) -> Any:
                     steps += [one.end(commit=commit, version=version), _describe(one)]
                     seen[f"{level} v{version} {one.name}"] = steps
             one = ids["successor"]
-            seen[f"{level} successor"] = [one.add((topic, 0)), one.send(topic)[0], *_fenced(one, 4)]
+            seen[f"{level} successor"] = [one.add((topic, 0)), one.send(topic)[0], *_next_and_former(one, 4)]
             one = ids["timed-out"]
             steps = [one.init(timeout_ms=TIMEOUT_MS), one.add((topic, 0)), one.send(topic)[0]]
             wait_for_abort(one)
             seen[f"{level} timed out"] = [*steps, _describe(one), one.init(), _describe(one)]
-            seen[f"{level} others"] = Id(client, "warm-others").init()
+            seen[f"{level} others"] = TransactionalId(client, "warm-others").init()
     return seen
 
 
 @scenario()
-def offsets_of_another(broker: Broker) -> Any:
+def offsets_with_foreign_id(broker: Broker) -> Any:
     """Offsets under somebody else's transactional id, by a producer whose epoch is over."""
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, "raw-epochs-offsets", 1)
         wait_for_coordinator(client, "raw-epochs-group")
-        mine, other = Id(client, "raw-epochs-mine"), Id(client, "raw-epochs-other")
+        mine, other = TransactionalId(client, "raw-epochs-mine"), TransactionalId(client, "raw-epochs-other")
         for version in (0, 2, 3, 5):
             mine.init()
             other.init()
@@ -216,7 +218,7 @@ def offsets_of_another(broker: Broker) -> Any:
             )
             steps.append(added["ErrorCode"])
             steps.append(txn_commit(client, 3, "raw-epochs-offsets", **{**said, **who}))
-            steps.append(Id(client, mine.name).init())
+            steps.append(TransactionalId(client, mine.name).init())
             settle(mine)
             for name in (mine.name, other.name):
                 fields = {**said, **old, "TransactionalId": name}
@@ -225,4 +227,4 @@ def offsets_of_another(broker: Broker) -> Any:
             steps.append(txn_commit(client, version, "raw-epochs-offsets", **fields))
             seen[f"v{version}"] = steps
 
-    return on_client(broker, work)
+    return with_client(broker, work)

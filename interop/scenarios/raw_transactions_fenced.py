@@ -9,8 +9,14 @@ from interop.brokers import Broker
 from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_transactions import LOADING, WAIT_S, Id, offsets, ready
-from interop.scenarios.raw_transactions_log_start import on_own
+from interop.scenarios.raw_transactions import (
+    LOADING,
+    WAIT_S,
+    TransactionalId,
+    stable_and_high_offsets,
+    wait_for_transaction_coordinator,
+)
+from interop.scenarios.raw_transactions_log_start import own_broker
 
 GROUP = "raw-fenced"
 OFFSETS_OF = "raw-fenced-offsets-of"
@@ -21,7 +27,7 @@ AFTER_START_S = 4.0
 """The same, where the connection over which they are sent has to be made."""
 
 
-def state(one: Id) -> Any:
+def state(one: TransactionalId) -> Any:
     """DescribeTransactions, without waiting for its end."""
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -38,7 +44,7 @@ def state(one: Id) -> Any:
     ]
 
 
-def lasting_state(one: Id) -> Any:
+def lasting_state(one: TransactionalId) -> Any:
     """The state once it is no longer one that passes, or stays where it is."""
     deadline = time.monotonic() + MARKERS_S
     while (found := state(one))[1].startswith("Prepare") and time.monotonic() < deadline:
@@ -46,7 +52,9 @@ def lasting_state(one: Id) -> Any:
     return found
 
 
-def mark(one: Id, topic: str, *, epoch: int, coordinator: int, commit: bool, version: int) -> Any:
+def mark(
+    one: TransactionalId, topic: str, *, epoch: int, coordinator: int, commit: bool, version: int
+) -> Any:
     """WriteTxnMarkers for partition 0: the error."""
     marker = {
         "ProducerId": one.producer_id,
@@ -65,18 +73,18 @@ def mark(one: Id, topic: str, *, epoch: int, coordinator: int, commit: bool, ver
 
 
 @scenario(seconds=150)
-def ahead(broker: Broker) -> Any:
+def epochs_ahead(broker: Broker) -> Any:
     """Epochs of the coordinator and of the producer that are ahead, before the transaction is ended."""
     seen: dict[str, Any] = {}
-    waiting: list[Id] = []
-    with on_own(broker) as (own, client):
+    waiting: list[TransactionalId] = []
+    with own_broker(broker) as (own, client):
         wait_for_coordinator(client, GROUP)
         for version, produced in ((1, 11), (2, 12)):
             for coordinator, ahead_by in ((50, 0), (0, 1), (0, 2)):
                 for commit in (True, False):
                     topic = f"ahead-{version}-{coordinator}-{ahead_by}-{commit}"
                     create_topic(client, topic, 2)
-                    one = Id(client, topic)
+                    one = TransactionalId(client, topic)
                     one.init()
                     epoch = one.epoch + ahead_by
                     if produced == 11:
@@ -86,18 +94,18 @@ def ahead(broker: Broker) -> Any:
                     steps.append(
                         mark(one, topic, epoch=epoch, coordinator=coordinator, commit=False, version=version)
                     )
-                    steps.append([state(one), offsets(client, topic)])
+                    steps.append([state(one), stable_and_high_offsets(client, topic)])
                     steps.append(one.end(commit=commit, version=5 if produced == 12 else 4))
-                    steps.append([lasting_state(one), offsets(client, topic)])
+                    steps.append([lasting_state(one), stable_and_high_offsets(client, topic)])
                     if steps[-1][0][1].startswith("Prepare"):
                         waiting.append(one)
-                        steps.append(_told(one, topic))
+                        steps.append(_responses(one, topic))
                     seen[topic] = steps
         for times in (1, 2):
             own.stop()
             own.start()
             with RawClient(own.bootstrap) as client:
-                ready(client, "any")
+                wait_for_transaction_coordinator(client, "any")
                 for one in waiting:
                     one.client = client
                     state(one)
@@ -107,7 +115,7 @@ def ahead(broker: Broker) -> Any:
     return seen
 
 
-def _told(one: Id, topic: str) -> Any:
+def _responses(one: TransactionalId, topic: str) -> Any:
     """What its producer hears meanwhile, others in its name, and the next of its name."""
     steps: list[Any] = [one.add((topic, 0))]
     wrong: tuple[dict[str, int], ...] = ({}, {"ProducerEpoch": one.epoch + 3}, {"ProducerId": 987_654})
@@ -119,29 +127,29 @@ def _told(one: Id, topic: str) -> Any:
     return steps
 
 
-def _offsets(one: Id, topic: str, version: int, who: dict[str, int]) -> Any:
+def _offsets(one: TransactionalId, topic: str, version: int, who: dict[str, int]) -> Any:
     """TxnOffsetCommit: the error."""
     answer = one.client.call(
         "TxnOffsetCommit",
         version,
         GroupId=GROUP,
-        **{**one.who, **who},
+        **{**one.identity, **who},
         Topics=[{"Name": topic, "Partitions": [{"PartitionIndex": 0, "CommittedOffset": 1}]}],
     )
     return answer["Topics"][0]["Partitions"][0]["ErrorCode"]
 
 
 @scenario()
-def before_the_first_group(broker: Broker) -> Any:
+def offsets_before_the_first_group(broker: Broker) -> Any:
     """Offsets for a transaction where nobody has asked for a group's coordinator yet, and its end."""
     seen: dict[str, Any] = {}
-    with on_own(broker) as (_, client):
+    with own_broker(broker) as (_, client):
         create_topic(client, OFFSETS_OF, 1)
         for version in (3, 4):
-            one = Id(client, f"no-groups-{version}")
+            one = TransactionalId(client, f"no-groups-{version}")
             one.init()
             steps = [_offsets(one, OFFSETS_OF, asked, who) for asked in (2, 3, 4, 5) for who in ({}, WRONG)]
-            steps += [client.call("AddOffsetsToTxn", version, GroupId=GROUP, **one.who)["ErrorCode"]]
+            steps += [client.call("AddOffsetsToTxn", version, GroupId=GROUP, **one.identity)["ErrorCode"]]
             steps.append(lasting_state(one))
             steps += [_offsets(one, OFFSETS_OF, asked, who) for asked in (2, 3, 4, 5) for who in ({}, WRONG)]
             steps.append(one.end(commit=True))

@@ -11,30 +11,30 @@ from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_transactions import (
-    Id,
-    on_another,
-    on_client,
+    TransactionalId,
+    own_broker,
+    set_transaction_version,
     settle,
-    transaction_version,
     wait_for_abort,
+    with_client,
 )
-from interop.scenarios.raw_transactions_wrong import fetched, txn_commit
+from interop.scenarios.raw_transactions_wrong import fetched_offsets, txn_commit
 
 TIMEOUT_MS = 1_000
 
 
 @scenario(seconds=150)
-def ended_by_a_timeout(broker: Broker) -> Any:
+def timed_out(broker: Broker) -> Any:
     """A producer that comes too late to end its transaction, in every version and at each level."""
     topic = "raw-txn-late"
     seen: dict[str, Any] = {}
     overrides = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    with on_another(broker, topic, overrides) as client:
+    with own_broker(broker, topic, overrides) as client:
         for level in (2, 1):
-            seen[f"to {level}"] = 0 if level == 2 else transaction_version(client, level)
-            late: list[tuple[Id, bool, int]] = []
+            seen[f"to {level}"] = 0 if level == 2 else set_transaction_version(client, level)
+            late: list[tuple[TransactionalId, bool, int]] = []
             for produced, commit, version in product((11, 12), (True, False), (3, 4, 5)):
-                one = Id(client, f"late-{level}-{produced}-{commit}-{version}")
+                one = TransactionalId(client, f"late-{level}-{produced}-{commit}-{version}")
                 one.init(timeout_ms=TIMEOUT_MS)
                 if produced == 11:
                     one.add((topic, 0))
@@ -51,7 +51,7 @@ def ended_by_a_timeout(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def offsets_deleted_meanwhile(broker: Broker) -> Any:
+def offsets_deleted(broker: Broker) -> Any:
     """What OffsetDelete, DeleteGroups and DeleteTopics leave of the offsets of an open transaction."""
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -61,29 +61,29 @@ def offsets_deleted_meanwhile(broker: Broker) -> Any:
             name = f"raw-txn-deleted-{how}-{committed_before}-{commit}"
             create_topic(client, name, 2)
             wait_for_coordinator(client, name)
-            one = Id(client, name)
+            one = TransactionalId(client, name)
             one.init()
             if committed_before:
                 _commit(one, name, 1)
                 seen[f"{name} first"] = one.end(commit=True)
                 settle(one)
-            steps: list[Any] = [_commit(one, name, 2), fetched(client, name, name)]
+            steps: list[Any] = [_commit(one, name, 2), fetched_offsets(client, name, name)]
             steps.append(_delete(client, how, name))
             if how != "topic":
-                steps.append(fetched(client, name, name))
+                steps.append(fetched_offsets(client, name, name))
             steps.append(one.end(commit=commit))
             settle(one)
             if how != "topic":
-                steps.append(fetched(client, name, name))
+                steps.append(fetched_offsets(client, name, name))
             described = client.call("DescribeGroups", 5, Groups=[name])["Groups"][0]
             seen[name] = [*steps, described["GroupState"]]
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
-def _commit(one: Id, name: str, offset: int) -> list[int]:
-    added = one.client.call("AddOffsetsToTxn", 3, **one.who, GroupId=name)["ErrorCode"]
-    return [added, txn_commit(one.client, 3, name, offset=offset, GroupId=name, **one.who)]
+def _commit(one: TransactionalId, name: str, offset: int) -> list[int]:
+    added = one.client.call("AddOffsetsToTxn", 3, **one.identity, GroupId=name)["ErrorCode"]
+    return [added, txn_commit(one.client, 3, name, offset=offset, GroupId=name, **one.identity)]
 
 
 def _delete(client: RawClient, how: str, name: str) -> Any:
@@ -100,7 +100,7 @@ def _delete(client: RawClient, how: str, name: str) -> Any:
 
 
 @scenario(seconds=150)
-def level_0(broker: Broker) -> Any:
+def transaction_version_0(broker: Broker) -> Any:
     """Clients of either protocol where transaction.version is 0, and what an id is told after a refusal.
 
     Apache Kafka has it wait for a record that was never written, until the coordinator is loaded again.
@@ -108,11 +108,11 @@ def level_0(broker: Broker) -> Any:
     topic, group = "raw-txn-level-0", "raw-txn-level-0-group"
     seen: dict[str, Any] = {}
     often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    with on_another(broker, topic, often) as client:
+    with own_broker(broker, topic, often) as client:
         wait_for_coordinator(client, group)
-        seen["to 0"] = transaction_version(client, 0)
+        seen["to 0"] = set_transaction_version(client, 0)
         for produced, commit, version in product((11, 12), (True, False), (3, 4, 5)):
-            one = Id(client, f"level-0-{produced}-{commit}-{version}")
+            one = TransactionalId(client, f"level-0-{produced}-{commit}-{version}")
             steps = [one.init(timeout_ms=1_000)]
             known = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
             if produced == 11:
@@ -123,10 +123,10 @@ def level_0(broker: Broker) -> Any:
             if not steps[-1] or (isinstance(steps[-1], list) and not steps[-1][0]):
                 steps += [one.described(), one.init()]
             else:
-                steps += _stuck(one, known, topic)
+                steps += _responses_to_pending(one, known, topic)
             seen[one.name] = steps
         for version in (3, 4, 5):
-            one = Id(client, f"level-0-offsets-{version}")
+            one = TransactionalId(client, f"level-0-offsets-{version}")
             one.init()
             known = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
             offsets = [{"PartitionIndex": 0, "CommittedOffset": 1}]
@@ -134,20 +134,20 @@ def level_0(broker: Broker) -> Any:
                 "TxnOffsetCommit",
                 version,
                 GroupId=group,
-                **one.who,
+                **one.identity,
                 Topics=[{"Name": topic, "Partitions": offsets}],
             )
             committed = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
-            seen[one.name] = [committed, *(_stuck(one, known, topic) if version == 5 else [])]
+            seen[one.name] = [committed, *(_responses_to_pending(one, known, topic) if version == 5 else [])]
         time.sleep(2)
         # None of those that wait is aborted when its time is over.
         seen["afterwards"] = [
-            [name, Id(client, name).described()] for name in seen if name.startswith("level-0-")
+            [name, TransactionalId(client, name).described()] for name in seen if name.startswith("level-0-")
         ]
     return seen
 
 
-def _stuck(one: Id, known: dict[str, int], topic: str) -> list[Any]:
+def _responses_to_pending(one: TransactionalId, known: dict[str, int], topic: str) -> list[Any]:
     """What somebody hears who is waited for: in each request, as himself, as another, as nobody."""
     steps: list[Any] = [one.described()]
     steps.append(one.add((topic, 0)))
@@ -164,7 +164,7 @@ def _stuck(one: Id, known: dict[str, int], topic: str) -> list[Any]:
 
 
 @scenario(seconds=120)
-def offsets_overtaken(broker: Broker) -> Any:
+def overlapping_offset_commits(broker: Broker) -> Any:
     """One offset from two transactions and from outside, which end in another order than they wrote."""
     topic = "raw-txn-overtaken"
 
@@ -173,29 +173,29 @@ def offsets_overtaken(broker: Broker) -> Any:
         for first, commit, plain in product((0, 1), (True, False), (None, 0, 1, 2)):
             group = f"{topic}-{first}-{commit}-{plain}"
             wait_for_coordinator(client, group)
-            ids = [Id(client, f"{group}-{number}") for number in (0, 1)]
+            ids = [TransactionalId(client, f"{group}-{number}") for number in (0, 1)]
             steps: list[Any] = []
             for number, one in enumerate(ids):
                 one.init()
                 if plain == number:
-                    steps.append(_commit_plainly(client, group, topic, 100))
-                added = client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group)["ErrorCode"]
+                    steps.append(_commit_outside_transaction(client, group, topic, 100))
+                added = client.call("AddOffsetsToTxn", 3, **one.identity, GroupId=group)["ErrorCode"]
                 offset = 5 + 4 * number
-                committed = txn_commit(client, 3, topic, offset=offset, GroupId=group, **one.who)
+                committed = txn_commit(client, 3, topic, offset=offset, GroupId=group, **one.identity)
                 steps.append([added, committed])
             if plain == 2:
-                steps.append(_commit_plainly(client, group, topic, 100))
-            steps.append(fetched(client, group, topic))
+                steps.append(_commit_outside_transaction(client, group, topic, 100))
+            steps.append(fetched_offsets(client, group, topic))
             for one, commits in ((ids[first], True), (ids[1 - first], commit)):
                 steps.append(one.end(commit=commits))
                 settle(one)
-                steps.append(fetched(client, group, topic))
+                steps.append(fetched_offsets(client, group, topic))
             seen[group] = steps
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
-def _commit_plainly(client: RawClient, group: str, topic: str, offset: int) -> int:
+def _commit_outside_transaction(client: RawClient, group: str, topic: str, offset: int) -> int:
     topics = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "CommittedOffset": offset}]}]
     answer = client.call(
         "OffsetCommit", 7, GroupId=group, GenerationIdOrMemberEpoch=-1, MemberId="", Topics=topics

@@ -17,10 +17,16 @@ from interop.brokers import Broker
 from interop.raw import create_topic, fetch, produce, wait_for_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.compaction import CHECKPOINT, OWN
-from interop.scenarios.raw_disks import disks
+from interop.scenarios.compaction import CHECKPOINT, CLEANER_SETTINGS
+from interop.scenarios.raw_disks import log_dir_broker
 from interop.scenarios.raw_topics import until
-from interop.scenarios.raw_transactions import TRANSACTIONAL, WAIT_S, Id, ready, settle
+from interop.scenarios.raw_transactions import (
+    TRANSACTIONAL,
+    WAIT_S,
+    TransactionalId,
+    settle,
+    wait_for_transaction_coordinator,
+)
 from interop.scenarios.retention import OVERRIDES, alter
 from interop.tools import another
 
@@ -44,13 +50,13 @@ class WatchedPartition:
     def __init__(self, client: RawClient, topic: str, **configs: str) -> None:
         self.client = client
         self.topic = topic
-        self.ids: list[Id] = []
+        self.ids: list[TransactionalId] = []
         configs = {key.replace("_", "."): value for key, value in configs.items()}
         create_topic(client, topic, configs={"segment.bytes": str(1 << 20), **configs})
 
-    def id(self) -> Id:
+    def begin_transaction(self) -> TransactionalId:
         """Somebody with a transaction open on the partition, who has written nothing yet."""
-        one = Id(self.client, f"{self.topic}-{len(self.ids)}")
+        one = TransactionalId(self.client, f"{self.topic}-{len(self.ids)}")
         one.init()
         one.add((self.topic, 0))
         self.ids.append(one)
@@ -58,7 +64,7 @@ class WatchedPartition:
 
     def write(
         self,
-        who: Id | None,
+        who: TransactionalId | None,
         *,
         value_bytes: int = 1,
         timestamp: int = BASE_TIMESTAMP,
@@ -87,7 +93,7 @@ class WatchedPartition:
         found = answer["Responses"][0]["PartitionResponses"][0]
         return [found["ErrorCode"], found["BaseOffset"]]
 
-    def end(self, one: Id, *, commit: bool) -> None:
+    def end(self, one: TransactionalId, *, commit: bool) -> None:
         """End it, and wait until the marker is there: two places of the log are one more than before."""
         before = self.offset(-1)
         assert one.end(commit=commit)[0] == 0
@@ -107,7 +113,7 @@ class WatchedPartition:
         found = answer["Topics"][0]["Partitions"][0]
         return [found["ErrorCode"], found["LowWatermark"]]
 
-    def found(self, timestamp: int, isolation: int = 0) -> dict[str, int]:
+    def listed_offset(self, timestamp: int, isolation: int = 0) -> dict[str, int]:
         asked = [{"Name": self.topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": timestamp}]}]
         answer = self.client.call("ListOffsets", 8, ReplicaId=-1, IsolationLevel=isolation, Topics=asked)
         partition: dict[str, int] = answer["Topics"][0]["Partitions"][0]
@@ -115,7 +121,7 @@ class WatchedPartition:
 
     def offset(self, timestamp: int, isolation: int = 0) -> int:
         """What ListOffsets finds, -1 where it is nothing."""
-        found = self.found(timestamp, isolation)
+        found = self.listed_offset(timestamp, isolation)
         assert found["ErrorCode"] == 0, found
         return found["Offset"]
 
@@ -154,7 +160,7 @@ class WatchedPartition:
             [batch["base_offset"] for batch in walk(found["Records"] or b"")],
         ]
 
-    def look(self) -> dict[str, Any]:
+    def observe(self) -> dict[str, Any]:
         """All that can be seen of it."""
         timestamps = (-1, -2, -3, -4, BASE_TIMESTAMP, BASE_TIMESTAMP + 3, BASE_TIMESTAMP + AFTER_ALL)
         first, end = self.offset(-2), self.offset(-1)
@@ -167,15 +173,15 @@ class WatchedPartition:
         }
 
 
-def open_at_2(partition: WatchedPartition) -> Id:
+def write_open_transaction(partition: WatchedPartition) -> TransactionalId:
     """0, 1 of nobody; 2, 3 of a transaction; 4 of nobody; 5 of another that is aborted by 6; 7 as 2."""
     for _ in range(2):
         partition.write(None)
-    one = partition.id()
+    one = partition.begin_transaction()
     for _ in range(2):
         partition.write(one, timestamp=BASE_TIMESTAMP + 3)
     partition.write(None)
-    other = partition.id()
+    other = partition.begin_transaction()
     partition.write(other)
     partition.end(other, commit=False)
     partition.write(one)
@@ -183,56 +189,56 @@ def open_at_2(partition: WatchedPartition) -> Id:
 
 
 @contextmanager
-def on_own(broker: Broker, **overrides: str) -> Iterator[tuple[Broker, RawClient]]:
+def own_broker(broker: Broker, **overrides: str) -> Iterator[tuple[Broker, RawClient]]:
     """A broker of one's own, and a client of it."""
     with another(broker, {key.replace("_", "."): value for key, value in overrides.items()}) as own:
         with RawClient(own.bootstrap) as client:
-            ready(client, "any")
+            wait_for_transaction_coordinator(client, "any")
         with RawClient(own.bootstrap) as client:
             yield own, client
 
 
 @scenario(seconds=120)
-def deleted_into(broker: Broker) -> Any:
+def deleted_into_transaction(broker: Broker) -> Any:
     """DeleteRecords up to every offset of an open transaction, which is committed or aborted then."""
     seen: dict[str, Any] = {}
-    with on_own(broker) as (_, client):
+    with own_broker(broker) as (_, client):
         for commit in (True, False):
             for offset in (2, 3, 4, 6, 7, -1):
                 partition = WatchedPartition(client, f"into-{offset}-{commit}")
-                one = open_at_2(partition)
-                steps: list[Any] = [partition.delete_before(offset), partition.look()]
+                one = write_open_transaction(partition)
+                steps: list[Any] = [partition.delete_before(offset), partition.observe()]
                 partition.write(None)
                 partition.write(one)
-                steps.append(partition.look())
+                steps.append(partition.observe())
                 partition.end(one, commit=commit)
-                steps.append(partition.look())
-                steps += [partition.delete_before(8), partition.look()]
+                steps.append(partition.observe())
+                steps += [partition.delete_before(8), partition.observe()]
                 partition.write(None)
-                seen[partition.topic] = [*steps, partition.look()]
+                seen[partition.topic] = [*steps, partition.observe()]
     return seen
 
 
 @scenario(seconds=120)
-def deleted_into_a_batch(broker: Broker) -> Any:
+def deleted_into_batch(broker: Broker) -> Any:
     """DeleteRecords up to every offset of batches of several records, of open transactions and of nobody."""
     seen: dict[str, Any] = {}
-    with on_own(broker) as (_, client):
+    with own_broker(broker) as (_, client):
         for offset in range(1, 13):
             partition = WatchedPartition(client, f"into-a-batch-{offset}")
-            one, other = partition.id(), partition.id()
+            one, other = partition.begin_transaction(), partition.begin_transaction()
             partition.write(None, count=2)
             partition.write(one, count=3)
             partition.write(None, count=2)
             partition.write(other, count=2)
             partition.write(one, count=3)
-            steps: list[Any] = [partition.delete_before(offset), partition.look()]
+            steps: list[Any] = [partition.delete_before(offset), partition.observe()]
             partition.write(None, count=2)
-            steps.append(partition.look())
+            steps.append(partition.observe())
             partition.end(one, commit=False)
-            steps.append(partition.look())
+            steps.append(partition.observe())
             partition.end(other, commit=True)
-            seen[partition.topic] = [*steps, partition.look()]
+            seen[partition.topic] = [*steps, partition.observe()]
     return seen
 
 
@@ -240,22 +246,22 @@ def deleted_into_a_batch(broker: Broker) -> Any:
 def deleted_by_retention(broker: Broker) -> Any:
     """Retention takes the segments in which a transaction began that is still open."""
     seen: dict[str, Any] = {}
-    with on_own(broker, **QUICK) as (own, client):
+    with own_broker(broker, **QUICK) as (own, client):
         for commit in (True, False):
             partition = WatchedPartition(client, f"retained-{commit}")
-            one = partition.id()
+            one = partition.begin_transaction()
             partition.write(one)
             for who in (None, None, None, one, None, None, None, None):
                 partition.write(who, value_bytes=BIG_BYTES)
             partition.write(one)
-            steps = [partition.look()]
+            steps = [partition.observe()]
             alter(client, 2, partition.topic, retention_bytes="700000")
             partition.wait(lambda partition=partition: partition.offset(-2) > 3)  # type: ignore[misc]
             directory = own.log_dir / f"{partition.topic}-0"
             partition.wait(lambda directory=directory: len(list(directory.glob("*.log"))) == 2)  # type: ignore[misc]
-            steps.append(partition.look())
+            steps.append(partition.observe())
             partition.end(one, commit=commit)
-            seen[partition.topic] = [*steps, partition.look()]
+            seen[partition.topic] = [*steps, partition.observe()]
     return seen
 
 
@@ -269,22 +275,22 @@ def _restarted(own: Broker, how: str, names: list[str]) -> RawClient:
     client = RawClient(own.bootstrap)
     for name in names:
         wait_for_topic(client, name, 1)
-    ready(client, "any")
+    wait_for_transaction_coordinator(client, "any")
     return client
 
 
 def restarts(broker: Broker, how: str) -> Any:
     """Restarts while a transaction is open into which the log start was moved, and after its end."""
     seen: dict[str, Any] = {}
-    with on_own(broker, **QUICK) as (own, client):
-        partitions: dict[WatchedPartition, tuple[Id, bool]] = {}
+    with own_broker(broker, **QUICK) as (own, client):
+        partitions: dict[WatchedPartition, tuple[TransactionalId, bool]] = {}
         for commit in (True, False):
             for offset in (3, 4, 7):
                 partition = WatchedPartition(client, f"restarted-{offset}-{commit}")
-                partitions[partition] = open_at_2(partition), commit
+                partitions[partition] = write_open_transaction(partition), commit
                 partition.delete_before(offset)
             retained = WatchedPartition(client, f"restarted-retained-{commit}")
-            one = retained.id()
+            one = retained.begin_transaction()
             retained.write(one)
             for who in (None, None, None, one, None, None, None, None, one):
                 retained.write(who, value_bytes=BIG_BYTES)
@@ -294,7 +300,7 @@ def restarts(broker: Broker, how: str) -> Any:
         gone = WatchedPartition(client, "restarted-gone")
         for sequence in range(7):
             gone.idempotent(900, sequence)
-        finished = open_at_2(gone)
+        finished = write_open_transaction(gone)
         gone.end(finished, commit=False)
         gone.delete_before(-1)
         names = [partition.topic for partition in (*partitions, gone)]
@@ -305,16 +311,16 @@ def restarts(broker: Broker, how: str) -> Any:
                 for partition, (one, commit) in partitions.items():
                     partition.client = one.client = again
                     steps = seen.setdefault(partition.topic, {})
-                    steps[turn] = partition.look()
+                    steps[turn] = partition.observe()
                     if turn == "open":
                         partition.write(one)
                         partition.end(one, commit=commit)
-                        steps["end"] = partition.look()
+                        steps["end"] = partition.observe()
                 gone.client = again
-                seen[f"gone {turn}"] = gone.look()
+                seen[f"gone {turn}"] = gone.observe()
                 if turn == "ended":
                     _wait_until_deleted(own, gone)
-                    seen["gone and on"] = [gone.idempotent(900, 9), gone.look()]
+                    seen["gone and on"] = [gone.idempotent(900, 9), gone.observe()]
     return seen
 
 
@@ -352,23 +358,23 @@ def killed(broker: Broker) -> Any:
 def moved(broker: Broker) -> Any:
     """A move to another directory while a transaction is open into which the log start was moved."""
     seen: dict[str, Any] = {}
-    with disks(broker) as own:
+    with log_dir_broker(broker) as own:
         with own.client() as client:
-            ready(client, "any")
+            wait_for_transaction_coordinator(client, "any")
         with own.client() as client:
             for commit in (True, False):
                 for offset in (2, 3, 4, 7, -1):
                     partition = WatchedPartition(client, f"moved-{offset}-{commit}")
-                    one = open_at_2(partition)
+                    one = write_open_transaction(partition)
                     partition.delete_before(offset)
-                    there = "B" if own.place(client, partition.topic) == "A" else "A"
+                    there = "B" if own.directory_of(client, partition.topic) == "A" else "A"
                     own.move(client, {there: {partition.topic: [0]}})
-                    until(lambda: own.place(client, partition.topic) == there)  # noqa: B023
-                    steps = [partition.look()]
+                    until(lambda: own.directory_of(client, partition.topic) == there)  # noqa: B023
+                    steps = [partition.observe()]
                     partition.write(one)
-                    steps.append(partition.look())
+                    steps.append(partition.observe())
                     partition.end(one, commit=commit)
-                    steps.append(partition.look())
+                    steps.append(partition.observe())
                     for step in steps:
                         # kwire goes on to know producers whose batches are gone, so that none writes twice.
                         step["producers"] = [one for one in step["producers"] if one[2] >= 0]
@@ -380,16 +386,16 @@ def moved(broker: Broker) -> Any:
 def compacted(broker: Broker) -> Any:
     """The cleaner at a log that starts within a transaction, while that is open and after its end."""
     seen: dict[str, Any] = {}
-    with on_own(broker, **{**QUICK, **OWN}) as (own, client):
+    with own_broker(broker, **{**QUICK, **CLEANER_SETTINGS}) as (own, client):
         for commit in (True, False):
             partition = WatchedPartition(client, f"compacted-{commit}", min_cleanable_dirty_ratio="0.01")
-            one = partition.id()
+            one = partition.begin_transaction()
             for who, key in ((one, b"a"), (None, b"b"), (one, b"b"), (None, b"c"), (None, b"a"), (one, b"c")):
                 partition.write(who, value_bytes=BIG_BYTES, key=key)
             partition.delete_before(1)
             alter(client, 2, partition.topic, cleanup_policy="compact,delete")
             time.sleep(ROUNDS_S)
-            steps = [partition.look()]
+            steps = [partition.observe()]
             # All of the rest is cleaned in one round, so that the same segments are put together.
             alter(client, 2, partition.topic, cleanup_policy="delete")
             partition.write(one, value_bytes=BIG_BYTES, key=b"d")
@@ -404,7 +410,7 @@ def compacted(broker: Broker) -> Any:
                     in (own.log_dir / CHECKPOINT).read_text()
                 )
             )
-            seen[partition.topic] = [*steps, partition.look()]
+            seen[partition.topic] = [*steps, partition.observe()]
     return seen
 
 
@@ -413,7 +419,7 @@ def found_by_timestamp(broker: Broker) -> Any:
     """Offsets by timestamp in a log of three segments, which starts before, within and behind the first."""
     seen: dict[str, Any] = {}
     newest = BASE_TIMESTAMP + AFTER_ALL
-    with on_own(broker) as (_, client):
+    with own_broker(broker) as (_, client):
         for name, timestamps in {
             "ascending": range(BASE_TIMESTAMP, BASE_TIMESTAMP + 9),
             "newest first": [newest, *range(BASE_TIMESTAMP, BASE_TIMESTAMP + 8)],
@@ -428,7 +434,7 @@ def found_by_timestamp(broker: Broker) -> Any:
                 seen[f"{name} from {start}"] = [
                     [found["ErrorCode"], found["Offset"], found["Timestamp"], found["LeaderEpoch"]]
                     for timestamp in (0, *sorted({*timestamps, newest}), newest + 1, -3)
-                    for found in (partition.found(timestamp),)
+                    for found in (partition.listed_offset(timestamp),)
                 ]
     return seen
 
@@ -437,11 +443,11 @@ def found_by_timestamp(broker: Broker) -> Any:
 def aborted_by_size(broker: Broker) -> Any:
     """The aborted transactions that are told with a fetch, by where it begins and how much it takes."""
     seen: dict[str, Any] = {}
-    with on_own(broker) as (_, client):
+    with own_broker(broker) as (_, client):
         for interval in ("1", "4096", "1000000"):
             partition = WatchedPartition(client, f"sized-{interval}", index_interval_bytes=interval)
             for turn in range(12):
-                ids = [partition.id() for _ in range(1 + turn % 2)]
+                ids = [partition.begin_transaction() for _ in range(1 + turn % 2)]
                 for one in ids:
                     partition.write(one, value_bytes=(10, 5_000, 120_000)[turn % 3])
                 partition.write(None, value_bytes=(10, 60_000)[turn % 2])
@@ -476,13 +482,13 @@ def _ends_of_batches(partition: WatchedPartition, offset: int) -> list[int]:
 
 
 @scenario(seconds=60)
-def aborted_without_records(broker: Broker) -> Any:
+def aborted_in_empty_responses(broker: Broker) -> Any:
     """Of a partition for which an answer has no room left, and of one that begins where it ends."""
     seen: dict[str, Any] = {}
-    with on_own(broker) as (_, client):
+    with own_broker(broker) as (_, client):
         partitions = [WatchedPartition(client, f"full-{number}") for number in range(2)]
         for partition in partitions:
-            one = open_at_2(partition)
+            one = write_open_transaction(partition)
             partition.end(one, commit=False)
         for offset, max_bytes in product((0, 3, 8, 9), (0, 1, 1000, FETCHES)):
             topics = [

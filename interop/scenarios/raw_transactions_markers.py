@@ -15,7 +15,7 @@ FIRST_ID = 5_000_000
 
 
 @scenario()
-def refused_and_rolled(broker: Broker) -> Any:
+def rejected_marker_rolls_segment(broker: Broker) -> Any:
     """The segment is a week old that a marker comes for: it is rolled though the marker is refused."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

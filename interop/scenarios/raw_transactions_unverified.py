@@ -22,7 +22,7 @@ LATER = {
 
 
 @scenario(seconds=120)
-def without_a_coordinator(broker: Broker) -> Any:
+def without_coordinator(broker: Broker) -> Any:
     """`transaction.partition.verification.enable=false` lets them pass; one that adds its partition not."""
     seen: dict[str, Any] = {}
     for setting in ("false", "true"):

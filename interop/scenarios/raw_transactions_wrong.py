@@ -15,27 +15,37 @@ from interop.raw import comparable, create_topic, fetch, on_new_connection, prod
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_groups import Member
-from interop.scenarios.raw_transactions import TRANSACTIONAL, WAIT_S, Id, offsets, on_client, ready, settle
+from interop.scenarios.raw_transactions import (
+    TRANSACTIONAL,
+    WAIT_S,
+    TransactionalId,
+    settle,
+    stable_and_high_offsets,
+    wait_for_transaction_coordinator,
+    with_client,
+)
 from interop.wire import versions_of
 
 PRODUCED = (3, 8, 9, 10, 11, 12)
 ADDS = 12
 MAX_SEQUENCE = 2**31 - 1
-LONGEST = 32_767
+MAX_STRING_LENGTH = 32_767
 """A string of the protocol may be as long, and no longer."""
 NO_SUCH_PRODUCER = 987_654
 
 
-def begun(client: RawClient, name: str, topic: str, version: int, partition: int = 0) -> Id:
+def begin_transaction(
+    client: RawClient, name: str, topic: str, version: int, partition: int = 0
+) -> TransactionalId:
     """A producer in a transaction, as clients of that Produce version begin it."""
-    one = Id(client, name)
+    one = TransactionalId(client, name)
     one.init()
     if version < ADDS:
         one.add((topic, partition))
     return one
 
 
-def end(one: Id, version: int = 11) -> Any:
+def end(one: TransactionalId, version: int = 11) -> Any:
     return one.end(commit=False, version=5 if version >= ADDS else 4)
 
 
@@ -47,10 +57,12 @@ def sequences(broker: Broker) -> Any:
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 2)
         for version in PRODUCED:
-            one = begun(client, f"raw-sequences-v{version}", topic, version)
+            one = begin_transaction(client, f"raw-sequences-v{version}", topic, version)
             steps: list[Any] = []
 
-            def send(sequence: int, count: int = 1, one: Id = one, version: int = version) -> Any:
+            def send(
+                sequence: int, count: int = 1, one: TransactionalId = one, version: int = version
+            ) -> Any:
                 return one.send(topic, version=version, sequence=sequence, count=count)[::2]
 
             steps.append(["first is 5", send(5)])
@@ -72,14 +84,14 @@ def sequences(broker: Broker) -> Any:
             settle(one)
             seen[f"v{version}"] = steps
         for first in (MAX_SEQUENCE, MAX_SEQUENCE - 1):
-            one = begun(client, f"raw-sequences-wrap-{first}", topic, 11)
+            one = begin_transaction(client, f"raw-sequences-wrap-{first}", topic, 11)
             wrap = [one.send(topic, sequence=first, count=2)[0], one.send(topic, sequence=first)[0]]
             wrap += [one.send(topic, sequence=following)[0] for following in (0, 1, 2)]
             seen[f"wrap at {first}"] = wrap
             end(one)
             settle(one)
         for version in (11, 12):
-            one = Id(client, f"raw-sequences-zombie-v{version}")
+            one = TransactionalId(client, f"raw-sequences-zombie-v{version}")
             one.init()
             one.init()
             if version < ADDS:
@@ -94,7 +106,7 @@ def sequences(broker: Broker) -> Any:
             end(one, version)
             settle(one)
             seen[f"a zombie meanwhile v{version}"] = steps
-        one = begun(client, "raw-sequences-epoch", topic, 11)
+        one = begin_transaction(client, "raw-sequences-epoch", topic, 11)
         one.send(topic)
         one.send(topic)
         end(one)
@@ -107,14 +119,14 @@ def sequences(broker: Broker) -> Any:
         settle(one)
         for version in (4, 5):
             seen[f"refused, then ended in v{version}"] = refused_then_ended(client, topic, version)
-        seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
+        seen["stable"] = [stable == last for stable, last in [stable_and_high_offsets(client, topic)]]
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 def refused_then_ended(client: RawClient, topic: str, version: int) -> list[Any]:
     """A batch that is refused holds back later ones, until a marker of the next epoch. KIP-890."""
-    one = Id(client, f"raw-sequences-refused-v{version}")
+    one = TransactionalId(client, f"raw-sequences-refused-v{version}")
     one.init()
     steps: list[Any] = [one.send(topic, 1, version=ADDS, sequence=-1)[0]]
     for ends in (version, 5):
@@ -136,10 +148,10 @@ def producers(broker: Broker) -> Any:
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 1)
         wait_for_coordinator(client, group)
-        victim = Id(client, "raw-producers-victim")
+        victim = TransactionalId(client, "raw-producers-victim")
         victim.init()
         for version in PRODUCED:
-            one = Id(client, f"raw-producers-v{version}")
+            one = TransactionalId(client, f"raw-producers-v{version}")
             one.init()
             one.init()  # epoch 1, so that there is one before
             if version < ADDS:
@@ -168,9 +180,9 @@ def producers(broker: Broker) -> Any:
             ("nobody", {"ProducerId": NO_SUCH_PRODUCER}),
             ("none", {"ProducerId": -1, "ProducerEpoch": -1}),
         ):
-            one = begun(client, f"raw-producers-{name}", topic, 11)
+            one = begin_transaction(client, f"raw-producers-{name}", topic, 11)
             one.send(topic)
-            wrong: dict[str, Any] = {**one.who, **fields}
+            wrong: dict[str, Any] = {**one.identity, **fields}
             seen[name] = {
                 "add": [one.add((topic, 0), version=version, **fields) for version in (0, 2, 3)],
                 "offsets": [
@@ -210,10 +222,10 @@ def producers(broker: Broker) -> Any:
             for version in PRODUCED
         ]
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
-def init_as(one: Id, version: int, wrong: dict[str, Any]) -> list[Any]:
+def init_as(one: TransactionalId, version: int, wrong: dict[str, Any]) -> list[Any]:
     """InitProducerId with who the producer says it was, and what it has led to when markers are written."""
     answer = one.client.call(
         "InitProducerId",
@@ -242,7 +254,7 @@ def txn_commit(
     return code
 
 
-def fetched(client: RawClient, group: str, topic: str) -> Any:
+def fetched_offsets(client: RawClient, group: str, topic: str) -> Any:
     """What OffsetFetch says with and without RequireStable."""
     found = []
     for stable in (False, True):
@@ -257,28 +269,31 @@ def fetched(client: RawClient, group: str, topic: str) -> Any:
     return found
 
 
-def fetched_in_the_end(client: RawClient, group: str, topic: str) -> Any:
+def settled_offsets(client: RawClient, group: str, topic: str) -> Any:
     """The same, once nothing is pending."""
     deadline = time.monotonic() + WAIT_S
-    while any(error for _, error in fetched(client, group, topic)[1]) and time.monotonic() < deadline:
+    while any(error for _, error in fetched_offsets(client, group, topic)[1]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return fetched(client, group, topic)
+    return fetched_offsets(client, group, topic)
 
 
 @scenario()
-def fenced_in_version_2(broker: Broker) -> Any:
+def fencing_in_version_2(broker: Broker) -> Any:
     """A transaction of version 2 that takes too long, or whose producer is replaced: what epochs follow."""
     topic = "raw-wrong-fenced"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 1)
-        late, replaced = Id(client, "raw-fenced-late"), Id(client, "raw-fenced-replaced")
-        others = [Id(client, f"raw-fenced-{number}") for number in range(4)]
+        late, replaced = (
+            TransactionalId(client, "raw-fenced-late"),
+            TransactionalId(client, "raw-fenced-replaced"),
+        )
+        others = [TransactionalId(client, f"raw-fenced-{number}") for number in range(4)]
         for one in (late, *others):
             one.init(timeout_ms=1000)
         replaced.init()
         seen["sent"] = [one.send(topic, version=ADDS)[0] for one in (late, replaced, *others)]
-        successor = Id(client, replaced.name)
+        successor = TransactionalId(client, replaced.name)
         seen["replaced"] = [successor.init(), replaced.described(), successor.init()]
         deadline = time.monotonic() + 25
         while late.described()[1] == "Ongoing" and time.monotonic() < deadline:
@@ -299,9 +314,9 @@ def fenced_in_version_2(broker: Broker) -> Any:
         settle(late)
         seen["anew"] = [late.init(), successor.send(topic, version=ADDS)[0]]
         seen["committed"] = [successor.end(commit=True, version=5), successor.described()]
-        seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
+        seen["stable"] = [stable == last for stable, last in [stable_and_high_offsets(client, topic)]]
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario(seconds=120)
@@ -343,13 +358,13 @@ def markers(broker: Broker) -> Any:
                 fields = {"TransactionVersion": transaction_version} if version >= 2 else {}
                 steps: list[Any] = []
                 for epoch in (0, 1):
-                    one = Id(client, f"raw-markers-{version}-{transaction_version}-{epoch}")
+                    one = TransactionalId(client, f"raw-markers-{version}-{transaction_version}-{epoch}")
                     one.init()
                     one.init()
                     one.add((topic, 0))
                     sent = one.send(topic)[0]
                     marked = mark(one.producer_id, epoch, 0, version, **fields)
-                    stable = offsets(client, topic)
+                    stable = stable_and_high_offsets(client, topic)
                     steps.append(["open", epoch, sent, marked, stable[0] == stable[1]])
                     one.end(commit=False)
                     settle(one)
@@ -366,14 +381,14 @@ def markers(broker: Broker) -> Any:
                 for producer_id, epoch in itertools.product((NO_SUCH_PRODUCER, -2, -(2**63)), (-2, 0)):
                     steps.append([producer_id, epoch, mark(producer_id, epoch, 0, version, **fields)])
                 seen[f"v{version} of version {transaction_version}"] = steps
-        seen["stable"] = [stable == last for stable, last in [offsets(client, topic)]]
+        seen["stable"] = [stable == last for stable, last in [stable_and_high_offsets(client, topic)]]
         seen["of nobody"] = [
             (batch["producer_id"], batch["producer_epoch"])
             for batch in comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0]["Records"]
             if batch["producer_id"] < 0
         ]
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario(seconds=120)
@@ -386,12 +401,14 @@ def members(broker: Broker) -> Any:
         for version in versions_of("TxnOffsetCommit"):
             group = f"raw-wrong-members-{version}"
             wait_for_coordinator(client, group)
-            one = Id(client, f"raw-members-{version}")
+            one = TransactionalId(client, f"raw-members-{version}")
             one.init()
-            client.call("AddOffsetsToTxn", min(version, 4), **one.who, GroupId=group)
+            client.call("AddOffsetsToTxn", min(version, 4), **one.identity, GroupId=group)
 
-            def commit(group: str = group, one: Id = one, version: int = version, **fields: Any) -> int:
-                return txn_commit(client, version, topic, GroupId=group, **one.who, **fields)
+            def commit(
+                group: str = group, one: TransactionalId = one, version: int = version, **fields: Any
+            ) -> int:
+                return txn_commit(client, version, topic, GroupId=group, **one.identity, **fields)
 
             steps: dict[str, Any] = {"of nobody": commit(offset=1)}
             with Member(broker, group, instance=f"static-{version}") as member:
@@ -430,16 +447,16 @@ def members(broker: Broker) -> Any:
                 else:
                     steps["beside a member"] = commit()
                     member.leave()
-            steps["meanwhile"] = fetched(client, group, topic)
+            steps["meanwhile"] = fetched_offsets(client, group, topic)
             steps["end"] = one.end(commit=True, version=5 if version >= 5 else 4)[0]
-            steps["in the end"] = fetched_in_the_end(client, group, topic)
+            steps["in the end"] = settled_offsets(client, group, topic)
             seen[f"v{version}"] = steps
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario(seconds=120)
-def partitions_that_are_gone(broker: Broker) -> Any:
+def deleted_topics(broker: Broker) -> Any:
     """A topic that is deleted while a transaction writes to it, or commits offsets of it."""
     group = "raw-wrong-gone"
 
@@ -458,25 +475,27 @@ def partitions_that_are_gone(broker: Broker) -> Any:
         for version in (4, 5):
             topic = f"raw-wrong-gone-{version}"
             create_topic(client, topic, 2)
-            one = Id(client, f"raw-gone-{version}")
+            one = TransactionalId(client, f"raw-gone-{version}")
             one.init()
             if version < 5:
-                client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group)
+                client.call("AddOffsetsToTxn", 3, **one.identity, GroupId=group)
                 one.add((topic, 0))
             produced = 11 if version < 5 else 12
             steps: dict[str, Any] = {"sent": one.send(topic, version=produced)[0]}
-            steps["committed"] = txn_commit(client, version, topic, GroupId=group, **one.who)
-            steps["of a partition too high"] = txn_commit(client, version, topic, 7, GroupId=group, **one.who)
+            steps["committed"] = txn_commit(client, version, topic, GroupId=group, **one.identity)
+            steps["of a partition too high"] = txn_commit(
+                client, version, topic, 7, GroupId=group, **one.identity
+            )
             steps["deleted"] = gone(client, topic)
             steps["sent then"] = one.send(topic, version=produced)[0]
             steps["added then"] = one.add((topic, 0)) if version < 5 else None
-            steps["committed then"] = txn_commit(client, version, topic, GroupId=group, **one.who)
+            steps["committed then"] = txn_commit(client, version, topic, GroupId=group, **one.identity)
             steps["end"] = one.end(commit=True, version=version)[0]
             steps["described"] = one.described()
             steps["next"] = one.init()
             seen[f"v{version}"] = steps
 
-    return on_client(broker, work)
+    return with_client(broker, work)
 
 
 @scenario(seconds=120)
@@ -486,22 +505,22 @@ def long_ids(broker: Broker) -> Any:
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 1)
-        for size in (249, 250, 32_000, LONGEST - 1, LONGEST):
+        for size in (249, 250, 32_000, MAX_STRING_LENGTH - 1, MAX_STRING_LENGTH):
             for letter in ("i", "ä"):
                 name = (letter * size)[: size // len(letter.encode())]
                 name += "x" * (size - len(name.encode()))
-                ready(client, name)
-                one, steps = Id(client, name), list[Any]()
+                wait_for_transaction_coordinator(client, name)
+                one, steps = TransactionalId(client, name), list[Any]()
                 steps.append(one.init())
                 steps.append([len(result[0]) if result else 0 for result in [one.add((topic, 0))[0]]])
                 steps.append(one.send(topic)[0])
                 group = name.upper()
                 wait_for_coordinator(client, group)
-                steps.append(client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group)["ErrorCode"])
-                steps.append(txn_commit(client, 3, topic, GroupId=group, **one.who))
+                steps.append(client.call("AddOffsetsToTxn", 3, **one.identity, GroupId=group)["ErrorCode"])
+                steps.append(txn_commit(client, 3, topic, GroupId=group, **one.identity))
                 steps.append(one.end(commit=True))
                 steps.append(one.described()[:4])
-                steps.append([pair[0] for pair in fetched_in_the_end(client, group, topic)[1]])
+                steps.append([pair[0] for pair in settled_offsets(client, group, topic)[1]])
                 steps.append(
                     [
                         [len(found["TransactionalId"]), found["TransactionState"]]
@@ -523,9 +542,9 @@ def long_ids(broker: Broker) -> Any:
                 steps.append(deleted["Results"][0]["ErrorCode"])
                 seen[f"{size} {letter}"] = steps
 
-    seen: dict[str, Any] = on_client(broker, work)
+    seen: dict[str, Any] = with_client(broker, work)
     # The sizes below do not fit into the field of older versions.
-    for size in (LONGEST + 1, 65_536, 1_000_000):
+    for size in (MAX_STRING_LENGTH + 1, 65_536, 1_000_000):
         name = "i" * size
         seen[f"{size}"] = {
             f"{api} v{version}": _short(on_new_connection(broker, api, version, **fields))
@@ -573,18 +592,20 @@ def long_metadata(broker: Broker) -> Any:
         wait_for_coordinator(client, group)
         create_topic(client, topic, 5)
         for version in range(6):
-            one = Id(client, f"raw-wrong-metadata-{version}")
+            one = TransactionalId(client, f"raw-wrong-metadata-{version}")
             one.init()
-            epoch = one.who["ProducerEpoch"]
+            epoch = one.identity["ProducerEpoch"]
             member = {"GenerationId": 7, "MemberId": "nobody"} if version >= 3 else {}
             for asked in ([0, 1, 2], [2], [2, 9], [3, 4]):
-                steps = {"not begun": commit(client, version, asked, **one.who)}
+                steps = {"not begun": commit(client, version, asked, **one.identity)}
                 if version < 5:
-                    client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group)
-                steps["of nobody"] = commit(client, version, asked, **one.who, **member)
-                steps["epoch"] = commit(client, version, asked, **{**one.who, "ProducerEpoch": epoch + 1})
-                steps["good"] = commit(client, version, asked, **one.who)
+                    client.call("AddOffsetsToTxn", 3, **one.identity, GroupId=group)
+                steps["of nobody"] = commit(client, version, asked, **one.identity, **member)
+                steps["epoch"] = commit(
+                    client, version, asked, **{**one.identity, "ProducerEpoch": epoch + 1}
+                )
+                steps["good"] = commit(client, version, asked, **one.identity)
                 seen[f"v{version} {asked}"] = steps
             seen[f"v{version} end"] = one.end(commit=True, version=min(max(version, 3), 5))[0]
 
-    return on_client(broker, work)
+    return with_client(broker, work)

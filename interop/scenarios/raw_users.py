@@ -49,7 +49,7 @@ def by_user(answer: Any) -> Any:
     return comparable(answer)
 
 
-def settled(client: RawClient, *names: str) -> Any:
+def settled_credentials(client: RawClient, *names: str) -> Any:
     """What is there once the broker has followed: another user, made after the others, is described."""
     alter(client, [], [upsertion("mark")])
     until(lambda: not describe(client, "mark")["Results"][0]["ErrorCode"])
@@ -92,23 +92,23 @@ CHANGES: dict[str, tuple[list[Any], list[Any]]] = {
 
 
 @scenario()
-def changed(broker: Broker) -> Any:
+def alterations(broker: Broker) -> Any:
     """Each change, what it is answered, and who is there then."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name, (deletions, upsertions) in CHANGES.items():
-            seen[name] = alter(client, deletions, upsertions), settled(client)
+            seen[name] = alter(client, deletions, upsertions), settled_credentials(client)
     return seen
 
 
 @scenario()
-def described(broker: Broker) -> Any:
+def descriptions(broker: Broker) -> Any:
     """All, some, none, one twice, and one that is not there."""
     with RawClient(broker.bootstrap) as client:
         made = [upsertion("alice"), upsertion("bob", SHA_512, 5000)]
         alter(client, [], made)
         alter(client, [], [upsertion("alice", SHA_512)])
-        settled(client)
+        settled_credentials(client)
         return [
             describe(client),
             describe(client, None),
@@ -119,12 +119,12 @@ def described(broker: Broker) -> Any:
 
 
 @scenario()
-def of_a_controller(broker: Broker) -> Any:
+def controller_listener(broker: Broker) -> Any:
     """A controller's own listener changes them, and cannot tell of them."""
     with RawClient(broker.controller_bootstrap) as controller, RawClient(broker.bootstrap) as client:
         return [
             alter(controller, [], [upsertion("alice"), upsertion("bob", 7)]),
-            settled(client, "alice"),
+            settled_credentials(client, "alice"),
             describe(controller, "alice", "bob"),
             describe(controller),
             alter(controller, [deletion("alice")], []),
@@ -150,7 +150,7 @@ TOKEN_REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
 
 
 @scenario()
-def tokens_of_nobody(broker: Broker) -> Any:
+def unauthenticated_token_requests(broker: Broker) -> Any:
     """Whoever comes by a listener that asks nobody who he is, and asks for tokens."""
     seen: list[Any] = []
     for bootstrap in (broker.bootstrap, broker.controller_bootstrap):
@@ -177,7 +177,7 @@ FILTERS: list[list[tuple[str, int, str | None]]] = [
 
 
 @scenario()
-def quotas_of_nobody(broker: Broker) -> Any:
+def client_quotas(broker: Broker) -> Any:
     """Tools that describe users ask for their quotas first: there are none."""
     with RawClient(broker.bootstrap) as client:
         return [

@@ -15,7 +15,11 @@ from interop.brokers import Broker
 from interop.raw import create_topic, fetch, produce
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_transactions import TRANSACTIONAL, Id, ready
+from interop.scenarios.raw_transactions import (
+    TRANSACTIONAL,
+    TransactionalId,
+    wait_for_transaction_coordinator,
+)
 
 SEGMENT_BYTES = 1 << 20
 """The smallest that Apache Kafka takes."""
@@ -27,7 +31,7 @@ NEVER_BYTES = 16 << 20
 
 
 def write(
-    client: RawClient, topic: str, value_bytes: int, who: Id | None = None, **producer: int
+    client: RawClient, topic: str, value_bytes: int, who: TransactionalId | None = None, **producer: int
 ) -> list[int]:
     """One record, of a transaction where there is somebody: the error, and the offset."""
     batch = Batch([Record(bytes(value_bytes))], base_timestamp=1_700_000_000_000)
@@ -49,15 +53,17 @@ def write(
 
 
 @contextmanager
-def filled(broker: Broker, topic: str) -> Iterator[RawClient]:
+def topic_of_small_segments(broker: Broker, topic: str) -> Iterator[RawClient]:
     """A topic of small segments, and a client."""
     with RawClient(broker.bootstrap) as client:
-        ready(client, "any")
+        wait_for_transaction_coordinator(client, "any")
         create_topic(client, topic, configs={"segment.bytes": str(SEGMENT_BYTES)})
         yield client
 
 
-def wait(client: RawClient, topic: str, offset: int, min_bytes: int, isolation: int, **fields: Any) -> Any:
+def timed_fetch(
+    client: RawClient, topic: str, offset: int, min_bytes: int, isolation: int, **fields: Any
+) -> Any:
     """What a fetch from this offset is told, and when."""
     began = time.monotonic()
     answer = fetch(
@@ -77,31 +83,31 @@ def wait(client: RawClient, topic: str, offset: int, min_bytes: int, isolation: 
 
 
 @scenario(seconds=120)
-def for_a_segment(broker: Broker) -> Any:
+def min_bytes_across_segments(broker: Broker) -> Any:
     """More is wanted than there is, from each offset of three segments."""
     topic = "raw-waits-segments"
     seen: dict[str, Any] = {}
-    with filled(broker, topic) as client:
+    with topic_of_small_segments(broker, topic) as client:
         for _ in range(8):
             write(client, topic, LARGE_BYTES)
         for min_bytes in (1, NEVER_BYTES):
             for offset in range(10):
-                seen[f"{min_bytes} from {offset}"] = wait(client, topic, offset, min_bytes, 0)
+                seen[f"{min_bytes} from {offset}"] = timed_fetch(client, topic, offset, min_bytes, 0)
         for limit in (1, LARGE_BYTES, 2 * LARGE_BYTES):
             seen[f"at most {limit}"] = [
-                wait(client, topic, offset, 400_000, 0, partition_max_bytes=limit) for offset in (2, 6)
+                timed_fetch(client, topic, offset, 400_000, 0, partition_max_bytes=limit) for offset in (2, 6)
             ]
     return seen
 
 
 @scenario(seconds=150)
-def beyond_what_is_stable(broker: Broker) -> Any:
+def beyond_last_stable_offset(broker: Broker) -> Any:
     """Committed records are wanted from offsets before and after the start of an open transaction."""
     seen: dict[str, Any] = {}
     for name, before, within in (("one-segment", 1, 2), ("two-segments", 1, 5), ("from-the-next", 4, 2)):
         topic = f"raw-waits-{name}"
-        with filled(broker, topic) as client:
-            one = Id(client, topic)
+        with topic_of_small_segments(broker, topic) as client:
+            one = TransactionalId(client, topic)
             one.init()
             one.add((topic, 0))
             for _ in range(before):
@@ -111,7 +117,7 @@ def beyond_what_is_stable(broker: Broker) -> Any:
             write(client, topic, 10)
             end = before + within + 1
             seen[name] = {
-                f"{min_bytes} from {offset}": wait(client, topic, offset, min_bytes, 1)
+                f"{min_bytes} from {offset}": timed_fetch(client, topic, offset, min_bytes, 1)
                 for min_bytes in (1, NEVER_BYTES)
                 for offset in range(end + 2)
             }
@@ -125,9 +131,9 @@ def two_partitions(broker: Broker) -> Any:
     topic = "raw-waits-two"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
-        ready(client, "any")
+        wait_for_transaction_coordinator(client, "any")
         create_topic(client, topic, 2)
-        one = Id(client, topic)
+        one = TransactionalId(client, topic)
         one.init()
         one.add((topic, 0))
         for _ in range(2):
@@ -155,7 +161,7 @@ def two_partitions(broker: Broker) -> Any:
 
 
 @scenario()
-def too_large_for_the_rest(broker: Broker) -> Any:
+def batches_above_remaining_limit(broker: Broker) -> Any:
     """First batches that do not fit into what a limit leaves of the answer: none is cut (KIP-74)."""
     topic = "raw-waits-too-large"
     seen: dict[str, Any] = {}
@@ -194,7 +200,7 @@ def too_large_for_the_rest(broker: Broker) -> Any:
     return seen
 
 
-def _while_waiting(
+def _change_during_fetch(
     client: RawClient, topic: str, offset: int, min_bytes: int, change: Callable[[], Any]
 ) -> Any:
     """What a fetch is told that waits while something is done, and whether it waits to the end."""
@@ -225,13 +231,13 @@ def _while_waiting(
 
 
 @scenario(seconds=90)
-def changed_meanwhile(broker: Broker) -> Any:
+def changes_during_fetch(broker: Broker) -> Any:
     """A segment is rolled, records are deleted, a partition is made, while a fetch waits."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as other:
         for before in (2, 3, 4):
             topic = f"raw-waits-meanwhile-{before}"
-            with filled(broker, topic) as client:
+            with topic_of_small_segments(broker, topic) as client:
                 for _ in range(before):
                     write(client, topic, LARGE_BYTES)
 
@@ -248,14 +254,18 @@ def changed_meanwhile(broker: Broker) -> Any:
                         "CreatePartitions", 3, Topics=asked, TimeoutMs=10_000, ValidateOnly=False
                     )
 
-                seen[f"{before} appended"] = _while_waiting(client, topic, before, 2 * LARGE_BYTES, append)
-                seen[f"{before} deleted"] = _while_waiting(client, topic, before, 2 * LARGE_BYTES, delete)
-                seen[f"{before} grown"] = _while_waiting(client, topic, before + 1, LARGE_BYTES, grow)
+                seen[f"{before} appended"] = _change_during_fetch(
+                    client, topic, before, 2 * LARGE_BYTES, append
+                )
+                seen[f"{before} deleted"] = _change_during_fetch(
+                    client, topic, before, 2 * LARGE_BYTES, delete
+                )
+                seen[f"{before} grown"] = _change_during_fetch(client, topic, before + 1, LARGE_BYTES, grow)
     return seen
 
 
 @scenario()
-def rolled_for_nothing(broker: Broker) -> Any:
+def rejected_batch_rolls_segment(broker: Broker) -> Any:
     """A batch that is refused, or was there before, and for which the segment had no room."""
     seen: dict[str, Any] = {}
     first: dict[str, Any] = {"producer_id": 700, "producer_epoch": 1}
@@ -267,7 +277,7 @@ def rolled_for_nothing(broker: Broker) -> Any:
         "too large": {**first, "base_sequence": 3, "value_bytes": SEGMENT_BYTES},
     }.items():
         topic = f"raw-waits-rolled-{name.replace(' ', '-')}"
-        with filled(broker, topic) as client:
+        with topic_of_small_segments(broker, topic) as client:
             steps: list[Any] = [
                 write(client, topic, LARGE_BYTES, **first, base_sequence=sequence) for sequence in range(3)
             ]
@@ -275,6 +285,6 @@ def rolled_for_nothing(broker: Broker) -> Any:
             steps.append(write(client, topic, size_bytes, **last))
             steps.append(write(client, topic, 10))
             end = 5 if name == "appended" else 4
-            steps += [wait(client, topic, offset, 1, 0) for offset in range(end)]
+            steps += [timed_fetch(client, topic, offset, 1, 0) for offset in range(end)]
             seen[name] = steps
     return seen

@@ -22,7 +22,7 @@ HEARTBEAT: Fields = {
 }
 
 
-def asked(topic_id: bytes) -> Iterator[tuple[str, str, Fields]]:
+def requests(topic_id: bytes) -> Iterator[tuple[str, str, Fields]]:
     """An API, what is asked of it, and in which words."""
     protocols = [{"Name": "range", "Metadata": b""}]
     offsets = [{"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": ""}]
@@ -104,7 +104,7 @@ def asked(topic_id: bytes) -> Iterator[tuple[str, str, Fields]]:
         yield "DescribeTransactions", repr(name), {"TransactionalIds": [name, "u", name]}
 
 
-def added(version: int) -> Iterator[tuple[str, Fields]]:
+def add_partitions_requests(version: int) -> Iterator[tuple[str, Fields]]:
     """AddPartitionsToTxn in the words of clients, or of brokers."""
     topics = [{"Name": TOPIC, "Partitions": [0]}]
     for name in ("t", ""):
@@ -130,7 +130,7 @@ def added(version: int) -> Iterator[tuple[str, Fields]]:
             yield f"{name!r} {verify_only}", {"Transactions": [one]}
 
 
-def fetched(version: int, topic_id: bytes) -> Iterator[tuple[str, Fields]]:
+def offset_fetch_requests(version: int, topic_id: bytes) -> Iterator[tuple[str, Fields]]:
     """OffsetFetch of one group, or of several."""
     for group in GROUPS:
         topics: list[Fields] = [{"Name": TOPIC, "PartitionIndexes": [0]}]
@@ -152,7 +152,7 @@ def every_version(broker: Broker) -> Any:
     try:
         with RawClient(own.bootstrap) as client:
             topic_id = create_topic(client, TOPIC)
-            for api, what, fields in asked(topic_id):
+            for api, what, fields in requests(topic_id):
                 for version in versions_of(api):
                     if api == "InitProducerId" and version > 5:
                         continue  # not served yet: two-phase commits
@@ -162,12 +162,12 @@ def every_version(broker: Broker) -> Any:
                             groups.sort(key=lambda group: str(group["GroupId"]))
                     seen[f"{api} v{version} {what}"] = comparable(answer)
             for version in versions_of("AddPartitionsToTxn"):
-                for what, fields in added(version):
+                for what, fields in add_partitions_requests(version):
                     seen[f"AddPartitionsToTxn v{version} {what}"] = comparable(
                         client.call("AddPartitionsToTxn", version, **fields)
                     )
             for version in versions_of("OffsetFetch"):
-                for what, fields in fetched(version, topic_id):
+                for what, fields in offset_fetch_requests(version, topic_id):
                     seen[f"OffsetFetch v{version} {what}"] = comparable(
                         client.call("OffsetFetch", version, **fields)
                     )

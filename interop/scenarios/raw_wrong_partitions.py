@@ -8,7 +8,7 @@ from interop.brokers import Broker
 from interop.raw import create_topic, wait_for_coordinator
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_transactions import Id, ready
+from interop.scenarios.raw_transactions import TransactionalId, wait_for_transaction_coordinator
 from interop.wire import Fields, versions_of
 
 Named = list[tuple[str, list[int]]]
@@ -27,7 +27,7 @@ def sorted_lists(value: Any) -> Any:
 
 
 @scenario()
-def producers(broker: Broker) -> Any:
+def describe_producers(broker: Broker) -> Any:
     """DescribeProducers, with what is said about each partition."""
     topic = "raw-wrong-partitions-producers"
     seen: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def producers(broker: Broker) -> Any:
 
 
 @scenario()
-def isolation(broker: Broker) -> Any:
+def list_offsets(broker: Broker) -> Any:
     """ListOffsets in either isolation level."""
     topic = "raw-wrong-partitions-isolation"
     seen: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def isolation(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def transactions(broker: Broker) -> Any:
+def add_partitions(broker: Broker) -> Any:
     """AddPartitionsToTxn of one and of several, by nobody, by who is unknown and by a producer."""
     topic, name = "raw-wrong-partitions-transactions", "raw-wrong-partitions"
     asked: list[Named] = [
@@ -102,8 +102,8 @@ def transactions(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic, 2)
-        ready(client, name)
-        producer = Id(client, name)
+        wait_for_transaction_coordinator(client, name)
+        producer = TransactionalId(client, name)
         assert producer.init()[0] == 0
         for version in CLIENTS_AND_BROKERS:
             for who, id_more, epoch_more in (
@@ -147,7 +147,7 @@ def marker(version: int, producer_id: int, named: Named, epoch: int = 0) -> Fiel
 
 
 @scenario(seconds=120)
-def markers(broker: Broker) -> Any:
+def write_markers(broker: Broker) -> Any:
     """WriteTxnMarkers with several markers, and how much of them is in the logs then."""
     topic = "raw-wrong-partitions-markers"
     asked: dict[str, list[tuple[Any, ...]]] = {
@@ -166,11 +166,11 @@ def markers(broker: Broker) -> Any:
             for what, given in asked.items():
                 fields = {"Markers": [marker(version, *one) for one in given]}
                 answer = client.call("WriteTxnMarkers", version, **fields)
-                seen[f"v{version} {what}"] = [sorted_lists(answer), ends(client, topic)]
+                seen[f"v{version} {what}"] = [sorted_lists(answer), log_ends(client, topic)]
     return seen
 
 
-def ends(client: RawClient, topic: str) -> list[int]:
+def log_ends(client: RawClient, topic: str) -> list[int]:
     every = [{"PartitionIndex": index, "Timestamp": -1} for index in range(2)]
     answer = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": topic, "Partitions": every}])
     found = {
@@ -180,7 +180,7 @@ def ends(client: RawClient, topic: str) -> list[int]:
 
 
 @scenario()
-def states(broker: Broker) -> Any:
+def group_filters(broker: Broker) -> Any:
     """ListGroups by states and types with blanks around them."""
     group = "raw-wrong-partitions-states"
     seen: dict[str, Any] = {}

@@ -41,7 +41,7 @@ def offset(client: RawClient, topic: str, timestamp: int) -> int:
     return found
 
 
-def look(broker: Broker, client: RawClient, topic: str) -> dict[str, Any]:
+def log_state(broker: Broker, client: RawClient, topic: str) -> dict[str, Any]:
     directory = broker.log_dir / f"{topic}-0"
     return {
         "earliest": offset(client, topic, -2),
@@ -51,13 +51,13 @@ def look(broker: Broker, client: RawClient, topic: str) -> dict[str, Any]:
     }
 
 
-def settled(broker: Broker, client: RawClient, topics: list[str]) -> dict[str, Any]:
+def settled_logs(broker: Broker, client: RawClient, topics: list[str]) -> dict[str, Any]:
     """What there is once nothing has changed for a while, and nothing waits to be deleted."""
     deadline = time.monotonic() + SETTLE_S
     before: dict[str, Any] = {}
     since = time.monotonic()
     while time.monotonic() < deadline:
-        now = {topic: look(broker, client, topic) for topic in topics}
+        now = {topic: log_state(broker, client, topic) for topic in topics}
         if now != before:
             before, since = now, time.monotonic()
         elif time.monotonic() - since > QUIET_S and not any(seen["being deleted"] for seen in now.values()):
@@ -116,14 +116,14 @@ def observe(broker: Broker, client: RawClient) -> Any:
         write(client, name, timestamps)
     deletion = [{"Name": "records-deleted", "Partitions": [{"PartitionIndex": 0, "Offset": 7}]}]
     client.call("DeleteRecords", 2, Topics=deletion, TimeoutMs=10_000)
-    seen: dict[str, Any] = {"first": settled(broker, client, list(topics))}
+    seen: dict[str, Any] = {"first": settled_logs(broker, client, list(topics))}
     alter(client, 2, "changed", retention_bytes="700000")
     alter(client, 4, "", log_retention_bytes="700000")
     later = ["changed", "by-broker-default", "for-ever"]
-    seen["after the changes"] = settled(broker, client, later)
+    seen["after the changes"] = settled_logs(broker, client, later)
     alter(client, 2, "changed", retention_bytes=None)
     alter(client, 4, "", log_retention_bytes=None)
     for name in later:
         write(client, name, [new] * 6)
-    seen["after taking them back"] = settled(broker, client, later)
+    seen["after taking them back"] = settled_logs(broker, client, later)
     return seen

@@ -26,13 +26,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from interop.brokers import Broker, Served
 from interop.reference import HERE, spark_jars, spark_python
 from interop.scenario import scenario
-from interop.scenarios.clients_confluent import consumer_of, producer_of, take
+from interop.scenarios.clients_confluent import consume, consumer_of, producer_of
 from interop.workload import BASE_TIMESTAMP, records
 
 JOB_S = 150.0
 
 
-class Job:
+class SparkJob:
     """A Spark program that is ended, JVM and all, when the scenario is done with it."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Job:
             self.lines.put(line)
         self.lines.put(None)
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> SparkJob:
         return self
 
     def __exit__(
@@ -75,7 +75,7 @@ class Job:
     ) -> None:
         self.kill()
 
-    def event(self) -> dict[str, Any]:
+    def next_event(self) -> dict[str, Any]:
         """The next thing that the program tells."""
         while True:
             try:
@@ -89,11 +89,11 @@ class Job:
                 return found
 
     def expect(self, name: str) -> Any:
-        event = self.event()
+        event = self.next_event()
         assert name in event, event
         return event[name]
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Answer what the program asked."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
@@ -109,7 +109,7 @@ class Job:
         return self.log.read_text(errors="replace")[-3000:]
 
 
-def keep_topic(broker: Broker, name: str, partitions: int, **config: str) -> None:
+def create_retained_topic(broker: Broker, name: str, partitions: int, **config: str) -> None:
     """A topic that keeps records of whatever age: here their times are given, and long past."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
@@ -129,12 +129,12 @@ def produce(broker: Broker, topic: str, partition: int, values: list[tuple[str, 
 
 
 @scenario(seconds=240, needs="spark")
-def batch(broker: Broker) -> Any:
+def batch_read_and_write(broker: Broker) -> Any:
     """Batch write then read: counts, keys, values, headers, partitions, types of timestamps, codecs."""
-    keep_topic(broker, "spark-batch", 4)
-    keep_topic(broker, "spark-keyed", 6)
-    keep_topic(broker, "spark-from-client", 2)
-    keep_topic(broker, "spark-append-time", 1, message_timestamp_type="LogAppendTime")
+    create_retained_topic(broker, "spark-batch", 4)
+    create_retained_topic(broker, "spark-keyed", 6)
+    create_retained_topic(broker, "spark-from-client", 2)
+    create_retained_topic(broker, "spark-append-time", 1, message_timestamp_type="LogAppendTime")
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         producer = producer_of(broker, **{"compression.type": codec})
         for index, sent in enumerate(records(100)):
@@ -149,21 +149,21 @@ def batch(broker: Broker) -> Any:
         assert producer.flush(30) == 0
     with (
         tempfile.TemporaryDirectory(prefix="interop-spark-") as directory,
-        Job("batch", broker, Path(directory)) as job,
+        SparkJob("batch", broker, Path(directory)) as job,
     ):
         return job.expect("seen")
 
 
 @scenario(seconds=300, needs="spark")
-def offsets(broker: Broker) -> Any:
+def offset_ranges(broker: Broker) -> Any:
     """Where reads start and end by offset, time and pattern, how they are cut, and what lost records do."""
     topic = "spark-times"
-    keep_topic(broker, topic, 3)
+    create_retained_topic(broker, topic, 3)
     for partition in range(3):
         numbered = [(f"{partition}-{index}", BASE_TIMESTAMP + index * 1000) for index in range(100)]
         produce(broker, topic, partition, numbered)
     for name, partitions in (("spark-pattern-a", 2), ("spark-pattern-b", 1), ("spark-loss", 2)):
-        keep_topic(broker, name, partitions)
+        create_retained_topic(broker, name, partitions)
         for partition in range(partitions):
             produce(broker, name, partition, [(f"{name} {index}", 1000 + index) for index in range(30)])
     with_headers = producer_of(broker)
@@ -174,45 +174,45 @@ def offsets(broker: Broker) -> Any:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     with (
         tempfile.TemporaryDirectory(prefix="interop-spark-") as directory,
-        Job("offsets", broker, Path(directory), start=BASE_TIMESTAMP) as job,
+        SparkJob("offsets", broker, Path(directory), start=BASE_TIMESTAMP) as job,
     ):
         assert job.expect("ask") == "more"
-        keep_topic(broker, "spark-pattern-c", 1)
+        create_retained_topic(broker, "spark-pattern-c", 1)
         produce(broker, "spark-pattern-c", 0, [(f"c {index}", 1000) for index in range(7)])
         admin.create_partitions([NewPartitions("spark-pattern-b", 2)])["spark-pattern-b"].result(30)
         produce(broker, "spark-pattern-b", 1, [("of a new partition", 1000)])
         produce(broker, topic, 1, [(f"more {index}", BASE_TIMESTAMP) for index in range(5)])
-        job.go_on()
+        job.resume()
         assert job.expect("ask") == "delete"
         for partition in range(2):
             produce(broker, "spark-loss", partition, [(f"lost {index}", 2000) for index in range(20)])
         deleted = admin.delete_records([TopicPartition("spark-loss", 0, 45)])
         for future in deleted.values():
             future.result(30)
-        job.go_on()
+        job.resume()
         assert job.expect("ask") == "recreate"
         admin.delete_topics(["spark-loss"])["spark-loss"].result(30)
         wait_until_gone(admin, "spark-loss")
-        keep_topic(broker, "spark-loss", 2)
+        create_retained_topic(broker, "spark-loss", 2)
         produce(broker, "spark-loss", 0, [(f"anew {index}", 3000) for index in range(4)])
-        job.go_on()
+        job.resume()
         return job.expect("seen")
 
 
 @scenario(seconds=300, needs="spark")
 def options(broker: Broker) -> Any:
     """The documented options of source and sink that the other scenarios leave out, and what is refused."""
-    keep_topic(broker, "spark-options", 4)
+    create_retained_topic(broker, "spark-options", 4)
     for partition in range(4):
         numbered = [(f"{partition}-{index}", BASE_TIMESTAMP + index) for index in range(100)]
         produce(broker, "spark-options", partition, numbered)
     for number in range(9):
-        keep_topic(broker, f"spark-sink-{number}", 2)
+        create_retained_topic(broker, f"spark-sink-{number}", 2)
     for name in ("1", "update", "complete", "wrong"):
-        keep_topic(broker, f"spark-streamed-{name}", 4 if name == "1" else 1)
+        create_retained_topic(broker, f"spark-streamed-{name}", 4 if name == "1" else 1)
     with (
         tempfile.TemporaryDirectory(prefix="interop-spark-") as directory,
-        Job("options", broker, Path(directory)) as job,
+        SparkJob("options", broker, Path(directory)) as job,
     ):
         return job.expect("seen")
 
@@ -228,8 +228,8 @@ def wait_until_gone(admin: AdminClient, topic: str) -> None:
 def copy_killed_and_resumed(broker: Broker) -> Any:
     """A streaming copy whose driver is killed, and then its broker: everything arrives at least once."""
     source, target = "spark-copy-from", "spark-copy-to"
-    keep_topic(broker, source, 2)
-    keep_topic(broker, target, 2)
+    create_retained_topic(broker, source, 2)
+    create_retained_topic(broker, target, 2)
     for partition in range(2):
         produce(broker, source, partition, [(f"{partition}-{index}", 1000) for index in range(600)])
     seen: dict[str, Any] = {}
@@ -237,23 +237,23 @@ def copy_killed_and_resumed(broker: Broker) -> Any:
         directory = Path(name)
         checkpoint = directory / "checkpoint"
         settings = {"source": source, "target": target, "batch": 40, "checkpoint": str(checkpoint)}
-        with Job("stream_copy", broker, directory, **settings) as job:
-            seen["first batches"] = [job.event() for _ in range(5)]
+        with SparkJob("stream_copy", broker, directory, **settings) as job:
+            seen["first batches"] = [job.next_event() for _ in range(5)]
             job.kill()
         planned, committed = batches(checkpoint / "offsets"), batches(checkpoint / "commits")
         ends = [sum(offsets_of(checkpoint, number)[source].values()) for number in planned]
         seen["killed midway"] = ends[-1] < 1200
         seen["forty a batch"] = ends == [40 * (number + 1) for number in planned]
         seen["committed at most one batch less"] = planned[-1] - committed[-1] in (0, 1)
-        arrived = copied(broker, target)
+        arrived = copied_values(broker, target)
         done = offsets_of(checkpoint, committed[-1])[source]
         seen["what is committed had arrived"] = all(
             f"{partition}-{index}" in arrived
             for partition in range(2)
             for index in range(done[str(partition)])
         )
-        with Job("stream_copy", broker, directory, **settings) as job:
-            first = job.event()
+        with SparkJob("stream_copy", broker, directory, **settings) as job:
+            first = job.next_event()
             seen["resumed where it was"] = first["batch"] == committed[-1] + 1
             broker.kill()
             broker.start()
@@ -263,12 +263,12 @@ def copy_killed_and_resumed(broker: Broker) -> Any:
                 )
             end = first["end"]
             while end != {source: {"0": 700, "1": 700}}:
-                end = job.event()["end"]
+                end = job.next_event()["end"]
             job.kill()
         planned = batches(checkpoint / "offsets")
         seen["batches without a gap"] = planned == list(range(len(planned)))
         seen["offsets at the end"] = offsets_of(checkpoint, planned[-1])
-    arrived = copied(broker, target)
+    arrived = copied_values(broker, target)
     wanted = {f"{partition}-{index}" for partition in range(2) for index in range(700)}
     seen["missing"] = sorted(wanted - set(arrived))
     seen["strange"] = sorted(set(arrived) - wanted)
@@ -286,12 +286,12 @@ def offsets_of(checkpoint: Path, batch_number: int) -> Any:
     return json.loads((checkpoint / "offsets" / str(batch_number)).read_text().splitlines()[-1])
 
 
-def copied(broker: Broker, topic: str) -> list[str]:
+def copied_values(broker: Broker, topic: str) -> list[str]:
     """The values in a topic of two partitions, as often as they are there."""
     consumer = consumer_of(broker, f"{topic}-reader")
     places = [TopicPartition(topic, partition, 0) for partition in range(2)]
     count = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
     consumer.assign(places)
-    values = [message.value().decode() for message in take(consumer, count)]
+    values = [message.value().decode() for message in consume(consumer, count)]
     consumer.close()
     return values

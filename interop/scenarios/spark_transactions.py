@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from interop.brokers import Broker
 from interop.scenario import scenario
-from interop.scenarios.spark import Job, keep_topic
+from interop.scenarios.spark import SparkJob, create_retained_topic
 
 TOPIC = "spark-transactions"
 PARTITIONS = 3
@@ -24,7 +24,7 @@ FROM, TO = (11, 30, 0), (60, 100, 45)
 WAIT_S = 30
 
 
-class Writer:
+class TransactionalWriter:
     """A transactional producer that keeps account of what it committed."""
 
     def __init__(self, broker: Broker, name: str) -> None:
@@ -54,7 +54,7 @@ class Writer:
             self._producer.abort_transaction(WAIT_S)
 
 
-def told(rows: list[list[Any]]) -> list[Any]:
+def count_and_hash(rows: list[list[Any]]) -> list[Any]:
     """How many records, and a hash of what they are in the order of their offsets.
 
     Not of the offsets: when an end is answered its markers may not be in the log yet, and the records of the
@@ -70,8 +70,8 @@ def values(rows: list[list[Any]]) -> list[tuple[int, str]]:
 
 @scenario(seconds=240, needs="spark")
 def committed_only(broker: Broker) -> Any:
-    keep_topic(broker, TOPIC, PARTITIONS)
-    first, second = Writer(broker, "spark-first"), Writer(broker, "spark-second")
+    create_retained_topic(broker, TOPIC, PARTITIONS)
+    first, second = TransactionalWriter(broker, "spark-first"), TransactionalWriter(broker, "spark-second")
     for number in range(ROUNDS):
         # The transactions of the two overlap: the records of an aborted one are amid committed ones.
         first.write(number)
@@ -91,14 +91,14 @@ def committed_only(broker: Broker) -> Any:
     def check(name: str, reads: dict[str, list[list[Any]]], wanted: list[tuple[int, str]]) -> None:
         part = [row for row in reads["batch, read_committed"] if FROM[row[0]] <= row[1] < TO[row[0]]]
         seen[f"{name}, a part is that part"] = reads.pop("part, read_committed") == part
-        seen[name] = {what: told(rows) for what, rows in reads.items()}
+        seen[name] = {what: count_and_hash(rows) for what, rows in reads.items()}
         streamed.extend(reads["stream, read_committed"])  # a stream goes on where it was
         seen[f"{name}, the batch is what was committed"] = values(reads["batch, read_committed"]) == wanted
         seen[f"{name}, the stream is what was committed"] = values(streamed) == wanted
 
     with (
         tempfile.TemporaryDirectory(prefix="interop-spark-") as name,
-        Job(
+        SparkJob(
             "committed",
             broker,
             Path(name),
@@ -111,7 +111,7 @@ def committed_only(broker: Broker) -> Any:
         check("with an open transaction", job.expect("seen"), stable)
         assert job.expect("ask") == "end the open transaction"
         second.end(commit=True)
-        job.go_on()
+        job.resume()
         check("in the end", job.expect("seen"), sorted(first.committed + second.committed))
-        job.go_on()
+        job.resume()
     return seen

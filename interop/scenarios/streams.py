@@ -99,7 +99,7 @@ class Output:
                     self._last[message.partition()] = message.offset()
         self._consumer.close()
 
-    def standing(self) -> str:
+    def progress(self) -> str:
         """How much it has read, where it is, and where it could be, by partition."""
         partitions = [TopicPartition(self._topic, partition) for partition in range(PARTITIONS)]
         asked = {partition: OffsetSpec.latest() for partition in partitions}
@@ -110,7 +110,7 @@ class Output:
         }
         return f"{self.total} counts were read, the last at {self._last}, where logs end at {ends}"
 
-    def wrong(self, words: Mapping[str, int]) -> dict[str, list[int]]:
+    def wrong_counts(self, words: Mapping[str, int]) -> dict[str, list[int]]:
         """The last counts of each word that was not counted one by one, up to how often it occurs."""
         return {
             word: self.counts.get(word, [])[-5:]
@@ -126,7 +126,7 @@ class Output:
         self._thread.join(10)
 
 
-def feed(broker: Broker, text: Iterator[str], count: int) -> None:
+def produce_lines(broker: Broker, text: Iterator[str], count: int) -> None:
     producer = producer_of(broker, **{"enable.idempotence": True})
     for number in range(count):
         producer.produce(NAME, value=next(text), partition=number % PARTITIONS)
@@ -168,29 +168,29 @@ def exactly_once(broker: Broker) -> Any:
         Output(broker.bootstrap, f"{NAME}-counts") as output,
     ):
         directory = Path(name)
-        feed(broker, text, third)
+        produce_lines(broker, text, third)
         with program(broker.bootstrap, directory, "first") as first:
             first.until(lambda: output.total > 1000, "the first counts", WAIT_S)
-            feed(broker, text, third // 2)
+            produce_lines(broker, text, third // 2)
             first.kill()
         seen: dict[str, Any] = {"killed midway": output.total < LINES * WORDS_A_LINE}
         with program(broker.bootstrap, directory, "second") as second:
             second.until(lambda: "RUNNING" in second.lines, "the second has its partitions", WAIT_S)
             at = output.total
-            feed(broker, text, third // 2)
+            produce_lines(broker, text, third // 2)
             second.until(lambda: output.total > at + 300, "counts of the second", WAIT_S)
             broker.kill()
             broker.start()
-            feed(broker, text, third)
+            produce_lines(broker, text, third)
             wanted = LINES * WORDS_A_LINE
             try:
                 second.until(lambda: output.total >= wanted, "all counts", WAIT_S)
             except RuntimeError as error:
-                raise RuntimeError(f"{output.standing()}: {error}") from error
+                raise RuntimeError(f"{output.progress()}: {error}") from error
             seen["ends in order"] = second.stop()
         seen["internal topics"] = internal_topics(broker)
     words = Counter(word for line in lines() for word in line.split())
     seen["words"] = len(output.counts)
-    seen["counted wrongly"] = output.wrong(words)
+    seen["counted wrongly"] = output.wrong_counts(words)
     seen["strange words"] = sorted(set(output.counts) - set(words))
     return seen

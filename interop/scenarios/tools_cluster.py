@@ -14,12 +14,12 @@ from interop.tools import IMPATIENT, TOOLS, Outcome, a_file, another, lines_of, 
 TOPICS = f"{TOOLS}.TopicCommand"
 FEATURES = f"{TOOLS}.FeatureCommand"
 QUORUM = f"{TOOLS}.MetadataQuorumCommand"
-LATER = ("eligible.leader.replicas", "share", "streams")
+UNADVERTISED = ("eligible.leader.replicas", "share", "streams")
 """Features that kwire keeps levels of, but does not advertise before all that they promise is there."""
 
 
 @scenario(seconds=60)
-def identity(broker: Broker) -> Any:
+def versions_and_cluster_id(broker: Broker) -> Any:
     """kafka-cluster and kafka-broker-api-versions."""
     tool = f"{TOOLS}.ClusterTool"
     seen: dict[str, Any] = {}
@@ -44,9 +44,9 @@ def identity(broker: Broker) -> Any:
     return seen
 
 
-def without_later(lines: list[str]) -> list[str]:
+def without_unadvertised(lines: list[str]) -> list[str]:
     """Lines about features that both brokers advertise, without the epoch that they were seen at."""
-    kept = [line for line in lines if not any(f"Feature: {name}.version" in line for name in LATER)]
+    kept = [line for line in lines if not any(f"Feature: {name}.version" in line for name in UNADVERTISED)]
     return sorted(re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in kept)
 
 
@@ -54,14 +54,14 @@ def without_later(lines: list[str]) -> list[str]:
 def features(broker: Broker) -> Any:
     """kafka-features: described, brought up and down, in the ways that are refused, too."""
     with another(broker) as own:
-        return levels_changed(own)
+        return observe_level_changes(own)
 
 
-def levels_changed(broker: Broker) -> dict[str, Any]:
+def observe_level_changes(broker: Broker) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     def levels() -> list[str]:
-        return without_later(said(FEATURES, broker, "describe"))
+        return without_unadvertised(said(FEATURES, broker, "describe"))
 
     def at(level: int) -> None:
         until(lambda: any("transaction" in line and f"Level: {level} " in line for line in levels()))
@@ -102,19 +102,19 @@ def levels_changed(broker: Broker) -> dict[str, Any]:
     at(2)
     seen["is up"] = levels()
     seen["quorum down"] = said(FEATURES, broker, "downgrade", "--feature", "kraft.version=0")
-    seen["quorum"] = quorum_seen(broker)
+    seen["quorum"] = observe_quorum(broker)
     broker.restart()
-    seen["after a restart"] = [levels(), quorum_seen(broker)]
+    seen["after a restart"] = [levels(), observe_quorum(broker)]
     return seen
 
 
 @scenario(seconds=60)
 def quorum(broker: Broker) -> Any:
     """kafka-metadata-quorum describe: the status and the replicas."""
-    return quorum_seen(broker)
+    return observe_quorum(broker)
 
 
-def quorum_seen(broker: Broker) -> dict[str, Any]:
+def observe_quorum(broker: Broker) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     def asked(*arguments: str) -> list[str]:
@@ -136,7 +136,7 @@ def quorum_seen(broker: Broker) -> dict[str, Any]:
 
 
 @scenario(seconds=60)
-def elections(broker: Broker) -> Any:
+def leader_elections(broker: Broker) -> Any:
     """kafka-leader-election, of partitions, of a file of them, of all."""
     tool = f"{TOOLS}.LeaderElectionCommand"
     said(TOPICS, broker, "--create", "--topic", "tools-elections", "--partitions", "2")
@@ -171,7 +171,7 @@ def elections(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def moves(broker: Broker) -> Any:
+def partition_reassignments(broker: Broker) -> Any:
     """kafka-reassign-partitions: a plan made, carried out, looked at, stopped, listed."""
     tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
     topic = "tools-moves"
@@ -245,7 +245,7 @@ def acls(broker: Broker) -> Any:
     }
 
 
-NOT_READ_YET = "offset -1, epoch -1"
+SHELL_AT_START = "offset -1, epoch -1"
 """Where the shell says it is when it answers before it has read the file, as it may on a busy machine."""
 SHELL_TRIES = 4
 
@@ -264,10 +264,10 @@ def metadata(broker: Broker) -> Any:
         until(lambda: bool(snapshots()), 30)
         own.stop()
         kinds = {"log": directory / ("0" * 20 + ".log"), "snapshot": snapshots()[-1]}
-        return {kind: metadata_seen(own, path) for kind, path in kinds.items()}
+        return {kind: observe_metadata(own, path) for kind, path in kinds.items()}
 
 
-def metadata_seen(broker: Broker, path: Path) -> dict[str, Any]:
+def observe_metadata(broker: Broker, path: Path) -> dict[str, Any]:
     """What the tools for metadata show of a file."""
     seen: dict[str, Any] = {}
     for label, arguments in {
@@ -279,10 +279,10 @@ def metadata_seen(broker: Broker, path: Path) -> dict[str, Any]:
         ran = run_tool("org.apache.kafka.shell.MetadataShell", "--snapshot", str(path), *arguments)
         for _ in range(SHELL_TRIES):
             # It may have read some of the file when it answers: of the topics, none then.
-            if NOT_READ_YET not in ran.stdout and (label != "list" or ran.stdout.strip()):
+            if SHELL_AT_START not in ran.stdout and (label != "list" or ran.stdout.strip()):
                 break
             ran = run_tool("org.apache.kafka.shell.MetadataShell", "--snapshot", str(path), *arguments)
-        outcome = Outcome(steady_records(ran.stdout, broker), "", ran.returncode)
+        outcome = Outcome(normalize_records(ran.stdout, broker), "", ran.returncode)
         seen[label] = lines_of(outcome)
     dumped = run(f"{TOOLS}.DumpLogSegments", "--cluster-metadata-decoder", "--files", str(path))
     kinds = set(re.findall(r'"type":"(\w+)","version":(\d+)', dumped.stdout))
@@ -291,7 +291,7 @@ def metadata_seen(broker: Broker, path: Path) -> dict[str, Any]:
     return seen
 
 
-def steady_records(text: str, broker: Broker) -> str:
+def normalize_records(text: str, broker: Broker) -> str:
     """Printed records without the ports, epochs and ids of a run."""
     text = text.replace(str(broker.controller_port), "<controller>").replace(str(broker.port), "<port>")
     text = re.sub(r"\b(\w*[eE]poch)([=:])\d+", r"\1\2<n>", text)

@@ -12,20 +12,22 @@ from interop.tools import IMPATIENT, TOOLS, a_file, run, said, until
 CONFIGS = "kafka.admin.ConfigCommand"
 
 
-def described(broker: Broker, *entity: str) -> list[str]:
+def described_configs(broker: Broker, *entity: str) -> list[str]:
     """--describe of an entity, in any order."""
     return sorted(said(CONFIGS, broker, "--describe", *entity))
 
 
-def altered(broker: Broker, *arguments: str) -> list[str]:
+def altered_configs(broker: Broker, *arguments: str) -> list[str]:
     return said(CONFIGS, broker, "--alter", *arguments)
 
 
-def impatient(broker: Broker, *arguments: str) -> list[str]:
+def altered_without_retries(broker: Broker, *arguments: str) -> list[str]:
     """--alter of what nobody is there to take."""
     with a_file(IMPATIENT) as settings:
         return [
-            line for line in altered(broker, "--command-config", settings, *arguments) if "args" not in line
+            line
+            for line in altered_configs(broker, "--command-config", settings, *arguments)
+            if "args" not in line
         ]
 
 
@@ -38,8 +40,8 @@ def topics(broker: Broker) -> Any:
     short = ("--topic", name)
     nowhere = ("--topic", "tools-nowhere")
     seen: dict[str, Any] = {}
-    seen["describe"] = described(broker, *topic)
-    seen["describe all"] = described(broker, *topic, "--all")
+    seen["describe"] = described_configs(broker, *topic)
+    seen["describe all"] = described_configs(broker, *topic, "--all")
     for label, arguments in {
         "set": (*topic, "--add-config", "retention.ms=1000,cleanup.policy=[compact,delete]"),
         "set again": (*short, "--add-config", "retention.ms=1000"),
@@ -58,10 +60,10 @@ def topics(broker: Broker) -> Any:
         "no name": ("--entity-type", "topics", "--add-config", "retention.ms=1"),
         "bad name": ("--topic", "a b", "--add-config", "retention.ms=1"),
     }.items():
-        seen[label] = altered(broker, *arguments)
-    until(lambda: any("segment.ms" in line for line in described(broker, *topic)))
-    seen["left"] = described(broker, *topic)
-    seen["describe nowhere"] = described(broker, *nowhere)
+        seen[label] = altered_configs(broker, *arguments)
+    until(lambda: any("segment.ms" in line for line in described_configs(broker, *topic)))
+    seen["left"] = described_configs(broker, *topic)
+    seen["describe nowhere"] = described_configs(broker, *nowhere)
     everything = said(CONFIGS, broker, "--describe", "--entity-type", "topics")
     start = everything.index(f"Dynamic configs for topic {name} are:")
     seen["of all"] = everything[start : start + 2]
@@ -74,7 +76,7 @@ def brokers(broker: Broker) -> Any:
     one = ("--entity-type", "brokers", "--entity-name", "1")
     default = ("--entity-type", "brokers", "--entity-default")
     seen: dict[str, Any] = {}
-    before = len(described(broker, *default))
+    before = len(described_configs(broker, *default))
     for label, arguments in {
         "set": (*one, "--add-config", "log.cleaner.io.max.bytes.per.second=1000000"),
         "set for all": (*default, "--add-config", "log.retention.ms=86400000,log.cleaner.backoff.ms=20000"),
@@ -89,25 +91,25 @@ def brokers(broker: Broker) -> Any:
         "delete unset": (*one, "--delete-config", "log.retention.ms"),
         "no number": ("--broker", "x", "--add-config", "log.retention.ms=1000"),
     }.items():
-        seen[label] = altered(broker, *arguments)
-    until(lambda: len(described(broker, *default)) > before + 1)
-    until(lambda: any("io.max" in line for line in described(broker, *one)))
-    seen["describe"] = described(broker, *one)
-    seen["describe default"] = described(broker, *default)
+        seen[label] = altered_configs(broker, *arguments)
+    until(lambda: len(described_configs(broker, *default)) > before + 1)
+    until(lambda: any("io.max" in line for line in described_configs(broker, *one)))
+    seen["describe"] = described_configs(broker, *one)
+    seen["describe default"] = described_configs(broker, *default)
     keys = ("log.retention.ms", "log.cleaner.backoff.ms", "log.cleaner.io.max.bytes.per.second")
-    whole = described(broker, *one, "--all")
+    whole = described_configs(broker, *one, "--all")
     seen["in whole"] = [line for line in whole if line.startswith(keys)]
     seen["keys"] = [line.partition("=")[0] for line in whole]
-    seen["delete"] = altered(broker, *one, "--delete-config", "log.cleaner.io.max.bytes.per.second")
-    seen["delete for all"] = altered(
+    seen["delete"] = altered_configs(broker, *one, "--delete-config", "log.cleaner.io.max.bytes.per.second")
+    seen["delete for all"] = altered_configs(
         broker, *default, "--delete-config", "log.retention.ms,log.cleaner.backoff.ms"
     )
-    until(lambda: len(described(broker, *default)) <= before)
-    until(lambda: not any("io.max" in line for line in described(broker, *one)))
-    seen["left"] = described(broker, *one)
-    seen["left of all"] = described(broker, *default)
+    until(lambda: len(described_configs(broker, *default)) <= before)
+    until(lambda: not any("io.max" in line for line in described_configs(broker, *one)))
+    seen["left"] = described_configs(broker, *one)
+    seen["left of all"] = described_configs(broker, *default)
     for other in ("7", "x"):
-        seen[f"describe {other}"] = described(broker, "--broker", other)
+        seen[f"describe {other}"] = described_configs(broker, "--broker", other)
     return seen
 
 
@@ -120,18 +122,18 @@ def loggers(broker: Broker) -> Any:
     def levels() -> dict[str, str]:
         found = (
             re.match(r"([\w.]+)=(\w+) sensitive=false synonyms={}$", line)
-            for line in described(broker, *entity)
+            for line in described_configs(broker, *entity)
         )
         return {match[1]: match[2] for match in found if match is not None}
 
     other = next(name for name in sorted(levels()) if name != "root")
     for level in ("INFO", "WARN"):
-        seen[f"root to {level}"] = altered(broker, *entity, "--add-config", f"root={level}")
+        seen[f"root to {level}"] = altered_configs(broker, *entity, "--add-config", f"root={level}")
         seen[f"root at {level}"] = levels()["root"]
     for level in ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"):
-        changed = altered(broker, *entity, "--add-config", f"{other}={level}")
+        changed = altered_configs(broker, *entity, "--add-config", f"{other}={level}")
         seen[f"to {level}"] = [changed, levels()[other]]
-    seen["back"] = [altered(broker, *entity, "--delete-config", other), levels()[other]]
+    seen["back"] = [altered_configs(broker, *entity, "--delete-config", other), levels()[other]]
     for label, arguments in {
         "of lower case": ("--add-config", "root=info"),
         "unknown level": ("--add-config", "root=LOUD"),
@@ -140,12 +142,14 @@ def loggers(broker: Broker) -> Any:
         "root away": ("--delete-config", "root"),
         "one is unknown": ("--add-config", "root=ERROR,no.such.logger=INFO"),
     }.items():
-        seen[label] = altered(broker, *entity, *arguments)
+        seen[label] = altered_configs(broker, *entity, *arguments)
     seen["root still"] = levels()["root"]
-    seen["another broker"] = described(broker, "--broker-logger", "7")
-    seen["alter another broker"] = impatient(broker, "--broker-logger", "7", "--add-config", "root=INFO")
-    seen["no broker"] = described(broker, "--entity-type", "broker-loggers")
-    seen["end"] = altered(broker, *entity, "--add-config", "root=ERROR")
+    seen["another broker"] = described_configs(broker, "--broker-logger", "7")
+    seen["alter another broker"] = altered_without_retries(
+        broker, "--broker-logger", "7", "--add-config", "root=INFO"
+    )
+    seen["no broker"] = described_configs(broker, "--entity-type", "broker-loggers")
+    seen["end"] = altered_configs(broker, *entity, "--add-config", "root=ERROR")
     return seen
 
 
@@ -154,7 +158,7 @@ def groups(broker: Broker) -> Any:
     """Settings of groups, which need not be there."""
     group = ("--entity-type", "groups", "--entity-name", "tools-configs-group")
     seen: dict[str, Any] = {}
-    seen["describe"] = described(broker, *group)
+    seen["describe"] = described_configs(broker, *group)
     for label, arguments in {
         "set": ("--add-config", "consumer.session.timeout.ms=46000,consumer.heartbeat.interval.ms=6000"),
         "unknown": ("--add-config", "no.such.key=1"),
@@ -163,16 +167,18 @@ def groups(broker: Broker) -> Any:
         "too large": ("--add-config", "consumer.session.timeout.ms=6000000"),
         "heartbeats too far apart": ("--add-config", "consumer.heartbeat.interval.ms=50000"),
     }.items():
-        seen[label] = altered(broker, *group, *arguments)
-    until(lambda: any("46000" in line for line in described(broker, *group)))
-    seen["after"] = described(broker, *group)
-    seen["after, all"] = described(broker, *group, "--all")
-    seen["all groups"] = [line for line in described(broker, "--entity-type", "groups") if "tools-" in line]
-    seen["delete"] = altered(
+        seen[label] = altered_configs(broker, *group, *arguments)
+    until(lambda: any("46000" in line for line in described_configs(broker, *group)))
+    seen["after"] = described_configs(broker, *group)
+    seen["after, all"] = described_configs(broker, *group, "--all")
+    seen["all groups"] = [
+        line for line in described_configs(broker, "--entity-type", "groups") if "tools-" in line
+    ]
+    seen["delete"] = altered_configs(
         broker, *group, "--delete-config", "consumer.session.timeout.ms,consumer.heartbeat.interval.ms"
     )
-    until(lambda: not any("46000" in line for line in described(broker, *group)))
-    seen["left"] = described(broker, *group)
+    until(lambda: not any("46000" in line for line in described_configs(broker, *group)))
+    seen["left"] = described_configs(broker, *group)
     return seen
 
 

@@ -11,7 +11,7 @@ from interop.raw import by_api, comparable
 from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_config_values import BROKER, SET, TOPIC
-from interop.scenarios.tools_cluster import FEATURES, QUORUM, without_later
+from interop.scenarios.tools_cluster import FEATURES, QUORUM, without_unadvertised
 from interop.tools import TOOLS, another, errors_only, lines_of, run, until
 from interop.wire import Fields, api_keys, encode_request, versions_of
 
@@ -30,7 +30,7 @@ def controller_of(broker: Broker) -> str:
     return f"127.0.0.1:{broker.controller_port}"
 
 
-def told(broker: Broker, main: str, *arguments: str) -> list[str]:
+def controller_tool_output(broker: Broker, main: str, *arguments: str) -> list[str]:
     """What a tool says that was pointed at the controller."""
     return lines_of(run(main, "--bootstrap-controller", controller_of(broker), *arguments))
 
@@ -61,7 +61,7 @@ SERVED_FEATURES = ("group.version", "kraft.version", "metadata.version", "transa
 
 
 @scenario()
-def what_is_a_brokers(broker: Broker) -> Any:
+def broker_only_apis(broker: Broker) -> Any:
     """An API of the brokers alone ends the connection, and so does a version that is not served."""
     seen: dict[str, Any] = {}
     for api in BROKER_APIS:
@@ -93,7 +93,7 @@ def cluster_and_quorum(broker: Broker) -> Any:
                     fields |= {"EndpointType": kind} if version else {}
                     fields |= {"IncludeFencedBrokers": flag} if version > 1 else {}
                     answer = client.call("DescribeCluster", version, **fields)
-                    seen[f"v{version} {kind} {flag}"] = comparable(ports_named(broker, answer))
+                    seen[f"v{version} {kind} {flag}"] = comparable(with_named_ports(broker, answer))
         for version in versions_of("DescribeQuorum"):
             for index in (0, 1):
                 asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": index}]}]
@@ -103,30 +103,30 @@ def cluster_and_quorum(broker: Broker) -> Any:
                 for voter in partition["CurrentVoters"]:
                     for name in ("LogEndOffset", "LastFetchTimestamp", "LastCaughtUpTimestamp"):
                         voter.pop(name, None)
-                seen[f"quorum v{version} {index}"] = ports_named(broker, answer)
+                seen[f"quorum v{version} {index}"] = with_named_ports(broker, answer)
     return seen
 
 
-def in_order(value: Any) -> Any:
+def with_sorted_lists(value: Any) -> Any:
     """An answer whose lists do not depend on the order of a Java map."""
     if isinstance(value, dict):
-        return {key: in_order(item) for key, item in value.items()}
+        return {key: with_sorted_lists(item) for key, item in value.items()}
     if isinstance(value, list):
-        return sorted(map(in_order, value), key=repr)
+        return sorted(map(with_sorted_lists, value), key=repr)
     return value
 
 
-def ports_named(broker: Broker, value: Any) -> Any:
+def with_named_ports(broker: Broker, value: Any) -> Any:
     """An answer with `controller` or `broker` where it has one of the two ports."""
     if isinstance(value, dict):
         return {
             "At" if key == "Port" else key: named_port(broker, item)
             if key == "Port"
-            else ports_named(broker, item)
+            else with_named_ports(broker, item)
             for key, item in value.items()
         }
     if isinstance(value, list):
-        return [ports_named(broker, item) for item in value]
+        return [with_named_ports(broker, item) for item in value]
     return value
 
 
@@ -135,14 +135,14 @@ def named_port(broker: Broker, port: int) -> Any:
 
 
 @scenario(seconds=60)
-def changes(broker: Broker) -> Any:
+def controller_changes(broker: Broker) -> Any:
     """Topics, settings, leaders, moves and features through the controller."""
     name = "tools-controller"
     seen: dict[str, Any] = {}
     with RawClient(controller_of(broker)) as client, RawClient(broker.bootstrap) as other:
 
         def ask(label: str, api: str, version: int, **fields: Any) -> None:
-            seen[label] = in_order(comparable(client.call(api, version, **fields)))
+            seen[label] = with_sorted_lists(comparable(client.call(api, version, **fields)))
 
         def topic(name: str, partitions: int = 2, replicas: int = 1) -> dict[str, Any]:
             return {"Name": name, "NumPartitions": partitions, "ReplicationFactor": replicas}
@@ -212,26 +212,30 @@ def tools(broker: Broker) -> Any:
     configs = "kafka.admin.ConfigCommand"
     broker_configs = ("--entity-type", "brokers", "--entity-name", "1")
     seen: dict[str, Any] = {
-        "id": told_after(broker, cluster, "cluster-id"),
-        "endpoints": told_after(broker, cluster, "list-endpoints"),
-        "fenced": told_after(broker, cluster, "list-endpoints", "--include-fenced-brokers"),
-        "unregister a stranger": told_after(broker, cluster, "unregister", "--id", "77"),
-        "features": without_later(told(broker, FEATURES, "describe")),
-        "feature": told(broker, FEATURES, "downgrade", "--feature", "transaction.version=1", "--dry-run"),
-        "versions": errors_only(told(broker, f"{TOOLS}.BrokerApiVersionsCommand")),
+        "id": controller_verb_output(broker, cluster, "cluster-id"),
+        "endpoints": controller_verb_output(broker, cluster, "list-endpoints"),
+        "fenced": controller_verb_output(broker, cluster, "list-endpoints", "--include-fenced-brokers"),
+        "unregister a stranger": controller_verb_output(broker, cluster, "unregister", "--id", "77"),
+        "features": without_unadvertised(controller_tool_output(broker, FEATURES, "describe")),
+        "feature": controller_tool_output(
+            broker, FEATURES, "downgrade", "--feature", "transaction.version=1", "--dry-run"
+        ),
+        "versions": errors_only(controller_tool_output(broker, f"{TOOLS}.BrokerApiVersionsCommand")),
     }
-    status = told(broker, QUORUM, "describe", "--status")
+    status = controller_tool_output(broker, QUORUM, "describe", "--status")
     seen["status"] = [re.sub(r"(HighWatermark|LeaderEpoch): \d+", r"\1: <n>", line) for line in status]
-    replicas = told(broker, QUORUM, "describe", "--replication")
+    replicas = controller_tool_output(broker, QUORUM, "describe", "--replication")
     rows = [line.split(" ") for line in replicas[1:-1]]
     seen["replication"] = [replicas[0], [[row[0], row[1], row[3], row[-1]] for row in rows], replicas[-1]]
     alter = ("--alter", *broker_configs, "--add-config", "log.cleaner.threads=2")
-    seen["alter"] = told(broker, configs, *alter)
+    seen["alter"] = controller_tool_output(broker, configs, *alter)
     # What others have set on the broker that all scenarios share is theirs.
-    altered = told(broker, configs, "--describe", *broker_configs)
+    altered = controller_tool_output(broker, configs, "--describe", *broker_configs)
     seen["altered"] = [line for line in altered if "=" not in line or line.startswith("log.cleaner.threads=")]
-    seen["back"] = told(broker, configs, "--alter", *broker_configs, "--delete-config", "log.cleaner.threads")
-    described = told(broker, configs, "--describe", "--all", *broker_configs)
+    seen["back"] = controller_tool_output(
+        broker, configs, "--alter", *broker_configs, "--delete-config", "log.cleaner.threads"
+    )
+    described = controller_tool_output(broker, configs, "--describe", "--all", *broker_configs)
     seen["all"] = [line.split(" ")[0] for line in described if line.startswith("num.partitions=")]
     seen["not at the broker"] = errors_only(
         lines_of(run(cluster, "list-endpoints", "--bootstrap-controller", broker.bootstrap))
@@ -239,7 +243,7 @@ def tools(broker: Broker) -> Any:
     return seen
 
 
-def told_after(broker: Broker, main: str, verb: str, *arguments: str) -> list[str]:
+def controller_verb_output(broker: Broker, main: str, verb: str, *arguments: str) -> list[str]:
     """As `told`, for a tool whose verb comes first."""
     outcome = run(main, verb, "--bootstrap-controller", controller_of(broker), *arguments)
     text = outcome.stdout.replace(str(broker.controller_port), "<controller>")
@@ -247,7 +251,7 @@ def told_after(broker: Broker, main: str, verb: str, *arguments: str) -> list[st
 
 
 @scenario(seconds=120)
-def every_interface(broker: Broker) -> Any:
+def wildcard_listener(broker: Broker) -> Any:
     """A listener of all interfaces is told by the name of the machine; it is gone once the node has ended."""
     with another(broker) as own:
         own.stop()
@@ -261,12 +265,12 @@ def every_interface(broker: Broker) -> Any:
 
             # Apache Kafka's registers some time after it has started.
             until(lambda: bool(controllers()["Brokers"]))
-            answer = ports_named(own, controllers())
+            answer = with_named_ports(own, controllers())
             for known in answer["Brokers"]:
                 known["Host"] = socket.gethostbyname(known["Host"])
             seen["controllers"] = comparable(answer)
             asked = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
-            seen["quorum"] = ports_named(own, client.call("DescribeQuorum", 2, Topics=asked)["Nodes"])
+            seen["quorum"] = with_named_ports(own, client.call("DescribeQuorum", 2, Topics=asked)["Nodes"])
         own.stop()
         with socket.socket() as probe:
             seen["closed"] = probe.connect_ex(("127.0.0.1", own.controller_port)) != 0

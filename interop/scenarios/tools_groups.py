@@ -16,7 +16,7 @@ CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
 TOPICS = f"{TOOLS}.TopicCommand"
 
 
-def filled(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:
+def topic_with_lines(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:
     """A topic with lines 0, 1, 2..., all of them in one partition."""
     said(TOPICS, broker, "--create", "--topic", topic, "--partitions", str(partitions))
     text = "".join(f"k\t{number}\n" for number in range(count))
@@ -24,21 +24,21 @@ def filled(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:
     said(f"{TOOLS}.ConsoleProducer", broker, "--topic", topic, *keyed, stdin=text)
 
 
-def read_by(broker: Broker, group: str, topic: str, count: int, *more: str) -> None:
+def consume_in_group(broker: Broker, group: str, topic: str, count: int, *more: str) -> None:
     """Have a group read, and commit, so many records."""
     arguments = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(count))
     lines = said(CONSUMER, broker, *arguments, *more)
     assert lines[-1] == "exit 0", lines
 
 
-def only(lines: list[str], word: str) -> list[str]:
+def group_lines(lines: list[str], word: str) -> list[str]:
     """The groups with this word in their names, and all that is said beside groups."""
     marks = (word, "GROUP", "Error", "exit", "must be", "Option")
     return sorted(line for line in lines if any(mark in line for mark in marks))
 
 
 @contextmanager
-def a_member(broker: Broker, topic: str, group: str, *more: str) -> Iterator[None]:
+def running_member(broker: Broker, topic: str, group: str, *more: str) -> Iterator[None]:
     """A group with one member in it, which has read all that there is."""
     consumer = start_tool(
         CONSUMER,
@@ -61,11 +61,11 @@ def a_member(broker: Broker, topic: str, group: str, *more: str) -> Iterator[Non
 
 
 @scenario(seconds=120)
-def looked_at(broker: Broker) -> Any:
+def list_and_describe(broker: Broker) -> Any:
     """--list and --describe of groups that are empty, and of some that are not there."""
-    filled(broker, "tools-groups-look", 5, partitions=2)
+    topic_with_lines(broker, "tools-groups-look", 5, partitions=2)
     for group in ("tools-look-g1", "tools-look-g2"):
-        read_by(broker, group, "tools-groups-look", 5)
+        consume_in_group(broker, group, "tools-groups-look", 5)
     seen: dict[str, Any] = {}
     one = ("--group", "tools-look-g1")
     both = (*one, "--group", "tools-look-g2")
@@ -100,19 +100,19 @@ def looked_at(broker: Broker) -> Any:
         "both": ("--type", "--state"),
     }.items():
         lines = said(GROUPS, broker, "--list", *arguments)
-        seen[f"list {label}"] = only(lines, "tools-look")
+        seen[f"list {label}"] = group_lines(lines, "tools-look")
     whole = said(GROUPS, broker, "--describe", "--all-groups", "--state")
     seen["all groups"] = sorted(line for line in whole if line.startswith("tools-look"))
     return seen
 
 
 @scenario(seconds=180)
-def offsets_moved(broker: Broker) -> Any:
+def reset_offsets(broker: Broker) -> Any:
     """--reset-offsets in every form, to be looked at, exported and executed."""
     topic, group = "tools-reset", "tools-reset-group"
-    filled(broker, topic, 20)
-    filled(broker, "tools-reset-other", 4)
-    read_by(broker, group, topic, 20)
+    topic_with_lines(broker, topic, 20)
+    topic_with_lines(broker, "tools-reset-other", 4)
+    consume_in_group(broker, group, topic, 20)
     said(
         GROUPS,
         broker,
@@ -182,14 +182,14 @@ def offsets_moved(broker: Broker) -> Any:
 
 
 @scenario(seconds=180)
-def taken_away(broker: Broker) -> Any:
+def deleted(broker: Broker) -> Any:
     """--delete-offsets and --delete."""
     topic = "tools-away"
-    filled(broker, topic, 3)
-    filled(broker, "tools-away-too", 3)
+    topic_with_lines(broker, topic, 3)
+    topic_with_lines(broker, "tools-away-too", 3)
     group = "tools-away-group"
     for one in (topic, "tools-away-too"):
-        read_by(broker, group, one, 3)
+        consume_in_group(broker, group, one, 3)
     seen: dict[str, Any] = {}
     for label, arguments in {
         "offsets": ("--delete-offsets", "--group", group, "--topic", topic),
@@ -207,19 +207,19 @@ def taken_away(broker: Broker) -> Any:
         "described": ("--describe", "--group", group),
     }.items():
         seen[label] = sorted(said(GROUPS, broker, *arguments))
-    read_by(broker, "tools-away-1", topic, 3)
-    read_by(broker, "tools-away-2", topic, 3)
+    consume_in_group(broker, "tools-away-1", topic, 3)
+    consume_in_group(broker, "tools-away-2", topic, 3)
     three = ("--group", "tools-away-1", "--group", "tools-away-2", "--group", "tools-nobody")
     seen["several"] = sorted(said(GROUPS, broker, "--delete", *three))
     return seen
 
 
-def with_a_member(broker: Broker, group: str, *more: str) -> dict[str, Any]:
+def observe_group_in_use(broker: Broker, group: str, *more: str) -> dict[str, Any]:
     """What is seen of a group that is in use, and what cannot be done to it."""
     topic = f"{group}-topic"
-    filled(broker, topic, 4, partitions=2)
+    topic_with_lines(broker, topic, 4, partitions=2)
     seen: dict[str, Any] = {}
-    with a_member(broker, topic, group, *more):
+    with running_member(broker, topic, group, *more):
         for label, arguments in {
             "offsets": (),
             "state": ("--state",),
@@ -243,31 +243,31 @@ def with_a_member(broker: Broker, group: str, *more: str) -> dict[str, Any]:
 
 
 @scenario(seconds=180)
-def in_use(broker: Broker) -> Any:
+def classic_member(broker: Broker) -> Any:
     """A group of the classic protocol with a member."""
-    return with_a_member(broker, "tools-in-use")
+    return observe_group_in_use(broker, "tools-in-use")
 
 
 @scenario(seconds=180)
-def in_use_static(broker: Broker) -> Any:
+def static_member(broker: Broker) -> Any:
     """A group of the classic protocol with a member that has a name of its own."""
     fixed = ("--command-property", "group.instance.id=tools-fixed")
-    return with_a_member(broker, "tools-in-use-static", *fixed)
+    return observe_group_in_use(broker, "tools-in-use-static", *fixed)
 
 
 @scenario(seconds=180)
-def in_use_newer(broker: Broker) -> Any:
+def consumer_member(broker: Broker) -> Any:
     """A group of the consumer protocol (KIP-848) with a member."""
     newer = ("--command-property", "group.protocol=consumer")
-    return with_a_member(broker, "tools-in-use-newer", *newer)
+    return observe_group_in_use(broker, "tools-in-use-newer", *newer)
 
 
 @scenario(seconds=120)
-def all_kinds(broker: Broker) -> Any:
+def group_types(broker: Broker) -> Any:
     """kafka-groups with each of its filters."""
     tool = f"{TOOLS}.GroupsCommand"
-    filled(broker, "tools-kinds", 2)
-    read_by(broker, "tools-kinds-1", "tools-kinds", 2)
+    topic_with_lines(broker, "tools-kinds", 2)
+    consume_in_group(broker, "tools-kinds-1", "tools-kinds", 2)
     seen: dict[str, Any] = {}
     for label, arguments in {
         "all": (),
@@ -283,7 +283,7 @@ def all_kinds(broker: Broker) -> Any:
         "two filters": ("--share", "--consumer"),
     }.items():
         lines = said(tool, broker, "--list", *arguments)
-        seen[label] = only(lines, "tools-kinds")
+        seen[label] = group_lines(lines, "tools-kinds")
     with a_file(IMPATIENT) as settings:
         seen["settings"] = said(tool, broker, "--list", "--share", "--command-config", settings)[-1]
     return seen

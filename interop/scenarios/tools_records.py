@@ -10,7 +10,7 @@ from typing import Any
 from interop.brokers import Broker, start_tool
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_transactions import Id, ready
+from interop.scenarios.raw_transactions import TransactionalId, wait_for_transaction_coordinator
 from interop.tools import IMPATIENT, TOOLS, a_file, lines_of, run, said
 
 TOPICS = f"{TOOLS}.TopicCommand"
@@ -23,7 +23,7 @@ def create(broker: Broker, topic: str, *more: str) -> None:
     said(TOPICS, broker, "--create", "--topic", topic, *more)
 
 
-def consumed(broker: Broker, *arguments: str) -> list[str]:
+def console_consume(broker: Broker, *arguments: str) -> list[str]:
     """What a console consumer prints."""
     return [line for line in said(CONSUMER, broker, *arguments) if not line.startswith(ADVICE)]
 
@@ -50,9 +50,9 @@ def console(broker: Broker) -> Any:
     shown = [f"print.{what}=true" for what in ("key", "headers", "offset", "partition", "value", "epoch")]
     formatting = [part for what in shown for part in ("--formatter-property", what)]
     beginning = ("--topic", topic, "--from-beginning", "--timeout-ms", "10000")
-    seen["consume"] = consumed(broker, *beginning, *formatting, "--max-messages", "8")
+    seen["consume"] = console_consume(broker, *beginning, *formatting, "--max-messages", "8")
     committed = ("--isolation-level", "read_committed")
-    seen["consume what is committed"] = consumed(broker, *beginning, *committed, "--max-messages", "2")
+    seen["consume what is committed"] = console_consume(broker, *beginning, *committed, "--max-messages", "2")
     for label, arguments in {
         "by name": ("--offset", "earliest", "--partition", "0", "--max-messages", "1"),
         "from the middle": ("--offset", "3", "--partition", "0", "--max-messages", "2"),
@@ -62,42 +62,42 @@ def console(broker: Broker) -> Any:
         "no partition": ("--offset", "0"),
         "skipping": ("--from-beginning", "--max-messages", "2", "--skip-message-on-error"),
     }.items():
-        seen[label] = consumed(broker, "--topic", topic, *arguments)
+        seen[label] = console_consume(broker, "--topic", topic, *arguments)
     some = ("--include", "tools-cons.*", "--from-beginning", "--max-messages", "2")
-    seen["by pattern"] = consumed(broker, *some)
+    seen["by pattern"] = console_consume(broker, *some)
     return seen
 
 
 @scenario(seconds=120)
-def stored_by_coordinators(broker: Broker) -> Any:
+def coordinator_records(broker: Broker) -> Any:
     """Offsets, groups and transactions, as Kafka's own formatters read them from the internal topics."""
     topic, group = "tools-stored", "tools-stored-group"
     create(broker, topic)
     said(PRODUCER, broker, "--topic", topic, stdin="1\n2\n3\n")
     reading = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", "3")
-    consumed(broker, *reading)
+    console_consume(broker, *reading)
     newer = ("--command-property", "group.protocol=consumer")
-    consumed(broker, "--topic", topic, "--group", group + "-2", *reading[4:], *newer)
+    console_consume(broker, "--topic", topic, "--group", group + "-2", *reading[4:], *newer)
     with RawClient(broker.bootstrap) as client:
-        ready(client, group)
-        one = Id(client, group)
+        wait_for_transaction_coordinator(client, group)
+        one = TransactionalId(client, group)
         one.init()
-        client.call("AddOffsetsToTxn", 3, **one.who, GroupId=group + "-3")
+        client.call("AddOffsetsToTxn", 3, **one.identity, GroupId=group + "-3")
         offset = {"PartitionIndex": 0, "CommittedOffset": 3, "CommittedMetadata": "in a transaction"}
         topics = [{"Name": topic, "Partitions": [offset]}]
-        client.call("TxnOffsetCommit", 3, **one.who, GroupId=group + "-3", Topics=topics)
+        client.call("TxnOffsetCommit", 3, **one.identity, GroupId=group + "-3", Topics=topics)
         assert one.end(commit=True) == [0]
     seen: dict[str, Any] = {}
     for kind in ("Offsets", "GroupMetadata"):
         formatter = f"{TOOLS}.consumer.{kind}MessageFormatter"
         internal = ("--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "2500")
         outcome = run(CONSUMER, "--bootstrap-server", broker.bootstrap, *internal, "--formatter", formatter)
-        records = [steady_stored(record) for record in objects(outcome.stdout)]
+        records = [normalize_record(record) for record in json_objects(outcome.stdout)]
         seen[kind] = sorted({text for text in map(json.dumps, records) if group in text})
     return seen
 
 
-def objects(text: str) -> Iterator[Any]:
+def json_objects(text: str) -> Iterator[Any]:
     """The JSON objects in a text, one behind the other."""
     decoder, position = json.JSONDecoder(), 0
     while (position := text.find("{", position)) >= 0:
@@ -105,12 +105,12 @@ def objects(text: str) -> Iterator[Any]:
         yield found
 
 
-def steady_stored(record: Any, key: str = "") -> Any:
+def normalize_record(record: Any, key: str = "") -> Any:
     """A record that a coordinator stored, without times, ids and bytes of the client's own."""
     if isinstance(record, dict):
-        return {name: steady_stored(value, name) for name, value in record.items()}
+        return {name: normalize_record(value, name) for name, value in record.items()}
     if isinstance(record, list):
-        return [steady_stored(one, key) for one in record]
+        return [normalize_record(one, key) for one in record]
     if key in ("commitTimestamp", "currentStateTimestamp", "expireTimestamp"):
         return "<time>" if record > 0 else record
     if key in ("memberId", "leader", "topicId", "subscription", "assignment") and record:
@@ -175,7 +175,7 @@ def throughput(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def dumped(broker: Broker) -> Any:
+def dump_log(broker: Broker) -> Any:
     """kafka-dump-log of a log and its indexes, while the broker has them open."""
     topic = "tools-dumped"
     create(broker, topic)
@@ -200,7 +200,7 @@ def dumped(broker: Broker) -> Any:
 
 
 @scenario(seconds=60)
-def reset(broker: Broker) -> Any:
+def streams_reset(broker: Broker) -> Any:
     """kafka-streams-application-reset of an application that has left nothing but its input."""
     create(broker, "tools-reset-input")
     seen: dict[str, Any] = {}
@@ -227,7 +227,7 @@ def reset(broker: Broker) -> Any:
 
 
 @scenario(seconds=60)
-def replicas(broker: Broker) -> Any:
+def replica_verification(broker: Broker) -> Any:
     """kafka-replica-verification, which goes on until it is ended: its first report."""
     create(broker, "tools-replicas", "--partitions", "2")
     said(PRODUCER, broker, "--topic", "tools-replicas", stdin="1\n2\n3\n")

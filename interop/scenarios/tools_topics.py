@@ -13,7 +13,7 @@ from interop.tools import IMPATIENT, TOOLS, a_file, run, said, steady, until
 TOPICS = f"{TOOLS}.TopicCommand"
 
 
-def feed(broker: Broker, topic: str, count: int) -> None:
+def produce_lines(broker: Broker, topic: str, count: int) -> None:
     """Produce lines 0, 1, 2..."""
     text = "".join(f"{number}\n" for number in range(count))
     said(f"{TOOLS}.ConsoleProducer", broker, "--topic", topic, stdin=text)
@@ -68,7 +68,7 @@ def create(broker: Broker) -> Any:
 
 
 @scenario(seconds=120)
-def look(broker: Broker) -> Any:
+def list_and_describe(broker: Broker) -> Any:
     """--list and --describe with each filter, and what they say of what is not there."""
     seen: dict[str, Any] = {}
     for name, more in (("tools-look-a", ()), ("tools-look-b", ("--config", "segment.ms=60000"))):
@@ -109,7 +109,7 @@ GROWN = {"grow": 4, "grow all": 5, "grow assigned": 7}
 """How many partitions a topic has after each step."""
 
 
-def has_grown(broker: Broker, topic: str, count: int) -> None:
+def wait_for_partitions(broker: Broker, topic: str, count: int) -> None:
     """Wait until the broker itself knows of so many partitions."""
     until(lambda: len(said(TOPICS, broker, "--describe", "--topic", topic)) == count + 2)
 
@@ -149,7 +149,7 @@ def change(broker: Broker) -> Any:
         elif label == "delete all":
             until(lambda: len(said(TOPICS, broker, "--list", "--topic", "tools-change-.*")) == 1)
         elif label in GROWN:
-            has_grown(broker, "tools-change", GROWN[label])
+            wait_for_partitions(broker, "tools-change", GROWN[label])
     return seen
 
 
@@ -160,7 +160,7 @@ def offsets(broker: Broker) -> Any:
     seen: dict[str, Any] = {}
     said(TOPICS, broker, "--create", "--topic", "tools-offsets", "--partitions", "1")
     said(TOPICS, broker, "--create", "--topic", "tools-offsets-2", "--partitions", "2")
-    feed(broker, "tools-offsets", 10)
+    produce_lines(broker, "tools-offsets", 10)
     for when in (
         *("-1", "latest", "-2", "-4", "-5", "-6", "-7", "0", "4102444800000", "nonsense"),
         *("earliest", "earliest-local", "latest-tiered", "earliest-pending-upload"),
@@ -189,7 +189,7 @@ def delete_records(broker: Broker) -> Any:
     said(TOPICS, broker, "--create", "--topic", "tools-records")
     compacted = ("--config", "cleanup.policy=compact")
     said(TOPICS, broker, "--create", "--topic", "tools-compacted", *compacted)
-    feed(broker, "tools-records", 10)
+    produce_lines(broker, "tools-records", 10)
 
     def delete(*partitions: tuple[str, int, int]) -> list[str]:
         asked = [{"topic": name, "partition": index, "offset": at} for name, index, at in partitions]
@@ -212,7 +212,7 @@ def delete_records(broker: Broker) -> Any:
     with a_file(json.dumps({"partitions": [{"topic": "a"}]})) as path:
         seen["half a file"] = said(tool, broker, "--offset-json-file", path)[-1]
     consumer = f"{TOOLS}.consumer.ConsoleConsumer"
-    feed(broker, "tools-records", 2)
+    produce_lines(broker, "tools-records", 2)
     seen["what is left"] = said(
         consumer, broker, "--topic", "tools-records", "--from-beginning", "--max-messages", "2"
     )
@@ -225,7 +225,7 @@ def log_dirs(broker: Broker) -> Any:
     tool = f"{TOOLS}.LogDirsCommand"
     seen: dict[str, Any] = {}
     said(TOPICS, broker, "--create", "--topic", "tools-dirs", "--partitions", "2")
-    feed(broker, "tools-dirs", 5)
+    produce_lines(broker, "tools-dirs", 5)
     for label, arguments in {
         "topic": ("--topic-list", "tools-dirs"),
         "broker": ("--topic-list", "tools-dirs", "--broker-list", "1"),
@@ -236,7 +236,7 @@ def log_dirs(broker: Broker) -> Any:
             lines = said(tool, broker, "--describe", "--command-config", settings, *arguments)
         for index, line in enumerate(lines):
             if line.startswith("{"):
-                lines[index] = steady_directories(line)
+                lines[index] = normalize_log_dirs(line)
         seen[label] = lines
     everything = said(tool, broker, "--describe")
     [line] = [line for line in everything if line.startswith("{")]
@@ -251,7 +251,7 @@ def log_dirs(broker: Broker) -> Any:
     return seen
 
 
-def steady_directories(line: str) -> str:
+def normalize_log_dirs(line: str) -> str:
     """The JSON of kafka-log-dirs with its partitions in order, sizes left out."""
     found = json.loads(line)
     for one in found["brokers"]:

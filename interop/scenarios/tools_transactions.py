@@ -9,13 +9,19 @@ from interop.brokers import Broker
 from interop.raw import create_topic
 from interop.raw_client import RawClient
 from interop.scenario import scenario
-from interop.scenarios.raw_transactions import Id, offsets, ready
+from interop.scenarios.raw_transactions import (
+    TransactionalId,
+    stable_and_high_offsets,
+    wait_for_transaction_coordinator,
+)
 from interop.tools import IMPATIENT, TOOLS, a_file, another, lines_of, run, until
 
 TRANSACTIONS = f"{TOOLS}.TransactionsCommand"
 
 
-def asked(broker: Broker, verb: str, *arguments: str, ids: tuple[Id, ...] = ()) -> list[str]:
+def transaction_tool_output(
+    broker: Broker, verb: str, *arguments: str, ids: tuple[TransactionalId, ...] = ()
+) -> list[str]:
     """What a verb prints, with names for producer ids, and without times."""
     with a_file(IMPATIENT) as settings:
         given = ("--command-config", settings, "--bootstrap-server", broker.bootstrap, verb, *arguments)
@@ -34,15 +40,15 @@ def asked(broker: Broker, verb: str, *arguments: str, ids: tuple[Id, ...] = ()) 
 
 
 @scenario(seconds=120)
-def looked_at(broker: Broker) -> Any:
+def list_and_describe(broker: Broker) -> Any:
     """list, describe and describe-producers of transactions in several states."""
     topic = "tools-transactions"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)
-        ready(client, "any")
+        wait_for_transaction_coordinator(client, "any")
         names = ("tools-tx-empty", "tools-tx-open", "tools-tx-done", "tools-tx-undone")
-        ids = tuple(Id(client, name) for name in names)
+        ids = tuple(TransactionalId(client, name) for name in names)
         for one in ids:
             one.init()
         _, opened, done, undone = ids
@@ -53,7 +59,7 @@ def looked_at(broker: Broker) -> Any:
         undone.end(commit=False)
         for one in (done, undone):
             one.described()
-        until(lambda: offsets(client, topic)[1] >= 5)
+        until(lambda: stable_and_high_offsets(client, topic)[1] >= 5)
         mine = ("--transactional-id-pattern", "tools-tx-.*")
         for label, arguments in {
             "list": mine,
@@ -62,9 +68,11 @@ def looked_at(broker: Broker) -> Any:
             "list any duration": (*mine, "--duration-filter", "-1"),
             "list of a wrong pattern": ("--transactional-id-pattern", "tools-(", "--duration-filter", "1"),
         }.items():
-            seen[label] = asked(broker, "list", *arguments, ids=ids)
+            seen[label] = transaction_tool_output(broker, "list", *arguments, ids=ids)
         for name in (*names, "tools-tx-nobody", ""):
-            seen[f"describe {name}"] = asked(broker, "describe", "--transactional-id", name, ids=ids)
+            seen[f"describe {name}"] = transaction_tool_output(
+                broker, "describe", "--transactional-id", name, ids=ids
+            )
         place = ("--topic", topic, "--partition", "0")
         for label, arguments in {
             "producers": place,
@@ -74,7 +82,7 @@ def looked_at(broker: Broker) -> Any:
             "producers of another topic": ("--topic", "tools-nothing", "--partition", "0"),
             "producers of no partition": ("--topic", topic),
         }.items():
-            seen[label] = asked(broker, "describe-producers", *arguments, ids=ids)
+            seen[label] = transaction_tool_output(broker, "describe-producers", *arguments, ids=ids)
         for label, arguments in {
             "hanging": ("--topic", topic),
             "hanging in a partition": place,
@@ -82,35 +90,38 @@ def looked_at(broker: Broker) -> Any:
             "hanging on no broker": (),
             "hanging long": (*place, "--max-transaction-timeout", "1"),
         }.items():
-            seen[label] = asked(broker, "find-hanging", *arguments, ids=ids)
-        seen["no verb"] = asked(broker, "")[-1]
+            seen[label] = transaction_tool_output(broker, "find-hanging", *arguments, ids=ids)
+        seen["no verb"] = transaction_tool_output(broker, "")[-1]
         opened.end(commit=False)
     return seen
 
 
 @scenario(seconds=120)
-def ended(broker: Broker) -> Any:
+def abort_and_terminate(broker: Broker) -> Any:
     """abort and forceTerminateTransaction, of what is open and of what is not."""
     topic = "tools-transactions-ended"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)
-        ready(client, "any")
-        forced, aborted = Id(client, "tools-tx-forced"), Id(client, "tools-tx-aborted")
+        wait_for_transaction_coordinator(client, "any")
+        forced, aborted = (
+            TransactionalId(client, "tools-tx-forced"),
+            TransactionalId(client, "tools-tx-aborted"),
+        )
         forced.init()
         forced.add((topic, 0))
         forced.send(topic, version=11)
         force = "forceTerminateTransaction"
-        seen["force"] = asked(broker, force, "--transactionalId", forced.name)
+        seen["force"] = transaction_tool_output(broker, force, "--transactionalId", forced.name)
         seen["forced"] = forced.described()
         seen["fenced"] = forced.send(topic, version=11)
-        seen["force again"] = asked(broker, force, "--transactionalId", forced.name)
-        seen["force nobody"] = asked(broker, force, "--transactionalId", "tools-tx-nobody")
+        seen["force again"] = transaction_tool_output(broker, force, "--transactionalId", forced.name)
+        seen["force nobody"] = transaction_tool_output(broker, force, "--transactionalId", "tools-tx-nobody")
         aborted.init()
         aborted.add((topic, 0))
         aborted.send(topic, version=11)
-        until(lambda: len(set(offsets(client, topic))) == 2)
-        stable = offsets(client, topic)[0]
+        until(lambda: len(set(stable_and_high_offsets(client, topic))) == 2)
+        stable = stable_and_high_offsets(client, topic)[0]
         place = ("--topic", topic, "--partition", "0")
         for label, arguments in {
             "abort what does not begin there": (*place, "--start-offset", "1000"),
@@ -120,46 +131,48 @@ def ended(broker: Broker) -> Any:
             "abort": (*place, "--start-offset", str(stable)),
             "abort again": (*place, "--start-offset", str(stable)),
         }.items():
-            seen[label] = asked(broker, "abort", *arguments)
-        until(lambda: len(set(offsets(client, topic))) == 1)
-        seen["stable"] = len(set(offsets(client, topic)))
+            seen[label] = transaction_tool_output(broker, "abort", *arguments)
+        until(lambda: len(set(stable_and_high_offsets(client, topic))) == 1)
+        seen["stable"] = len(set(stable_and_high_offsets(client, topic)))
         seen["what its coordinator knows"] = aborted.described()
         seen["end"] = aborted.end(commit=True)
     return seen
 
 
 @scenario(seconds=120)
-def hanging(broker: Broker) -> Any:
+def hanging_transactions(broker: Broker) -> Any:
     """A transaction that no coordinator knows of is found, and aborted."""
     with another(broker, {"transaction.partition.verification.enable": "false"}) as own:
-        return found_hanging(own)
+        return observe_hanging(own)
 
 
-def found_hanging(broker: Broker) -> dict[str, Any]:
+def observe_hanging(broker: Broker) -> dict[str, Any]:
     topic = "tools-hanging"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)
-        ready(client, "any")
-        lost, known = Id(client, "tools-tx-lost"), Id(client, "tools-tx-known")
+        wait_for_transaction_coordinator(client, "any")
+        lost, known = TransactionalId(client, "tools-tx-lost"), TransactionalId(client, "tools-tx-known")
         for one in (lost, known):
             one.init()
         known.add((topic, 0))
         ids = (lost, known)
         seen["sent"] = [lost.send(topic, version=11), known.send(topic, version=11)]
-        seen["producers"] = asked(broker, "describe-producers", "--topic", topic, "--partition", "0", ids=ids)
+        seen["producers"] = transaction_tool_output(
+            broker, "describe-producers", "--topic", topic, "--partition", "0", ids=ids
+        )
         for label, arguments in {
             "in the topic": ("--topic", topic),
             "on the broker": ("--broker-id", "1"),
             "long": ("--topic", topic, "--max-transaction-timeout", "60"),
         }.items():
-            seen[label] = asked(broker, "find-hanging", *arguments, ids=ids)
+            seen[label] = transaction_tool_output(broker, "find-hanging", *arguments, ids=ids)
         place = ("--topic", topic, "--partition", "0")
-        seen["abort"] = asked(broker, "abort", *place, "--start-offset", "0")
-        until(lambda: offsets(client, topic)[0] > 0)
-        seen["stable"] = offsets(client, topic)
+        seen["abort"] = transaction_tool_output(broker, "abort", *place, "--start-offset", "0")
+        until(lambda: stable_and_high_offsets(client, topic)[0] > 0)
+        seen["stable"] = stable_and_high_offsets(client, topic)
         seen["commit"] = known.end(commit=True)
-        until(lambda: len(set(offsets(client, topic))) == 1)
-        seen["left"] = asked(broker, "find-hanging", "--topic", topic, ids=ids)
-        seen["end"] = offsets(client, topic)
+        until(lambda: len(set(stable_and_high_offsets(client, topic))) == 1)
+        seen["left"] = transaction_tool_output(broker, "find-hanging", "--topic", topic, ids=ids)
+        seen["end"] = stable_and_high_offsets(client, topic)
     return seen

@@ -25,7 +25,7 @@ HIDDEN = b64encode(b"x" * 64).decode()
 
 
 @contextmanager
-def come_as(name: str, password: str, mechanism: str = PLAIN, more: str = "") -> Iterator[str]:
+def client_config_file(name: str, password: str, mechanism: str = PLAIN, more: str = "") -> Iterator[str]:
     """The path of what a Java client is told of itself."""
     module = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
     jaas = f'{module} required username="{name}" password="{password}"{more};'
@@ -36,13 +36,13 @@ def come_as(name: str, password: str, mechanism: str = PLAIN, more: str = "") ->
         yield path
 
 
-def users(broker: Broker, *arguments: str) -> list[str]:
+def describe_users(broker: Broker, *arguments: str) -> list[str]:
     """What is printed; mechanisms come in the order of a hash."""
     lines = said(CONFIGS, broker, "--entity-type", "users", *arguments)
     return [CREDENTIALS.sub(lambda found: ", ".join(sorted(found[0].split(", "))), line) for line in lines]
 
 
-def has(broker: Broker, name: str, count: int) -> bool:
+def has_credentials(broker: Broker, name: str, count: int) -> bool:
     """Whether the broker has heard of so many credentials of a user."""
     with RawClient(broker.bootstrap) as client:
         answer = client.call("DescribeUserScramCredentials", 0, Users=[{"Name": name}])
@@ -56,35 +56,35 @@ def passwords(broker: Broker) -> Any:
     both = f"{SCRAM_256}=[iterations=8192,password=a],{SCRAM_512}=[password=b]"
 
     seen = {
-        "nobody": users(broker, "--describe", *alice),
-        "one": users(broker, "--alter", *bob, "--add-config", f"{SCRAM_256}=[password=x]"),
+        "nobody": describe_users(broker, "--describe", *alice),
+        "one": describe_users(broker, "--alter", *bob, "--add-config", f"{SCRAM_256}=[password=x]"),
         # All credentials of one go in one request, in which he may be named once.
-        "both": users(broker, "--alter", *alice, "--add-config", both),
-        "stronger": users(
+        "both": describe_users(broker, "--alter", *alice, "--add-config", both),
+        "stronger": describe_users(
             broker, "--alter", *alice, "--add-config", f"{SCRAM_256}=[iterations=8192,password=a]"
         ),
-        "other": users(broker, "--alter", *alice, "--add-config", f"{SCRAM_512}=[password=b]"),
+        "other": describe_users(broker, "--alter", *alice, "--add-config", f"{SCRAM_512}=[password=b]"),
     }
-    until(lambda: has(broker, "tools-alice", 2))
-    seen["described"] = users(broker, "--describe", *alice)
-    seen["of all"] = [line for line in users(broker, "--describe") if "tools-" in line]
+    until(lambda: has_credentials(broker, "tools-alice", 2))
+    seen["described"] = describe_users(broker, "--describe", *alice)
+    seen["of all"] = [line for line in describe_users(broker, "--describe") if "tools-" in line]
     for name, text in {
         "too few": f"{SCRAM_256}=[iterations=100,password=a]",
         "too many": f"{SCRAM_256}=[iterations=20000,password=a]",
         "no password": f"{SCRAM_256}=[iterations=8192]",
         "no mechanism": "SCRAM-SHA-1=[password=a]",
     }.items():
-        seen[name] = users(broker, "--alter", *alice, "--add-config", text)
-    seen["taken"] = users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
-    until(lambda: has(broker, "tools-alice", 1))
-    seen["taken again"] = users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
-    seen["left"] = users(broker, "--describe", *alice)
+        seen[name] = describe_users(broker, "--alter", *alice, "--add-config", text)
+    seen["taken"] = describe_users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
+    until(lambda: has_credentials(broker, "tools-alice", 1))
+    seen["taken again"] = describe_users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
+    seen["left"] = describe_users(broker, "--describe", *alice)
     for whose, mechanism in ((alice, SCRAM_512), (bob, SCRAM_256)):
-        users(broker, "--alter", *whose, "--delete-config", mechanism)
+        describe_users(broker, "--alter", *whose, "--delete-config", mechanism)
     return seen
 
 
-def tokens(one: Secured, config: str, *arguments: str) -> tuple[list[str], str, bytes]:
+def delegation_token_output(one: Secured, config: str, *arguments: str) -> tuple[list[str], str, bytes]:
     """What is printed, and the token's id and HMAC where there is one."""
     outcome = run(TOKENS, "--bootstrap-server", one.bootstrap, "--command-config", config, *arguments)
     hmac = HMAC.search(outcome.stdout)
@@ -97,36 +97,48 @@ def tokens(one: Secured, config: str, *arguments: str) -> tuple[list[str], str, 
 
 
 @scenario(seconds=240)
-def tokens_of_users(broker: Broker) -> Any:
+def delegation_tokens(broker: Broker) -> Any:
     """A token is made, described, renewed, shown, and ended."""
     seen: dict[str, Any] = {}
     with (
         secured(broker, MECHANISMS, SECRET) as one,
-        come_as("alice", USERS["alice"]) as alice,
-        come_as("bob", USERS["bob"]) as bob,
+        client_config_file("alice", USERS["alice"]) as alice,
+        client_config_file("bob", USERS["bob"]) as bob,
     ):
         create = ("--create", "--max-life-time-period")
-        seen["created"], token_id, hmac = tokens(one, alice, *create, "-1", "--renewer-principal", "User:bob")
+        seen["created"], token_id, hmac = delegation_token_output(
+            one, alice, *create, "-1", "--renewer-principal", "User:bob"
+        )
         password = b64encode(hmac).decode()
         alices = ("--describe", "--owner-principal", "User:alice")
-        until(lambda: bool(tokens(one, bob, *alices)[2]))
-        seen["described"] = tokens(one, bob, *alices)[0]
+        until(lambda: bool(delegation_token_output(one, bob, *alices)[2]))
+        seen["described"] = delegation_token_output(one, bob, *alices)[0]
         # The tool asks for the tokens of no owner at all, not of all owners.
-        seen["one's own"] = tokens(one, alice, "--describe")[0]
-        seen["another's"] = tokens(one, bob, "--describe", "--owner-principal", "User:zoe")[0]
-        seen["renewed"] = tokens(one, bob, "--renew", "--renew-time-period", "-1", "--hmac", password)[0]
-        seen["for another"] = tokens(one, alice, *create, "1000", "--owner-principal", "User:zoe")[0]
-        seen["no such"] = tokens(one, alice, "--renew", "--renew-time-period", "-1", "--hmac", HIDDEN)[0]
-        with come_as(token_id, password, SCRAM_256, ' tokenauth="true"') as by_token:
-            seen["by a token"] = tokens(one, by_token, *create, "-1")[0]
-            seen["written"] = written(one, by_token)
-        seen["ended"] = tokens(one, alice, "--expire", "--expiry-time-period", "-1", "--hmac", password)[0]
-        with come_as(token_id, password, SCRAM_512, ' tokenauth="true"') as by_token:
-            seen["too late"] = tokens(one, by_token, "--describe")[0]
+        seen["one's own"] = delegation_token_output(one, alice, "--describe")[0]
+        seen["another's"] = delegation_token_output(one, bob, "--describe", "--owner-principal", "User:zoe")[
+            0
+        ]
+        seen["renewed"] = delegation_token_output(
+            one, bob, "--renew", "--renew-time-period", "-1", "--hmac", password
+        )[0]
+        seen["for another"] = delegation_token_output(
+            one, alice, *create, "1000", "--owner-principal", "User:zoe"
+        )[0]
+        seen["no such"] = delegation_token_output(
+            one, alice, "--renew", "--renew-time-period", "-1", "--hmac", HIDDEN
+        )[0]
+        with client_config_file(token_id, password, SCRAM_256, ' tokenauth="true"') as by_token:
+            seen["by a token"] = delegation_token_output(one, by_token, *create, "-1")[0]
+            seen["written"] = console_round_trip(one, by_token)
+        seen["ended"] = delegation_token_output(
+            one, alice, "--expire", "--expiry-time-period", "-1", "--hmac", password
+        )[0]
+        with client_config_file(token_id, password, SCRAM_512, ' tokenauth="true"') as by_token:
+            seen["too late"] = delegation_token_output(one, by_token, "--describe")[0]
     return seen
 
 
-def written(one: Secured, config: str) -> Any:
+def console_round_trip(one: Secured, config: str) -> Any:
     """Two records that a console producer writes, and a consumer in a group reads."""
     to = ("--bootstrap-server", one.bootstrap, "--topic", "by-users")
     produced = run(PRODUCER, *to, "--command-config", config, stdin="one\ntwo\n")
@@ -138,17 +150,26 @@ def written(one: Secured, config: str) -> Any:
 
 
 @scenario(seconds=240)
-def users_of_passwords(broker: Broker) -> Any:
+def scram_clients(broker: Broker) -> Any:
     """Who was given a password comes by it, and no more once it is taken away."""
     seen: dict[str, Any] = {}
     carol = ("--entity-name", "carol")
     with secured(broker, MECHANISMS, SECRET) as one:
         for mechanism in (SCRAM_256, SCRAM_512):
-            given = users(one.broker, "--alter", *carol, "--add-config", f"{mechanism}=[password=carol-1]")
-            until(lambda: has(one.broker, "carol", 1))
-            with come_as("carol", "carol-1", mechanism) as right, come_as("carol", "no", mechanism) as wrong:
-                seen[mechanism] = [given, written(one, right), tokens(one, wrong, "--describe")[0]]
-                users(one.broker, "--alter", *carol, "--delete-config", mechanism)
-                until(lambda: has(one.broker, "carol", 0))
-                seen[f"{mechanism}, taken"] = tokens(one, right, "--describe")[0]
+            given = describe_users(
+                one.broker, "--alter", *carol, "--add-config", f"{mechanism}=[password=carol-1]"
+            )
+            until(lambda: has_credentials(one.broker, "carol", 1))
+            with (
+                client_config_file("carol", "carol-1", mechanism) as right,
+                client_config_file("carol", "no", mechanism) as wrong,
+            ):
+                seen[mechanism] = [
+                    given,
+                    console_round_trip(one, right),
+                    delegation_token_output(one, wrong, "--describe")[0],
+                ]
+                describe_users(one.broker, "--alter", *carol, "--delete-config", mechanism)
+                until(lambda: has_credentials(one.broker, "carol", 0))
+                seen[f"{mechanism}, taken"] = delegation_token_output(one, right, "--describe")[0]
     return seen

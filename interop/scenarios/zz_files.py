@@ -41,7 +41,7 @@ def dump(*files: Path, options: tuple[str, ...] = ()) -> list[str]:
     return [*run.stdout.splitlines(), *run.stderr.splitlines(), f"exit {run.returncode}"]
 
 
-def complaints(lines: list[str]) -> list[str]:
+def dump_errors(lines: list[str]) -> list[str]:
     return [
         line for line in lines if any(word in line.lower() for word in COMPLAINTS) and "payload" not in line
     ]
@@ -79,17 +79,17 @@ def write(broker: Broker) -> None:
 
 
 @scenario(seconds=240)
-def dumped(broker: Broker) -> Any:
+def dump_log(broker: Broker) -> Any:
     """Segments, indexes, snapshots, the offsets topic and the metadata log."""
     write(broker)
     broker.stop()
     try:
-        return read(broker.log_dir)
+        return observe_files(broker.log_dir)
     finally:
         broker.start()
 
 
-def read(log_dir: Path) -> Any:
+def observe_files(log_dir: Path) -> Any:
     directory = log_dir / f"{TOPIC}-0"
     seen: dict[str, Any] = {"files": sorted(path.name for path in directory.iterdir())}
     seen["sizes"] = {path.name: path.stat().st_size for path in sorted(directory.glob("*.*index"))}
@@ -103,14 +103,14 @@ def read(log_dir: Path) -> Any:
         files = sorted(directory.glob(f"*.{kind}"))
         # Deep iteration reads every record; for indexes each entry is checked against its segment.
         lines = dump(*files, options=("--deep-iteration",) if kind == "log" else ())
-        seen[f"{kind} complaints"] = complaints(lines)
+        seen[f"{kind} complaints"] = dump_errors(lines)
         seen[f"{kind} lines"] = (
             batches_of(lines)
             if kind == "log"
             else [line for line in lines if line.startswith(("offset:", "timestamp:"))]
         )
         seen[f"{kind} exit"] = lines[-1]
-    seen["index sanity"] = complaints(
+    seen["index sanity"] = dump_errors(
         dump(
             *sorted(directory.glob("*.index")),
             *sorted(directory.glob("*.timeindex")),
@@ -121,17 +121,17 @@ def read(log_dir: Path) -> Any:
     seen["snapshots"] = [
         re.sub(r"producerId: \d+|lastTimestamp: \d+", "", line) for line in snapshots if "producerId" in line
     ]
-    seen["snapshot complaints"] = complaints(snapshots)
+    seen["snapshot complaints"] = dump_errors(snapshots)
     seen["leader epochs"] = (directory / "leader-epoch-checkpoint").read_text().split()
     seen["partition metadata"] = re.sub(
         r"topic_id: \S+", "topic_id: <id>", (directory / "partition.metadata").read_text()
     )
-    seen["offsets topic"] = offsets_topic(log_dir)
-    seen["metadata"] = metadata_log(log_dir / "__cluster_metadata-0")
+    seen["offsets topic"] = offsets_topic_records(log_dir)
+    seen["metadata"] = metadata_record_types(log_dir / "__cluster_metadata-0")
     return seen
 
 
-def offsets_topic(log_dir: Path) -> Any:
+def offsets_topic_records(log_dir: Path) -> Any:
     """What the group's partition of __consumer_offsets holds, decoded."""
     files = [path for path in sorted(log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
     lines = dump(*files, options=("--offsets-decoder",))
@@ -139,7 +139,7 @@ def offsets_topic(log_dir: Path) -> Any:
     payloads = [line[line.index("payload:") :] if "payload:" in line else line for line in mine]
     keys = [re.search(r"key: (\{.*?\}\}?)", line) for line in mine]
     return {
-        "complaints": complaints(lines),
+        "complaints": dump_errors(lines),
         "keys": [found[1] if found else None for found in keys],
         "payloads": [
             re.sub(
@@ -152,14 +152,14 @@ def offsets_topic(log_dir: Path) -> Any:
     }
 
 
-def metadata_log(directory: Path) -> Any:
+def metadata_record_types(directory: Path) -> Any:
     """The cluster's metadata log is readable throughout; its kinds of records are told."""
     lines = dump(*sorted(directory.glob("*.log")), options=("--cluster-metadata-decoder",))
     kinds = re.findall(r'"type":"([A-Z_]+)","version":(\d+)', "\n".join(lines))
     return {
-        "complaints": [line for line in complaints(lines) if '"type"' not in line],
+        "complaints": [line for line in dump_errors(lines) if '"type"' not in line],
         "kinds": sorted({f"{kind} v{version}" for kind, version in kinds if kind != "NO_OP_RECORD"}),
-        "index complaints": complaints(
+        "index complaints": dump_errors(
             dump(*sorted(directory.glob("*.index")), *sorted(directory.glob("*.timeindex")))
         ),
     }

@@ -6,7 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from interop.scenarios.zz_files import complaints, dump
+from interop.scenarios.zz_files import dump, dump_errors
 from interop.swap.shared import Shared, shape
 
 IN_USE = re.compile(r"^\S+-\d+$")
@@ -18,7 +18,7 @@ def dumped(shared: Shared) -> dict[str, str]:
     with ThreadPoolExecutor(2) as pool:
         given = [one for one in passes(shared) if one[2]]
         for kind, lines in pool.map(lambda one: (one[0], dump(*one[2], options=one[1])), given):
-            for line in complaints(lines):
+            for line in dump_errors(lines):
                 if '"type"' not in line:
                     found.setdefault(f"{kind}: {shape(line)}", line)
             assert len(lines) > 1, (kind, lines)
