@@ -1,4 +1,4 @@
-"""Transactions, request by request: who may write as whom, how they end, and what readers see of them."""
+"""Transactions, request by request: producers and epochs, commits and aborts, and what consumers read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRANSACTIONAL = 0x10
 
 
 class TransactionalId:
-    """One transactional id, and the producer that it has been given."""
+    """A transactional id and its current producer."""
 
     def __init__(self, client: RawClient, name: str) -> None:
         self.client = client
@@ -33,7 +33,7 @@ class TransactionalId:
         self.sequence = 0
 
     def init(self, version: int = 5, timeout_ms: int = 60_000, **fields: Any) -> Any:
-        """InitProducerId, again while it is only too early."""
+        """Send InitProducerId until the coordinator has loaded."""
         deadline = time.monotonic() + WAIT_S
         while True:
             answer = self.client.call(
@@ -56,7 +56,7 @@ class TransactionalId:
         return {"TransactionalId": self.name, "ProducerId": self.producer_id, "ProducerEpoch": self.epoch}
 
     def add(self, *partitions: tuple[str, int], version: int = 3, **other: Any) -> Any:
-        """AddPartitionsToTxn as clients send it."""
+        """Send AddPartitionsToTxn as clients do."""
         who = {**self.identity, **other}
         answer = self.client.call(
             "AddPartitionsToTxn",
@@ -73,7 +73,7 @@ class TransactionalId:
         )
 
     def send(self, topic: str, partition: int = 0, *, version: int = 11, count: int = 1, **other: Any) -> Any:
-        """One batch of the transaction."""
+        """Produce one batch in the transaction."""
         fields = {"epoch": self.epoch, "producer_id": self.producer_id, "sequence": self.sequence, **other}
         batch = Batch(
             [Record(b"%d" % index) for index in range(count)],
@@ -96,7 +96,7 @@ class TransactionalId:
         return [found["ErrorCode"], found["BaseOffset"], bool(found.get("ErrorMessage"))]
 
     def end(self, *, commit: bool, version: int = 4, patient: bool = True, **other: Any) -> Any:
-        """EndTxn; from version 5 on the producer goes on as the answer says."""
+        """Send EndTxn. From version 5 on the producer adopts the epoch in the response."""
         deadline = time.monotonic() + WAIT_S
         while True:
             answer = self.client.call("EndTxn", version, **{**self.identity, "Committed": commit, **other})
@@ -112,7 +112,7 @@ class TransactionalId:
         return seen
 
     def described(self) -> Any:
-        """DescribeTransactions, once no markers are being written."""
+        """Send DescribeTransactions until no markers are pending."""
         deadline = time.monotonic() + WAIT_S
         while True:
             answer = self.client.call("DescribeTransactions", 0, TransactionalIds=[self.name])
@@ -135,14 +135,14 @@ def settle(*ids: TransactionalId) -> None:
 
 
 def wait_for_abort(one: TransactionalId) -> None:
-    """Until its transaction has timed out, or for a while."""
+    """Wait until the transaction has timed out, or until a deadline."""
     deadline = time.monotonic() + WAIT_S
     while one.described()[1] == "Ongoing" and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
-def stable_and_high_offsets(client: RawClient, topic: str) -> Any:
-    """The last stable offset and the high watermark."""
+def end_offsets(client: RawClient, topic: str) -> Any:
+    """Return the last stable offset and the high watermark."""
     found = []
     for isolation in (1, 0):
         asked = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}]}]
@@ -152,7 +152,7 @@ def stable_and_high_offsets(client: RawClient, topic: str) -> Any:
 
 
 def committed_view(client: RawClient, topic: str, offset: int = 0) -> Any:
-    """What a read_committed fetch is told."""
+    """Return the response to a read_committed fetch."""
     answer = fetch(client, topic, offset, IsolationLevel=1)
     found = answer["Responses"][0]["Partitions"][0]
     first = [one["FirstOffset"] for one in found["AbortedTransactions"] or []]
@@ -160,7 +160,7 @@ def committed_view(client: RawClient, topic: str, offset: int = 0) -> Any:
 
 
 def wait_for_transaction_coordinator(client: RawClient, name: str) -> None:
-    """The first FindCoordinator creates the state topic, which takes a moment."""
+    """Send FindCoordinator, which creates the state topic, until the coordinator is available."""
     deadline = time.monotonic() + WAIT_S
     while client.call("FindCoordinator", 2, Key=name, KeyType=1)["ErrorCode"]:
         assert time.monotonic() < deadline, "no transaction coordinator"
@@ -177,7 +177,7 @@ def with_client(broker: Broker, work: Callable[[RawClient, dict[str, Any]], None
 
 @scenario()
 def init_producer_id(broker: Broker) -> Any:
-    """Epochs, fencing, recovery, limits, in every version."""
+    """Send InitProducerId in every version: epochs, fencing, recovery, limits."""
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         for version in [one for one in versions_of("InitProducerId") if one <= 5]:
@@ -207,7 +207,7 @@ def init_producer_id(broker: Broker) -> Any:
 
 @scenario()
 def end_txn(broker: Broker) -> Any:
-    """Commit and abort by versions of both protocols; ends that come twice, too early, for somebody else."""
+    """Commit and abort in both protocols: repeated, too early, and by another producer."""
     topic = "raw-txn-ends"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -244,7 +244,7 @@ def end_txn(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def end_txn_versions(broker: Broker) -> Any:
-    """A transaction of either protocol, ended in one version and then in another."""
+    """Begin a transaction in one protocol and end it in several versions."""
     topic = "raw-txn-turns"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -266,7 +266,7 @@ def end_txn_versions(broker: Broker) -> Any:
 
 @contextmanager
 def own_broker(broker: Broker, topic: str, overrides: dict[str, str] | None = None) -> Iterator[RawClient]:
-    """A client of a broker of one's own, which has this topic and takes transactions."""
+    """Start a separate broker with this topic and yield a client once it accepts transactions."""
     with another(broker, overrides) as own, RawClient(own.bootstrap) as client:
         wait_for_transaction_coordinator(client, "any")
         create_topic(client, topic, 1)
@@ -274,7 +274,7 @@ def own_broker(broker: Broker, topic: str, overrides: dict[str, str] | None = No
 
 
 def set_transaction_version(client: RawClient, level: int) -> int:
-    """Take the feature to a level, up or down; the error."""
+    """Set the feature level, up or down, and return the error."""
     update = {
         "Feature": "transaction.version",
         "MaxVersionLevel": level,
@@ -286,7 +286,7 @@ def set_transaction_version(client: RawClient, level: int) -> int:
 
 @scenario(seconds=120)
 def transaction_version_change(broker: Broker) -> Any:
-    """Transactions of both protocols that are open when the cluster goes over to the other."""
+    """Change transaction.version while transactions of both protocols are open."""
     topic = "raw-txn-levels"
     seen: dict[str, Any] = {}
     with own_broker(broker, topic) as client:
@@ -318,7 +318,7 @@ def transaction_version_change(broker: Broker) -> Any:
 
 @scenario()
 def add_partitions(broker: Broker) -> Any:
-    """AddPartitionsToTxn in every version of clients, and what it refuses."""
+    """Send AddPartitionsToTxn in every client version, with each error."""
     topic = "raw-txn-partitions"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -343,7 +343,7 @@ def add_partitions(broker: Broker) -> Any:
 
 @scenario()
 def produce_versions(broker: Broker) -> Any:
-    """Produce within and without a transaction, by version; sequences and epochs; duplicates."""
+    """Produce in and outside of a transaction, by version: sequences, epochs, duplicates."""
     topic = "raw-txn-produced"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -351,19 +351,19 @@ def produce_versions(broker: Broker) -> Any:
         for version in (3, 9, 10, 11, 12):
             one = TransactionalId(client, f"raw-produced-v{version}")
             one.init()
-            steps: list[Any] = [one.send(topic, version=version)[::2]]  # nothing was added
+            steps: list[Any] = [one.send(topic, version=version)[::2]]  # no partition was added
             steps.append(one.described()[1:])
             one.add((topic, 0))
             steps.append(one.send(topic, version=version)[::2])
             steps.append(one.send(topic, version=version)[::2])
             one.sequence -= 1
-            steps.append(one.send(topic, version=version)[::2])  # the last once more
+            steps.append(one.send(topic, version=version)[::2])  # repeats the last batch
             steps.append(one.send(topic, version=version, sequence=77)[::2])
             steps.append(one.send(topic, version=version, epoch=9)[::2])
             steps.append(one.send(topic, version=version, producer_id=one.producer_id + 999)[::2])
             one.end(commit=True)
             settle(one)
-            steps.append(one.send(topic, version=version)[::2])  # it is over
+            steps.append(one.send(topic, version=version)[::2])  # after the end
             if version >= 12:
                 one.end(commit=False)
                 settle(one)
@@ -385,7 +385,7 @@ def produce_versions(broker: Broker) -> Any:
 
 @scenario()
 def read_committed(broker: Broker) -> Any:
-    """The last stable offset, aborted transactions and open ones, as readers are told of them."""
+    """Record the last stable offset, aborted and open transactions as consumers see them."""
     topic = "raw-txn-readers"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -395,7 +395,7 @@ def read_committed(broker: Broker) -> Any:
         second.init()
 
         def look(name: str) -> None:
-            seen[name] = [stable_and_high_offsets(client, topic), committed_view(client, topic)]
+            seen[name] = [end_offsets(client, topic), committed_view(client, topic)]
 
         produce(client, topic, Batch().encode())
         look("plain")
@@ -420,7 +420,7 @@ def read_committed(broker: Broker) -> Any:
             settle(first)
         look("more of both")
         seen["from the middle"] = committed_view(client, topic, 8)
-        seen["from the end"] = committed_view(client, topic, stable_and_high_offsets(client, topic)[1])
+        seen["from the end"] = committed_view(client, topic, end_offsets(client, topic)[1])
         answer = client.call("DescribeProducers", 0, Topics=[{"Name": topic, "PartitionIndexes": [0, 9]}])
         seen["producers"] = [
             [
@@ -438,7 +438,7 @@ def read_committed(broker: Broker) -> Any:
 
 @scenario()
 def fencing(broker: Broker) -> Any:
-    """A second producer of an id: what becomes of the first one's transaction."""
+    """Start a second producer with an id while the first one has a transaction."""
     topic = "raw-txn-fencing"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -470,7 +470,7 @@ def fencing(broker: Broker) -> Any:
 
 @scenario()
 def group_offsets(broker: Broker) -> Any:
-    """AddOffsetsToTxn and TxnOffsetCommit in every version, and what OffsetFetch says meanwhile."""
+    """Send AddOffsetsToTxn and TxnOffsetCommit in every version, and fetch the offsets meanwhile."""
     topic = "raw-txn-offsets"
 
     def fetched(client: RawClient, group: str) -> Any:
@@ -519,7 +519,7 @@ def group_offsets(broker: Broker) -> Any:
 
 @scenario()
 def list_transactions(broker: Broker) -> Any:
-    """ListTransactions and its filters."""
+    """Send ListTransactions with each filter."""
     topic = "raw-txn-listed"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""Transactional ids whose epochs are about to be used up: ended, fenced and timed out, in both protocols.
+"""Transactional ids close to the last epoch: ended, fenced and timed out, in both protocols.
 
-No test has the time for 32,766 transactions, so such ids are written into the state topic, and loaded
-from it.
+A test has no time for 32,766 transactions. The scenarios write such ids into the state topic and restart
+the broker, which loads them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
 def _partition_of(name: str) -> int:
-    """Where the state of an id is: by Java's hash of its ASCII name, made positive."""
+    """Return the state partition of an id: Java's hash of its ASCII name, made positive."""
     value = reduce(lambda hashed, byte: (31 * hashed + byte) & 0xFFFFFFFF, name.encode("ascii"), 0)
     return min(value, (1 << 32) - value) % STATE_PARTITIONS
 
 
 def _store(client: RawClient, name: str, producer_id: int, epoch: int) -> None:
-    """Write an id that has no transaction, as its coordinator would."""
+    """Write an id without a transaction, as its coordinator would."""
     key = struct.pack(">hh", 0, len(name)) + name.encode()
     now_ms = int(time.time() * 1000)
     value = struct.pack(">hqhibiqq", 0, producer_id, epoch, 60_000, EMPTY, -1, now_ms, -1)
@@ -61,7 +61,7 @@ def _store(client: RawClient, name: str, producer_id: int, epoch: int) -> None:
         "TimeoutMs": 10_000,
         "TopicData": [{"Name": STATE_TOPIC, "PartitionData": [partition]}],
     }
-    # Under another name Apache Kafka takes nothing for a topic of its own.
+    # Apache Kafka accepts writes to an internal topic only from this client id.
     client.send_frame(
         encode_request("Produce", 9, fields, correlation_id=client.correlation_id, client_id="__admin_client")
     )
@@ -70,7 +70,7 @@ def _store(client: RawClient, name: str, producer_id: int, epoch: int) -> None:
 
 
 def _load_ids(own: Broker, topic: str, names: Iterable[str], epoch: int) -> None:
-    """Restart a broker, so that it knows ids that were written into its state topic."""
+    """Restart a broker so that it loads the ids that were written into its state topic."""
     with RawClient(own.bootstrap) as client:
         wait_for_transaction_coordinator(client, "any")
         create_topic(client, topic, 1)
@@ -94,7 +94,7 @@ def _known_id(client: RawClient, name: str, number: int, epoch: int) -> Transact
 def _broker_with_ids(
     broker: Broker, level: int, topic: str, names: Sequence[str], epoch: int
 ) -> Iterator[tuple[RawClient, dict[str, TransactionalId]]]:
-    """Ids of that epoch, in a cluster of one's own at that level of transaction.version."""
+    """Start a broker at this transaction.version and load ids with this epoch."""
     with another(broker, QUICK) as own:
         if level == 1:
             with RawClient(own.bootstrap) as client:
@@ -103,7 +103,7 @@ def _broker_with_ids(
         _load_ids(own, topic, names, epoch)
         with RawClient(own.bootstrap) as client:
             wait_for_transaction_coordinator(client, "any")
-            assert TransactionalId(client, "fresh").init()[0] == 0  # so that producer ids are at hand
+            assert TransactionalId(client, "fresh").init()[0] == 0  # the broker then has producer ids
             yield client, {name: _known_id(client, name, number, epoch) for number, name in enumerate(names)}
 
 
@@ -114,7 +114,7 @@ def _describe(one: TransactionalId) -> Any:
 
 @scenario(seconds=180)
 def last_epoch(broker: Broker) -> Any:
-    """The last epoch that a client is given, at each level of the cluster."""
+    """Use the last epoch that a client can get, at each transaction.version."""
     seen: dict[str, Any] = {}
     names = ["committed", "aborted", "of-nothing", "successor", "timed-out", "recovers", "others"]
     for level in (2, 1):
@@ -160,7 +160,7 @@ def last_epoch(broker: Broker) -> Any:
 
 
 def _next_and_former(one: TransactionalId, ended: int) -> list[Any]:
-    """What the next one with this id is told, and then the one before."""
+    """Return the responses to the next producer with this id, and to the former one."""
     old: dict[str, Any] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
     steps = [TransactionalId(one.client, one.name).init(), _describe(one)]
     steps.append(one.end(commit=False, version=ended, **old))
@@ -170,7 +170,7 @@ def _next_and_former(one: TransactionalId, ended: int) -> list[Any]:
 
 @scenario(seconds=180)
 def greatest_epoch(broker: Broker) -> Any:
-    """The epoch behind that, which a client of the first protocol comes by only if it makes it up."""
+    """Use the epoch after the last one, which a client of the first protocol can only invent."""
     seen: dict[str, Any] = {}
     names = ["committed", "aborted", "successor", "timed-out", "others"]
     for level in (2, 1):
@@ -195,7 +195,7 @@ def greatest_epoch(broker: Broker) -> Any:
 
 @scenario()
 def offsets_with_foreign_id(broker: Broker) -> Any:
-    """Offsets under somebody else's transactional id, by a producer whose epoch is over."""
+    """Commit offsets under the transactional id of another producer, with an epoch that has ended."""
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, "raw-epochs-offsets", 1)

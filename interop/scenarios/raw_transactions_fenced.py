@@ -1,4 +1,4 @@
-"""Markers that a client writes in the coordinator's place, and what becomes of the transaction then."""
+"""Transaction markers that a client writes instead of the coordinator, and the state that follows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interop.scenarios.raw_transactions import (
     LOADING,
     WAIT_S,
     TransactionalId,
-    stable_and_high_offsets,
+    end_offsets,
     wait_for_transaction_coordinator,
 )
 from interop.scenarios.raw_transactions_log_start import own_broker
@@ -22,13 +22,13 @@ GROUP = "raw-fenced"
 OFFSETS_OF = "raw-fenced-offsets-of"
 WRONG: dict[str, int] = {"ProducerId": 987_654}
 MARKERS_S = 1.0
-"""Far longer than they take."""
+"""Far longer than the coordinator takes to write markers."""
 AFTER_START_S = 4.0
-"""The same, where the connection over which they are sent has to be made."""
+"""The same, if the coordinator has to open the connection for the markers first."""
 
 
 def state(one: TransactionalId) -> Any:
-    """DescribeTransactions, without waiting for its end."""
+    """Describe the transaction without waiting for its end."""
     deadline = time.monotonic() + WAIT_S
     while True:
         answer = one.client.call("DescribeTransactions", 0, TransactionalIds=[one.name])
@@ -45,7 +45,7 @@ def state(one: TransactionalId) -> Any:
 
 
 def lasting_state(one: TransactionalId) -> Any:
-    """The state once it is no longer one that passes, or stays where it is."""
+    """Return the state once it is no longer transient, or after a timeout."""
     deadline = time.monotonic() + MARKERS_S
     while (found := state(one))[1].startswith("Prepare") and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -55,7 +55,7 @@ def lasting_state(one: TransactionalId) -> Any:
 def mark(
     one: TransactionalId, topic: str, *, epoch: int, coordinator: int, commit: bool, version: int
 ) -> Any:
-    """WriteTxnMarkers for partition 0: the error."""
+    """Send WriteTxnMarkers for partition 0 and return the error."""
     marker = {
         "ProducerId": one.producer_id,
         "ProducerEpoch": epoch,
@@ -74,7 +74,7 @@ def mark(
 
 @scenario(seconds=150)
 def epochs_ahead(broker: Broker) -> Any:
-    """Epochs of the coordinator and of the producer that are ahead, before the transaction is ended."""
+    """Raise the epoch of the coordinator or the producer in the log before the transaction ends."""
     seen: dict[str, Any] = {}
     waiting: list[TransactionalId] = []
     with own_broker(broker) as (own, client):
@@ -94,9 +94,9 @@ def epochs_ahead(broker: Broker) -> Any:
                     steps.append(
                         mark(one, topic, epoch=epoch, coordinator=coordinator, commit=False, version=version)
                     )
-                    steps.append([state(one), stable_and_high_offsets(client, topic)])
+                    steps.append([state(one), end_offsets(client, topic)])
                     steps.append(one.end(commit=commit, version=5 if produced == 12 else 4))
-                    steps.append([lasting_state(one), stable_and_high_offsets(client, topic)])
+                    steps.append([lasting_state(one), end_offsets(client, topic)])
                     if steps[-1][0][1].startswith("Prepare"):
                         waiting.append(one)
                         steps.append(_responses(one, topic))
@@ -116,7 +116,7 @@ def epochs_ahead(broker: Broker) -> Any:
 
 
 def _responses(one: TransactionalId, topic: str) -> Any:
-    """What its producer hears meanwhile, others in its name, and the next of its name."""
+    """Return the responses to the producer, to other producers with its id, and to its successor."""
     steps: list[Any] = [one.add((topic, 0))]
     wrong: tuple[dict[str, int], ...] = ({}, {"ProducerEpoch": one.epoch + 3}, {"ProducerId": 987_654})
     for version in (4, 5):
@@ -128,7 +128,7 @@ def _responses(one: TransactionalId, topic: str) -> Any:
 
 
 def _offsets(one: TransactionalId, topic: str, version: int, who: dict[str, int]) -> Any:
-    """TxnOffsetCommit: the error."""
+    """Send TxnOffsetCommit and return the error."""
     answer = one.client.call(
         "TxnOffsetCommit",
         version,
@@ -141,7 +141,7 @@ def _offsets(one: TransactionalId, topic: str, version: int, who: dict[str, int]
 
 @scenario()
 def offsets_before_the_first_group(broker: Broker) -> Any:
-    """Offsets for a transaction where nobody has asked for a group's coordinator yet, and its end."""
+    """Commit transactional offsets before any client has requested a group coordinator."""
     seen: dict[str, Any] = {}
     with own_broker(broker) as (_, client):
         create_topic(client, OFFSETS_OF, 1)

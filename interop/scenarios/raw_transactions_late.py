@@ -1,4 +1,4 @@
-"""Transactions after something was done to them from outside: timed out, or their offsets deleted."""
+"""Transactions that time out, and transactions whose offsets are deleted or overwritten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT_MS = 1_000
 
 @scenario(seconds=150)
 def timed_out(broker: Broker) -> Any:
-    """A producer that comes too late to end its transaction, in every version and at each level."""
+    """End a transaction after its timeout, in every version and at each transaction.version."""
     topic = "raw-txn-late"
     seen: dict[str, Any] = {}
     overrides = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
@@ -52,7 +52,7 @@ def timed_out(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def offsets_deleted(broker: Broker) -> Any:
-    """What OffsetDelete, DeleteGroups and DeleteTopics leave of the offsets of an open transaction."""
+    """Delete offsets, groups and topics while a transaction has pending offsets."""
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         for how, committed_before, commit in product(
@@ -101,9 +101,10 @@ def _delete(client: RawClient, how: str, name: str) -> Any:
 
 @scenario(seconds=150)
 def transaction_version_0(broker: Broker) -> Any:
-    """Clients of either protocol where transaction.version is 0, and what an id is told after a refusal.
+    """Run clients of both protocols at transaction.version 0, after a rejected request.
 
-    Apache Kafka has it wait for a record that was never written, until the coordinator is loaded again.
+    Apache Kafka returns CONCURRENT_TRANSACTIONS for such an id until the coordinator is reloaded: it waits
+    for a record that was never written.
     """
     topic, group = "raw-txn-level-0", "raw-txn-level-0-group"
     seen: dict[str, Any] = {}
@@ -140,7 +141,7 @@ def transaction_version_0(broker: Broker) -> Any:
             committed = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
             seen[one.name] = [committed, *(_responses_to_pending(one, known, topic) if version == 5 else [])]
         time.sleep(2)
-        # None of those that wait is aborted when its time is over.
+        # The coordinator aborts none of the pending ids at its timeout.
         seen["afterwards"] = [
             [name, TransactionalId(client, name).described()] for name in seen if name.startswith("level-0-")
         ]
@@ -148,7 +149,7 @@ def transaction_version_0(broker: Broker) -> Any:
 
 
 def _responses_to_pending(one: TransactionalId, known: dict[str, int], topic: str) -> list[Any]:
-    """What somebody hears who is waited for: in each request, as himself, as another, as nobody."""
+    """Send each request with a pending id: as its producer, in another epoch, and as an unknown one."""
     steps: list[Any] = [one.described()]
     steps.append(one.add((topic, 0)))
     steps.append(one.add((topic, 0), ProducerEpoch=7))
@@ -165,7 +166,7 @@ def _responses_to_pending(one: TransactionalId, known: dict[str, int], topic: st
 
 @scenario(seconds=120)
 def overlapping_offset_commits(broker: Broker) -> Any:
-    """One offset from two transactions and from outside, which end in another order than they wrote."""
+    """Commit one offset in two transactions and outside of them, and end them in another order."""
     topic = "raw-txn-overtaken"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:

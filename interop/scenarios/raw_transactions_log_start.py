@@ -1,7 +1,7 @@
-"""Transactions into which the log start is moved, by DeleteRecords or retention, with restarts in between.
+"""Transactions into which DeleteRecords or retention moves the log start, with restarts.
 
-What is told of them: the last stable offset, the open transactions of producers, the offsets found by
-timestamp, and what a fetch of committed records is given, with the aborted transactions, from every offset.
+The scenarios record the last stable offset, the open transactions of producers, the offsets found by
+timestamp, and the batches and aborted transactions in a read_committed fetch from every offset.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ QUICK = {
     "log.flush.start.offset.checkpoint.interval.ms": "500",
 }
 BIG_BYTES = 300_000
-"""Three of these fill a segment of a mebibyte."""
+"""Three of these fill a segment of 1 MiB."""
 READ_COMMITTED = 1
 FETCHES = 1 << 23
 AFTER_ALL = 100_000
 ROUNDS_S = 2.0
-"""The cleaner looks ten times for something to do."""
+"""Time for about ten rounds of the cleaner."""
 
 
 class WatchedPartition:
-    """Partition 0 of a topic, those who write to it, and what is seen of it."""
+    """Partition 0 of a topic, its producers, and what clients can read of it."""
 
     def __init__(self, client: RawClient, topic: str, **configs: str) -> None:
         self.client = client
@@ -55,7 +55,7 @@ class WatchedPartition:
         create_topic(client, topic, configs={"segment.bytes": str(1 << 20), **configs})
 
     def begin_transaction(self) -> TransactionalId:
-        """Somebody with a transaction open on the partition, who has written nothing yet."""
+        """Begin a transaction on the partition without writing a record."""
         one = TransactionalId(self.client, f"{self.topic}-{len(self.ids)}")
         one.init()
         one.add((self.topic, 0))
@@ -71,7 +71,7 @@ class WatchedPartition:
         key: bytes | None = None,
         count: int = 1,
     ) -> int:
-        """A batch of a transaction or of nobody; its offset."""
+        """Write a batch, transactional if `who` is given, and return its offset."""
         batch = Batch([Record(bytes(value_bytes), key=key)] * count, base_timestamp=timestamp)
         fields: dict[str, Any] = {}
         if who is not None:
@@ -87,14 +87,14 @@ class WatchedPartition:
         return offset
 
     def idempotent(self, producer_id: int, sequence: int) -> list[int]:
-        """One record of a producer without a transaction: the error, and the offset."""
+        """Write one record without a transaction and return the error and the offset."""
         batch = Batch(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
         answer = produce(self.client, self.topic, batch.encode())
         found = answer["Responses"][0]["PartitionResponses"][0]
         return [found["ErrorCode"], found["BaseOffset"]]
 
     def end(self, one: TransactionalId, *, commit: bool) -> None:
-        """End it, and wait until the marker is there: two places of the log are one more than before."""
+        """End the transaction and wait until its marker is in the log."""
         before = self.offset(-1)
         assert one.end(commit=commit)[0] == 0
         settle(one)
@@ -107,7 +107,7 @@ class WatchedPartition:
             time.sleep(0.05)
 
     def delete_before(self, offset: int) -> list[int]:
-        """DeleteRecords: the error, and the log start."""
+        """Send DeleteRecords and return the error and the log start offset."""
         asked = [{"Name": self.topic, "Partitions": [{"PartitionIndex": 0, "Offset": offset}]}]
         answer = self.client.call("DeleteRecords", 2, Topics=asked, TimeoutMs=10_000)
         found = answer["Topics"][0]["Partitions"][0]
@@ -120,13 +120,13 @@ class WatchedPartition:
         return partition
 
     def offset(self, timestamp: int, isolation: int = 0) -> int:
-        """What ListOffsets finds, -1 where it is nothing."""
+        """Return the offset that ListOffsets finds, -1 if there is none."""
         found = self.listed_offset(timestamp, isolation)
         assert found["ErrorCode"] == 0, found
         return found["Offset"]
 
     def producers(self) -> Any:
-        """DescribeProducers: of the transactional ones by their number here, of others by their id."""
+        """Describe the producers: transactional ones by their number here, others by their id."""
         asked = [{"Name": self.topic, "PartitionIndexes": [0]}]
         found = self.client.call("DescribeProducers", 0, Topics=asked)["Topics"][0]["Partitions"][0]
         return sorted(
@@ -139,7 +139,7 @@ class WatchedPartition:
         return f"id {known[0]}" if known else str(producer_id)
 
     def committed(self, offset: int, max_bytes: int = FETCHES) -> Any:
-        """A fetch of committed records: who was aborted from where on, and the batches."""
+        """Fetch committed records and return the aborted transactions and the batches."""
         limits = {"PartitionMaxBytes": max_bytes}
         answer = fetch(
             self.client,
@@ -161,7 +161,7 @@ class WatchedPartition:
         ]
 
     def observe(self) -> dict[str, Any]:
-        """All that can be seen of it."""
+        """Return everything that requests show of the partition."""
         timestamps = (-1, -2, -3, -4, BASE_TIMESTAMP, BASE_TIMESTAMP + 3, BASE_TIMESTAMP + AFTER_ALL)
         first, end = self.offset(-2), self.offset(-1)
         return {
@@ -174,7 +174,10 @@ class WatchedPartition:
 
 
 def write_open_transaction(partition: WatchedPartition) -> TransactionalId:
-    """0, 1 of nobody; 2, 3 of a transaction; 4 of nobody; 5 of another that is aborted by 6; 7 as 2."""
+    """Write offsets 0-7 with an open transaction at 2, 3 and 7.
+
+    Offsets 0, 1 and 4 are not transactional. The marker at 6 aborts the transaction at 5.
+    """
     for _ in range(2):
         partition.write(None)
     one = partition.begin_transaction()
@@ -190,7 +193,7 @@ def write_open_transaction(partition: WatchedPartition) -> TransactionalId:
 
 @contextmanager
 def own_broker(broker: Broker, **overrides: str) -> Iterator[tuple[Broker, RawClient]]:
-    """A broker of one's own, and a client of it."""
+    """Start a separate broker of the same kind and yield it with a client."""
     with another(broker, {key.replace("_", "."): value for key, value in overrides.items()}) as own:
         with RawClient(own.bootstrap) as client:
             wait_for_transaction_coordinator(client, "any")
@@ -200,7 +203,7 @@ def own_broker(broker: Broker, **overrides: str) -> Iterator[tuple[Broker, RawCl
 
 @scenario(seconds=120)
 def deleted_into_transaction(broker: Broker) -> Any:
-    """DeleteRecords up to every offset of an open transaction, which is committed or aborted then."""
+    """Delete records up to every offset of an open transaction, then commit or abort it."""
     seen: dict[str, Any] = {}
     with own_broker(broker) as (_, client):
         for commit in (True, False):
@@ -221,7 +224,7 @@ def deleted_into_transaction(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def deleted_into_batch(broker: Broker) -> Any:
-    """DeleteRecords up to every offset of batches of several records, of open transactions and of nobody."""
+    """Delete records up to every offset inside transactional and plain batches of several records."""
     seen: dict[str, Any] = {}
     with own_broker(broker) as (_, client):
         for offset in range(1, 13):
@@ -244,7 +247,7 @@ def deleted_into_batch(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def deleted_by_retention(broker: Broker) -> Any:
-    """Retention takes the segments in which a transaction began that is still open."""
+    """Let retention delete the segments in which an open transaction began."""
     seen: dict[str, Any] = {}
     with own_broker(broker, **QUICK) as (own, client):
         for commit in (True, False):
@@ -266,7 +269,7 @@ def deleted_by_retention(broker: Broker) -> Any:
 
 
 def _restarted(own: Broker, how: str, names: list[str]) -> RawClient:
-    """Stop or kill it and start it again; a client, once the partitions can be written to."""
+    """Stop or kill the broker, restart it, and return a client once the partitions accept writes."""
     if how == "kill":
         own.kill()
     else:
@@ -280,7 +283,7 @@ def _restarted(own: Broker, how: str, names: list[str]) -> RawClient:
 
 
 def restarts(broker: Broker, how: str) -> Any:
-    """Restarts while a transaction is open into which the log start was moved, and after its end."""
+    """Restart with the log start inside an open transaction, and after the transaction has ended."""
     seen: dict[str, Any] = {}
     with own_broker(broker, **QUICK) as (own, client):
         partitions: dict[WatchedPartition, tuple[TransactionalId, bool]] = {}
@@ -304,7 +307,7 @@ def restarts(broker: Broker, how: str) -> Any:
         gone.end(finished, commit=False)
         gone.delete_before(-1)
         names = [partition.topic for partition in (*partitions, gone)]
-        # The log start is checkpointed now and then; a kill may come before that.
+        # The broker checkpoints the log start periodically. A kill may come before that.
         _wait_for_checkpoint(own, gone)
         for turn in ("open", "ended"):
             with _restarted(own, how, names) as again:
@@ -331,7 +334,7 @@ def _wait_for_checkpoint(own: Broker, last: WatchedPartition) -> None:
 
 
 def _wait_until_deleted(own: Broker, partition: WatchedPartition) -> None:
-    """Until retention has taken the segments below the log start, behind which no lookup by time goes on."""
+    """Wait until retention has deleted the segments below the log start: lookups by time stop there."""
     start = partition.offset(-2)
     directory = own.log_dir / f"{partition.topic}-0"
 
@@ -344,19 +347,19 @@ def _wait_until_deleted(own: Broker, partition: WatchedPartition) -> None:
 
 @scenario(seconds=150)
 def restarted(broker: Broker) -> Any:
-    """A clean restart."""
+    """Restart cleanly."""
     return restarts(broker, "stop")
 
 
 @scenario(seconds=150)
 def killed(broker: Broker) -> Any:
-    """A restart after SIGKILL."""
+    """Restart after SIGKILL."""
     return restarts(broker, "kill")
 
 
 @scenario(seconds=120)
 def moved(broker: Broker) -> Any:
-    """A move to another directory while a transaction is open into which the log start was moved."""
+    """Move the replica to another log directory with the log start inside an open transaction."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:
@@ -376,7 +379,7 @@ def moved(broker: Broker) -> Any:
                     partition.end(one, commit=commit)
                     steps.append(partition.observe())
                     for step in steps:
-                        # kwire goes on to know producers whose batches are gone, so that none writes twice.
+                        # kwire still knows producers whose batches are deleted, to detect duplicates.
                         step["producers"] = [one for one in step["producers"] if one[2] >= 0]
                     seen[partition.topic] = steps
     return seen
@@ -384,7 +387,7 @@ def moved(broker: Broker) -> Any:
 
 @scenario(seconds=150)
 def compacted(broker: Broker) -> Any:
-    """The cleaner at a log that starts within a transaction, while that is open and after its end."""
+    """Compact a log that starts inside a transaction, before and after the transaction ends."""
     seen: dict[str, Any] = {}
     with own_broker(broker, **{**QUICK, **CLEANER_SETTINGS}) as (own, client):
         for commit in (True, False):
@@ -396,7 +399,7 @@ def compacted(broker: Broker) -> Any:
             alter(client, 2, partition.topic, cleanup_policy="compact,delete")
             time.sleep(ROUNDS_S)
             steps = [partition.observe()]
-            # All of the rest is cleaned in one round, so that the same segments are put together.
+            # One round cleans all of the rest, so that both brokers merge the same segments.
             alter(client, 2, partition.topic, cleanup_policy="delete")
             partition.write(one, value_bytes=BIG_BYTES, key=b"d")
             partition.end(one, commit=commit)
@@ -416,7 +419,7 @@ def compacted(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def found_by_timestamp(broker: Broker) -> Any:
-    """Offsets by timestamp in a log of three segments, which starts before, within and behind the first."""
+    """Look up timestamps in three segments, with the log start before, inside and after the first."""
     seen: dict[str, Any] = {}
     newest = BASE_TIMESTAMP + AFTER_ALL
     with own_broker(broker) as (_, client):
@@ -441,7 +444,7 @@ def found_by_timestamp(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def aborted_by_size(broker: Broker) -> Any:
-    """The aborted transactions that are told with a fetch, by where it begins and how much it takes."""
+    """Fetch with different offsets and size limits, and record the aborted transactions."""
     seen: dict[str, Any] = {}
     with own_broker(broker) as (_, client):
         for interval in ("1", "4096", "1000000"):
@@ -470,7 +473,7 @@ def aborted_by_size(broker: Broker) -> Any:
 
 
 def _ends_of_batches(partition: WatchedPartition, offset: int) -> list[int]:
-    """How many bytes there are up to the end of each of the next batches."""
+    """Return the size in bytes up to the end of each of the next batches."""
     answer = fetch(partition.client, partition.topic, offset, MaxBytes=FETCHES)
     data = answer["Responses"][0]["Partitions"][0]["Records"]
     ends: list[int] = []
@@ -483,7 +486,7 @@ def _ends_of_batches(partition: WatchedPartition, offset: int) -> list[int]:
 
 @scenario(seconds=60)
 def aborted_in_empty_responses(broker: Broker) -> Any:
-    """Of a partition for which an answer has no room left, and of one that begins where it ends."""
+    """Fetch aborted transactions at the end of the log and for a partition beyond the response limit."""
     seen: dict[str, Any] = {}
     with own_broker(broker) as (_, client):
         partitions = [WatchedPartition(client, f"full-{number}") for number in range(2)]

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers and the segments that it finds."""
+"""WriteTxnMarkers and segment rolls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 
 FIRST_ID = 5_000_000
-"""Of producers that nobody has asked for."""
+"""The first of a range of producer ids that no producer uses."""
 
 
 @scenario()
 def rejected_marker_rolls_segment(broker: Broker) -> Any:
-    """The segment is a week old that a marker comes for: it is rolled though the marker is refused."""
+    """Send a marker to a week-old segment: the broker rolls it even if it rejects the marker."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name, epoch, coordinator in (
@@ -26,7 +26,7 @@ def rejected_marker_rolls_segment(broker: Broker) -> Any:
         ):
             topic = f"raw-rolled-{name.replace(' ', '-')}"
             create_topic(client, topic)
-            # Of 2023, and so longer ago than segment.ms.
+            # The batch is from 2023, older than segment.ms.
             batch = Batch(producer_id=FIRST_ID, producer_epoch=3, base_sequence=0).encode()
             produce(client, topic, batch)
             marker = {
@@ -38,7 +38,7 @@ def rejected_marker_rolls_segment(broker: Broker) -> Any:
             }
             answer = client.call("WriteTxnMarkers", 1, Markers=[marker])["Markers"][0]
             produce(client, topic, Batch().encode())
-            # A fetch ends with its segment.
+            # A fetch response ends with its segment.
             fetched = [fetch(client, topic, offset)["Responses"][0]["Partitions"][0] for offset in range(3)]
             seen[name] = [
                 answer["Topics"][0]["Partitions"],

@@ -1,4 +1,4 @@
-"""Writes in transactions that nobody verifies, before there is a coordinator of transactions."""
+"""Transactional writes with verification disabled, before the transaction coordinator exists."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LATER = {
     "Topics": [{"Name": "t", "PartitionIndexes": [0]}],
     "CoordinatorEpoch": 0,
 }
-"""A marker, of which the log learns of a later epoch."""
+"""A marker that raises the producer epoch in the log."""
 
 
 @scenario(seconds=120)
 def without_coordinator(broker: Broker) -> Any:
-    """`transaction.partition.verification.enable=false` lets them pass; one that adds its partition not."""
+    """Write with `transaction.partition.verification.enable=false`, with and without AddPartitionsToTxn."""
     seen: dict[str, Any] = {}
     for setting in ("false", "true"):
         own = type(broker)({"transaction.partition.verification.enable": setting})

@@ -1,7 +1,4 @@
-"""Transactions done wrong: sequences, producers and epochs that cannot be, the wrong member, ids too long.
-
-Each step tells its error; a step that the broker lets pass tells what it led to.
-"""
+"""Transaction requests with invalid sequences, producer ids, epochs, members and ids."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from interop.scenarios.raw_transactions import (
     TRANSACTIONAL,
     WAIT_S,
     TransactionalId,
+    end_offsets,
     settle,
-    stable_and_high_offsets,
     wait_for_transaction_coordinator,
     with_client,
 )
@@ -30,14 +27,11 @@ PRODUCED = (3, 8, 9, 10, 11, 12)
 ADDS = 12
 MAX_SEQUENCE = 2**31 - 1
 MAX_STRING_LENGTH = 32_767
-"""A string of the protocol may be as long, and no longer."""
 NO_SUCH_PRODUCER = 987_654
 
 
-def begin_transaction(
-    client: RawClient, name: str, topic: str, version: int, partition: int = 0
-) -> TransactionalId:
-    """A producer in a transaction, as clients of that Produce version begin it."""
+def begin(client: RawClient, name: str, topic: str, version: int, partition: int = 0) -> TransactionalId:
+    """Begin a transaction as clients of that Produce version do."""
     one = TransactionalId(client, name)
     one.init()
     if version < ADDS:
@@ -51,13 +45,13 @@ def end(one: TransactionalId, version: int = 11) -> Any:
 
 @scenario()
 def sequences(broker: Broker) -> Any:
-    """Sequences that leave a gap, go back, repeat, begin anywhere, wrap around."""
+    """Send sequences with gaps, repetitions, steps back and a wraparound."""
     topic = "raw-wrong-sequences"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 2)
         for version in PRODUCED:
-            one = begin_transaction(client, f"raw-sequences-v{version}", topic, version)
+            one = begin(client, f"raw-sequences-v{version}", topic, version)
             steps: list[Any] = []
 
             def send(
@@ -84,7 +78,7 @@ def sequences(broker: Broker) -> Any:
             settle(one)
             seen[f"v{version}"] = steps
         for first in (MAX_SEQUENCE, MAX_SEQUENCE - 1):
-            one = begin_transaction(client, f"raw-sequences-wrap-{first}", topic, 11)
+            one = begin(client, f"raw-sequences-wrap-{first}", topic, 11)
             wrap = [one.send(topic, sequence=first, count=2)[0], one.send(topic, sequence=first)[0]]
             wrap += [one.send(topic, sequence=following)[0] for following in (0, 1, 2)]
             seen[f"wrap at {first}"] = wrap
@@ -106,7 +100,7 @@ def sequences(broker: Broker) -> Any:
             end(one, version)
             settle(one)
             seen[f"a zombie meanwhile v{version}"] = steps
-        one = begin_transaction(client, "raw-sequences-epoch", topic, 11)
+        one = begin(client, "raw-sequences-epoch", topic, 11)
         one.send(topic)
         one.send(topic)
         end(one)
@@ -119,13 +113,13 @@ def sequences(broker: Broker) -> Any:
         settle(one)
         for version in (4, 5):
             seen[f"refused, then ended in v{version}"] = refused_then_ended(client, topic, version)
-        seen["stable"] = [stable == last for stable, last in [stable_and_high_offsets(client, topic)]]
+        seen["stable"] = [stable == last for stable, last in [end_offsets(client, topic)]]
 
     return with_client(broker, work)
 
 
 def refused_then_ended(client: RawClient, topic: str, version: int) -> list[Any]:
-    """A batch that is refused holds back later ones, until a marker of the next epoch. KIP-890."""
+    """Reject a batch: later batches fail until a marker of the next epoch (KIP-890)."""
     one = TransactionalId(client, f"raw-sequences-refused-v{version}")
     one.init()
     steps: list[Any] = [one.send(topic, 1, version=ADDS, sequence=-1)[0]]
@@ -142,7 +136,7 @@ def refused_then_ended(client: RawClient, topic: str, version: int) -> list[Any]
 
 @scenario()
 def producers(broker: Broker) -> Any:
-    """Producer ids and epochs that belong to somebody else, to nobody, or to a time to come."""
+    """Send producer ids and epochs of other producers, unknown ones and future ones."""
     topic, group = "raw-wrong-producers", "raw-wrong-producers-group"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -165,7 +159,7 @@ def producers(broker: Broker) -> Any:
                 steps.append([who, sent, one.described()[1], victim.described()[1]])
             steps.append(["right", one.send(topic, version=version)[::2]])
             if version < ADDS:
-                # Once the log knows the transaction nobody else is asked.
+                # The partition leader verifies a transaction with the coordinator only once.
                 steps.append(["later epoch", one.send(topic, version=version, epoch=7, sequence=0)[::2]])
             steps.append(["end", end(one, version)[0], one.described()[1]])
             seen[f"v{version}"] = steps
@@ -180,7 +174,7 @@ def producers(broker: Broker) -> Any:
             ("nobody", {"ProducerId": NO_SUCH_PRODUCER}),
             ("none", {"ProducerId": -1, "ProducerEpoch": -1}),
         ):
-            one = begin_transaction(client, f"raw-producers-{name}", topic, 11)
+            one = begin(client, f"raw-producers-{name}", topic, 11)
             one.send(topic)
             wrong: dict[str, Any] = {**one.identity, **fields}
             seen[name] = {
@@ -202,7 +196,7 @@ def producers(broker: Broker) -> Any:
             }
             end(one)
             settle(one)
-        # Without a transactional id nobody is asked who it is.
+        # The coordinator does not check the producer id without a transactional id.
         plain = Batch(producer_id=NO_SUCH_PRODUCER, producer_epoch=3, base_sequence=4).encode()
         seen["idempotent, of nobody"] = first_error(produce(client, topic, plain))
         in_transaction = Batch(
@@ -226,7 +220,7 @@ def producers(broker: Broker) -> Any:
 
 
 def init_as(one: TransactionalId, version: int, wrong: dict[str, Any]) -> list[Any]:
-    """InitProducerId with who the producer says it was, and what it has led to when markers are written."""
+    """Send InitProducerId with a previous producer id and epoch, and describe the result."""
     answer = one.client.call(
         "InitProducerId",
         version,
@@ -246,7 +240,7 @@ def first_error(answer: Any) -> int:
 def txn_commit(
     client: RawClient, version: int, topic: str, partition: int = 0, offset: int = 3, **fields: Any
 ) -> int:
-    """TxnOffsetCommit for one partition: its error."""
+    """Send TxnOffsetCommit for one partition and return its error."""
     partitions = [{"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": "note"}]
     topics = [{"Name": topic, "Partitions": partitions}]
     answer = client.call("TxnOffsetCommit", version, Topics=topics, **fields)
@@ -255,7 +249,7 @@ def txn_commit(
 
 
 def fetched_offsets(client: RawClient, group: str, topic: str) -> Any:
-    """What OffsetFetch says with and without RequireStable."""
+    """Fetch the offset with and without RequireStable."""
     found = []
     for stable in (False, True):
         answer = client.call(
@@ -270,7 +264,7 @@ def fetched_offsets(client: RawClient, group: str, topic: str) -> Any:
 
 
 def settled_offsets(client: RawClient, group: str, topic: str) -> Any:
-    """The same, once nothing is pending."""
+    """Fetch the offsets once no transaction on them is pending."""
     deadline = time.monotonic() + WAIT_S
     while any(error for _, error in fetched_offsets(client, group, topic)[1]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -279,15 +273,12 @@ def settled_offsets(client: RawClient, group: str, topic: str) -> Any:
 
 @scenario()
 def fencing_in_version_2(broker: Broker) -> Any:
-    """A transaction of version 2 that takes too long, or whose producer is replaced: what epochs follow."""
+    """Time out or replace a producer of transaction version 2, and record the epochs that follow."""
     topic = "raw-wrong-fenced"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, topic, 1)
-        late, replaced = (
-            TransactionalId(client, "raw-fenced-late"),
-            TransactionalId(client, "raw-fenced-replaced"),
-        )
+        late, replaced = (TransactionalId(client, f"raw-fenced-{end}") for end in ("late", "replaced"))
         others = [TransactionalId(client, f"raw-fenced-{number}") for number in range(4)]
         for one in (late, *others):
             one.init(timeout_ms=1000)
@@ -314,14 +305,14 @@ def fencing_in_version_2(broker: Broker) -> Any:
         settle(late)
         seen["anew"] = [late.init(), successor.send(topic, version=ADDS)[0]]
         seen["committed"] = [successor.end(commit=True, version=5), successor.described()]
-        seen["stable"] = [stable == last for stable, last in [stable_and_high_offsets(client, topic)]]
+        seen["stable"] = [stable == last for stable, last in [end_offsets(client, topic)]]
 
     return with_client(broker, work)
 
 
 @scenario(seconds=120)
 def markers(broker: Broker) -> Any:
-    """WriteTxnMarkers from coordinators and for producers of before, of now and of later."""
+    """Send WriteTxnMarkers with previous, current and future coordinator and producer epochs."""
     topic = "raw-wrong-markers"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -346,7 +337,7 @@ def markers(broker: Broker) -> Any:
             ]
 
         def plain(epoch: int) -> int:
-            """A producer without a transactional id, of which a batch of this epoch is in the log."""
+            """Write a batch of this epoch without a transactional id, and return the producer id."""
             answer = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=0)
             producer_id: int = answer["ProducerId"]
             batch = Batch(producer_id=producer_id, producer_epoch=epoch, base_sequence=0).encode()
@@ -364,7 +355,7 @@ def markers(broker: Broker) -> Any:
                     one.add((topic, 0))
                     sent = one.send(topic)[0]
                     marked = mark(one.producer_id, epoch, 0, version, **fields)
-                    stable = stable_and_high_offsets(client, topic)
+                    stable = end_offsets(client, topic)
                     steps.append(["open", epoch, sent, marked, stable[0] == stable[1]])
                     one.end(commit=False)
                     settle(one)
@@ -381,7 +372,7 @@ def markers(broker: Broker) -> Any:
                 for producer_id, epoch in itertools.product((NO_SUCH_PRODUCER, -2, -(2**63)), (-2, 0)):
                     steps.append([producer_id, epoch, mark(producer_id, epoch, 0, version, **fields)])
                 seen[f"v{version} of version {transaction_version}"] = steps
-        seen["stable"] = [stable == last for stable, last in [stable_and_high_offsets(client, topic)]]
+        seen["stable"] = [stable == last for stable, last in [end_offsets(client, topic)]]
         seen["of nobody"] = [
             (batch["producer_id"], batch["producer_epoch"])
             for batch in comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0]["Records"]
@@ -393,7 +384,7 @@ def markers(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def members(broker: Broker) -> Any:
-    """Offsets in a transaction from members of a group: the right one, and those that are it no longer."""
+    """Commit offsets in a transaction as the current and as former members of the group."""
     topic = "raw-wrong-members"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -457,7 +448,7 @@ def members(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def deleted_topics(broker: Broker) -> Any:
-    """A topic that is deleted while a transaction writes to it, or commits offsets of it."""
+    """Delete a topic while a transaction writes to it or commits its offsets."""
     group = "raw-wrong-gone"
 
     def gone(client: RawClient, topic: str) -> Any:
@@ -483,9 +474,7 @@ def deleted_topics(broker: Broker) -> Any:
             produced = 11 if version < 5 else 12
             steps: dict[str, Any] = {"sent": one.send(topic, version=produced)[0]}
             steps["committed"] = txn_commit(client, version, topic, GroupId=group, **one.identity)
-            steps["of a partition too high"] = txn_commit(
-                client, version, topic, 7, GroupId=group, **one.identity
-            )
+            steps["partition 7"] = txn_commit(client, version, topic, 7, GroupId=group, **one.identity)
             steps["deleted"] = gone(client, topic)
             steps["sent then"] = one.send(topic, version=produced)[0]
             steps["added then"] = one.add((topic, 0)) if version < 5 else None
@@ -500,7 +489,7 @@ def deleted_topics(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def long_ids(broker: Broker) -> Any:
-    """Transactional ids and group ids as long as a string can be, and longer."""
+    """Use transactional ids and group ids up to the longest string, and longer."""
     topic = "raw-wrong-long"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -565,7 +554,7 @@ def long_ids(broker: Broker) -> Any:
 
 
 def _short(outcome: Any) -> Any:
-    """An answer without the long id, which is repeated in some of them."""
+    """Shorten the long id, which some responses repeat."""
     if isinstance(outcome, dict):
         return {key: _short(value) for key, value in outcome.items()}
     if isinstance(outcome, list):
@@ -575,7 +564,7 @@ def _short(outcome: Any) -> Any:
 
 @scenario(seconds=120)
 def long_metadata(broker: Broker) -> Any:
-    """TxnOffsetCommit with more metadata than is stored: who asks, and for whom, is looked at first."""
+    """Commit more metadata than the limit, as wrong and right producers and members."""
     topic, group = "raw-wrong-metadata", "raw-wrong-metadata"
     words = {0: "note", 1: "x" * 4096, 2: "x" * 4097, 3: "𝄞" * 2048, 4: "𝄞" * 2048 + "x"}
 

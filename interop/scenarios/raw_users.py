@@ -1,6 +1,6 @@
-"""Users' SCRAM credentials, request by request. KIP-554.
+"""SCRAM credentials of users, request by request (KIP-554).
 
-Apache Kafka's results come in the order of a hash: users are sorted here.
+Apache Kafka returns results in the order of a hash table, so the scenarios sort the users.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def upsertion(name: str, mechanism: int = SHA_256, iterations: int = 4096, **fie
 
 
 def salted(mechanism: str, password: str) -> bytes:
-    """A password as an upsertion has it, by its salt and its iterations if nothing else is said."""
+    """Return the salted password for the default salt and iterations of `upsertion`."""
     return pbkdf2_hmac(mechanism.removeprefix("SCRAM-"), password.encode(), b"salt", 4096)
 
 
@@ -50,7 +50,7 @@ def by_user(answer: Any) -> Any:
 
 
 def settled_credentials(client: RawClient, *names: str) -> Any:
-    """What is there once the broker has followed: another user, made after the others, is described."""
+    """Describe users once the broker has applied all changes: a later user is described."""
     alter(client, [], [upsertion("mark")])
     until(lambda: not describe(client, "mark")["Results"][0]["ErrorCode"])
     seen = describe(client, *names)
@@ -68,10 +68,10 @@ CHANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "twice given": ([], [upsertion("erin"), upsertion("erin", SHA_512), upsertion("fay")]),
     "three times given": ([], [upsertion("erin"), upsertion("erin"), upsertion("erin")]),
     "twice taken": ([deletion("bob"), deletion("bob", SHA_512), deletion("bob")], []),
-    "twice taken, of one that is not there": ([deletion("zoe"), deletion("zoe")], []),
+    "deleted twice, unknown user": ([deletion("zoe"), deletion("zoe")], []),
     "taken and given": ([deletion("alice")], [upsertion("alice")]),
-    "taken in vain and given": ([deletion("zoe")], [upsertion("zoe")]),
-    "taken twice and given": ([deletion("alice"), deletion("alice")], [upsertion("alice")]),
+    "deleted unknown user, and upserted": ([deletion("zoe")], [upsertion("zoe")]),
+    "deleted twice and upserted": ([deletion("alice"), deletion("alice")], [upsertion("alice")]),
     "not there": ([deletion("zoe"), deletion("bob", SHA_512)], []),
     "no name": ([deletion("")], [upsertion("")]),
     "no name, given": ([], [upsertion("")]),
@@ -93,7 +93,7 @@ CHANGES: dict[str, tuple[list[Any], list[Any]]] = {
 
 @scenario()
 def alterations(broker: Broker) -> Any:
-    """Each change, what it is answered, and who is there then."""
+    """Send each change, then describe the users."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name, (deletions, upsertions) in CHANGES.items():
@@ -103,7 +103,7 @@ def alterations(broker: Broker) -> Any:
 
 @scenario()
 def descriptions(broker: Broker) -> Any:
-    """All, some, none, one twice, and one that is not there."""
+    """Describe all users, some, none, one twice, and an unknown one."""
     with RawClient(broker.bootstrap) as client:
         made = [upsertion("alice"), upsertion("bob", SHA_512, 5000)]
         alter(client, [], made)
@@ -120,7 +120,7 @@ def descriptions(broker: Broker) -> Any:
 
 @scenario()
 def controller_listener(broker: Broker) -> Any:
-    """A controller's own listener changes them, and cannot tell of them."""
+    """Change credentials over the controller listener, which does not describe them."""
     with RawClient(broker.controller_bootstrap) as controller, RawClient(broker.bootstrap) as client:
         return [
             alter(controller, [], [upsertion("alice"), upsertion("bob", 7)]),
@@ -151,7 +151,7 @@ TOKEN_REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
 
 @scenario()
 def unauthenticated_token_requests(broker: Broker) -> Any:
-    """Whoever comes by a listener that asks nobody who he is, and asks for tokens."""
+    """Request tokens over a listener without authentication."""
     seen: list[Any] = []
     for bootstrap in (broker.bootstrap, broker.controller_bootstrap):
         with RawClient(bootstrap) as client:
@@ -178,7 +178,7 @@ FILTERS: list[list[tuple[str, int, str | None]]] = [
 
 @scenario()
 def client_quotas(broker: Broker) -> Any:
-    """Tools that describe users ask for their quotas first: there are none."""
+    """Describe the quotas of users, as tools that describe users do: there are none."""
     with RawClient(broker.bootstrap) as client:
         return [
             client.call(

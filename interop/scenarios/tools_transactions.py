@@ -11,7 +11,7 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 from interop.scenarios.raw_transactions import (
     TransactionalId,
-    stable_and_high_offsets,
+    end_offsets,
     wait_for_transaction_coordinator,
 )
 from interop.tools import IMPATIENT, TOOLS, a_file, another, lines_of, run, until
@@ -59,7 +59,7 @@ def list_and_describe(broker: Broker) -> Any:
         undone.end(commit=False)
         for one in (done, undone):
             one.described()
-        until(lambda: stable_and_high_offsets(client, topic)[1] >= 5)
+        until(lambda: end_offsets(client, topic)[1] >= 5)
         mine = ("--transactional-id-pattern", "tools-tx-.*")
         for label, arguments in {
             "list": mine,
@@ -120,8 +120,8 @@ def abort_and_terminate(broker: Broker) -> Any:
         aborted.init()
         aborted.add((topic, 0))
         aborted.send(topic, version=11)
-        until(lambda: len(set(stable_and_high_offsets(client, topic))) == 2)
-        stable = stable_and_high_offsets(client, topic)[0]
+        until(lambda: len(set(end_offsets(client, topic))) == 2)
+        stable = end_offsets(client, topic)[0]
         place = ("--topic", topic, "--partition", "0")
         for label, arguments in {
             "abort what does not begin there": (*place, "--start-offset", "1000"),
@@ -132,8 +132,8 @@ def abort_and_terminate(broker: Broker) -> Any:
             "abort again": (*place, "--start-offset", str(stable)),
         }.items():
             seen[label] = transaction_tool_output(broker, "abort", *arguments)
-        until(lambda: len(set(stable_and_high_offsets(client, topic))) == 1)
-        seen["stable"] = len(set(stable_and_high_offsets(client, topic)))
+        until(lambda: len(set(end_offsets(client, topic))) == 1)
+        seen["stable"] = len(set(end_offsets(client, topic)))
         seen["what its coordinator knows"] = aborted.described()
         seen["end"] = aborted.end(commit=True)
     return seen
@@ -169,10 +169,10 @@ def observe_hanging(broker: Broker) -> dict[str, Any]:
             seen[label] = transaction_tool_output(broker, "find-hanging", *arguments, ids=ids)
         place = ("--topic", topic, "--partition", "0")
         seen["abort"] = transaction_tool_output(broker, "abort", *place, "--start-offset", "0")
-        until(lambda: stable_and_high_offsets(client, topic)[0] > 0)
-        seen["stable"] = stable_and_high_offsets(client, topic)
+        until(lambda: end_offsets(client, topic)[0] > 0)
+        seen["stable"] = end_offsets(client, topic)
         seen["commit"] = known.end(commit=True)
-        until(lambda: len(set(stable_and_high_offsets(client, topic))) == 1)
+        until(lambda: len(set(end_offsets(client, topic))) == 1)
         seen["left"] = transaction_tool_output(broker, "find-hanging", "--topic", topic, ids=ids)
-        seen["end"] = stable_and_high_offsets(client, topic)
+        seen["end"] = end_offsets(client, topic)
     return seen
